@@ -1,0 +1,77 @@
+"""What grading yields, as plain data: one test, one exercise, one submission."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+STATUSES = ("graded", "repaired", "unreadable", "missing", "timed_out", "crashed")
+
+
+@dataclass
+class TestResult:
+    """One grader's verdict. `outcome` is "passed", "failed" or "todo" (nothing written yet)."""
+
+    __test__ = False  # not a test class, whatever its name suggests to pytest
+
+    name: str
+    purpose: str
+    hidden: bool
+    weight: float
+    outcome: str
+    message: str = ""
+
+
+@dataclass
+class ExerciseResult:
+    """Points and the reason for them. `message` is the first line a student reads."""
+
+    name: str
+    points: float
+    max_points: float
+    misconception: str | None = None
+    message: str = ""
+    section: str = ""
+    tests: list[TestResult] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return all(test.outcome == "passed" for test in self.tests)
+
+
+@dataclass
+class SubmissionResult:
+    """Everything known about one student's submission of one assignment."""
+
+    student: str
+    status: str = "graded"
+    score: float = 0.0
+    max_score: float = 0.0
+    seconds: float = 0.0
+    repairs: list[str] = field(default_factory=list)
+    exercises: dict[str, ExerciseResult] = field(default_factory=dict)
+    printed: dict[str, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that stands in `results.json`: tests shrink to name and outcome."""
+        data = asdict(self)
+        for exercise in data["exercises"].values():
+            exercise.pop("name")
+            exercise["tests"] = {test["name"]: test["outcome"] for test in exercise["tests"]}
+        data.pop("printed")
+        return data
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, for a cache or another process; `from_dict` is the inverse."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SubmissionResult:
+        exercises = {
+            name: ExerciseResult(
+                **{**value, "tests": [TestResult(**test) for test in value["tests"]]}
+            )
+            for name, value in data["exercises"].items()
+        }
+        return cls(**{**data, "exercises": exercises})

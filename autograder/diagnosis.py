@@ -1,0 +1,166 @@
+"""Which mistake is it? Replays what a student's code was asked on the known wrong modules."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autograder.executor import Outcome, Request, walk
+from autograder.expect import close_enough
+from autograder.proxy import Exchange
+
+# Kinds of outcome that say nothing about which mistake was made.
+MUTE = ("todo", "missing", "timeout", "crash", "memory", "protocol")
+
+
+def same_outcome(left: Outcome, right: Outcome) -> bool:
+    """Two implementations answered alike: same values, gradients, changed inputs, or same error."""
+    if left["kind"] != right["kind"] or left["kind"] in MUTE:
+        return False
+    if left["kind"] == "error":
+        return left["type"] == right["type"]
+    if sorted(left["mutated"]) != sorted(right["mutated"]):
+        return False
+    if not same_value(left["value"], right["value"]):
+        return False
+    if left["grads"].keys() != right["grads"].keys():
+        return False
+    return all(
+        _same_gradient(gradient, right["grads"][label]) for label, gradient in left["grads"].items()
+    )
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """Equal up to rounding, through nested lists, tuples and dicts."""
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return (
+            isinstance(left, torch.Tensor)
+            and isinstance(right, torch.Tensor)
+            and left.dtype == right.dtype
+            and close_enough(left, right)
+        )
+    if isinstance(left, (list, tuple)):
+        return (
+            isinstance(right, (list, tuple))
+            and len(left) == len(right)
+            and all(map(same_value, left, right))
+        )
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(same_value(value, right[key]) for key, value in left.items())
+        )
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right or abs(left - right) <= 1e-6 * max(abs(left), abs(right))
+    return type(left) is type(right) and left == right
+
+
+def _same_gradient(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+    if left is None or right is None:
+        present = right if left is None else left
+        return present is None or not bool(present.abs().max() > 0)
+    return left.shape == right.shape and close_enough(left / 5, right / 5)
+
+
+def fingerprint(request: Request) -> str:
+    """A short digest of a request, to see that a replay was asked the same thing."""
+    digest = hashlib.blake2b(digest_size=8)
+    plain = {key: value for key, value in request.items() if key != "forbids"}
+    digest.update(repr(_skeleton(plain)).encode())
+    for _, tensor in walk(plain):
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _skeleton(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), tuple(value.shape), value.stride())
+    if isinstance(value, dict):
+        return sorted((key, _skeleton(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_skeleton(item) for item in value]
+    return value
+
+
+@dataclass
+class Evidence:
+    """What one test saw: the exchanges with the student's code, and how the test ended."""
+
+    test: str
+    transcript: list[Exchange]
+    failed: bool
+    hint: str | None = None
+
+
+# Answers a transcript's requests, in order, as a named implementation would; None where unknown.
+Replay = Callable[[str, list[Exchange]], list[Outcome | None]]
+
+
+@dataclass
+class Candidate:
+    """A wrong module that might explain the failures. `replay` takes a test and its transcript."""
+
+    name: str
+    replay: Replay = field(repr=False)
+
+
+def diagnose(
+    evidence: list[Evidence], reference: Replay, candidates: Iterable[Candidate]
+) -> str | None:
+    """The name of the candidate that explains most of the failed tests, if any does.
+
+    A candidate explains a failed test when it answers every request of the test as the student's
+    code did, and at least one of those answers is not the reference's. It is ruled out when,
+    in a test that was passed, it answers differently from the student's code.
+    """
+    failed = [item for item in evidence if item.failed and item.transcript]
+    if not failed:
+        return None
+    right = {item.test: reference(item.test, item.transcript) for item in failed}
+    best: tuple[int, str] | None = None
+    for candidate in candidates:
+        explained = sum(
+            _explains(
+                item.transcript, candidate.replay(item.test, item.transcript), right[item.test]
+            )
+            for item in failed
+        )
+        if not explained or (best and explained <= best[0]):
+            continue
+        if any(
+            _contradicts(item.transcript, candidate.replay(item.test, item.transcript))
+            for item in evidence
+            if not item.failed
+        ):
+            continue
+        best = (explained, candidate.name)
+    if best:
+        return best[1]
+    hints = [item.hint for item in failed if item.hint and item.hint != "forbidden"]
+    return max(hints, key=hints.count) if hints else None
+
+
+def _explains(
+    transcript: list[Exchange], answers: list[Outcome | None], right: list[Outcome | None]
+) -> bool:
+    telling = False
+    for exchange, answer, correct in zip(transcript, answers, right, strict=True):
+        if answer is None:
+            return False
+        if not same_outcome(exchange.outcome, answer):
+            return False
+        if correct is not None and not same_outcome(exchange.outcome, correct):
+            telling = True
+    return telling
+
+
+def _contradicts(transcript: list[Exchange], answers: list[Outcome | None]) -> bool:
+    return any(
+        answer is not None and not same_outcome(exchange.outcome, answer)
+        for exchange, answer in zip(transcript, answers, strict=True)
+    )

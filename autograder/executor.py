@@ -1,0 +1,348 @@
+"""Carries out requests on one implementation: a student's, the reference, or a wrong one.
+
+A request is a plain dict (call a function, create a module, invoke it, ...) and so is the
+outcome. The same executor serves behind the wire in the sandbox, in the student's notebook,
+and in the trusted process for the reference, the misconceptions and the mutants, so that all
+of them are asked in exactly the same way.
+
+This file is copied into the sandbox: it imports PyTorch and the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+Request = dict[str, Any]
+Outcome = dict[str, Any]
+
+MESSAGE_LIMIT = 500
+
+# A module's forward ends in these functions, so that forbidding the module means watching them.
+MODULE_FUNCTIONS = {
+    "MultiheadAttention": ("multi_head_attention_forward", "_native_multi_head_attention"),
+    "Dropout": ("dropout", "dropout_"),
+    "Softmax": ("softmax",),
+}
+
+
+def watched_functions(forbids: list[str] | tuple[str, ...]) -> frozenset[str]:
+    """The names of torch functions to watch for: `nn.MultiheadAttention` becomes its functions."""
+    watched: set[str] = set()
+    for entry in forbids:
+        name = entry.split(".")[-1]
+        watched.update(MODULE_FUNCTIONS.get(name, (name,)))
+    return frozenset(watched)
+
+
+class _Watch(TorchFunctionMode):
+    """Notes which of the watched torch functions run, by whatever alias they were reached."""
+
+    def __init__(self, watched: frozenset[str]) -> None:
+        super().__init__()
+        self.watched = watched
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        name = getattr(func, "__name__", "")
+        if name in self.watched and name not in self.seen:
+            self.seen.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def clone_input(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same shape, strides and values that shares no memory with the original."""
+    source = tensor.detach()
+    if any(
+        step == 0 and size > 1 for size, step in zip(source.shape, source.stride(), strict=True)
+    ):
+        # An expanded tensor: copy what is stored, then expand again.
+        index = tuple(
+            slice(0, 1) if step == 0 and size > 1 else slice(None)
+            for size, step in zip(source.shape, source.stride(), strict=True)
+        )
+        return source[index].clone().expand(source.shape)
+    copy = torch.empty_strided(
+        source.shape, source.stride(), dtype=source.dtype, device=source.device
+    )
+    return copy.copy_(source)
+
+
+def walk(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor inside nested lists, tuples and dicts, with a label such as `0` or `mask`."""
+    if isinstance(value, torch.Tensor):
+        yield label, value
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from walk(item, f"{label}.{index}" if label else str(index))
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from walk(item, f"{label}.{key}" if label else str(key))
+
+
+def transform(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """The same nesting of lists, tuples and dicts with `change` applied to every tensor."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, list):
+        return [transform(item, change) for item in value]
+    if isinstance(value, tuple):
+        return tuple(transform(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: transform(item, change) for key, item in value.items()}
+    return value
+
+
+def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Equal in shape, dtype and every value, NaN equal to NaN."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    left, right = left.detach(), right.detach()
+    same = left == right
+    if left.is_floating_point():
+        same = same | (left.isnan() & right.isnan())
+    return bool(same.all())
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """An ordinary, detached tensor of the same values: parameters and subclasses lose their type."""
+    detached = tensor.detach()
+    if type(detached) is not torch.Tensor:
+        detached = detached.as_subclass(torch.Tensor)
+    return detached.clone()
+
+
+class _NotAModule(Exception):
+    pass
+
+
+class _StateMismatch(Exception):
+    pass
+
+
+class Executor:
+    """Runs requests against `namespace`, the names that an implementation defines."""
+
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.handles: dict[int, torch.nn.Module] = {}
+
+    def execute(self, request: Request) -> Outcome:
+        """Carry out one request. Whatever the implementation does becomes an outcome."""
+        random_state = random.getstate()
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(request.get("rng", 0))
+                random.seed(request.get("rng", 0))
+                return getattr(self, f"_op_{request['op']}")(request)
+        except NotImplementedError as error:
+            return {"kind": "todo", "message": str(error)[:MESSAGE_LIMIT]}
+        except _MissingName as error:
+            return {"kind": "missing", "message": str(error)}
+        except MemoryError:
+            return {"kind": "memory", "message": "the code asked for more memory than it may have"}
+        except RecursionError as error:
+            return self._error(error)
+        except (Exception, SystemExit, GeneratorExit) as error:
+            if "DefaultCPUAllocator" in str(error):
+                return {
+                    "kind": "memory",
+                    "message": "the code asked for more memory than it may have",
+                }
+            return self._error(error)
+        finally:
+            random.setstate(random_state)
+
+    # One method for each kind of request.
+
+    def _op_call(self, request: Request) -> Outcome:
+        return self._run(self._named(request["name"]), request, parameters={})
+
+    def _op_create(self, request: Request) -> Outcome:
+        cls = self._named(request["name"])
+        module = cls(**transform(request.get("kwargs", {}), clone_input))
+        if not isinstance(module, torch.nn.Module):
+            raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
+        if request.get("dtype"):
+            module = module.to(getattr(torch, request["dtype"]))
+        if request.get("state") is not None:
+            _load_state(module, request["state"])
+        module.eval()
+        self.handles[request["handle"]] = module
+        return {"kind": "value", "value": None, "mutated": [], "grads": {}, "forbidden": []}
+
+    def _op_invoke(self, request: Request) -> Outcome:
+        module = self.handles[request["handle"]]
+        module.train(bool(request.get("training", False)))
+        method = request.get("method", "forward")
+        function = module if method == "forward" else getattr(module, method)
+        return self._run(function, request, parameters=dict(module.named_parameters()))
+
+    def _op_inspect(self, request: Request) -> Outcome:
+        module = self.handles[request["handle"]]
+        value = {
+            "parameters": {name: list(p.shape) for name, p in module.named_parameters()},
+            "buffers": {name: list(b.shape) for name, b in module.named_buffers()},
+            "state": {name: _plain(tensor) for name, tensor in module.state_dict().items()},
+        }
+        return {"kind": "value", "value": value, "mutated": [], "grads": {}, "forbidden": []}
+
+    def _op_step(self, request: Request) -> Outcome:
+        module = self.handles[request["handle"]]
+        outcome = self._op_invoke({**request, "grad": True, "training": False})
+        if outcome["kind"] != "value":
+            return outcome
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                gradient = outcome["grads"].get(f"parameter {name}")
+                if gradient is not None:
+                    parameter -= request["lr"] * gradient
+        return self._op_inspect(request)
+
+    # What they share.
+
+    def _named(self, name: str) -> Any:
+        try:
+            return self.namespace[name]
+        except KeyError:
+            raise _MissingName(f"{name} is not defined") from None
+
+    def _run(
+        self, function: Callable[..., Any], request: Request, parameters: dict[str, torch.Tensor]
+    ) -> Outcome:
+        given = {"args": request.get("args", []), "kwargs": request.get("kwargs", {})}
+        with_grad = bool(request.get("grad"))
+        leaves: dict[str, torch.Tensor] = {}
+
+        def fresh(tensor: torch.Tensor) -> torch.Tensor:
+            copy = clone_input(tensor)
+            if with_grad and copy.is_floating_point():
+                leaf = copy.requires_grad_()
+                leaves[str(len(leaves))] = leaf
+                # A view of a leaf may not be written to; the function gets a copy instead, so
+                # that writing to an input is noticed below rather than refused by autograd.
+                return _identity(leaf)
+            return copy
+
+        inputs = transform(given, fresh)
+        for parameter in parameters.values():
+            parameter.grad = None
+        watch = _Watch(watched_functions(request.get("forbids", ())))
+        with (
+            watch if watch.watched else contextlib.nullcontext(),
+            contextlib.nullcontext() if with_grad else torch.no_grad(),
+        ):
+            value = function(*inputs["args"], **inputs["kwargs"])
+
+        before = dict(walk([*given["args"], given["kwargs"]]))
+        after = dict(walk([*inputs["args"], inputs["kwargs"]]))
+        prefix = f"{len(given['args'])}."
+        mutated = [
+            label.removeprefix(prefix)
+            for label, tensor in after.items()
+            if not same_tensor(before[label], tensor)
+        ]
+        grads: dict[str, torch.Tensor | None] = {}
+        if with_grad:
+            floating = [
+                label.removeprefix(prefix)
+                for label, tensor in before.items()
+                if tensor.is_floating_point()
+            ]
+            labelled = dict(zip(floating, leaves.values(), strict=True))
+            for name, parameter in parameters.items():
+                labelled[f"parameter {name}"] = parameter
+            grads = _gradients(value, labelled, request.get("rng", 0))
+        return {
+            "kind": "value",
+            "value": transform(value, _plain),
+            "mutated": mutated,
+            "grads": grads,
+            "forbidden": list(watch.seen),
+        }
+
+    def _error(self, error: BaseException) -> Outcome:
+        where = ""
+        frame = error.__traceback__
+        while frame is not None:
+            # The last frame that runs in the implementation's own names is the line to show.
+            if frame.tb_frame.f_globals is self.namespace:
+                code = frame.tb_frame.f_code
+                text = linecache.getline(code.co_filename, frame.tb_lineno).strip()
+                where = f"line {frame.tb_lineno}" + (f": {text}" if text else "")
+            frame = frame.tb_next
+        names = [cls.__name__.lstrip("_") for cls in type(error).__mro__]
+        try:
+            message = str(error)
+        except Exception:  # an exception of the student's own whose __str__ fails
+            message = ""
+        return {
+            "kind": "error",
+            "type": names[0],
+            "types": names[:-1],
+            "message": message[:MESSAGE_LIMIT],
+            "where": where[:MESSAGE_LIMIT],
+        }
+
+
+class _MissingName(Exception):
+    pass
+
+
+def _identity(leaf: torch.Tensor) -> torch.Tensor:
+    """A differentiable copy of `leaf` with the same strides."""
+    if leaf.is_contiguous():
+        return leaf.clone()
+    if any(step == 0 for step in leaf.stride()):
+        return leaf.as_strided(leaf.shape, leaf.stride())
+    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype)
+    return copy.copy_(leaf)
+
+
+def _gradients(
+    value: Any, labelled: dict[str, torch.Tensor], rng: int
+) -> dict[str, torch.Tensor | None]:
+    """Gradients of sum(output * cotangent) for random cotangents that depend on `rng` alone."""
+    generator = torch.Generator().manual_seed(rng + 1)
+    total: torch.Tensor | None = None
+    for _, output in walk(value):
+        if not output.is_floating_point():
+            continue
+        cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+        if output.requires_grad:
+            term = (output * cotangent.to(output.dtype)).sum()
+            total = term if total is None else total + term
+    if total is None:
+        return dict.fromkeys(labelled)
+    grads = torch.autograd.grad(total, list(labelled.values()), allow_unused=True)
+    return {
+        name: None if grad is None else _plain(grad)
+        for name, grad in zip(labelled, grads, strict=True)
+    }
+
+
+def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+    """Strictly load `state`; a difference in names or shapes is said in words."""
+    own = module.state_dict()
+    missing = [name for name in state if name not in own]
+    extra = [name for name in own if name not in state]
+    shapes = [
+        f"{name} has shape {tuple(own[name].shape)} instead of {tuple(state[name].shape)}"
+        for name in state
+        if name in own and own[name].shape != state[name].shape
+    ]
+    complaints = []
+    if missing:
+        complaints.append("missing " + ", ".join(missing))
+    if extra:
+        complaints.append("not asked for: " + ", ".join(extra))
+    complaints.extend(shapes)
+    if complaints:
+        raise _StateMismatch("its parameters differ from the exercise's: " + "; ".join(complaints))
+    module.load_state_dict(transform(state, clone_input), strict=True)

@@ -1,0 +1,27 @@
+"""Marks for graders: which exercise a test belongs to, its weight, and whether it is hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+
+def exercise(name: str, weight: float = 1.0) -> Callable:
+    """The test judges exercise `name` and counts `weight` among that exercise's tests."""
+    return pytest.mark.exercise(name, weight)
+
+
+hidden = pytest.mark.hidden
+"""The test counts but is absent from the student's bundle; its docstring says what it is for."""
+
+
+class Mistake(AssertionError):
+    """A wrong answer, in words for the student.
+
+    `misconception` names a known mistake where the test itself can tell which one it is.
+    """
+
+    def __init__(self, message: str, misconception: str | None = None) -> None:
+        super().__init__(message)
+        self.misconception = misconception

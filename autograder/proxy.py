@@ -1,0 +1,193 @@
+"""What a grader holds instead of student code: calls go out as requests, values come back."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autograder.executor import Outcome, Request
+from autograder.grading import Mistake
+
+
+class StudentError(Exception):
+    """The student's code raised, hung, or died. `types` names the exception and its bases."""
+
+    def __init__(self, outcome: Outcome, what: str) -> None:
+        self.outcome = outcome
+        self.kind: str = outcome["kind"]
+        self.types: list[str] = outcome.get("types", [])
+        self.what = what
+        super().__init__(describe_error(outcome, what))
+
+
+class Todo(Exception):
+    """There is nothing to judge yet: the stub is untouched, or the name is not defined."""
+
+
+def describe_error(outcome: Outcome, what: str) -> str:
+    """One sentence on why `what` yielded no value."""
+    kind, message = outcome["kind"], outcome.get("message", "")
+    if kind == "error":
+        if outcome["type"] in ("StateMismatch", "NotAModule"):
+            return f"{what}: {message}."
+        where = f" ({outcome['where']})" if outcome.get("where") else ""
+        return f"{what} raised {outcome['type']}: {message}{where}"
+    if kind == "timeout":
+        return f"{what} did not finish in time; is there a loop that never ends?"
+    if kind == "crash":
+        return f"{what} ended the Python process; remove calls such as exit() or os._exit()."
+    if kind == "memory":
+        return f"{what} used more memory than it may; is there a tensor that grows without need?"
+    return f"{what} gave no readable answer: {message}"
+
+
+@dataclass
+class Observation:
+    """A value and what else was seen: gradients by input label, inputs changed in place.
+
+    Labels are positions (`"0"`, `"1"`), keyword names (`"mask"`) or `"parameter q_proj.weight"`.
+    """
+
+    value: Any
+    grads: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    mutated: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Exchange:
+    """One entry of a transcript: what was asked, and what came back."""
+
+    request: Request
+    outcome: Outcome
+
+
+class Proxy:
+    """Stands for one implementation. `execute` carries a request to it and brings the outcome.
+
+    Args:
+        execute: carries one request to the implementation.
+        rng: from which the seed of every request is derived.
+        forbids: torch functions that the exercise asks the student to write.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[Request], Outcome],
+        *,
+        rng: int = 0,
+        forbids: tuple[str, ...] = (),
+    ) -> None:
+        self._execute = execute
+        self._rng = rng
+        self._forbids = list(forbids)
+        self._handles = 0
+        self.transcript: list[Exchange] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return functools.partial(self._call, name)
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self.observe(name, *args, grad=False, **kwargs).value
+
+    def observe(self, name: str, /, *args: Any, grad: bool = True, **kwargs: Any) -> Observation:
+        """Call function `name`, with gradients of a random weighted sum of its outputs."""
+        request = {"op": "call", "name": name, "args": list(args), "kwargs": kwargs, "grad": grad}
+        return self._ask(request, f"Your {name}")
+
+    def module(
+        self,
+        name: str,
+        /,
+        *,
+        state: dict[str, torch.Tensor] | None = None,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> Handle:
+        """Create class `name` with `kwargs`, load `state` strictly; the handle is in eval mode."""
+        self._handles += 1
+        request = {
+            "op": "create",
+            "handle": self._handles,
+            "name": name,
+            "kwargs": kwargs,
+            "state": state,
+            "dtype": str(dtype).removeprefix("torch.") if dtype else None,
+        }
+        self._ask(request, f"Your {name}")
+        return Handle(self, request["handle"], name)
+
+    def _ask(self, request: Request, what: str) -> Observation:
+        position = len(self.transcript)
+        request["rng"] = zlib.crc32(f"{self._rng}:{position}".encode())
+        if self._forbids and request["op"] in ("call", "invoke"):
+            request["forbids"] = self._forbids
+        outcome = self._execute(request)
+        self.transcript.append(Exchange(request, outcome))
+        if outcome["kind"] in ("todo", "missing"):
+            raise Todo(outcome.get("message", ""))
+        if outcome["kind"] != "value":
+            raise StudentError(outcome, what)
+        if outcome["forbidden"]:
+            raise Mistake(
+                f"{what} calls torch's {', '.join(outcome['forbidden'])}, "
+                "which this exercise asks you to write yourself.",
+                misconception="forbidden",
+            )
+        return Observation(outcome["value"], outcome["grads"], outcome["mutated"])
+
+
+class Handle:
+    """A module that lives where the implementation lives."""
+
+    def __init__(self, proxy: Proxy, number: int, name: str) -> None:
+        self._proxy = proxy
+        self._number = number
+        self._name = name
+        self._training = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.observe(*args, grad=False, **kwargs).value
+
+    def observe(self, *args: Any, grad: bool = True, **kwargs: Any) -> Observation:
+        """Forward, with gradients to the inputs and to the parameters."""
+        return self._ask("invoke", args=list(args), kwargs=kwargs, grad=grad, method="forward")
+
+    def method(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call another method of the module."""
+        request = {"args": list(args), "kwargs": kwargs, "grad": False, "method": method}
+        return self._ask("invoke", **request).value
+
+    def train(self) -> Handle:
+        self._training = True
+        return self
+
+    def eval(self) -> Handle:
+        self._training = False
+        return self
+
+    def parameters(self) -> dict[str, list[int]]:
+        """Name and shape of each parameter."""
+        return self._ask("inspect").value["parameters"]
+
+    def buffers(self) -> dict[str, list[int]]:
+        """Name and shape of each buffer."""
+        return self._ask("inspect").value["buffers"]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The state dict."""
+        return self._ask("inspect").value["state"]
+
+    def step(self, *args: Any, lr: float = 0.1, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """The state after one step of gradient descent on a random weighted sum of outputs."""
+        return self._ask("step", args=list(args), kwargs=kwargs, lr=lr).value["state"]
+
+    def _ask(self, op: str, **request: Any) -> Observation:
+        request = {"op": op, "handle": self._number, "training": self._training, **request}
+        return self._proxy._ask(request, f"Your {self._name}")

@@ -1,0 +1,457 @@
+"""Runs a chapter's graders on an implementation: pytest's own machinery, collected once.
+
+Graders are plain pytest files. `Graders` collects one through pytest's API and runs its items
+again for each implementation, so that judging a class does not pay for collection each time.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from _pytest.config import _prepareconfig
+from _pytest.main import Session
+from _pytest.runner import runtestprotocol
+
+from autograder import diagnosis
+from autograder.assignment import Assignment, load
+from autograder.diagnosis import Candidate, Evidence
+from autograder.executor import Executor, Outcome, Request
+from autograder.grading import Mistake
+from autograder.paths import GRADERS
+from autograder.proxy import Exchange, Proxy, StudentError, Todo
+from autograder.recording import Recording
+from autograder.results import ExerciseResult, TestResult
+
+Execute = Callable[[Request], Outcome]
+
+# After this many calls without an end the rest of an exercise's tests is not waited for.
+TIMEOUTS_PER_EXERCISE = 2
+
+
+class Draw:
+    """Random inputs for one test, the same bits on every platform for the same seed and test."""
+
+    def __init__(self, seed: int, test: str) -> None:
+        self.generator = np.random.default_rng([seed, zlib.crc32(test.encode())])
+
+    def normal(
+        self,
+        *shape: int,
+        dtype: torch.dtype = torch.float32,
+        scale: float = 1.0,
+        grad: bool = False,
+    ) -> torch.Tensor:
+        """Independent normal values of standard deviation `scale`."""
+        values = torch.from_numpy(np.asarray(self.generator.standard_normal(shape) * scale))
+        return values.to(dtype).requires_grad_(grad)
+
+    def uniform(
+        self, *shape: int, low: float = 0.0, high: float = 1.0, dtype: torch.dtype = torch.float32
+    ) -> torch.Tensor:
+        """Independent values, uniform in [low, high)."""
+        return torch.from_numpy(np.asarray(self.generator.uniform(low, high, shape))).to(dtype)
+
+    def integers(self, low: int, high: int, *shape: int) -> torch.Tensor:
+        """Independent int64 values in [low, high)."""
+        return torch.from_numpy(np.asarray(self.generator.integers(low, high, shape)))
+
+    def mask(self, *shape: int, keep: float = 0.7, no_empty_rows: bool = True) -> torch.Tensor:
+        """A random boolean mask, True = may attend; by default each row keeps at least one.
+
+        Rows longer than one entry also lose at least one, so that the mask always matters.
+        """
+        mask = self.generator.random(shape) < keep
+        if no_empty_rows and shape and shape[-1] > 1:
+            rows = mask.reshape(-1, shape[-1])
+            for row in rows:
+                on, off = self.generator.choice(shape[-1], size=2, replace=False)
+                if not row.any():
+                    row[on] = True
+                if row.all():
+                    row[off if not row[on] else on] = False
+            mask = rows.reshape(shape)
+        elif no_empty_rows:
+            mask = np.ones(shape, dtype=bool)
+        return torch.from_numpy(mask)
+
+    def choice(self, options: Sequence[Any]) -> Any:
+        """One of the options."""
+        return options[int(self.generator.integers(len(options)))]
+
+    def permutation(self, count: int) -> torch.Tensor:
+        """A random order of 0..count-1."""
+        return torch.from_numpy(self.generator.permutation(count))
+
+
+@dataclass
+class _Item:
+    """A collected test and its marks."""
+
+    item: pytest.Item
+    name: str
+    purpose: str
+    exercise: str
+    weight: float
+    hidden: bool
+
+
+class _Current:
+    """What the running test is given."""
+
+    def __init__(self) -> None:
+        self.student: Proxy | None = None
+        self.reference: Proxy | None = None
+        self.draw: Draw | None = None
+
+
+def _plugin(current: _Current) -> Any:
+    class Plugin:
+        error: BaseException | None = None
+        collect_errors: list[str] = []
+
+        @pytest.fixture
+        def student(self) -> Proxy | None:
+            return current.student
+
+        @pytest.fixture
+        def reference(self) -> Proxy | None:
+            return current.reference
+
+        @pytest.fixture
+        def draw(self) -> Draw | None:
+            return current.draw
+
+        def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+            if report.failed:
+                self.collect_errors.append(str(report.longrepr))
+
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> None:
+            if call.excinfo is not None and type(self).error is None:
+                type(self).error = call.excinfo.value
+
+    return Plugin()
+
+
+class Graders:
+    """The graders of one chapter, ready to judge any number of implementations.
+
+    Args:
+        chapter: the chapter's name.
+        hidden: whether hidden tests are run too.
+        path: the pytest file, if not the chapter's own.
+        assignment: its metadata, if not the chapter's own.
+
+    Raises:
+        ValueError: the graders cannot be collected, or name an exercise that does not exist.
+    """
+
+    def __init__(
+        self,
+        chapter: str,
+        *,
+        hidden: bool = True,
+        path: Path | None = None,
+        assignment: Assignment | None = None,
+    ) -> None:
+        self.chapter = chapter
+        self.assignment = assignment or load(chapter)
+        self._current = _Current()
+        self._plugin = _plugin(self._current)
+        self.items = [
+            item
+            for item in self._collect(path or GRADERS / f"test_{chapter}.py")
+            if hidden or not item.hidden
+        ]
+        known = {exercise.name for exercise in self.assignment.exercises}
+        unknown = {item.exercise for item in self.items} - known
+        if unknown:
+            raise ValueError(f"graders of {chapter} name unknown exercises: {sorted(unknown)}")
+        self._memo: dict[tuple[int, str], list[tuple[str, Outcome]]] = {}
+
+    def _collect(self, path: Path) -> list[_Item]:
+        arguments = [
+            str(path),
+            "--disable-plugin-autoload",
+            *("-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:logging"),
+            *("-p", "no:faulthandler", "-p", "no:junitxml", "-p", "no:doctest"),
+            *("-p", "no:unraisableexception", "-p", "no:threadexception", "-p", "no:warnings"),
+            *("-c", os.devnull, "--rootdir", str(path.parent), "--confcutdir", str(path.parent)),
+            *("--import-mode", "importlib", "-o", "addopts=", "--capture", "no"),
+        ]
+        # A grader's bytecode is never written: the package's folder may not be writable.
+        config = _prepareconfig(arguments, [self._plugin])
+        config.addinivalue_line("markers", "exercise(name, weight): the exercise judged")
+        config.addinivalue_line("markers", "hidden: absent from the student's bundle")
+        config._do_configure()
+        session = Session.from_config(config)
+        config.hook.pytest_sessionstart(session=session)
+        config.hook.pytest_collection(session=session)
+        if self._plugin.collect_errors:
+            raise ValueError(
+                f"the graders in {path.name} cannot be collected: {self._plugin.collect_errors[0]}"
+            )
+        found = []
+        for item in session.items:
+            mark = item.get_closest_marker("exercise")
+            if mark is None:
+                raise ValueError(f"grader {item.name} names no exercise; add @exercise(...)")
+            docstring = (getattr(item.obj, "__doc__", None) or item.name).strip()
+            weight = mark.args[1] if len(mark.args) > 1 else mark.kwargs.get("weight", 1.0)
+            found.append(
+                _Item(
+                    item=item,
+                    name=item.name,
+                    purpose=docstring.splitlines()[0],
+                    exercise=mark.args[0],
+                    weight=float(weight),
+                    hidden=item.get_closest_marker("hidden") is not None,
+                )
+            )
+        return found
+
+    def run(
+        self,
+        execute: Execute,
+        *,
+        seed: int = 0,
+        exercises: Sequence[str] | None = None,
+        recording: Recording | None = None,
+        diagnose: bool = True,
+        stop_at_failure: bool = False,
+    ) -> dict[str, ExerciseResult]:
+        """Judge one implementation.
+
+        Args:
+            execute: carries a request to the implementation.
+            seed: of the inputs; the same seed gives every submission the same inputs.
+            exercises: only these, in the assignment's order.
+            recording: recorded answers of the reference and the misconceptions, where neither
+                is at hand (in a student's notebook). Otherwise both are asked live.
+            diagnose: look for the misconception behind a failure.
+            stop_at_failure: skip an exercise's other tests once one failed (for mutants).
+
+        Returns:
+            For each exercise its points, tests and diagnosis.
+        """
+        results: dict[str, ExerciseResult] = {}
+        found: dict[str, str] = {}
+        for exercise in self.assignment.exercises:
+            if exercises is not None and exercise.name not in exercises:
+                continue
+            items = [item for item in self.items if item.exercise == exercise.name]
+            tests: list[TestResult] = []
+            evidence: list[Evidence] = []
+            timeouts = 0
+            for item in items:
+                if timeouts >= TIMEOUTS_PER_EXERCISE:
+                    message = f"Your {exercise.name} did not finish in time on earlier tests."
+                    tests.append(_result(item, "failed", message))
+                    continue
+                test, seen, error = self._run_one(item, execute, seed, exercise.forbids, recording)
+                tests.append(test)
+                evidence.append(seen)
+                if isinstance(error, StudentError) and error.kind == "timeout":
+                    timeouts += 1
+                if stop_at_failure and test.outcome != "passed":
+                    break
+            result = _score(exercise.name, exercise.points, exercise.section, tests)
+            if diagnose and any(item.failed for item in evidence):
+                self._diagnose(result, evidence, exercise.needs, found, recording)
+            results[exercise.name] = result
+        return results
+
+    def _run_one(
+        self,
+        item: _Item,
+        execute: Execute,
+        seed: int,
+        forbids: tuple[str, ...],
+        recording: Recording | None,
+    ) -> tuple[TestResult, Evidence, BaseException | None]:
+        rng = zlib.crc32(f"{seed}:{item.name}".encode())
+        current = self._current
+        current.draw = Draw(seed, item.name)
+        current.student = Proxy(execute, rng=rng, forbids=forbids)
+        if recording is not None:
+            current.reference = Proxy(recording.reference(item.name), rng=rng)
+        else:
+            current.reference = Proxy(
+                _Remember(self._executor().execute, self._memo.setdefault((seed, item.name), [])),
+                rng=rng,
+            )
+        plugin = type(self._plugin)
+        plugin.error = None
+        random_state = torch.get_rng_state()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            runtestprotocol(item.item, log=False, nextitem=item.item)
+        torch.set_rng_state(random_state)
+        error, plugin.error = plugin.error, None
+        transcript = current.student.transcript
+        hint = getattr(error, "misconception", None)
+        failed = error is not None and not isinstance(error, Todo)
+        seen = Evidence(item.name, transcript, failed, hint)
+        if error is None:
+            return _result(item, "passed"), seen, None
+        if isinstance(error, Todo):
+            return _result(item, "todo", str(error)), seen, error
+        if isinstance(error, (Mistake, StudentError)):
+            return _result(item, "failed", str(error)), seen, error
+        if not _fault_is_students(error, transcript):
+            raise error
+        message = f"The answer has an unexpected form ({type(error).__name__}: {error})."
+        return _result(item, "failed", message), seen, error
+
+    def _diagnose(
+        self,
+        result: ExerciseResult,
+        evidence: list[Evidence],
+        needs: tuple[str, ...],
+        found: dict[str, str],
+        recording: Recording | None,
+    ) -> None:
+        """Name the mistake, or the earlier exercise's mistake that this one inherits."""
+        reference: diagnosis.Replay
+        own, inherited, says = self._candidates(result.name, needs, found, recording)
+        if recording is not None:
+            reference = recording.replay("")
+        else:
+            reference = _live(self._executor)
+        result.misconception = diagnosis.diagnose(evidence, reference, own)
+        if result.misconception in says:
+            found[result.name] = result.misconception
+            result.message, result.section = says[result.misconception]
+            return
+        upstream = diagnosis.diagnose(evidence, reference, inherited) if inherited else None
+        if upstream in says:
+            result.misconception = upstream
+            source = next(name for name, mistake in found.items() if mistake == upstream)
+            found[result.name] = upstream
+            result.message = f"This follows from your {source}: {says[upstream][0]}"
+            result.section = says[upstream][1]
+            return
+        if result.misconception is None and all(
+            item.hint == "forbidden" for item in evidence if item.failed
+        ):
+            result.misconception = "forbidden"
+
+    def transcripts(
+        self, namespace: dict[str, Any], seed: int
+    ) -> Iterator[tuple[_Item, list[Exchange], list[Exchange]]]:
+        """For each test what it asked of `namespace` as the student, and of the reference.
+
+        Raises:
+            ValueError: `namespace` fails one of the tests.
+        """
+        forbids = {exercise.name: exercise.forbids for exercise in self.assignment.exercises}
+        for item in self.items:
+            execute = Executor(namespace).execute
+            test, seen, _ = self._run_one(item, execute, seed, forbids[item.exercise], None)
+            if test.outcome != "passed":
+                raise ValueError(f"the reference fails {item.name}: {test.message}")
+            yield item, seen.transcript, self._current.reference.transcript
+
+    def _executor(self) -> Executor:
+        from autograder.variants import reference_namespace
+
+        return Executor(reference_namespace(self.chapter))
+
+    def _candidates(
+        self,
+        exercise: str,
+        needs: tuple[str, ...],
+        found: dict[str, str],
+        recording: Recording | None,
+    ) -> tuple[list[Candidate], list[Candidate], dict[str, tuple[str, str]]]:
+        """Known mistakes of this exercise, mistakes inherited from others, and their sentences."""
+        if recording is not None:
+            says = dict(recording.says)
+            own = [
+                Candidate(name, recording.replay(name)) for name in recording.candidates(exercise)
+            ]
+            return own, [], says
+        from autograder.variants import misconceptions, wrong_namespace
+
+        says = {item.name: (item.says, item.section) for item in misconceptions(self.chapter)}
+
+        def candidate(name: str) -> Candidate:
+            return Candidate(name, _live(lambda: Executor(wrong_namespace(self.chapter, name))))
+
+        own = [
+            candidate(item.name)
+            for item in misconceptions(self.chapter)
+            if item.exercise == exercise
+        ]
+        inherited = [candidate(found[name]) for name in needs if name in found]
+        return own, inherited, says
+
+
+def _live(make: Callable[[], Executor]) -> diagnosis.Replay:
+    """Answers of an implementation that is at hand; each test's transcript is replayed once."""
+    memo: dict[str, list[Outcome | None]] = {}
+
+    def replay(test: str, transcript: list[Exchange]) -> list[Outcome | None]:
+        if test not in memo:
+            executor = make()
+            memo[test] = [executor.execute(exchange.request) for exchange in transcript]
+        return memo[test]
+
+    return replay
+
+
+class _Remember:
+    """Answers from memory while the requests are the remembered ones, then from the reference."""
+
+    def __init__(self, execute: Execute, known: list[tuple[str, Outcome]]) -> None:
+        self.execute = execute
+        self.known = known
+        self.requests: list[Request] = []
+        self.asked = 0  # how many requests the live reference has carried out
+
+    def __call__(self, request: Request) -> Outcome:
+        position = len(self.requests)
+        self.requests.append(request)
+        mark = diagnosis.fingerprint(request)
+        if position < len(self.known) and self.known[position][0] == mark:
+            return self.known[position][1]
+        # Modules live in the reference's executor: bring it up to date before asking.
+        outcome: Outcome = {}
+        while self.asked < len(self.requests):
+            outcome = self.execute(self.requests[self.asked])
+            self.asked += 1
+        if position == len(self.known):
+            self.known.append((mark, outcome))
+        return outcome
+
+
+def _result(item: _Item, outcome: str, message: str = "") -> TestResult:
+    return TestResult(item.name, item.purpose, item.hidden, item.weight, outcome, message)
+
+
+def _score(name: str, points: float, section: str, tests: list[TestResult]) -> ExerciseResult:
+    """The passed share of the points; the first line is what the first failed test says."""
+    total = sum(test.weight for test in tests)
+    passed = sum(test.weight for test in tests if test.outcome == "passed")
+    share = passed / total if total else 0.0
+    result = ExerciseResult(name, round(points * share, 2), points, section=section, tests=tests)
+    open_tests = [test for test in tests if test.outcome != "passed"]
+    if open_tests and all(test.outcome == "todo" for test in open_tests):
+        result.message = f"{name} is not written yet."
+    elif open_tests:
+        result.message = next(test.message for test in open_tests if test.outcome == "failed")
+    return result
+
+
+def _fault_is_students(error: BaseException, transcript: list[Exchange]) -> bool:
+    """A grader that stumbles over an answer of unexpected form judges the answer, not itself."""
+    return isinstance(error, Exception) and bool(transcript)

@@ -1,0 +1,125 @@
+"""Wrong reference modules: the reference's source with one exercise's cell changed, executed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import sys
+import types
+from dataclasses import dataclass, field
+from typing import Any
+
+from autograder.paths import SOLUTIONS
+
+_CELL = re.compile(r"^# %%", re.MULTILINE)
+_OPTION = re.compile(r'\bexercise="([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Misconception:
+    """A known mistake in one exercise.
+
+    Args:
+        name: a snake_case name, unique in its chapter.
+        exercise: the exercise in which it is made.
+        says: one or two sentences to the student: what it is, and what to do.
+        section: the anchor of the book section to reread.
+        swap: text replacements within the exercise's cell; each old text occurs exactly once.
+        code: instead of `swap`, a whole replacement for the cell.
+    """
+
+    name: str
+    exercise: str
+    says: str
+    section: str
+    swap: list[tuple[str, str]] = field(default_factory=list)
+    code: str = ""
+
+
+@functools.cache
+def source_of(chapter: str) -> str:
+    """The text of the chapter's reference module."""
+    return (SOLUTIONS / f"{chapter}.py").read_text(encoding="utf-8")
+
+
+def cell_spans(source: str) -> dict[str, tuple[int, int]]:
+    """Where each exercise's solution cell stands in a percent script: first and last offset."""
+    starts = [match.start() for match in _CELL.finditer(source)] + [len(source)]
+    spans = {}
+    for start, end in zip(starts, starts[1:], strict=False):
+        line_end = source.find("\n", start, end)
+        option = _OPTION.search(source, start, line_end if line_end > 0 else end)
+        if option:
+            spans[option[1]] = (line_end + 1, end)
+    return spans
+
+
+def changed_source(chapter: str, misconception: Misconception) -> str:
+    """The reference's source with the mistake made.
+
+    Raises:
+        ValueError: the exercise does not exist, or a text to replace is not there exactly once.
+    """
+    source = source_of(chapter)
+    spans = cell_spans(source)
+    if misconception.exercise not in spans:
+        raise ValueError(
+            f"misconception {misconception.name}: there is no exercise "
+            f"{misconception.exercise!r} in solutions/{chapter}.py"
+        )
+    start, end = spans[misconception.exercise]
+    cell = source[start:end]
+    if misconception.code:
+        cell = misconception.code.rstrip() + "\n\n"
+    for old, new in misconception.swap:
+        if cell.count(old) != 1:
+            raise ValueError(
+                f"misconception {misconception.name}: {old!r} occurs {cell.count(old)} times in "
+                f"the cell of {misconception.exercise}; it must occur exactly once"
+            )
+        cell = cell.replace(old, new)
+    return source[:start] + cell + source[end:]
+
+
+def load_variant(source: str, name: str = "variant") -> dict[str, Any]:
+    """Execute a module's source and return its names.
+
+    The module is known to `sys.modules` while it executes, as dataclasses and annotations need.
+    """
+    module = types.ModuleType(f"solutions_{name}")
+    sys.modules[module.__name__] = module
+    try:
+        exec(compile(source, f"<{name}>", "exec", dont_inherit=True), module.__dict__)
+    finally:
+        del sys.modules[module.__name__]
+    return module.__dict__
+
+
+@functools.cache
+def misconceptions(chapter: str) -> tuple[Misconception, ...]:
+    """The chapter's known mistakes, in the order of their file.
+
+    Raises:
+        ValueError: two of them have one name.
+    """
+    module = importlib.import_module(f"autograder.misconceptions.{chapter}")
+    found = tuple(module.MISCONCEPTIONS)
+    names = [item.name for item in found]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"misconceptions of {chapter} share a name: {', '.join(sorted(twice))}")
+    return found
+
+
+@functools.cache
+def wrong_namespace(chapter: str, name: str) -> dict[str, Any]:
+    """The names defined by the wrong reference module `name`."""
+    chosen = next(item for item in misconceptions(chapter) if item.name == name)
+    return load_variant(changed_source(chapter, chosen), name)
+
+
+@functools.cache
+def reference_namespace(chapter: str) -> dict[str, Any]:
+    """The names defined by the reference module."""
+    return vars(importlib.import_module(f"solutions.{chapter}"))

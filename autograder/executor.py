@@ -59,15 +59,11 @@ class _Watch(TorchFunctionMode):
 def clone_input(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same shape, strides and values that shares no memory with the original."""
     source = tensor.detach()
-    if any(
-        step == 0 and size > 1 for size, step in zip(source.shape, source.stride(), strict=True)
-    ):
+    layout = zip(source.shape, source.stride(), strict=True)
+    if any(step == 0 and size > 1 for size, step in layout):
         # An expanded tensor: copy what is stored, then expand again.
-        index = tuple(
-            slice(0, 1) if step == 0 and size > 1 else slice(None)
-            for size, step in zip(source.shape, source.stride(), strict=True)
-        )
-        return source[index].clone().expand(source.shape)
+        stored = tuple(slice(0, 1) if step == 0 else slice(None) for step in source.stride())
+        return source[stored].clone().expand(source.shape)
     copy = torch.empty_strided(
         source.shape, source.stride(), dtype=source.dtype, device=source.device
     )
@@ -111,7 +107,7 @@ def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """An ordinary, detached tensor of the same values: parameters and subclasses lose their type."""
+    """An ordinary, detached copy: parameters and subclasses lose their type."""
     detached = tensor.detach()
     if type(detached) is not torch.Tensor:
         detached = detached.as_subclass(torch.Tensor)

@@ -23,6 +23,8 @@ RELATIVE = {
 
 def tolerance(expected: torch.Tensor) -> float:
     """Absolute error allowed: the dtype's relative error times the scale of the finite values."""
+    if not expected.is_floating_point():
+        return 0.0
     finite = expected.detach()[torch.isfinite(expected)]
     scale = float(finite.abs().max()) if finite.numel() else 1.0
     return RELATIVE.get(expected.dtype, 0.0) * max(scale, 1e-3)

@@ -115,8 +115,9 @@ class _Current:
 
 def _plugin(current: _Current) -> Any:
     class Plugin:
-        error: BaseException | None = None
-        collect_errors: list[str] = []
+        def __init__(self) -> None:
+            self.error: BaseException | None = None
+            self.collect_errors: list[str] = []
 
         @pytest.fixture
         def student(self) -> Proxy | None:
@@ -136,8 +137,8 @@ def _plugin(current: _Current) -> Any:
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo) -> None:
-            if call.excinfo is not None and type(self).error is None:
-                type(self).error = call.excinfo.value
+            if call.excinfo is not None and self.error is None:
+                self.error = call.excinfo.value
 
     return Plugin()
 
@@ -289,12 +290,12 @@ class Graders:
                 _Remember(self._executor().execute, self._memo.setdefault((seed, item.name), [])),
                 rng=rng,
             )
-        plugin = type(self._plugin)
+        plugin = self._plugin
         plugin.error = None
         random_state = torch.get_rng_state()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            runtestprotocol(item.item, log=False, nextitem=item.item)
+            runtestprotocol(item.item, log=False, nextitem=None)
         torch.set_rng_state(random_state)
         error, plugin.error = plugin.error, None
         transcript = current.student.transcript
@@ -305,7 +306,7 @@ class Graders:
             return _result(item, "passed"), seen, None
         if isinstance(error, Todo):
             return _result(item, "todo", str(error)), seen, error
-        if isinstance(error, (Mistake, StudentError)):
+        if isinstance(error, (AssertionError, StudentError)):
             return _result(item, "failed", str(error)), seen, error
         if not _fault_is_students(error, transcript):
             raise error
@@ -321,12 +322,8 @@ class Graders:
         recording: Recording | None,
     ) -> None:
         """Name the mistake, or the earlier exercise's mistake that this one inherits."""
-        reference: diagnosis.Replay
         own, inherited, says = self._candidates(result.name, needs, found, recording)
-        if recording is not None:
-            reference = recording.replay("")
-        else:
-            reference = _live(self._executor)
+        reference = recording.replay("") if recording is not None else _live(self._executor)
         result.misconception = diagnosis.diagnose(evidence, reference, own)
         if result.misconception in says:
             found[result.name] = result.misconception

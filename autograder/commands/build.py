@@ -1,0 +1,36 @@
+"""`python -m autograder build`: the students' notebooks from the solutions."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from autograder import paths
+
+
+def run(
+    chapters: Annotated[
+        list[str] | None, typer.Argument(help="Chapters to build; all of them when none is named.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; say which files are out of date.")
+    ] = False,
+) -> None:
+    """Make the students' notebooks in exercises/ from the scripts in solutions/."""
+    from autograder import builder
+
+    wanted = chapters or builder.sources()
+    try:
+        changed = builder.build(wanted, check=check)
+    except builder.AssignmentError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+    for path in changed:
+        name = path.relative_to(paths.ROOT)
+        typer.echo(f"{name} is out of date" if check else f"wrote {name}")
+    if check and changed:
+        typer.echo("Run python -m autograder build and commit the result.", err=True)
+        raise typer.Exit(1)
+    if not changed:
+        typer.echo(f"{', '.join(wanted)}: nothing to do, everything is up to date")

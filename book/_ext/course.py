@@ -1,0 +1,220 @@
+"""Tables that the book draws from its own data files at build time.
+
+`coverage.csv` says where each topic is treated, `topics.csv` and `chapters.csv` what the topics
+and chapters are, `errata.csv` what the source documents got wrong. A later chapter adds rows to
+`coverage.csv` and appears in every table; no page has to be edited.
+
+Directives: `{chapters}`, `{errata} 001` (one document), `{coverage} attention` (one chapter),
+`{errata-counts}`, `{coverage-counts}`.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+KINDS = ("concept", "formula", "code", "claim", "system", "figure", "erratum")
+GRADES = {
+    "A": "wrong result, formula or code",
+    "B": "misleading, or contradicts itself",
+    "C": "wording or notation",
+}
+
+
+def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
+    """The rows of a data file of the book, as dictionaries."""
+    with (folder / name).open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+class place(nodes.General, nodes.Inline, nodes.Element):
+    """Stands for a link to an anchor until all pages are read and the section's title is known."""
+
+
+class CourseDirective(SphinxDirective):
+    """What the directives below share: data files, inline MyST text and tables."""
+
+    has_content = False
+
+    def rows(self, name: str) -> list[dict[str, str]]:
+        """The rows of `book/<name>`; the page is read again when the file changes."""
+        self.env.note_dependency(str(Path(self.env.srcdir) / name))
+        return read_rows(Path(self.env.srcdir), name)
+
+    def inline(self, text: str) -> list[nodes.Node]:
+        """MyST inline text (code, emphasis, formulas) as nodes."""
+        holder = nodes.paragraph()
+        self.state.nested_parse(StringList([text], "data"), self.content_offset, holder)
+        first = holder.children[0] if holder.children else nodes.paragraph()
+        return list(first.children)
+
+    def coverage(self) -> dict[str, dict[str, str]]:
+        """Coverage rows by topic id."""
+        return {row["id"]: row for row in self.rows("coverage.csv") if row["anchor"]}
+
+    def links(self, ids: Iterable[str]) -> list[nodes.Node]:
+        """Links to where the topics are treated, or a word when none is there yet."""
+        coverage, found, seen = self.coverage(), [], set()
+        for topic in ids:
+            row = coverage.get(topic)
+            if row and (target := (page_of(row), row["anchor"])) not in seen:
+                seen.add(target)
+                if found:
+                    found.append(nodes.Text(", "))
+                found.append(place("", page=target[0], anchor=target[1]))
+        if not found:
+            return [nodes.inline("", "later chapter", classes=["course-later"])]
+        return found
+
+    def table(
+        self, head: list[str], body: list[list[list[nodes.Node]]], css: str
+    ) -> list[nodes.Node]:
+        """A table whose cells carry their column's title, so that a phone can stack them."""
+        table = nodes.table("", classes=["course-table", css])
+        group = nodes.tgroup("", cols=len(head))
+        table += group
+        for _ in head:
+            group += nodes.colspec("", colwidth=1)
+        header = nodes.thead()
+        header += row_of([[nodes.Text(title)] for title in head])
+        group += header
+        lines = nodes.tbody()
+        for cells in body:
+            lines += row_of(cells)
+        group += lines
+        return [table]
+
+
+def page_of(row: dict[str, str]) -> str:
+    """The document name of a coverage row's page (`attention`, with or without extension)."""
+    return row["page"].removesuffix(".html").removesuffix(".md")
+
+
+def row_of(cells: list[list[nodes.Node]]) -> nodes.row:
+    """One table row, a paragraph a cell."""
+    row = nodes.row()
+    for content in cells:
+        entry = nodes.entry()
+        paragraph = nodes.paragraph()
+        paragraph += content
+        entry += paragraph
+        row += entry
+    return row
+
+
+class Chapters(CourseDirective):
+    """The chapters of the course: a link where there is one, a name where there is none yet."""
+
+    def run(self) -> list[nodes.Node]:
+        counts = Counter(row["chapter"] for row in self.rows("topics.csv"))
+        body = []
+        for row in self.rows("chapters.csv"):
+            there = (Path(self.env.srcdir) / f"{row['name']}.md").exists()
+            if there:
+                title: list[nodes.Node] = [place("", page=row["name"], anchor="", text=row["title"])]
+                state = nodes.inline("", "ready", classes=["course-ready"])
+            else:
+                title = [nodes.Text(row["title"])]
+                state = nodes.inline("", "to come", classes=["course-later"])
+            body.append([title, self.inline(row["builds"]), [nodes.Text(str(counts[row["name"]]))],
+                         [state]])  # fmt: skip
+        return self.table(["Chapter", "What you build", "Topics", ""], body, "course-chapters")
+
+
+class Errata(CourseDirective):
+    """The errata of one source document."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        body = []
+        for row in self.rows("errata.csv"):
+            if row["document"] != self.arguments[0]:
+                continue
+            grade = nodes.inline("", row["grade"], classes=["course-grade", f"grade-{row['grade']}"])
+            entry = [nodes.inline("", row["id"], ids=[row["id"].lower()]), nodes.Text(" "), grade]
+            body.append([entry, self.inline(row["says"]), self.inline(row["correct"]),
+                         self.links(row["row"].split())])  # fmt: skip
+        head = ["Entry", "The document says", "Correct is", "Treated in"]
+        return self.table(head, body, "course-errata")
+
+
+class ErrataCounts(CourseDirective):
+    """How many errata there are, by document and grade, and how many are treated so far."""
+
+    def run(self) -> list[nodes.Node]:
+        rows, coverage = self.rows("errata.csv"), self.coverage()
+        body = []
+        for document in [*sorted({row["document"] for row in rows}), "all"]:
+            mine = [row for row in rows if document in ("all", row["document"])]
+            grades = Counter(row["grade"] for row in mine)
+            closed = sum(any(topic in coverage for topic in row["row"].split()) for row in mine)
+            numbers = [grades["A"], grades["B"], grades["C"], len(mine), closed]
+            body.append([[nodes.Text(text)] for text in [document, *map(str, numbers)]])
+        head = ["Document", "A", "B", "C", "together", "treated so far"]
+        return self.table(head, body, "course-counts")
+
+
+class Coverage(CourseDirective):
+    """The topics of one chapter and where each is treated."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        body = []
+        for row in self.rows("topics.csv"):
+            if row["chapter"] == self.arguments[0]:
+                body.append([[nodes.inline("", row["id"], ids=[row["id"].lower()])],
+                             [nodes.Text(row["kind"])], [nodes.Text(row["topic"])],
+                             self.links([row["id"]])])  # fmt: skip
+        return self.table(["Id", "Kind", "Topic", "Treated in"], body, "course-coverage")
+
+
+class CoverageCounts(CourseDirective):
+    """How many topics of each kind a chapter has, and how many are treated so far."""
+
+    def run(self) -> list[nodes.Node]:
+        topics, coverage, body = self.rows("topics.csv"), self.coverage(), []
+        for name, title in [*((r["name"], r["title"]) for r in self.rows("chapters.csv")),
+                            ("all", "All")]:  # fmt: skip
+            mine = [row for row in topics if name in ("all", row["chapter"])]
+            kinds = Counter(row["kind"] for row in mine)
+            done = sum(row["id"] in coverage for row in mine)
+            numbers = [*(kinds[kind] for kind in KINDS), len(mine), done]
+            body.append([[nodes.Text(text)] for text in [title, *map(str, numbers)]])
+        head = ["Chapter", *KINDS, "together", "treated so far"]
+        return self.table(head, body, "course-counts")
+
+
+def resolve_places(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Turn each `place` into a link that reads as the section it leads to."""
+    labels = app.env.get_domain("std").labels  # type: ignore[attr-defined]
+    for node in list(doctree.findall(place)):
+        page, anchor = node["page"], node["anchor"]
+        text = node.get("text") or labels.get(anchor, ("", "", ""))[2] or anchor
+        if page not in app.env.found_docs:
+            node.replace_self(nodes.inline("", "later chapter", classes=["course-later"]))
+            continue
+        uri = app.builder.get_relative_uri(docname, page) + (f"#{anchor}" if anchor else "")
+        link = nodes.reference("", text, internal=True, refuri=uri)
+        node.replace_self(link)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directives."""
+    app.add_node(place)
+    app.add_directive("chapters", Chapters)
+    app.add_directive("errata", Errata)
+    app.add_directive("errata-counts", ErrataCounts)
+    app.add_directive("coverage", Coverage)
+    app.add_directive("coverage-counts", CoverageCounts)
+    app.connect("doctree-resolved", resolve_places)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,373 @@
+"""Build the book: `python -m toolkit.book [--out build/book] [--clear]`.
+
+This drives the same Sphinx that `jupyter-book build` drives, with the same `_config.yml`, and adds
+four things. A page is executed again when a module it imports has changed, which Jupyter Book's
+cache does not notice. Every warning fails the build, broken references first of all. Every row of
+`coverage.csv` must point at an anchor that exists. And people get a few lines of progress, or one
+sentence that says what to mend.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import html
+import io
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterable
+from csv import DictReader
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "book"
+OUT = ROOT / "build" / "book"
+PACKAGES = ("solutions", "toolkit", "autograder")
+# What an executed page depends on besides the course's own modules.
+LIBRARIES = ("torch", "numpy", "matplotlib", "ipywidgets", "myst-nb")
+IMPORT = re.compile(
+    rf"^[ \t]*(?:from|import)[ \t]+((?:{'|'.join(PACKAGES)})[\w.]*)"
+    r"(?:[ \t]+import[ \t]+\(?([\w, \t\n]+))?",
+    re.MULTILINE,
+)
+EXECUTED = re.compile(r"\A---\n(?:.*\n)*?\s*text_representation:")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class BookError(Exception):
+    """The book could not be built; the message says what to mend."""
+
+
+def page_modules(page: Path, root: Path = ROOT) -> list[Path]:
+    """The course's own modules that a page imports, directly or through other modules.
+
+    Args:
+        page: a page or module; its text is searched for import statements, never executed.
+        root: the folder that holds `solutions`, `toolkit` and `autograder`.
+    """
+    found: set[Path] = set()
+    waiting = [page]
+    while waiting:
+        text = waiting.pop().read_text(encoding="utf-8")
+        for module, names in IMPORT.findall(text):
+            place = root.joinpath(*module.split("."))
+            # `from solutions import attention` names a module, `from solutions.x import f` does not
+            candidates = [place, *(place / name.strip().split(" ")[0] for name in names.split(","))]
+            for candidate in candidates:
+                for file in (candidate.with_suffix(".py"), candidate / "__init__.py"):
+                    if file.is_file() and file not in found:
+                        found.add(file)
+                        waiting.append(file)
+    return sorted(found)
+
+
+def code_key(page: Path, root: Path = ROOT) -> str:
+    """A hash of everything outside the page that its outputs depend on."""
+    digest = hashlib.sha256(f"python {sys.version_info[:2]}".encode())
+    for library in LIBRARIES:
+        digest.update(f"{library} {version(library)}".encode())
+    for module in page_modules(page, root):
+        digest.update(str(module.relative_to(root)).encode())
+        digest.update(module.read_bytes())
+    return digest.hexdigest()
+
+
+def is_executed(page: Path) -> bool:
+    """Whether Jupyter Book executes this page: its front matter makes it a notebook."""
+    return EXECUTED.match(page.read_text(encoding="utf-8")) is not None
+
+
+class _Keys:
+    """Remembers with which code each page was executed, and forgets outputs that are out of date."""
+
+    def __init__(self, source: Path, work: Path, root: Path) -> None:
+        self.file = work / "code.json"
+        self.cache, self.doctrees = work / ".jupyter_cache", work / ".doctrees"
+        self.now = {
+            page.stem: code_key(page, root)
+            for page in sorted(source.glob("*.md"))
+            if is_executed(page)
+        }
+        self.pages = {name: source / f"{name}.md" for name in self.now}
+
+    def stale(self) -> list[str]:
+        """Pages whose modules have changed since they were last executed."""
+        before = json.loads(self.file.read_text()) if self.file.exists() else {}
+        return [name for name, key in self.now.items() if before.get(name) != key]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Drop the outputs of these pages, so that they are executed again."""
+        from jupyter_cache import get_cache
+
+        names = list(names)
+        if names and self.cache.exists():
+            cache = get_cache(str(self.cache))
+            paths = {str(self.pages[name]) for name in names}
+            for record in cache.list_cache_records():
+                if record.uri in paths:
+                    cache.remove_cache(record.pk)
+        for name in names:
+            (self.doctrees / f"{name}.doctree").unlink(missing_ok=True)
+
+    def remember(self) -> None:
+        """Write down the present keys, after a build that went well."""
+        self.file.write_text(json.dumps(self.now, indent=1))
+
+
+class _Execution(logging.Handler):
+    """Turns MyST-NB's log records into progress lines."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        super().__init__(logging.INFO)
+        self.tell, self.count, self.seconds = tell, 0, 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        where = Path(str(getattr(record, "location", "") or "")).stem.split(":")[0]
+        if message.startswith("Executing notebook"):
+            self.tell(f"  executing {where} …")
+        elif took := re.match(r"Executed notebook in ([\d.]+) seconds", message):
+            self.count += 1
+            self.seconds += float(took[1])
+            self.tell(f"  executed {where} in {float(took[1]):.1f} s")
+
+
+def build_book(
+    out: Path = OUT,
+    *,
+    source: Path = SOURCE,
+    config: Path = ROOT / "_config.yml",
+    clear: bool = False,
+    tell: Callable[[str], None] = print,
+) -> Path:
+    """Execute what is out of date, write the HTML, and return the path of its first page.
+
+    Args:
+        out: folder to build into; the site is written to `_build/html` in it, the execution cache
+            to `_build/.jupyter_cache`.
+        source: folder with the pages and `_toc.yml`.
+        config: Jupyter Book configuration.
+        clear: forget everything built and executed before.
+        tell: takes one line of progress.
+
+    Raises:
+        BookError: if a cell fails, a reference is broken, or anything else is not right.
+    """
+    start = time.perf_counter()
+    source, work = source.resolve(), out.resolve() / "_build"
+    if not (source / "_toc.yml").exists():
+        raise BookError(f"There is no _toc.yml in {source}; give the folder that holds the pages.")
+    if clear and work.exists():
+        shutil.rmtree(work)
+    work.mkdir(parents=True, exist_ok=True)
+    _prepare_environment()
+    keys = _Keys(source, work, ROOT)
+    stale = keys.stale()
+    keys.forget(stale)
+    if any(work.joinpath(".doctrees").glob("*.doctree")) and stale:
+        tell(f"  code changed under: {', '.join(stale)}")
+
+    problems, execution, read, written = _run_sphinx(source, config, work, tell)
+    site = work / "html"
+    problems += missing_anchors(source / "coverage.csv", site)
+    if problems:
+        # Warnings come while a page is read; without this the next build would be silent.
+        shutil.rmtree(work / ".doctrees", ignore_errors=True)
+        shown = "\n".join(f"  {problem}" for problem in problems[:20])
+        more = f"\n  … and {len(problems) - 20} more" if len(problems) > 20 else ""
+        things = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
+        raise BookError(f"The book has {things}; mend what is listed and build again:\n{shown}{more}")
+    keys.remember()
+    ran = f"executed {execution.count} ({execution.seconds:.0f} s), " if execution.count else ""
+    tell(f"  read {read} pages, {ran}wrote {written}, in {time.perf_counter() - start:.1f} s")
+    return site / "index.html"
+
+
+def missing_anchors(coverage: Path, site: Path) -> list[str]:
+    """Rows of the coverage map that point at nothing, a sentence each."""
+    if not coverage.exists():
+        return []
+    known: dict[str, set[str] | None] = {}
+    found = []
+    with coverage.open(encoding="utf-8", newline="") as stream:
+        for row in DictReader(stream):
+            page = row["page"].removesuffix(".md").removesuffix(".html")
+            if page not in known:
+                file = site / f"{page}.html"
+                known[page] = anchors(file) if file.exists() else None
+            ids = known[page]
+            if ids is None:
+                found.append(f"coverage.csv: {row['id']} names the page {page}, which is not there")
+            elif row["anchor"] not in ids:
+                found.append(
+                    f"coverage.csv: {row['id']} points at {page}#{row['anchor']}, which is not there"
+                )
+    return found
+
+
+def anchors(page: Path) -> set[str]:
+    """All ids in an HTML file."""
+    text = page.read_text(encoding="utf-8")
+    return {html.unescape(name) for name in re.findall(r"""\sid=["']([^"']+)["']""", text)}
+
+
+def _prepare_environment() -> None:
+    """What the kernels that execute the pages inherit."""
+    path = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    # The kernel of this environment, whatever else is installed for the user
+    os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # Models in the book are small; more than a few threads only get in each other's way.
+    os.environ.setdefault("OMP_NUM_THREADS", str(min(cores or 1, 8)))
+
+
+def _run_sphinx(
+    source: Path, config: Path, work: Path, tell: Callable[[str], None]
+) -> tuple[list[str], _Execution, int, int]:
+    """Run Sphinx on Jupyter Book's configuration; warnings, execution log, pages read and written."""
+    from jupyter_book.config import get_final_config
+    from sphinx.application import Sphinx
+    from sphinx.util.console import nocolor
+    from sphinx.util.docutils import docutils_namespace, patch_docutils
+
+    nocolor()
+    settings, _ = get_final_config(
+        user_yaml=config,
+        cli_config={
+            "latex_individualpages": False,
+            "external_toc_path": str(source / "_toc.yml"),
+            "nb_execution_cache_path": str(work / ".jupyter_cache"),
+        },
+        sourcedir=source,
+    )
+    warnings, execution = io.StringIO(), _Execution(tell)
+    counts = {"read": 0, "written": 0}
+
+    def about_to_read(app: Any, env: Any, names: list[str]) -> None:
+        counts["read"] = len(names)
+        tell(f"  reading {len(names)} of {len(env.found_docs)} pages")
+
+    def wrote(app: Any, name: str, template: str, *_: Any) -> None:
+        counts["written"] += template == "page.html"
+
+    try:
+        with patch_docutils(None), docutils_namespace():
+            app = Sphinx(
+                srcdir=source, confdir=None, outdir=work / "html", doctreedir=work / ".doctrees",
+                buildername="html", confoverrides=settings, status=None, warning=warnings,
+            )  # fmt: skip
+            if settings.get("use_multitoc_numbering"):
+                app.setup_extension("sphinx_multitoc_numbering")
+            app.connect("env-before-read-docs", about_to_read)
+            app.connect("html-page-context", wrote)
+            logging.getLogger("sphinx").addHandler(execution)
+            # All pages are written: a title or an anchor on one page shows on others.
+            app.build(force_all=True)
+    except KeyboardInterrupt:
+        raise
+    except Exception as error:
+        (work / "error.txt").write_text(_chain(error), encoding="utf-8")
+        raise BookError(_sentence(error, work, source)) from error
+    finally:
+        logging.getLogger("sphinx").removeHandler(execution)
+    return _problems(warnings.getvalue(), source), execution, counts["read"], counts["written"]
+
+
+def _problems(text: str, source: Path) -> list[str]:
+    """Sphinx's warnings, one line each, with paths as a person would type them."""
+    text = COLOUR.sub("", text).replace(f"{source}{os.sep}", f"{source.name}/")
+    lines = [line for line in text.splitlines() if re.search(r"\b(WARNING|ERROR|CRITICAL): ", line)]
+    return list(dict.fromkeys(lines))
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    return chain
+
+
+def _chain(error: BaseException) -> str:
+    import traceback
+
+    return COLOUR.sub("", "".join(traceback.format_exception(error)))
+
+
+def _sentence(error: BaseException, work: Path, source: Path) -> str:
+    """One sentence for people: page, cell and error, and where the rest is."""
+    from myst_nb.core.execute.base import ExecutionError
+    from nbclient.exceptions import CellControlSignal, CellExecutionError, DeadKernelError
+
+    more = f"the whole trace is in {_relative(work / 'error.txt')}"
+    causes = _causes(error)
+    page = next((Path(str(e.args[0])) for e in causes if isinstance(e, ExecutionError)), None)
+    if page is None:
+        return f"Sphinx stopped with {type(error).__name__}: {COLOUR.sub('', str(error))}; {more}."
+    name = f"{source.name}/{page.name}"
+    for cause in causes:
+        if isinstance(cause, CellExecutionError):
+            line, first = _where(page, str(cause))
+            what = COLOUR.sub("", f"{cause.ename}: {cause.evalue}").strip().rstrip(".:")
+            return f"{name}, cell at line {line} (`{first}`), failed with {what}; {more}."
+        if isinstance(cause, DeadKernelError):
+            return f"{name}: the kernel died, most likely for want of memory; {more}."
+        if isinstance(cause, (CellControlSignal, TimeoutError)):
+            line, first = _where(page, str(cause))
+            return f"{name}, cell at line {line} (`{first}`), took longer than allowed; {more}."
+    return f"{name} could not be executed ({causes[-1]!r}); {more}."
+
+
+def _where(page: Path, message: str) -> tuple[int | str, str]:
+    """Line number in the page, and first line of code, of the cell that a message quotes."""
+    quoted = re.search(r"-{18,}\n(.*?)\n-{18,}", message, re.DOTALL)
+    code = quoted[1].strip("\n") if quoted else ""
+    first = next((line for line in code.splitlines() if line.strip()), "")
+    text = page.read_text(encoding="utf-8")
+    at = text.find(code) if code else -1
+    return (text.count("\n", 0, at) + 1 if at >= 0 else "?"), first.strip()
+
+
+def _relative(path: Path) -> Path:
+    try:
+        return path.relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m toolkit.book", description="Execute and build the book."
+    )
+    parser.add_argument("--out", type=Path, default=OUT, help="where to build (build/book)")
+    parser.add_argument("--clear", action="store_true", help="forget all earlier results first")
+    options = parser.parse_args(arguments)
+    where = _relative(options.out.resolve())
+    print(f"Building the book into {where}", flush=True)
+    try:
+        index = build_book(
+            options.out, clear=options.clear, tell=lambda line: print(line, flush=True)
+        )
+    except BookError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("Stopped; pages executed so far are kept.", file=sys.stderr)
+        return 130
+    print(f"The book is at {_relative(index)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -25,7 +25,6 @@ from autograder import diagnosis
 from autograder.assignment import Assignment, load
 from autograder.diagnosis import Candidate, Evidence
 from autograder.executor import Executor, Outcome, Request
-from autograder.grading import Mistake
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.recording import Recording
@@ -265,6 +264,7 @@ class Graders:
                     timeouts += 1
                 if stop_at_failure and test.outcome != "passed":
                     break
+            _earn_refusals(exercise.name, tests, evidence)
             result = _score(exercise.name, exercise.points, exercise.section, tests)
             if diagnose and any(item.failed for item in evidence):
                 self._diagnose(result, evidence, exercise.needs, found, recording)
@@ -433,6 +433,26 @@ class _Remember:
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:
     return TestResult(item.name, item.purpose, item.hidden, item.weight, outcome, message)
+
+
+def _earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) -> None:
+    """A test that only saw bad input refused counts once good input is answered somewhere.
+
+    Otherwise code that raises ValueError whatever it is given would earn points.
+    """
+    answered = {
+        seen.test
+        for seen in evidence
+        for exchange in seen.transcript
+        if exchange.outcome["kind"] == "value" and exchange.request["op"] in ("call", "invoke")
+    }
+    if any(test.outcome == "passed" and test.name in answered for test in tests):
+        return
+    open_ = "todo" if any(test.outcome == "todo" for test in tests) else "failed"
+    for test in tests:
+        if test.outcome == "passed":
+            test.outcome = open_
+            test.message = f"Refusing bad input counts once {name} answers good input."
 
 
 def _score(name: str, points: float, section: str, tests: list[TestResult]) -> ExerciseResult:

@@ -1,0 +1,60 @@
+"""The command line: `python -m autograder COMMAND`."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import typer
+from rich.console import Console
+
+COMMANDS = {
+    "build": "Make the students' notebooks from the reference modules.",
+    "check": "Check a notebook as its student would.",
+    "bundle": "Make the zip that students receive.",
+    "grade": "Grade a class.",
+    "report": "Show a class report again.",
+    "verify": "Judge the graders themselves.",
+    "doctor": "Say what this machine lacks, and what to type.",
+}
+
+
+def _app(names: list[str]) -> typer.Typer:
+    """The application with the named commands. Only these are imported: some need PyTorch."""
+    app = typer.Typer(
+        name="autograder",
+        help="Exercises that name the mistake: build, check, grade, report and verify them.",
+        add_completion=False,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+    app.callback()(_callback)
+    for name in names:
+        module = importlib.import_module(f"autograder.commands.{name}")
+        app.command(name)(module.run)
+    return app
+
+
+def _callback() -> None:
+    """Exercises that name the mistake: build, check, grade, report and verify them."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command. What goes wrong in a foreseen way is said in one sentence."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    chosen = [name for name in COMMANDS if arguments[:1] == [name]]
+    from autograder.assignment import AssignmentError
+
+    try:
+        _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")
+    except (AssignmentError, FileNotFoundError, PermissionError) as error:
+        Console(stderr=True).print(f"autograder: {error}", style="bold", highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        Console(stderr=True).print("autograder: stopped; what was finished is kept.")
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

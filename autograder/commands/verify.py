@@ -1,0 +1,106 @@
+"""`python -m autograder verify`: are the graders any good?"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from autograder.assignment import load
+from autograder.paths import chapters
+
+
+def run(
+    chapter: Annotated[
+        list[str] | None, typer.Argument(help="Chapters to verify; all by default.")
+    ] = None,
+    exercise: Annotated[
+        list[str] | None, typer.Option(help="Only these exercises (may be repeated).")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the verdicts to this file.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = os.cpu_count() or 1,
+) -> None:
+    """Judge the graders: reference, misconceptions, empty answers and mutants.
+
+    The reference must earn full marks, every misconception must lose points and be named, an
+    answer without work must earn nothing, and every mutant must be noticed or listed as
+    equivalent with the reason. Exit status 1 if one of these does not hold.
+    """
+    import torch
+
+    from autograder.verify import verify
+
+    torch.set_num_threads(1)
+    console = Console()
+    wanted = list(chapter or chapters())
+    for name in wanted:
+        load(name)  # says in a sentence what is wrong with the name
+    verdicts = []
+    for name in wanted:
+        with Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        ) as bar:
+            tasks: dict[str, object] = {}
+
+            def progress(
+                what: str,
+                done: int,
+                total: int,
+                bar: Progress = bar,
+                tasks: dict = tasks,
+                name: str = name,
+            ) -> None:
+                if what not in tasks:
+                    tasks[what] = bar.add_task(f"{name}: {what}", total=total)
+                bar.update(tasks[what], completed=done)
+
+            verdicts.append(verify(name, jobs=jobs, exercises=exercise, progress=progress))
+
+    table = Table(title="The graders, judged")
+    for heading in ("chapter", "exercises", "reference", "misconceptions rejected", "named"):
+        table.add_column(heading, justify="left" if heading == "chapter" else "right")
+    table.add_column("empty answers refused", justify="right")
+    table.add_column("mutants killed", justify="right")
+    table.add_column("equivalent", justify="right")
+    for item in verdicts:
+        table.add_row(
+            item.chapter,
+            str(item.exercises),
+            f"{item.reference:g} of {item.points:g}",
+            f"{item.rejected} of {item.misconceptions}",
+            str(item.diagnosed),
+            f"{item.refused} of {item.trivial}",
+            f"{item.killed} of {item.mutants}",
+            str(item.equivalent),
+        )
+    console.print(table)
+    for item in verdicts:
+        for what, names in (
+            ("accepted, though wrong", item.accepted),
+            ("rejected, not named", [f"{k} (called {v})" for k, v in item.unnamed.items()]),
+            ("points without work", item.gifts),
+            ("mutant that no grader notices", item.survivors),
+            ("listed as equivalent, but killed or gone", item.stale),
+        ):
+            for entry in names:
+                console.print(f"{item.chapter}: {what}: {entry}", markup=False, highlight=False)
+    if json_file:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(
+            json.dumps([item.to_json() for item in verdicts], indent=1), encoding="utf-8"
+        )
+    if not all(item.sound for item in verdicts):
+        raise typer.Exit(1)

@@ -19,11 +19,12 @@
 # multi-head attention in three layouts. There are 23 exercises to code and two questions to
 # answer in words.
 #
-# **How to work.** Write your code where it says `YOUR CODE HERE` and delete the line that raises
-# `NotImplementedError`. Then run the cell below it, `check("...")`: it says what holds, what does
-# not, and which section of the book to reread. Exercises may use the ones before them. You may add
-# cells of your own and helper functions in any cell; keep the names, the parameters and
-# their order as they are. Every text ends with hints: open them one by one, only as far as you need.
+# **How to work.** Write your code in place of the line `raise NotImplementedError(...)`; a class has
+# such a line in each method that you write. Then run the cell below it, `check("...")`: it says
+# what holds, what does not, and which section of the book to reread. Exercises may use the ones
+# before them. You may add cells and helper functions of your own; keep the names, the parameters and
+# their order as they are. Every text ends with hints: open them one by one, only as far as you
+# need.
 #
 # **Conventions, the same everywhere**
 #
@@ -35,8 +36,9 @@
 # | `H` | number of heads |
 # | `(..., Tq, D)` | any number of leading dimensions, none included |
 #
-# * A **mask** is a `torch.bool` tensor; `True` means *may attend*, `False` means *must not*. It may be
-#   smaller than the scores wherever broadcasting allows it: a dimension may be missing in front or be 1.
+# * A **mask** is a `torch.bool` tensor; `True` means *may attend*, `False` means *must not*. It may
+#   be smaller than the scores wherever broadcasting allows it: a dimension may be missing in front
+#   or be 1.
 # * A query that may attend to nothing at all (a *fully masked row*) gets weights 0 and output 0,
 #   never NaN, and its gradients are finite.
 # * Results keep the floating-point type of the inputs (`float32` in, `float32` out; the same for
@@ -50,6 +52,10 @@
 # %%
 """Attention: scores, masked softmax, decoder step, masks, single-head and multi-head attention."""
 
+# The options of a cell must stand on one line, however long it gets.
+# ruff: noqa: E501
+
+# %%
 import math
 
 import torch
@@ -73,7 +79,7 @@ from torch import Tensor, nn
 # `mask` is `None` or a boolean tensor broadcastable to `(B, Tq, Tk)`, `True` = may attend. Where it
 # is `False`, the score is $-\infty$ (`float("-inf")`), so that a softmax gives it weight 0.
 #
-# ### Exercise 1: dot-product score
+# ### Exercise 1: Dot-product score
 #
 # Write `DotScore`, the score of Luong et al. (2015) called *dot*:
 #
@@ -84,8 +90,8 @@ from torch import Tensor, nn
 # * `query` `(B, Tq, D)`, `key` `(B, Tk, D)`, `mask` as above; the result is `(B, Tq, Tk)`.
 # * `ValueError` if the widths of `query` and `key` differ.
 #
-# *Example.* For $q = (1, 2)$ and keys $(3, -1)$ and $(0, 4)$ the scores are $1\cdot3 + 2\cdot(-1) = 1$
-# and $8$. With the mask `[True, False]` they are $1$ and $-\infty$.
+# *Example.* For $q = (1, 2)$ and keys $(3, -1)$ and $(0, 4)$ the scores are
+# $1\cdot3 + 2\cdot(-1) = 1$ and $8$. With the mask `[True, False]` they are $1$ and $-\infty$.
 #
 # Book: section *scores* (`att-scores`).
 #
@@ -105,7 +111,7 @@ from torch import Tensor, nn
 #
 # </details>
 
-# %% exercise="DotScore" points=2 section="att-scores" title="Dot-product score"
+# %% exercise="DotScore" points=2 section="att-scores"
 class DotScore(nn.Module):
     """Dot-product score e_ij = q_i . k_j, unscaled (Luong et al. 2015, section 3.1, "dot").
 
@@ -140,7 +146,7 @@ class DotScore(nn.Module):
 # check("DotScore")
 
 # %% [markdown]
-# ### Exercise 2: bilinear score
+# ### Exercise 2: Bilinear score
 #
 # Write `BilinearScore(query_dim, key_dim)`, called *general* by Luong et al. (2015):
 #
@@ -159,8 +165,8 @@ class DotScore(nn.Module):
 #
 # <details><summary>Hint 1</summary>
 #
-# A tensor becomes a parameter by `self.weight = nn.Parameter(...)`. Start from small random numbers,
-# for example `torch.randn(...)` divided by the square root of `key_dim`.
+# A tensor becomes a parameter by `self.weight = nn.Parameter(...)`. Start from small random
+# numbers, for example `torch.randn(...)` divided by the square root of `key_dim`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -170,7 +176,7 @@ class DotScore(nn.Module):
 #
 # </details>
 
-# %% exercise="BilinearScore" points=2 section="att-scores" title="Bilinear score"
+# %% exercise="BilinearScore" points=2 section="att-scores"
 class BilinearScore(nn.Module):
     """Bilinear score e_ij = s_i^T W h_j (Luong et al. 2015, section 3.1, "general").
 
@@ -207,10 +213,10 @@ class BilinearScore(nn.Module):
 # check("BilinearScore")
 
 # %% [markdown]
-# ### Exercise 3: additive score
+# ### Exercise 3: Additive score
 #
-# Write `AdditiveScore(query_dim, key_dim, hidden_dim)`, the score of Bahdanau et al. (2015): a small
-# network with one hidden layer looks at the pair.
+# Write `AdditiveScore(query_dim, key_dim, hidden_dim)`, the score of Bahdanau et al. (2015): a
+# small network with one hidden layer looks at the pair.
 #
 # $$e_{ij} = v^\top \tanh(W_q\, q_i + W_k\, k_j)$$
 #
@@ -242,7 +248,7 @@ class BilinearScore(nn.Module):
 #
 # </details>
 
-# %% exercise="AdditiveScore" points=3 section="att-scores" title="Additive score"
+# %% exercise="AdditiveScore" points=3 section="att-scores"
 class AdditiveScore(nn.Module):
     """Additive score e_ij = v^T tanh(W_q q_i + W_k k_j) (Bahdanau et al. 2015, appendix A.1.2).
 
@@ -285,14 +291,14 @@ class AdditiveScore(nn.Module):
 # check("AdditiveScore")
 
 # %% [markdown]
-# ### Exercise 4: concatenation score
+# ### Exercise 4: Concatenation score
 #
 # Write `ConcatScore(query_dim, key_dim, hidden_dim)`, called *concat* by Luong et al. (2015):
 #
 # $$e_{ij} = v^\top \tanh\bigl(W\,[q_i; k_j]\bigr)$$
 #
-# $[q_i; k_j]$ is the query followed by the key, one vector of width `query_dim + key_dim`.
-# The tanh matters: without it the query's part of the score is the same for every key, cancels in the
+# $[q_i; k_j]$ is the query followed by the key, one vector of width `query_dim + key_dim`. The tanh
+# matters: without it the query's part of the score is the same for every key, cancels in the
 # softmax, and attention no longer depends on the query.
 #
 # * Parameters: two linear layers **without bias**: `projection` (`query_dim + key_dim` to
@@ -307,8 +313,8 @@ class AdditiveScore(nn.Module):
 #
 # <details><summary>Hint 1</summary>
 #
-# You need the tensor of all pairs, `(B, Tq, Tk, query_dim + key_dim)`: at `[b, i, j]` stand query `i`
-# and then key `j`.
+# You need the tensor of all pairs, `(B, Tq, Tk, query_dim + key_dim)`: at `[b, i, j]` stand query
+# `i` and then key `j`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -318,7 +324,7 @@ class AdditiveScore(nn.Module):
 #
 # </details>
 
-# %% exercise="ConcatScore" points=3 section="att-scores" title="Concatenation score"
+# %% exercise="ConcatScore" points=3 section="att-scores"
 class ConcatScore(nn.Module):
     """Concatenation score e_ij = v^T tanh(W [q_i; k_j]) (Luong et al. 2015, section 3.1, "concat").
 
@@ -363,7 +369,7 @@ class ConcatScore(nn.Module):
 # %% [markdown]
 # ## Weights and context
 #
-# ### Exercise 5: masked softmax
+# ### Exercise 5: Masked softmax
 #
 # Write `masked_softmax(scores, mask=None, dim=-1)`: scores in, weights out. With $M$ the set of
 # positions that may be attended to,
@@ -378,11 +384,11 @@ class ConcatScore(nn.Module):
 # * `mask`: `None` or bool, broadcastable to the shape of `scores`, `True` = may attend. Masked
 #   entries come out as **exactly** 0, whatever stands in `scores` there.
 # * A score of $-\infty$ counts as masked.
-# * A slice along `dim` in which everything is masked gives all 0: no NaN, neither in the value nor in
-#   the gradient.
+# * A slice along `dim` in which everything is masked gives all 0: no NaN, neither in the value nor
+#   in the gradient.
 # * Scores as large as 10000 (or as small as −10000) must not overflow or underflow to NaN.
-# * `ValueError` if `mask` is not of type `torch.bool`, or cannot be broadcast to the shape of `scores`
-#   (a mask that would make the result *larger* than `scores` is refused too).
+# * `ValueError` if `mask` is not of type `torch.bool`, or cannot be broadcast to the shape of
+#   `scores` (a mask that would make the result *larger* than `scores` is refused too).
 # * Not to be called: `softmax`, `log_softmax`, `softmin`, from wherever. `exp`, `logsumexp`, `sum`
 #   and `amax` are fine.
 #
@@ -412,12 +418,12 @@ class ConcatScore(nn.Module):
 # </details>
 # <details><summary>Hint 4</summary>
 #
-# `torch.broadcast_to(mask, scores.shape)` raises `RuntimeError` if the shapes don't fit; turn it into
-# a `ValueError`.
+# `torch.broadcast_to(mask, scores.shape)` raises `RuntimeError` if the shapes don't fit; turn it
+# into a `ValueError`.
 #
 # </details>
 
-# %% exercise="masked_softmax" points=4 section="att-softmax" forbids="softmax log_softmax softmin" title="Masked softmax"
+# %% exercise="masked_softmax" points=4 section="att-softmax" forbids="softmax log_softmax softmin special_softmax"
 def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """Softmax along ``dim`` over the positions that may be attended to.
 
@@ -460,7 +466,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 # check("masked_softmax")
 
 # %% [markdown]
-# ### Exercise 6: context vector
+# ### Exercise 6: Context vector
 #
 # Write `context_vector(weights, values)`: for every query the weighted sum of **all** values.
 #
@@ -486,7 +492,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 #
 # </details>
 
-# %% exercise="context_vector" points=1 section="att-context" title="Context vector"
+# %% exercise="context_vector" points=1 section="att-context"
 def context_vector(weights: Tensor, values: Tensor) -> Tensor:
     """Weighted sum of the values, c_i = sum_j alpha_ij v_j (Bahdanau et al. 2015, equation 5).
 
@@ -511,7 +517,7 @@ def context_vector(weights: Tensor, values: Tensor) -> Tensor:
 # check("context_vector")
 
 # %% [markdown]
-# ### Exercise 7: one step of the attention decoder
+# ### Exercise 7: One step of the attention decoder
 #
 # An encoder has turned the source into annotations $h_1, \dots, h_T$. Write `AttentionDecoderStep`,
 # one step of a decoder that looks back at all of them (Bahdanau et al., 2015):
@@ -528,10 +534,9 @@ def context_vector(weights: Tensor, values: Tensor) -> Tensor:
 # * Submodules: `score`, an `AdditiveScore` with queries `hidden_dim`, keys `annotation_dim` and
 #   hidden layer `attention_dim`; `cell = nn.GRUCell(embed_dim + annotation_dim, hidden_dim)`, whose
 #   input is `y_prev` followed by the context.
-# * `forward(y_prev, s_prev, annotations, source_mask=None)`:
-#   `y_prev` `(B, embed_dim)`, the embedding of the previous output word; `s_prev` `(B, hidden_dim)`;
-#   `annotations` `(B, T, annotation_dim)`; `source_mask` `(B, T)` bool, `True` = real source token,
-#   or `None`.
+# * `forward(y_prev, s_prev, annotations, source_mask=None)`: `y_prev` `(B, embed_dim)`, the
+#   embedding of the previous output word; `s_prev` `(B, hidden_dim)`; `annotations`
+#   `(B, T, annotation_dim)`; `source_mask` `(B, T)` bool, `True` = real source token, or `None`.
 # * Returns `(s, context, weights)`: `(B, hidden_dim)`, `(B, annotation_dim)`, `(B, T)`. Weights of
 #   masked positions are 0; they sum to 1 over the source. If a source is fully masked, its weights
 #   and its context are 0.
@@ -546,8 +551,8 @@ def context_vector(weights: Tensor, values: Tensor) -> Tensor:
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `source_mask` is `(B, T)` but scores are `(B, 1, T)`. Broadcasting aligns from the right, so give the
-# mask the missing middle dimension.
+# `source_mask` is `(B, T)` but scores are `(B, 1, T)`. Broadcasting aligns from the right, so give
+# the mask the missing middle dimension.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -557,7 +562,7 @@ def context_vector(weights: Tensor, values: Tensor) -> Tensor:
 #
 # </details>
 
-# %% exercise="AttentionDecoderStep" points=4 section="att-decoder" title="One step of the attention decoder"
+# %% exercise="AttentionDecoderStep" points=4 section="att-decoder"
 class AttentionDecoderStep(nn.Module):
     """One step of a recurrent decoder with additive attention (Bahdanau et al. 2015, section 3.1).
 
@@ -608,11 +613,11 @@ class AttentionDecoderStep(nn.Module):
 # check("AttentionDecoderStep")
 
 # %% [markdown]
-# ### Exercise 8: dropout on attention weights
+# ### Exercise 8: Dropout on attention weights
 #
-# Write `attention_dropout(weights, p, training)`, inverted dropout by hand: in training every weight
-# is dropped (set to 0) with probability $p$, independently of all others, and the survivors are
-# enlarged so that the expectation stays the same.
+# Write `attention_dropout(weights, p, training)`, inverted dropout by hand: in training every
+# weight is dropped (set to 0) with probability $p$, independently of all others, and the survivors
+# are enlarged so that the expectation stays the same.
 #
 # $$\tilde\alpha_{ij} = \frac{b_{ij}}{1 - p}\,\alpha_{ij},\qquad b_{ij} \sim
 # \operatorname{Bernoulli}(1 - p)$$
@@ -644,7 +649,7 @@ class AttentionDecoderStep(nn.Module):
 #
 # </details>
 
-# %% exercise="attention_dropout" points=2 section="att-dropout" forbids="dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout native_dropout Dropout Dropout1d Dropout2d Dropout3d AlphaDropout FeatureAlphaDropout" title="Dropout on attention weights"
+# %% exercise="attention_dropout" points=2 section="att-dropout" forbids="dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout native_dropout Dropout"
 def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
     """Inverted dropout: drop each weight with probability p, divide the survivors by 1 - p.
 
@@ -682,7 +687,7 @@ def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
 # %% [markdown]
 # ## Scaled dot-product attention
 #
-# ### Exercise 9: scaled dot-product attention
+# ### Exercise 9: Scaled dot-product attention
 #
 # Write `scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, training=False)`,
 # the heart of the Transformer (Vaswani et al., 2017):
@@ -690,24 +695,24 @@ def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}
 # \right) V$$
 #
-# $d_k$ is the width of queries and keys. The order is: scores, divide by $\sqrt{d_k}$, mask, softmax
-# over the keys, dropout on the weights, weighted sum.
+# $d_k$ is the width of queries and keys. The order is: scores, divide by $\sqrt{d_k}$, mask,
+# softmax over the keys, dropout on the weights, weighted sum.
 #
 # * `query` `(..., Tq, D)`, `key` `(..., Tk, D)`, `value` `(..., Tk, Dv)`, with the same leading
 #   dimensions: none, a batch, batch and heads, any number.
-# * `mask`: `None` or bool, broadcastable to `(..., Tq, Tk)`, `True` = may attend. A fully masked row
-#   gives weights 0 and output 0, with finite gradients.
+# * `mask`: `None` or bool, broadcastable to `(..., Tq, Tk)`, `True` = may attend. A fully masked
+#   row gives weights 0 and output 0, with finite gradients.
 # * `dropout_p` acts only if `training` is `True`.
 # * Returns `(output, weights)`: `(..., Tq, Dv)` and `(..., Tq, Tk)`. The weights returned are those
 #   **before** dropout (rows sum to 1), so that they can be plotted; the output uses those after it.
-# * `ValueError` if the widths of `query` and `key` differ, or the lengths of `key` and `value`; and,
-#   as in exercise 5, for a mask that is not bool or doesn't fit.
+# * `ValueError` if the widths of `query` and `key` differ, or the lengths of `key` and `value`;
+#   and, as in exercise 5, for a mask that is not bool or doesn't fit.
 # * Not to be called: PyTorch's own attention, `torch.nn.functional.scaled_dot_product_attention`,
 #   `multi_head_attention_forward`, `nn.MultiheadAttention`. (Your function has the same name as
 #   PyTorch's; that is all right.)
 #
-# *Example.* One query $(1, 1, 1, 1)$, keys $(1, 1, 1, 1)$ and $(0, 0, 0, 0)$, values $(10)$ and $(0)$:
-# the scores are $4$ and $0$, divided by $\sqrt4$ they are $2$ and $0$, the weights are
+# *Example.* One query $(1, 1, 1, 1)$, keys $(1, 1, 1, 1)$ and $(0, 0, 0, 0)$, values $(10)$ and
+# $(0)$: the scores are $4$ and $0$, divided by $\sqrt4$ they are $2$ and $0$, the weights are
 # $(0.881, 0.119)$, and the output is $8.81$.
 #
 # Book: sections *scaled dot-product attention* (`att-scaled`) and *why scale* (`att-scaling`).
@@ -730,7 +735,7 @@ def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
 #
 # </details>
 
-# %% exercise="scaled_dot_product_attention" points=5 section="att-scaled" forbids="scaled_dot_product_attention multi_head_attention_forward MultiheadAttention" title="Scaled dot-product attention"
+# %% exercise="scaled_dot_product_attention" points=5 section="att-scaled" forbids="scaled_dot_product_attention multi_head_attention_forward MultiheadAttention"
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -774,12 +779,12 @@ def scaled_dot_product_attention(
 # check("scaled_dot_product_attention")
 
 # %% [markdown]
-# ### Question: why divide by $\sqrt{d_k}$?
+# ### Question: Why divide by $\sqrt{d_k}$?
 #
 # Explain in a few sentences why the scores of scaled dot-product attention are divided by
-# $\sqrt{d_k}$: what happens to the scores, to the weights and to the gradients without it when $d_k$ is
-# large? On which assumption about queries and keys does the argument rest, and why is the divisor
-# $\sqrt{d_k}$ rather than $d_k$?
+# $\sqrt{d_k}$: what happens to the scores, to the weights and to the gradients without it when
+# $d_k$ is large? On which assumption about queries and keys does the argument rest, and why is the
+# divisor $\sqrt{d_k}$ rather than $d_k$?
 #
 # Book: section *why scale* (`att-scaling`). 3 points, marked by a person.
 
@@ -788,15 +793,15 @@ def scaled_dot_product_attention(
 #
 # ### BEGIN SOLUTION
 # *Assumption:* the components of $q$ and $k$ are independent of each other, with mean 0 and
-# variance 1 (no normal distribution is needed). Then $q \cdot k = \sum_{d} q_d k_d$ is a sum of $d_k$
-# uncorrelated terms, each with mean 0 and variance $1 \cdot 1$, so its mean is 0 and its variance
-# is $d_k$, its standard deviation $\sqrt{d_k}$.
+# variance 1 (no normal distribution is needed). Then $q \cdot k = \sum_{d} q_d k_d$ is a sum of
+# $d_k$ uncorrelated terms, each with mean 0 and variance $1 \cdot 1$, so its mean is 0 and its
+# variance is $d_k$, its standard deviation $\sqrt{d_k}$.
 #
 # *Without scaling* typical scores grow like $\sqrt{d_k}$. The softmax sees differences of that size
 # and saturates: one weight is nearly 1 and the others nearly 0, whichever key happens to be ahead.
-# There the softmax's derivative $\partial\alpha_j/\partial e_k = \alpha_j(\delta_{jk} - \alpha_k)$ is
-# nearly 0, so hardly any gradient reaches the queries, the keys and their projections, and training
-# starts slowly or stalls.
+# There the softmax's derivative $\partial\alpha_j/\partial e_k = \alpha_j(\delta_{jk} - \alpha_k)$
+# is nearly 0, so hardly any gradient reaches the queries, the keys and their projections, and
+# training starts slowly or stalls.
 #
 # *With scaling* the variance is $d_k / (\sqrt{d_k})^2 = 1$ for every width. Dividing by $d_k$ would
 # give the variance $1/d_k$, all weights nearly equal for large $d_k$: too much. If the assumption
@@ -810,7 +815,7 @@ def scaled_dot_product_attention(
 # %% [markdown]
 # ## Masks
 #
-# ### Exercise 10: causal mask
+# ### Exercise 10: Causal mask
 #
 # Write `causal_mask(length)`: position $i$ may attend to position $j$ if and only if $j \le i$, to
 # itself and to what came before.
@@ -834,7 +839,7 @@ def scaled_dot_product_attention(
 #
 # </details>
 
-# %% exercise="causal_mask" points=1 section="att-causal" title="Causal mask"
+# %% exercise="causal_mask" points=1 section="att-causal"
 def causal_mask(length: int) -> Tensor:
     """Mask in which position i may attend to j <= i (Vaswani et al. 2017, section 3.2.3).
 
@@ -858,26 +863,28 @@ def causal_mask(length: int) -> Tensor:
 # check("causal_mask")
 
 # %% [markdown]
-# ### Exercise 11: padding mask
+# ### Exercise 11: Padding mask
 #
 # Sequences of a batch are padded on the right to one length. Write
 # `padding_mask(lengths, max_length=None)`: which positions hold real tokens?
 #
-# * `lengths` `(B,)`, integers (`torch.int64`): how many real tokens each sequence has; 0 is allowed.
+# * `lengths` `(B,)`, integers (`torch.int64`): how many real tokens each sequence has; 0 is
+#   allowed.
 # * `max_length`: the padded length; by default the largest of `lengths`.
 # * Result: bool `(B, 1, max_length)`, `True` at real tokens. The dimension of size 1 stands for the
 #   queries, so that the mask broadcasts to scores `(B, Tq, Tk)`: it hides *keys*.
 # * `ValueError` if a length is negative or larger than `max_length`, or if `lengths` is not of an
 #   integer type (floating point and bool are refused).
 #
-# *Example.* `padding_mask(torch.tensor([1, 3]))` is, with 1 for `True`, $[[[1, 0, 0]], [[1, 1, 1]]]$.
+# *Example.* `padding_mask(torch.tensor([1, 3]))` is, with 1 for `True`,
+# $[[[1, 0, 0]], [[1, 1, 1]]]$.
 #
 # Book: section *masks* (`att-masks`).
 #
 # <details><summary>Hint 1</summary>
 #
-# Position $j$ is real if $j$ is smaller than the sequence's length: compare `torch.arange(max_length)`
-# with `lengths`.
+# Position $j$ is real if $j$ is smaller than the sequence's length: compare
+# `torch.arange(max_length)` with `lengths`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -892,7 +899,7 @@ def causal_mask(length: int) -> Tensor:
 #
 # </details>
 
-# %% exercise="padding_mask" points=2 section="att-masks" title="Padding mask"
+# %% exercise="padding_mask" points=2 section="att-masks"
 def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
     """Mask that hides the padded keys of a batch.
 
@@ -924,7 +931,7 @@ def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # check("padding_mask")
 
 # %% [markdown]
-# ### Exercise 12: the decoder's mask
+# ### Exercise 12: The decoder's mask
 #
 # In the decoder's self-attention both conditions hold at once. Write
 # `decoder_mask(lengths, max_length=None)`: query $i$ may attend to key $j$ if and only if $j \le i$
@@ -950,7 +957,7 @@ def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 #
 # </details>
 
-# %% exercise="decoder_mask" points=2 section="att-masks" title="The decoder's mask"
+# %% exercise="decoder_mask" points=2 section="att-masks"
 def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
     """Causal and padding mask together, for the self-attention of a decoder.
 
@@ -975,12 +982,12 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # check("decoder_mask")
 
 # %% [markdown]
-# ### Question: which mask acts where?
+# ### Question: Which mask acts where?
 #
 # A Transformer for translation has three kinds of attention: self-attention in the encoder,
 # self-attention in the decoder, and cross-attention from the decoder to the encoder. Which masks
-# (causal, padding of the source, padding of the target) does each of them need in training? For each
-# mask say what goes wrong without it.
+# (causal, padding of the source, padding of the target) does each of them need in training? For
+# each mask say what goes wrong without it.
 #
 # Book: section *masks* (`att-masks`). 3 points, marked by a person.
 
@@ -994,13 +1001,13 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # | decoder self-attention | target | target | causal, and padding of the target |
 # | cross-attention | target | source | padding of the source |
 #
-# *Without the source padding mask in the encoder*, real words mix in the vectors of padding tokens, so
-# that the encoding of a sentence depends on how long its neighbours in the batch are: the same
+# *Without the source padding mask in the encoder*, real words mix in the vectors of padding tokens,
+# so that the encoding of a sentence depends on how long its neighbours in the batch are: the same
 # sentence gives different results in different batches.
 #
-# *Without it in cross-attention*, the decoder spends part of its weight on padding positions, with the
-# same dependence on the batch. The encoder's mask doesn't help here: it protects real queries inside
-# the encoder, but the encoder still puts out vectors at the padded positions.
+# *Without it in cross-attention*, the decoder spends part of its weight on padding positions, with
+# the same dependence on the batch. The encoder's mask doesn't help here: it protects real queries
+# inside the encoder, but the encoder still puts out vectors at the padded positions.
 #
 # *Without the causal mask*, position $i$ sees the token it is to predict. The training loss falls
 # to nearly nothing by copying, and generation, where the future isn't there, fails.
@@ -1017,7 +1024,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # %% [markdown]
 # ## Self-attention
 #
-# ### Exercise 13: single-head self-attention
+# ### Exercise 13: Single-head self-attention
 #
 # In self-attention queries, keys and values come from the **same** sequence through three
 # different projections. Write `SelfAttention(input_dim, head_dim)`:
@@ -1027,8 +1034,8 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # \text{head\_dim}$$
 #
 # * Layers: `q_proj`, `k_proj`, `v_proj`, each `nn.Linear(input_dim, head_dim, bias=False)`.
-# * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` bool, broadcastable to `(B, T, T)`, `True`
-#   = may attend.
+# * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` bool, broadcastable to `(B, T, T)`,
+#   `True` = may attend.
 # * Returns `(output, weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0.
 #
 # Book: section *self-attention* (`att-self`).
@@ -1044,7 +1051,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 #
 # </details>
 
-# %% exercise="SelfAttention" points=3 section="att-self" title="Single-head self-attention"
+# %% exercise="SelfAttention" points=3 section="att-self"
 class SelfAttention(nn.Module):
     """Self-attention with one head (Vaswani et al. 2017, sections 3.2.1 and 3.2.3).
 
@@ -1082,14 +1089,14 @@ class SelfAttention(nn.Module):
 # check("SelfAttention")
 
 # %% [markdown]
-# ### Exercise 14: masked self-attention
+# ### Exercise 14: Masked self-attention
 #
 # Write `MaskedSelfAttention(input_dim, head_dim)`, self-attention that can't see the future. The
 # output at position $i$ must not change, not by a single bit, when tokens after $i$ change.
 #
 # * Layers as in exercise 13: `q_proj`, `k_proj`, `v_proj`, without bias.
-# * `forward(x, padding=None)`: `x` `(B, T, input_dim)`; `padding` `(B, T)` bool, `True` = real token, or
-#   `None`. The causal mask acts always, the padding mask in addition if given.
+# * `forward(x, padding=None)`: `x` `(B, T, input_dim)`; `padding` `(B, T)` bool, `True` = real
+#   token, or `None`. The causal mask acts always, the padding mask in addition if given.
 # * Returns `(output, weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0: they
 #   occur when a sequence is padded on the left or has no real token at all.
 #
@@ -1107,7 +1114,7 @@ class SelfAttention(nn.Module):
 #
 # </details>
 
-# %% exercise="MaskedSelfAttention" points=2 section="att-causal" title="Masked self-attention"
+# %% exercise="MaskedSelfAttention" points=2 section="att-causal"
 class MaskedSelfAttention(nn.Module):
     """Causal self-attention with one head (Vaswani et al. 2017, section 3.2.3).
 
@@ -1150,14 +1157,15 @@ class MaskedSelfAttention(nn.Module):
 # %% [markdown]
 # ## Many heads
 #
-# ### Exercise 15: split heads
+# ### Exercise 15: Split heads
 #
 # Write `split_heads(x, num_heads)`: cut the features of each token into `H` blocks of
 # $D_h = D / H$ and bring the heads forward, where they act like one more batch dimension.
 #
 # $$\text{heads}_{b,h,t,d} = x_{b,\,t,\,h D_h + d}$$
 #
-# * `x` `(B, T, D)`; the result is `(B, H, T, D/H)`. Head 0 gets the first $D_h$ features of every token.
+# * `x` `(B, T, D)`; the result is `(B, H, T, D/H)`. Head 0 gets the first $D_h$ features of every
+#   token.
 # * `ValueError` if `num_heads` doesn't divide $D$.
 #
 # *Example.* One sequence of two tokens $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, two heads: head 0 is
@@ -1178,7 +1186,7 @@ class MaskedSelfAttention(nn.Module):
 #
 # </details>
 
-# %% exercise="split_heads" points=2 section="att-heads" title="Split heads"
+# %% exercise="split_heads" points=2 section="att-heads"
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """Cut the features of every token into one block per head.
 
@@ -1205,10 +1213,10 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 # check("split_heads")
 
 # %% [markdown]
-# ### Exercise 16: merge heads
+# ### Exercise 16: Merge heads
 #
-# Write `merge_heads(x)`, the exact inverse of `split_heads`: the heads of each token are put side by
-# side again, head 0 first.
+# Write `merge_heads(x)`, the exact inverse of `split_heads`: the heads of each token are put side
+# by side again, head 0 first.
 #
 # * `x` `(B, H, T, Dh)`; the result is `(B, T, H*Dh)` and contiguous in memory
 #   (`result.is_contiguous()`).
@@ -1229,7 +1237,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 #
 # </details>
 
-# %% exercise="merge_heads" points=1 section="att-heads" title="Merge heads"
+# %% exercise="merge_heads" points=1 section="att-heads"
 def merge_heads(x: Tensor) -> Tensor:
     """Put the heads of every token side by side, the inverse of split_heads.
 
@@ -1250,7 +1258,7 @@ def merge_heads(x: Tensor) -> Tensor:
 # check("merge_heads")
 
 # %% [markdown]
-# ### Exercise 17: multi-head attention
+# ### Exercise 17: Multi-head attention
 #
 # Write `MultiHeadAttention(d_model, num_heads, dropout=0.0)` with four separate linear layers
 # (Vaswani et al., 2017):
@@ -1286,9 +1294,9 @@ def merge_heads(x: Tensor) -> Tensor:
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Scores are `(B, H, Tq, Tk)`. A mask `(B, Tq, Tk)` would be aligned from the right and its `B` taken
-# for heads: an error if `B` isn't `H`, and silently wrong if it is. It needs a head dimension:
-# `mask.unsqueeze(1)`.
+# Scores are `(B, H, Tq, Tk)`. A mask `(B, Tq, Tk)` would be aligned from the right and its `B`
+# taken for heads: an error if `B` isn't `H`, and silently wrong if it is. It needs a head
+# dimension: `mask.unsqueeze(1)`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -1298,7 +1306,7 @@ def merge_heads(x: Tensor) -> Tensor:
 #
 # </details>
 
-# %% exercise="MultiHeadAttention" points=5 section="att-multihead" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention" title="Multi-head attention"
+# %% exercise="MultiHeadAttention" points=5 section="att-multihead" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with four separate projections (Vaswani et al. 2017, section 3.2.2).
 
@@ -1394,21 +1402,21 @@ def fast_multi_head_attention(
 
 
 # %% [markdown]
-# ### Exercise 18: multi-head attention with one fused projection
+# ### Exercise 18: Multi-head attention with one fused projection
 #
 # For self-attention the three input projections can be one matrix product. Write
 # `FusedMultiHeadAttention(input_dim, embed_dim, num_heads)`.
 #
 # * Layers, with bias: `qkv_proj = nn.Linear(input_dim, 3 * embed_dim)` and
 #   `o_proj = nn.Linear(embed_dim, embed_dim)`.
-# * The outputs of `qkv_proj` are **interleaved per head**. With $D_h$ = `embed_dim / num_heads` they
-#   are, in blocks of $D_h$:
+# * The outputs of `qkv_proj` are **interleaved per head**. With $D_h$ = `embed_dim / num_heads`
+#   they are, in blocks of $D_h$:
 #
 #   | q of head 0 | k of head 0 | v of head 0 | q of head 1 | k of head 1 | v of head 1 | … |
 #   |---|---|---|---|---|---|---|
 #
-#   (Other libraries put all of q first, then all of k, then all of v. Both are possible; the weights
-#   of one don't fit the other.)
+#   (Other libraries put all of q first, then all of k, then all of v. Both are possible; the
+#   weights of one don't fit the other.)
 # * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` as in exercise 17 with `Tq = Tk = T`.
 # * Returns `(output, weights)`: `(B, T, embed_dim)` and `(B, H, T, T)`. `input_dim` and `embed_dim`
 #   may differ.
@@ -1434,7 +1442,7 @@ def fast_multi_head_attention(
 #
 # </details>
 
-# %% exercise="FusedMultiHeadAttention" points=4 section="att-layouts" title="Multi-head attention with one fused projection"
+# %% exercise="FusedMultiHeadAttention" points=4 section="att-layouts"
 class FusedMultiHeadAttention(nn.Module):
     """Multi-head self-attention with one projection for queries, keys and values.
 
@@ -1487,7 +1495,7 @@ class FusedMultiHeadAttention(nn.Module):
 # check("FusedMultiHeadAttention")
 
 # %% [markdown]
-# ### Exercise 19: multi-head attention with matrices per head
+# ### Exercise 19: Multi-head attention with matrices per head
 #
 # The formula of the paper, word for word: every head has its own matrices. Write
 # `PerHeadAttention(d_model, num_heads)`. With $D_h$ = `d_model / num_heads`:
@@ -1524,7 +1532,7 @@ class FusedMultiHeadAttention(nn.Module):
 #
 # </details>
 
-# %% exercise="PerHeadAttention" points=3 section="att-layouts" title="Multi-head attention with matrices per head"
+# %% exercise="PerHeadAttention" points=3 section="att-layouts"
 class PerHeadAttention(nn.Module):
     """Multi-head attention with matrices per head (Vaswani et al. 2017, section 3.2.2).
 
@@ -1586,9 +1594,9 @@ class PerHeadAttention(nn.Module):
 # %% [markdown]
 # ## Four layouts, one function
 #
-# The weights of `MultiHeadAttention` can be rearranged so that the other layouts compute exactly the
-# same. A *state* is a plain `dict` from parameter names to tensors, as `module.state_dict()` gives it
-# and `module.load_state_dict(...)` takes it. The state of `MultiHeadAttention` is
+# The weights of `MultiHeadAttention` can be rearranged so that the other layouts compute exactly
+# the same. A *state* is a plain `dict` from parameter names to tensors, as `module.state_dict()`
+# gives it and `module.load_state_dict(...)` takes it. The state of `MultiHeadAttention` is
 #
 # | name | shape |
 # |---|---|
@@ -1597,7 +1605,7 @@ class PerHeadAttention(nn.Module):
 #
 # The three functions that follow return a **new** `dict` and leave their input unchanged.
 #
-# ### Exercise 20: from separate to fused
+# ### Exercise 20: From separate to fused
 #
 # Write `separate_to_fused(state, num_heads)`: the state for
 # `FusedMultiHeadAttention(D, D, num_heads)` that computes the same function of `x` as
@@ -1619,12 +1627,12 @@ class PerHeadAttention(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Cut each of the three weights into `(H, Dh, D)`, stack them to `(H, 3, Dh, D)`, and flatten the first
-# three dimensions. The biases go the same way.
+# Cut each of the three weights into `(H, Dh, D)`, stack them to `(H, 3, Dh, D)`, and flatten the
+# first three dimensions. The biases go the same way.
 #
 # </details>
 
-# %% exercise="separate_to_fused" points=3 section="att-layouts" title="From separate to fused weights"
+# %% exercise="separate_to_fused" points=3 section="att-layouts"
 def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Tensor]:
     """Rearrange the state of MultiHeadAttention for FusedMultiHeadAttention.
 
@@ -1654,14 +1662,14 @@ def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Ten
 # check("separate_to_fused")
 
 # %% [markdown]
-# ### Exercise 21: from separate to per-head
+# ### Exercise 21: From separate to per-head
 #
-# Write `separate_to_per_head(state, num_heads)`: the state for `PerHeadAttention(D, num_heads)` that
-# computes the same.
+# Write `separate_to_per_head(state, num_heads)`: the state for `PerHeadAttention(D, num_heads)`
+# that computes the same.
 #
 # * Result: exactly `w_q`, `w_k`, `w_v` `(H, D, Dh)` and `w_o` `(H, Dh, D)`.
-# * `PerHeadAttention` has no biases, so only a state whose biases are all 0 (or that has none) can be
-#   converted: `ValueError` if any bias in the state is not 0.
+# * `PerHeadAttention` has no biases, so only a state whose biases are all 0 (or that has none) can
+#   be converted: `ValueError` if any bias in the state is not 0.
 #
 # *Example.* $D = 2$, two heads, `q_proj.weight` $= \begin{pmatrix}1&2\\3&4\end{pmatrix}$:
 # `w_q[0]` is the column $(1, 2)^\top$ and `w_q[1]` is $(3, 4)^\top$.
@@ -1680,7 +1688,7 @@ def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Ten
 #
 # </details>
 
-# %% exercise="separate_to_per_head" points=2 section="att-layouts" title="From separate to per-head weights"
+# %% exercise="separate_to_per_head" points=2 section="att-layouts"
 def separate_to_per_head(state: dict[str, Tensor], num_heads: int) -> dict[str, Tensor]:
     """Rearrange the state of MultiHeadAttention for PerHeadAttention.
 
@@ -1717,7 +1725,7 @@ def separate_to_per_head(state: dict[str, Tensor], num_heads: int) -> dict[str, 
 # check("separate_to_per_head")
 
 # %% [markdown]
-# ### Exercise 22: from separate to PyTorch
+# ### Exercise 22: From separate to PyTorch
 #
 # Write `separate_to_torch(state)`: the state for `torch.nn.MultiheadAttention(D, num_heads)` that
 # computes the same. PyTorch stacks all of q, then all of k, then all of v.
@@ -1743,7 +1751,7 @@ def separate_to_per_head(state: dict[str, Tensor], num_heads: int) -> dict[str, 
 #
 # </details>
 
-# %% exercise="separate_to_torch" points=2 section="att-layouts" title="From separate to PyTorch's weights"
+# %% exercise="separate_to_torch" points=2 section="att-layouts"
 def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rearrange the state of MultiHeadAttention for torch.nn.MultiheadAttention.
 
@@ -1771,7 +1779,7 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # %% [markdown]
 # ## Cross-attention
 #
-# ### Exercise 23: cross-attention
+# ### Exercise 23: Cross-attention
 #
 # In cross-attention the queries come from one sequence (the decoder's) and keys and values from
 # another, the *memory* (the encoder's output). Write
@@ -1780,8 +1788,8 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 #
 # * Layers, with bias: `q_proj` `nn.Linear(query_dim, embed_dim)`, `k_proj` and `v_proj`
 #   `nn.Linear(memory_dim, embed_dim)`, `out_proj` `nn.Linear(embed_dim, query_dim)`.
-# * `forward(x, memory, memory_mask=None)`: `x` `(B, Tq, query_dim)`, `memory` `(B, Tk, memory_dim)`,
-#   `memory_mask` `(B, Tk)` bool, `True` = real token of the memory.
+# * `forward(x, memory, memory_mask=None)`: `x` `(B, Tq, query_dim)`, `memory`
+#   `(B, Tk, memory_dim)`, `memory_mask` `(B, Tk)` bool, `True` = real token of the memory.
 # * Returns `(output, weights)`: `(B, Tq, query_dim)` and `(B, H, Tq, Tk)`. Each head scales by
 #   $\sqrt{\text{embed\_dim}/H}$. There is no causal mask: the whole memory is known.
 # * If an example's memory is fully masked, its weights are 0 and its output is the bias of
@@ -1801,7 +1809,7 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 #
 # </details>
 
-# %% exercise="CrossAttention" points=3 section="att-cross" title="Cross-attention"
+# %% exercise="CrossAttention" points=3 section="att-cross"
 class CrossAttention(nn.Module):
     """Multi-head attention from one sequence to another (Vaswani et al. 2017, section 3.2.3).
 

@@ -60,6 +60,10 @@ NAMES = {
 }
 
 
+# Functions whose first two arguments may trade places.
+SYMMETRIC = {"transpose", "maximum", "minimum"}
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One changed module. `name` identifies the change however the file around it moves."""
@@ -69,32 +73,32 @@ class Mutant:
     source: str
 
 
-def regions(source: str) -> dict[str, list[tuple[int, int]]]:
-    """For each exercise the line ranges (first, last; counted from 1) of its solution regions."""
-    found: dict[str, list[tuple[int, int]]] = {}
-    for exercise, (start, end) in cell_spans(source).items():
-        first = source.count("\n", 0, start) + 1
-        begin = None
-        for number, line in enumerate(source[start:end].splitlines(), start=first):
-            if line.strip() == "### BEGIN SOLUTION":
-                begin = number
-            elif line.strip() == "### END SOLUTION" and begin is not None:
-                found.setdefault(exercise, []).append((begin, number))
-                begin = None
+def regions(cell: str) -> list[tuple[int, int]]:
+    """The line ranges (first, last; counted from 1) of the solution regions of one cell."""
+    found = []
+    begin = None
+    for number, line in enumerate(cell.splitlines(), start=1):
+        if line.strip() == "### BEGIN SOLUTION":
+            begin = number
+        elif line.strip() == "### END SOLUTION" and begin is not None:
+            found.append((begin, number))
+            begin = None
     return found
 
 
 def mutants(source: str) -> Iterator[Mutant]:
     """Every mutant of every solution region of a percent script, in the file's order."""
-    tree = ast.parse(source)
-    for exercise, spans in regions(source).items():
+    for exercise, (start, end) in cell_spans(source).items():
+        cell = source[start:end]
+        tree = ast.parse(cell)
         seen: dict[str, int] = {}
-        for path, node in _inside(tree, spans):
+        for path, node in _inside(tree, regions(cell)):
             for old, new, changed in _changes(node):
                 text = f"{exercise}: {old} -> {new}"
                 seen[text] = seen.get(text, 0) + 1
                 name = text if seen[text] == 1 else f"{text} #{seen[text]}"
-                yield Mutant(name, exercise, _replaced(tree, path, changed))
+                mutated = _replaced(tree, path, changed) + "\n\n"
+                yield Mutant(name, exercise, source[:start] + mutated + source[end:])
 
 
 _Path = tuple[tuple[str, int | None], ...]
@@ -126,7 +130,7 @@ def _inside(tree: ast.AST, spans: list[tuple[int, int]]) -> Iterator[tuple[_Path
 
 
 def _replaced(tree: ast.AST, path: _Path, node: ast.AST) -> str:
-    """The module's source with the node at `path` replaced."""
+    """The cell's source with the node at `path` replaced."""
     clone = copy.deepcopy(tree)
     parent: ast.AST = clone
     for name, index in path[:-1]:
@@ -189,7 +193,8 @@ def _versions(node: ast.AST) -> Iterator[ast.AST]:
         case ast.Attribute(attr=name) if name in NAMES:
             yield _with(node, attr=NAMES[name])
         case ast.Call():
-            for index in range(len(node.args) - 1):
+            symmetric = isinstance(node.func, ast.Attribute) and node.func.attr in SYMMETRIC
+            for index in range(0 if symmetric else len(node.args) - 1):
                 args = list(node.args)
                 args[index], args[index + 1] = args[index + 1], args[index]
                 yield _with(node, args=args)
@@ -206,5 +211,5 @@ def _versions(node: ast.AST) -> Iterator[ast.AST]:
             yield copy.deepcopy(node.orelse)
         case ast.Expr(value=ast.Constant(value=str())):
             return
-        case ast.Expr() | ast.Assign() | ast.AugAssign() | ast.Raise():
+        case ast.Expr() | ast.Assign() | ast.AugAssign():
             yield ast.Pass()

@@ -1,0 +1,50 @@
+# The course in two commands: `make course`, `make test`. Both may be run again at any time.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+RUN    := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python
+STAMP  := $(VENV)/.ready
+
+.PHONY: course test book exercises demo serve bench verify lint clean help
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+
+course: $(STAMP) ## set up, generate, build the book, grade a demonstration class
+	@$(RUN) -m autograder.course
+
+test: $(STAMP) ## every test, the built book and the graders' own test included
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@$(RUN) -m toolkit.book
+	@$(RUN) -m pytest -q -n 2 --dist loadgroup
+	@$(RUN) -m autograder verify --json build/verify.json
+
+book: $(STAMP) ## build the book alone
+	@$(RUN) -m toolkit.book
+
+exercises: $(STAMP) ## regenerate the students' notebooks after editing solutions/
+	@$(RUN) -m autograder build
+
+demo: $(STAMP) ## grade the demonstration class again
+	@$(RUN) -m autograder.course --only demo
+
+serve: $(STAMP) ## read the built book at http://localhost:8000
+	@$(RUN) -m http.server 8000 --directory build/book/_build/html
+
+bench: $(STAMP) ## measure grading, check, verify and the book; writes build/bench.json
+	@$(RUN) -m autograder.bench
+
+verify: $(STAMP) ## judge the graders by misconceptions and mutants
+	@$(RUN) -m autograder verify
+
+lint: $(STAMP) ## ruff, check and format
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+clean: ## remove what was built; the environment stays
+	@rm -rf build
+
+# The environment is made once, and again when the pins change.
+$(STAMP): requirements.txt pyproject.toml toolkit/setup.sh
+	@PYTHON="$(PYTHON)" VENV="$(VENV)" bash toolkit/setup.sh
+	@touch $@

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +44,18 @@ class Question:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A chapter's exercises and questions, in the order of its notebook."""
+    """A chapter's exercises and questions, in the order of its notebook.
+
+    `sections` gives the headings of the book's anchors; `book` is where the book can be read, a
+    URL that the instructor may put into the bundle.
+    """
 
     chapter: str
     title: str
     exercises: tuple[Exercise, ...]
     questions: tuple[Question, ...] = ()
+    sections: dict[str, str] = field(default_factory=dict)
+    book: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -17,12 +17,14 @@ def run(
         bool, typer.Option("--check", help="Write nothing; say which files are out of date.")
     ] = False,
 ) -> None:
-    """Make the students' notebooks in exercises/ from the scripts in solutions/."""
+    """Make exercises/ from solutions/: notebooks, assignment.json and recorded answers."""
     from autograder import builder
 
     wanted = chapters or builder.sources()
     try:
         changed = builder.build(wanted, check=check)
+        for chapter in wanted:
+            changed += builder.record(chapter, check=check)
     except builder.AssignmentError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None

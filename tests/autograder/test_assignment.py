@@ -122,7 +122,7 @@ def test_every_stub_names_its_exercise_and_keeps_its_indentation(example: Path) 
     found = cells(opened(example))
     assert found["double"].source == (
         'def double(x):\n    """Twice `x`."""\n'
-        '    raise NotImplementedError("double is yours to write")'
+        '    # YOUR CODE HERE\n    raise NotImplementedError("double is yours to write")'
     )
     stub = '        raise NotImplementedError("Pair is yours to write")'
     assert found["Pair"].source.split("\n").count(stub) == 2
@@ -336,7 +336,7 @@ def test_every_stub_is_its_solution_with_lines_taken_out(chapter: str, course: P
         kept = [
             line
             for line in release[name].source.split("\n")
-            if line.strip() != builder.stub_line(name)
+            if line.strip() not in ("# YOUR CODE HERE", builder.stub_line(name))
         ]
         assert len(kept) < len(release[name].source.split("\n"))
         remaining = iter(solution[name].source.split("\n"))

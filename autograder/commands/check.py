@@ -1,0 +1,43 @@
+"""`python -m autograder check NOTEBOOK`: what `check` would say, for a whole notebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    notebook: Annotated[Path, typer.Argument(help="The notebook to check.")],
+    exercise: Annotated[
+        list[str] | None, typer.Option(help="Only this exercise; may be given more than once.")
+    ] = None,
+    chapter: Annotated[
+        str | None, typer.Option(help="The assignment, if the notebook does not say.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="How long it may take.")] = 300.0,
+) -> None:
+    """Run a notebook and say which exercises hold. Exit status 0 when all of them do."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from autograder import render
+    from autograder.assignment import AssignmentError
+    from autograder.check import check_notebook
+
+    console = Console()
+    try:
+        with console.status(f"Checking {notebook.name} …"):
+            report = check_notebook(notebook, exercise or (), chapter, seconds)
+    except AssignmentError as error:
+        Console(stderr=True).print(Text(str(error)), soft_wrap=True)
+        raise typer.Exit(1) from None
+    for trouble in report.troubles:
+        console.print(Text(f"! {trouble}", style="yellow"), soft_wrap=True)
+    for card in report.cards:
+        if card.status == "failed" or (exercise and card.status != "passed"):
+            console.print(render.card_rich(card))
+    console.print(render.overview_rich(report.cards, report.title))
+    if not report.passed:
+        raise typer.Exit(1)

@@ -32,13 +32,18 @@ MODULE_FUNCTIONS = {
 }
 
 
+def _canonical(name: str) -> str:
+    """One name for the aliases of a function: `special_softmax`, `_softmax` and `softmax.int`."""
+    return name.split(".")[0].removeprefix("special").strip("_")
+
+
 def watched_functions(forbids: list[str] | tuple[str, ...]) -> frozenset[str]:
     """The names of torch functions to watch for: `nn.MultiheadAttention` becomes its functions."""
     watched: set[str] = set()
     for entry in forbids:
         name = entry.split(".")[-1]
         watched.update(MODULE_FUNCTIONS.get(name, (name,)))
-    return frozenset(watched)
+    return frozenset(_canonical(name) for name in watched)
 
 
 class _Watch(TorchFunctionMode):
@@ -50,7 +55,7 @@ class _Watch(TorchFunctionMode):
         self.seen: list[str] = []
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "")
+        name = _canonical(getattr(func, "__name__", ""))
         if name in self.watched and name not in self.seen:
             self.seen.append(name)
         return func(*args, **(kwargs or {}))
@@ -138,7 +143,7 @@ class Executor:
                 random.seed(request.get("rng", 0))
                 return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
-            return {"kind": "todo", "message": str(error)[:MESSAGE_LIMIT]}
+            return {"kind": "todo", "message": _text(error)[:MESSAGE_LIMIT]}
         except _MissingName as error:
             return {"kind": "missing", "message": str(error)}
         except MemoryError:
@@ -146,7 +151,7 @@ class Executor:
         except RecursionError as error:
             return self._error(error)
         except (Exception, SystemExit, GeneratorExit) as error:
-            if "DefaultCPUAllocator" in str(error):
+            if "DefaultCPUAllocator" in _text(error):
                 return {
                     "kind": "memory",
                     "message": "the code asked for more memory than it may have",
@@ -254,7 +259,7 @@ class Executor:
             labelled = dict(zip(floating, leaves.values(), strict=True))
             for name, parameter in parameters.items():
                 labelled[f"parameter {name}"] = parameter
-            grads = _gradients(value, labelled, request.get("rng", 0))
+            grads = _gradients(value, labelled, request.get("cotangent", 0))
         return {
             "kind": "value",
             "value": transform(value, _plain),
@@ -274,21 +279,24 @@ class Executor:
                 where = f"line {frame.tb_lineno}" + (f": {text}" if text else "")
             frame = frame.tb_next
         names = [cls.__name__.lstrip("_") for cls in type(error).__mro__]
-        try:
-            message = str(error)
-        except Exception:  # an exception of the student's own whose __str__ fails
-            message = ""
         return {
             "kind": "error",
             "type": names[0],
             "types": names[:-1],
-            "message": message[:MESSAGE_LIMIT],
+            "message": _text(error)[:MESSAGE_LIMIT],
             "where": where[:MESSAGE_LIMIT],
         }
 
 
 class _MissingName(Exception):
     pass
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # an exception of the student's own whose __str__ fails
+        return ""
 
 
 def _identity(leaf: torch.Tensor) -> torch.Tensor:
@@ -302,10 +310,10 @@ def _identity(leaf: torch.Tensor) -> torch.Tensor:
 
 
 def _gradients(
-    value: Any, labelled: dict[str, torch.Tensor], rng: int
+    value: Any, labelled: dict[str, torch.Tensor], seed: int
 ) -> dict[str, torch.Tensor | None]:
-    """Gradients of sum(output * cotangent) for random cotangents that depend on `rng` alone."""
-    generator = torch.Generator().manual_seed(rng + 1)
+    """Gradients of sum(output * cotangent) for random cotangents that depend on `seed` alone."""
+    generator = torch.Generator().manual_seed(seed)
     total: torch.Tensor | None = None
     for _, output in walk(value):
         if not output.is_floating_point():

@@ -92,12 +92,16 @@ def mutants(source: str) -> Iterator[Mutant]:
         cell = source[start:end]
         tree = ast.parse(cell)
         seen: dict[str, int] = {}
+        sources = {cell}
         for path, node in _inside(tree, regions(cell)):
             for old, new, changed in _changes(node):
+                mutated = _replaced(tree, path, changed) + "\n\n"
+                if mutated in sources:
+                    continue
+                sources.add(mutated)
                 text = f"{exercise}: {old} -> {new}"
                 seen[text] = seen.get(text, 0) + 1
                 name = text if seen[text] == 1 else f"{text} #{seen[text]}"
-                mutated = _replaced(tree, path, changed) + "\n\n"
                 yield Mutant(name, exercise, source[:start] + mutated + source[end:])
 
 

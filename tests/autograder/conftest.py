@@ -1,0 +1,150 @@
+"""A chapter of three small exercises, so that the machinery is tested apart from any content."""
+
+from __future__ import annotations
+
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from autograder import variants
+from autograder.assignment import Assignment, Exercise
+from autograder.executor import Executor
+from autograder.runner import Graders
+from autograder.variants import Misconception
+
+SOURCE = textwrap.dedent(
+    '''
+    import torch
+    from torch import nn
+
+    # %% exercise="mean" points=4
+    def mean(x, dim=-1):
+        """The mean along `dim`."""
+        ### BEGIN SOLUTION
+        if x.numel() == 0:
+            raise ValueError("x is empty")
+        return x.sum(dim) / x.shape[dim]
+        ### END SOLUTION
+
+    # %% exercise="centre" points=2
+    def centre(x):
+        """Subtract the mean of each row."""
+        ### BEGIN SOLUTION
+        return x - mean(x).unsqueeze(-1)
+        ### END SOLUTION
+
+    # %% exercise="Scale" points=2
+    class Scale(nn.Module):
+        """Multiply by a learned vector."""
+
+        def __init__(self, width):
+            super().__init__()
+            ### BEGIN SOLUTION
+            self.weight = nn.Parameter(torch.ones(width))
+            ### END SOLUTION
+
+        def forward(self, x):
+            ### BEGIN SOLUTION
+            return x * self.weight
+            ### END SOLUTION
+
+    # %%
+    '''
+)
+
+GRADERS = textwrap.dedent(
+    '''
+    from autograder import expect
+    from autograder.grading import exercise, hidden
+
+    @exercise("mean")
+    def test_small(student, reference, draw):
+        """Means of a small matrix."""
+        x = draw.normal(2, 3)
+        expect.close(student.mean(x), reference.mean(x), "the mean")
+
+    @hidden
+    @exercise("mean", weight=2)
+    def test_other_axis(student, reference, draw):
+        """Means along another axis."""
+        x = draw.normal(4, 3)
+        expect.close(student.mean(x, dim=0), reference.mean(x, dim=0), "the mean")
+
+    @exercise("mean")
+    def test_empty(student, reference, draw):
+        """Refuses an empty tensor."""
+        expect.raises("ValueError", lambda: student.mean(draw.normal(0, 3)), "mean of nothing")
+
+    @exercise("centre")
+    def test_centre(student, reference, draw):
+        """Centred rows."""
+        x = draw.normal(3, 4)
+        seen = student.observe("centre", x)
+        expect.close(seen.value, reference.centre(x), "the result")
+        expect.unchanged(seen, "centre")
+
+    @exercise("Scale")
+    def test_scale(student, reference, draw):
+        """Scales with loaded weights, and gradients agree."""
+        right = reference.module("Scale", width=3, state={"weight": draw.normal(3)})
+        own = student.module("Scale", width=3, state=right.state())
+        x = draw.normal(2, 3)
+        seen, expected = own.observe(x), right.observe(x)
+        expect.close(seen.value, expected.value, "the result")
+        expect.gradients(seen, expected)
+    '''
+)
+
+MISCONCEPTIONS = (
+    Misconception(
+        "divides_by_rows",
+        "mean",
+        "You divide by the number of rows.",
+        "toy-mean",
+        swap=[("x.shape[dim]", "x.shape[0]")],
+    ),
+    Misconception(
+        "sum_only", "mean", "You forget to divide.", "toy-mean", swap=[(" / x.shape[dim]", "")]
+    ),
+    Misconception(
+        "adds", "centre", "You add the mean.", "toy-centre", swap=[("x - mean", "x + mean")]
+    ),
+)
+
+ASSIGNMENT = Assignment(
+    "toy",
+    "Toy",
+    (
+        Exercise("mean", "Mean", 4, "toy-mean", ("mean", "nanmean")),
+        Exercise("centre", "Centre", 2, "toy-centre", needs=("mean",)),
+        Exercise("Scale", "Scale", 2, "toy-scale"),
+    ),
+)
+
+
+@pytest.fixture
+def toy(tmp_path, monkeypatch):
+    """The toy chapter: `run(source)` judges a source text; `graders` and `source` are at hand."""
+    path = tmp_path / "test_toy.py"
+    path.write_text(GRADERS)
+    reference = variants.load_variant(SOURCE, "toy")
+    wrong = {
+        item.name: variants.load_variant(
+            SOURCE.replace(*item.swap[0]),
+            item.name,
+        )
+        for item in MISCONCEPTIONS
+    }
+    monkeypatch.setattr(variants, "source_of", lambda chapter: SOURCE)
+    monkeypatch.setattr(variants, "reference_namespace", lambda chapter: reference)
+    monkeypatch.setattr(variants, "misconceptions", lambda chapter: MISCONCEPTIONS)
+    monkeypatch.setattr(variants, "wrong_namespace", lambda chapter, name: wrong[name])
+    graders = Graders("toy", path=path, assignment=ASSIGNMENT)
+
+    def run(source: str, **options):
+        return graders.run(Executor(variants.load_variant(source, "student")).execute, **options)
+
+    return SimpleNamespace(
+        run=run, graders=graders, source=SOURCE, path=path, assignment=ASSIGNMENT
+    )

@@ -1,0 +1,47 @@
+"""The mistake is named when, and only when, a known wrong module answers alike."""
+
+from __future__ import annotations
+
+
+def test_a_known_mistake_is_named_in_another_style(toy):
+    source = "def mean(x, dim=-1):\n    return x.sum(dim).div(len(x))\n"
+    result = toy.run(source)["mean"]
+    assert result.misconception == "divides_by_rows"
+    assert result.message == "You divide by the number of rows."
+    assert result.section == "toy-mean"
+
+
+def test_an_unknown_mistake_is_not_given_a_name(toy):
+    source = "def mean(x, dim=-1):\n    return x.sum(dim) / x.shape[dim] + 0.1\n"
+    result = toy.run(source)["mean"]
+    assert result.misconception is None
+    assert "expected" in result.message
+
+
+def test_a_candidate_that_contradicts_a_passed_test_is_ruled_out(toy):
+    # Wrong only along the last axis, and there as "sum_only" is; right along the first.
+    source = (
+        "def mean(x, dim=-1):\n"
+        "    if x.numel() == 0: raise ValueError('empty')\n"
+        "    return x.sum(dim) if dim == -1 else x.sum(dim) / x.shape[dim]\n"
+    )
+    assert toy.run(source)["mean"].misconception is None
+
+
+def test_a_mistake_inherited_from_an_earlier_exercise_is_traced_to_it(toy):
+    source = toy.source.replace(" / x.shape[dim]", "")
+    results = toy.run(source)
+    assert results["mean"].misconception == "sum_only"
+    assert results["centre"].misconception == "sum_only"
+    assert results["centre"].message.startswith("This follows from your mean")
+
+
+def test_code_that_only_raises_is_not_given_a_name(toy):
+    result = toy.run("def mean(x, dim=-1):\n    raise KeyError('x')\n")["mean"]
+    assert result.misconception is None
+    assert "KeyError" in result.message
+
+
+def test_calling_the_forbidden_function_is_its_own_diagnosis(toy):
+    result = toy.run("def mean(x, dim=-1):\n    return x.mean(dim)\n")["mean"]
+    assert result.misconception == "forbidden"

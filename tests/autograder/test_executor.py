@@ -1,0 +1,174 @@
+"""Requests are carried out on any namespace, and whatever happens becomes an outcome."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from autograder.executor import Executor, clone_input, same_tensor
+
+
+def call(function, *args, **options):
+    request = {"op": "call", "name": "f", "args": list(args), "kwargs": {}, **options}
+    return Executor({"f": function}).execute(request)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.randn(3, 4),
+        torch.randn(3, 4).t(),
+        torch.randn(1, 4).expand(3, 4),
+        torch.randn(6, 4)[::2],
+        torch.randn(()),
+        torch.empty(0, 3),
+    ],
+    ids=["contiguous", "transposed", "expanded", "strided", "scalar", "empty"],
+)
+def test_a_cloned_input_has_the_same_layout_and_no_shared_memory(tensor):
+    copy = clone_input(tensor)
+    assert same_tensor(copy, tensor)
+    if tensor.numel() and 0 not in tensor.stride():
+        assert copy.stride() == tensor.stride()
+    if tensor.numel():
+        assert copy.data_ptr() != tensor.data_ptr()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_inputs_changed_in_place_are_named_and_the_originals_kept(grad):
+    x, y = torch.zeros(2), torch.zeros(2)
+    outcome = call(lambda a, b: b.add_(1), x, y, grad=grad)
+    assert outcome["mutated"] == ["1"]
+    assert y.tolist() == [0, 0]
+
+
+def test_gradients_are_those_of_autograd():
+    x = torch.randn(3, dtype=torch.float64)
+    outcome = call(lambda a: a**3, x, grad=True, cotangent=7)
+    cotangent = torch.randn(3, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    assert torch.allclose(outcome["grads"]["0"], 3 * x**2 * cotangent)
+
+
+def test_gradients_reach_transposed_and_expanded_inputs():
+    for x in (torch.randn(3, 2).t(), torch.randn(1, 3).expand(2, 3)):
+        outcome = call(lambda a: a * 2, x, grad=True)
+        assert outcome["kind"] == "value"
+        assert outcome["grads"]["0"].shape == x.shape
+
+
+def test_no_gradient_at_all_is_none():
+    assert call(lambda a: a.detach(), torch.randn(2), grad=True)["grads"] == {"0": None}
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (NotImplementedError("yours"), "todo"),
+        (ValueError("bad"), "error"),
+        (SystemExit(0), "error"),
+        (RecursionError(), "error"),
+        (MemoryError(), "memory"),
+    ],
+)
+def test_what_is_raised_becomes_an_outcome(error, kind):
+    def f():
+        raise error
+
+    assert call(f)["kind"] == kind
+
+
+def test_the_names_of_an_exceptions_bases_are_kept():
+    class Own(ValueError):
+        pass
+
+    def f():
+        raise Own("x")
+
+    assert call(f)["types"][:2] == ["Own", "ValueError"]
+
+
+def test_an_exception_whose_text_fails_is_still_an_outcome():
+    class Hostile(Exception):
+        def __str__(self):
+            raise RuntimeError
+
+    def f():
+        raise Hostile
+
+    assert call(f)["type"] == "Hostile"
+
+
+def test_a_call_leaves_no_trace_in_the_random_state():
+    torch.manual_seed(3)
+    random.seed(3)
+    expected = (torch.rand(1).item(), random.random())
+    torch.manual_seed(3)
+    random.seed(3)
+    call(lambda: (torch.rand(5), random.random()), rng=1)
+    assert (torch.rand(1).item(), random.random()) == expected
+
+
+def test_the_same_request_draws_the_same_numbers():
+    first, second = (call(lambda: torch.rand(3), rng=9)["value"] for _ in range(2))
+    assert torch.equal(first, second)
+
+
+def test_parameters_and_subclasses_come_back_as_plain_tensors():
+    value = call(lambda: torch.nn.Parameter(torch.ones(1)))["value"]
+    assert type(value) is torch.Tensor
+    assert not value.requires_grad
+
+
+def test_state_is_loaded_strictly_and_differences_are_said():
+    request = {
+        "op": "create",
+        "handle": 1,
+        "name": "L",
+        "kwargs": {"in_features": 2, "out_features": 3},
+        "state": {"weight": torch.zeros(2, 2), "extra": torch.zeros(1)},
+    }
+    outcome = Executor({"L": torch.nn.Linear}).execute(request)
+    assert outcome["type"] == "StateMismatch"
+    for words in ("missing extra", "not asked for: bias", "(3, 2) instead of (2, 2)"):
+        assert words in outcome["message"]
+
+
+def test_a_class_that_is_no_module_is_said():
+    outcome = Executor({"C": dict}).execute({"op": "create", "handle": 1, "name": "C"})
+    assert outcome["type"] == "NotAModule"
+
+
+def test_a_step_of_gradient_descent_moves_the_parameters_against_the_gradient():
+    executor = Executor({"L": torch.nn.Linear})
+    state = {"weight": torch.ones(1, 2)}
+    kwargs = {"in_features": 2, "out_features": 1, "bias": False}
+    create = {"op": "create", "handle": 1, "name": "L", "kwargs": kwargs, "state": state}
+    assert executor.execute(create)["kind"] == "value"
+    invoke = {"handle": 1, "args": [torch.ones(1, 2)], "kwargs": {}, "rng": 4}
+    gradient = executor.execute({"op": "invoke", "grad": True, **invoke})["grads"]
+    moved = executor.execute({"op": "step", "lr": 0.5, **invoke})["value"]["state"]["weight"]
+    assert torch.allclose(moved, state["weight"] - 0.5 * gradient["parameter weight"])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.nn.functional.softmax(x, -1),
+        lambda x: x.softmax(-1),
+        lambda x: torch.nn.Softmax(-1)(x),
+        lambda x: torch.special.softmax(x, -1),
+        lambda x: torch._C._nn.__class__ and torch.softmax(x, -1),
+    ],
+)
+def test_a_watched_function_is_seen_by_any_alias(function):
+    outcome = call(function, torch.randn(2, 3), forbids=["softmax"])
+    assert outcome["forbidden"] == ["softmax"]
+
+
+def test_a_forbidden_module_is_watched_through_its_function():
+    attention = torch.nn.MultiheadAttention(4, 2, batch_first=True)
+    x = torch.randn(1, 3, 4)
+    outcome = call(lambda a: attention(a, a, a)[0], x, forbids=["nn.MultiheadAttention"])
+    assert outcome["forbidden"]

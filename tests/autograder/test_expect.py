@@ -1,0 +1,88 @@
+"""Comparisons accept rounding, refuse wrong answers, and say what differs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from autograder import expect
+from autograder.grading import Mistake
+from autograder.proxy import Observation
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_another_order_of_summation_is_accepted(dtype):
+    torch.manual_seed(0)
+    a, b = torch.randn(40, 60, dtype=dtype), torch.randn(60, 50, dtype=dtype)
+    loops = torch.stack([(a[:, k, None] * b[k]) for k in range(60)]).sum(0)
+    expect.close(loops, a @ b)
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+def test_an_error_of_a_thousandth_is_refused_at_any_scale(scale):
+    expected = torch.randn(5, generator=torch.Generator().manual_seed(1)) * scale
+    wrong = expected.clone()
+    wrong[expected.abs().argmax()] *= 1.001
+    with pytest.raises(Mistake):
+        expect.close(wrong, expected)
+
+
+def test_dtype_and_shape_are_named():
+    with pytest.raises(Mistake, match="float32, but has float64"):
+        expect.close(torch.zeros(2, dtype=torch.float64), torch.zeros(2))
+    with pytest.raises(Mistake, match=r"\(2,\), but has \(3,\)"):
+        expect.close(torch.zeros(3), torch.zeros(2))
+
+
+def test_nan_and_infinity_must_coincide():
+    expect.close(torch.tensor([math.inf, 1.0]), torch.tensor([math.inf, 1.0]))
+    with pytest.raises(Mistake, match="NaN"):
+        expect.close(torch.tensor([math.nan, 1.0]), torch.tensor([1.0, 1.0]))
+    with pytest.raises(Mistake):
+        expect.close(torch.tensor([-math.inf]), torch.tensor([math.inf]))
+    with pytest.raises(Mistake):
+        expect.close(torch.tensor([1e30]), torch.tensor([math.inf]))
+
+
+def test_the_wrong_rows_are_named():
+    wrong = torch.ones(4, 3)
+    wrong[2, 1] = 5
+    with pytest.raises(Mistake, match=r"row 2.*\[2, 1\] expected 1, got 5"):
+        expect.close(wrong, torch.ones(4, 3), "the weights")
+
+
+def test_an_object_that_claims_to_equal_everything_is_refused():
+    class Same:
+        def __eq__(self, other):
+            return True
+
+        __hash__ = None
+
+    for compare in (expect.equal, expect.close):
+        with pytest.raises(Mistake):
+            compare(Same(), torch.ones(2))
+    with pytest.raises(Mistake):
+        expect.equal(Same(), 3)
+
+
+def test_true_is_not_one():
+    with pytest.raises(Mistake):
+        expect.equal(True, 1)
+
+
+def test_a_missing_gradient_is_named():
+    seen = Observation(None, {"0": None})
+    with pytest.raises(Mistake, match="cuts the graph"):
+        expect.gradients(seen, Observation(None, {"0": torch.ones(2)}))
+
+
+def test_no_gradient_and_a_zero_gradient_are_the_same():
+    expect.gradients(Observation(None, {"0": None}), Observation(None, {"0": torch.zeros(2)}))
+
+
+def test_a_rate_is_judged_by_its_stated_false_alarm():
+    expect.rate(5100, 10000, 0.5, "the share")
+    with pytest.raises(Mistake):
+        expect.rate(6000, 10000, 0.5, "the share")

@@ -159,7 +159,7 @@ class DotScore(nn.Module):
 #   `(B, Tq, Tk)`, $-\infty$ where the mask is `False`. Not scaled.
 #
 # *Example.* $s = (1, 2)$, $h = (3, 1)$, $W = \begin{pmatrix}1 & 0\\ 1 & 2\end{pmatrix}$:
-# $s^\top W = (3, 4)$, so $e = 3\cdot3 + 4\cdot1 = 13$. With $W^\top$ instead it would be $12$.
+# $s^\top W = (3, 4)$, so $e = 3\cdot3 + 4\cdot1 = 13$. With $W^\top$ instead it would be $8$.
 #
 # Book: section *scores* (`att-scores`).
 #
@@ -1091,8 +1091,8 @@ class SelfAttention(nn.Module):
 # %% [markdown]
 # ### Exercise 14: Masked self-attention
 #
-# Write `MaskedSelfAttention(input_dim, head_dim)`, self-attention that can't see the future. The
-# output at position $i$ must not change, not by a single bit, when tokens after $i$ change.
+# Write `MaskedSelfAttention(input_dim, head_dim)`, self-attention that can't see the future: the
+# output at position $i$ stays the same when tokens after $i$ change, and no gradient flows to them.
 #
 # * Layers as in exercise 13: `q_proj`, `k_proj`, `v_proj`, without bias.
 # * `forward(x, padding=None)`: `x` `(B, T, input_dim)`; `padding` `(B, T)` bool, `True` = real

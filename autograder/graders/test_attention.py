@@ -541,9 +541,7 @@ def test_softmax_mask(student, reference, draw):
         scores, mask = draw.normal(*shape, scale=1.5), draw.mask(*shape, keep=0.6)
         actual = student.masked_softmax(scores, mask)
         case = f"scores and mask of shape {shape}"
-        expect.close(
-            actual, reference.masked_softmax(scores, mask), what="the weights", case=case
-        )
+        expect.close(actual, reference.masked_softmax(scores, mask), what="the weights", case=case)
         expect.true(
             bool((actual[~mask] == 0).all()),
             "A masked entry has a weight that is small but not 0.",
@@ -2324,9 +2322,7 @@ def test_to_per_head_refuses_any_bias(student, draw):
 def test_to_per_head_leaves_input(student, reference, draw):
     """A state without biases, float64 and H = d_model work; the given state is not changed."""
     state = {
-        name: value
-        for name, value in heads_state(draw, 4).items()
-        if not name.endswith("bias")
+        name: value for name, value in heads_state(draw, 4).items() if not name.endswith("bias")
     }
     got, want = student.separate_to_per_head(state, 2), reference.separate_to_per_head(state, 2)
     same_state(got, want, "a state without biases")
@@ -2438,9 +2434,7 @@ def test_cross_values(student, reference, draw):
         (2, 3, 3, 6, 6, 6, 3),
         (2, 3, 5, 3, 5, 4, 2),
     ]:
-        mine, theirs = cross_pair(
-            student, reference, draw, query_dim, memory_dim, embed_dim, heads
-        )
+        mine, theirs = cross_pair(student, reference, draw, query_dim, memory_dim, embed_dim, heads)
         x, memory = draw.normal(batch, queries, query_dim), draw.normal(batch, keys, memory_dim)
         case = sizes(
             B=batch, Tq=queries, Tk=keys, query_dim=query_dim, memory_dim=memory_dim, H=heads

@@ -25,6 +25,7 @@ from autograder import diagnosis
 from autograder.assignment import Assignment, load
 from autograder.diagnosis import Candidate, Evidence
 from autograder.executor import Executor, Outcome, Request
+from autograder.forbidden import forbidden_calls
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.recording import Recording
@@ -228,6 +229,7 @@ class Graders:
         recording: Recording | None = None,
         diagnose: bool = True,
         stop_at_failure: bool = False,
+        sources: Sequence[str] | None = None,
     ) -> dict[str, ExerciseResult]:
         """Judge one implementation.
 
@@ -239,6 +241,7 @@ class Graders:
                 is at hand (in a student's notebook). Otherwise both are asked live.
             diagnose: look for the misconception behind a failure.
             stop_at_failure: skip an exercise's other tests once one failed (for mutants).
+            sources: the notebook's code cells, to be read for forbidden functions as well.
 
         Returns:
             For each exercise its points, tests and diagnosis.
@@ -268,6 +271,9 @@ class Graders:
             result = _score(exercise.name, exercise.points, exercise.section, tests)
             if diagnose and any(item.failed for item in evidence):
                 self._diagnose(result, evidence, exercise.needs, found, recording)
+            used = forbidden_calls(sources or (), exercise.name, exercise.forbids)
+            if used and result.points:
+                _withdraw(result, used)
             results[exercise.name] = result
         return results
 
@@ -433,6 +439,16 @@ class _Remember:
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:
     return TestResult(item.name, item.purpose, item.hidden, item.weight, outcome, message)
+
+
+def _withdraw(result: ExerciseResult, used: list[str]) -> None:
+    """Calling the function that the exercise asks for earns nothing, however right the values."""
+    result.points = 0.0
+    result.misconception = "forbidden"
+    result.message = (
+        f"Your {result.name} calls torch's {', '.join(used)}, "
+        "which this exercise asks you to write yourself."
+    )
 
 
 def _earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) -> None:

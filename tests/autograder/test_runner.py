@@ -142,3 +142,17 @@ def test_a_fault_of_the_grader_itself_is_raised_not_graded(toy):
     graders = Graders("toy", path=path, assignment=toy.assignment)
     with pytest.raises(NameError):
         graders.run(Executor({}).execute)
+
+
+def test_a_forbidden_function_hidden_from_the_worker_is_found_in_the_source(toy):
+    source = (
+        "import torch\n"
+        "def mean(x, dim=-1):\n"
+        "    if x.numel() == 0: raise ValueError('empty')\n"
+        "    with torch._C.DisableTorchFunction():\n"
+        "        return torch.mean(x, dim)\n"
+    )
+    assert toy.run(source)["mean"].points == 4  # the watch alone is blind here
+    result = toy.run(source, sources=[source])["mean"]
+    assert result.points == 0
+    assert "mean" in result.message

@@ -131,9 +131,10 @@ class _Execution(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
         where = Path(str(getattr(record, "location", "") or "")).stem.split(":")[0]
-        if message.startswith("Executing notebook"):
+        # Another handler may have put the page's path before the message.
+        if "Executing notebook" in message:
             self.tell(f"  executing {where} …")
-        elif took := re.match(r"Executed notebook in ([\d.]+) seconds", message):
+        elif took := re.search(r"Executed notebook in ([\d.]+) seconds", message):
             self.count += 1
             self.seconds += float(took[1])
             self.tell(f"  executed {where} in {float(took[1]):.1f} s")
@@ -167,12 +168,12 @@ def build_book(
     if clear and work.exists():
         shutil.rmtree(work)
     work.mkdir(parents=True, exist_ok=True)
-    _prepare_environment()
+    _prepare_environment(work)
     keys = _Keys(source, work, ROOT)
     stale = keys.stale()
     keys.forget(stale)
-    if any(work.joinpath(".doctrees").glob("*.doctree")) and stale:
-        tell(f"  code changed under: {', '.join(stale)}")
+    if stale and keys.file.exists():
+        tell(f"  code has changed under {', '.join(stale)}")
 
     problems, execution, read, written = _run_sphinx(source, config, work, tell)
     site = work / "html"
@@ -218,8 +219,16 @@ def anchors(page: Path) -> set[str]:
     return {html.unescape(name) for name in re.findall(r"""\sid=["']([^"']+)["']""", text)}
 
 
-def _prepare_environment() -> None:
+def _prepare_environment(work: Path) -> None:
     """What the kernels that execute the pages inherit."""
+    # A profile of our own: the user's start-up files must not change the book, and the kernel's
+    # advice about transport encryption is not for people who build a book.
+    profile = work / "ipython" / "profile_default"
+    profile.mkdir(parents=True, exist_ok=True)
+    (profile / "ipython_kernel_config.py").write_text(
+        'c = get_config()\nc.IPKernelApp.log_level = "ERROR"\n', encoding="utf-8"
+    )
+    os.environ["IPYTHONDIR"] = str(profile.parent)
     path = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     # The kernel of this environment, whatever else is installed for the user

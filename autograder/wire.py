@@ -1,0 +1,551 @@
+"""The small strict format in which values cross the border between trusted and student code.
+
+A frame is a magic word, the length of a JSON header (u32), the length of the payload (u64), the
+header, and the payload: raw bytes of tensors and long strings, one after the other in the order
+in which the header names them. There are no offsets to lie about, nothing is ever executed to
+read a frame, and every count is bounded before memory is taken for it.
+
+Values: None, bool, int (64 bits), float (nan and infinities included), str, list, tuple, dict
+with str keys, torch.Tensor and torch.nn.Parameter. Any other thing travels as `Foreign`: the name
+of its type and the beginning of its repr, enough to tell a student what came back.
+
+This file is copied into the sandbox: it imports PyTorch and the standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import math
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+MAGIC = b"TbHwire1"
+PREFIX = struct.Struct("<8sIQ")
+INLINE_STRING = 256  # longer strings go to the payload
+TYPE_CHARACTERS = 100
+REPR_CHARACTERS = 200
+MAX_DIMENSIONS = 16
+DEFAULT_LIMIT = 1 << 30
+
+DTYPES: dict[str, torch.dtype] = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    )
+}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_SIZES = {name: torch.empty((), dtype=dtype).element_size() for name, dtype in DTYPES.items()}
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_INT_LOW, _INT_HIGH = -(1 << 63), (1 << 64) - 1
+
+
+class WireError(Exception):
+    """A value cannot be sent, or the bytes that came are not a valid frame; says why."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """What stands for a value that is neither number, text, container nor tensor."""
+
+    type: str
+    repr: str
+
+    def __str__(self) -> str:
+        return f"{self.type}: {self.repr}"
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most that one frame may hold, apart from its total length in bytes."""
+
+    header_bytes: int = 64 << 20
+    nodes: int = 2_000_000
+    depth: int = 64
+    string_characters: int = 8 << 20
+    tensors: int = 200_000
+
+
+FILE = Bounds()
+ANSWER = Bounds(
+    header_bytes=4 << 20, nodes=200_000, depth=32, string_characters=2 << 20, tensors=10_000
+)
+
+
+# ---------------------------------------------------------------------------------- encoding
+
+
+class _Encoder:
+    def __init__(self, limit: int, strides: bool, bounds: Bounds) -> None:
+        self.limit = limit
+        self.strides = strides
+        self.bounds = bounds
+        self.nodes = 0
+        self.tensors = 0
+        self.size = 0
+        self.parts: list[bytes] = []
+
+    def add(self, part: bytes) -> None:
+        self.parts.append(part)
+
+    def reserve(self, count: int) -> None:
+        self.size += count
+        if self.size > self.limit:
+            raise WireError(f"the value is larger than {self.limit} bytes")
+
+    def node(self, value: Any, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > self.bounds.nodes:
+            raise WireError(f"the value has more than {self.bounds.nodes} parts")
+        if depth > self.bounds.depth:
+            raise WireError(f"the value is nested more than {self.bounds.depth} levels deep")
+        if value is None or value is True or value is False:
+            return value
+        if isinstance(value, torch.Tensor):
+            return self.tensor(value)
+        if isinstance(value, str):
+            return self.text(str.__str__(value))
+        if isinstance(value, int):
+            number = int(value)
+            return number if _INT_LOW <= number <= _INT_HIGH else self.foreign(value)
+        if isinstance(value, float):
+            number = float(value)
+            if math.isfinite(number):
+                return number
+            return {"f": "nan" if number != number else "inf" if number > 0 else "-inf"}
+        if isinstance(value, list):
+            return [self.node(item, depth + 1) for item in value]
+        if isinstance(value, tuple):
+            return {"t": [self.node(item, depth + 1) for item in value]}
+        if isinstance(value, dict):
+            if all(isinstance(key, str) for key in value):
+                return {"d": {_tidy(k): self.node(v, depth + 1) for k, v in value.items()}}
+            return self.foreign(value)
+        return self.foreign(value)
+
+    def text(self, value: str) -> Any:
+        if len(value) > self.bounds.string_characters:
+            raise WireError(f"a text is longer than {self.bounds.string_characters} characters")
+        value = _tidy(value)
+        if len(value) <= INLINE_STRING:
+            return value
+        data = value.encode("utf-8")
+        self.reserve(len(data))
+        self.add(data)
+        return {"s": len(data)}
+
+    def foreign(self, value: Any) -> Any:
+        if isinstance(value, Foreign):
+            kind, text = value.type, value.repr
+        else:
+            kind, text = type(value).__name__, _safe_repr(value)
+        return {"o": [_tidy(kind)[:TYPE_CHARACTERS], _tidy(text)[:REPR_CHARACTERS]]}
+
+    def tensor(self, value: torch.Tensor) -> Any:
+        if value.layout is not torch.strided or value.dtype not in _NAMES:
+            described = f"a tensor of dtype {value.dtype} and layout {value.layout}"
+            return self.foreign(Foreign(type(value).__name__, described))
+        if value.is_meta or value.dim() > MAX_DIMENSIONS:
+            described = f"a tensor on {value.device} with {value.dim()} dimensions"
+            return self.foreign(Foreign(type(value).__name__, described))
+        self.tensors += 1
+        if self.tensors > self.bounds.tensors:
+            raise WireError(f"the value has more than {self.bounds.tensors} tensors")
+        parameter = isinstance(value, torch.nn.Parameter)
+        requires_grad = value.requires_grad
+        name = _NAMES[value.dtype]
+        # Checked before anything is copied: an expanded tensor can be far larger than its memory.
+        if value.numel() * _SIZES[name] > self.limit:
+            raise WireError(f"a tensor is larger than {self.limit} bytes")
+        plain = value.detach()
+        if type(plain) is not torch.Tensor:
+            plain = plain.as_subclass(torch.Tensor)
+        plain = plain.cpu().resolve_conj().resolve_neg()
+        steps = None
+        if plain.is_contiguous() or not self.strides:
+            stored = plain.contiguous()
+            count = plain.numel()
+        else:
+            stored, steps = _laid_out(plain, self.limit)
+            count = stored.numel()
+        nbytes = count * _SIZES[name]
+        self.reserve(nbytes)
+        self.add(ctypes.string_at(stored.data_ptr(), nbytes) if nbytes else b"")
+        return {"x": [name, list(plain.shape), steps, bool(requires_grad), parameter]}
+
+
+def _laid_out(tensor: torch.Tensor, limit: int) -> tuple[torch.Tensor, list[int] | None]:
+    """The memory of a non-contiguous tensor, gaps zeroed so that they tell nothing, and strides."""
+    if tensor.numel() == 0:
+        return tensor.contiguous(), None
+    steps = list(tensor.stride())
+    span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, steps, strict=True))
+    if span * tensor.element_size() > limit:
+        return tensor.contiguous(), None
+    stored = torch.zeros(span, dtype=tensor.dtype)
+    one = tuple(
+        slice(0, 1) if step == 0 else slice(None) for step in steps
+    )  # an expanded axis is stored once
+    source = tensor[one]
+    try:
+        stored.as_strided(source.shape, steps).copy_(source)
+    except RuntimeError:  # elements that overlap otherwise, as unfold makes them
+        return tensor.contiguous(), None
+    return stored, steps
+
+
+def _tidy(text: str) -> str:
+    """Text that UTF-8 can carry: what Python allows beyond that becomes a replacement mark."""
+    if text.isascii():
+        return str.__str__(text)
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _safe_repr(value: Any) -> str:
+    try:
+        text = repr(value)
+        return text[:REPR_CHARACTERS] if isinstance(text, str) else "(no repr)"
+    except (Exception, SystemExit, GeneratorExit):
+        return "(its repr fails)"
+
+
+def encode(
+    obj: Any, *, limit: int = DEFAULT_LIMIT, strides: bool = False, bounds: Bounds = FILE
+) -> bytes:
+    """One frame holding `obj`.
+
+    With `strides`, a non-contiguous or expanded tensor arrives as such; otherwise tensors are
+    sent contiguous.
+
+    Raises:
+        WireError: the value is too large, too deep, or has too many parts.
+    """
+    encoder = _Encoder(limit, strides, bounds)
+    try:
+        root = encoder.node(obj, 0)
+        header = json.dumps(root, allow_nan=False, separators=(",", ":"), check_circular=False)
+    except RecursionError:
+        raise WireError("the value is nested too deeply") from None
+    data = header.encode("ascii")
+    if len(data) > bounds.header_bytes:
+        raise WireError(f"the value has more structure than {bounds.header_bytes} bytes can hold")
+    if PREFIX.size + len(data) + encoder.size > limit:
+        raise WireError(f"the value is larger than {limit} bytes")
+    return b"".join((PREFIX.pack(MAGIC, len(data), encoder.size), data, *encoder.parts))
+
+
+# ---------------------------------------------------------------------------------- decoding
+
+
+class _Pairs:
+    """A JSON object as it was written, so that a key that stands twice can be refused."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[tuple[str, Any]]) -> None:
+        self.items = items
+
+
+def _no_constant(name: str) -> Any:
+    raise WireError(f"the header holds {name}, which is not JSON")
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_no_constant)
+
+
+class _Decoder:
+    def __init__(self, payload: memoryview, limit: int, strides: bool, bounds: Bounds) -> None:
+        self.payload = payload
+        self.limit = limit
+        self.strides = strides
+        self.bounds = bounds
+        self.cursor = 0
+        self.nodes = 0
+        self.tensors = 0
+
+    def take(self, count: int) -> memoryview:
+        start, end = self.cursor, self.cursor + count
+        if end > len(self.payload):
+            raise WireError("the header names more bytes than the payload has")
+        self.cursor = end
+        return self.payload[start:end]
+
+    def node(self, raw: Any, depth: int) -> Any:
+        self.nodes += 1
+        if self.nodes > self.bounds.nodes:
+            raise WireError(f"the frame has more than {self.bounds.nodes} parts")
+        if depth > self.bounds.depth:
+            raise WireError(f"the frame is nested more than {self.bounds.depth} levels deep")
+        if raw is None or raw is True or raw is False:
+            return raw
+        kind = type(raw)
+        if kind is int:
+            if not _INT_LOW <= raw <= _INT_HIGH:
+                raise WireError("an integer does not fit in 64 bits")
+            return raw
+        if kind is float:
+            if not math.isfinite(raw):
+                raise WireError("a number overflows a float")
+            return raw
+        if kind is str:
+            if len(raw) > INLINE_STRING:
+                raise WireError("a long text stands in the header")
+            return _checked(raw)
+        if kind is list:
+            return [self.node(item, depth + 1) for item in raw]
+        if len(raw.items) != 1:
+            raise WireError("an object of the header has not exactly one key")
+        tag, body = raw.items[0]
+        reader = _READERS.get(tag)
+        if reader is None:
+            raise WireError("the header names an unknown kind of value")
+        return reader(self, body, depth)
+
+    def special(self, body: Any, depth: int) -> float:
+        if type(body) is not str or body not in _SPECIAL:
+            raise WireError("a special number is neither nan nor infinite")
+        return _SPECIAL[body]
+
+    def long_text(self, body: Any, depth: int) -> str:
+        if type(body) is not int or body < 0:
+            raise WireError("the length of a text is not a length")
+        if body > 4 * self.bounds.string_characters:
+            raise WireError("a text is too long")
+        try:
+            text = str(self.take(body), "utf-8")
+        except UnicodeDecodeError:
+            raise WireError("a text is not UTF-8") from None
+        if len(text) > self.bounds.string_characters:
+            raise WireError("a text is too long")
+        return text
+
+    def tuple(self, body: Any, depth: int) -> tuple[Any, ...]:
+        if type(body) is not list:
+            raise WireError("a tuple is not a list of values")
+        return tuple([self.node(item, depth + 1) for item in body])
+
+    def dict(self, body: Any, depth: int) -> dict[str, Any]:
+        if type(body) is not _Pairs:
+            raise WireError("a dict is not an object")
+        result: dict[str, Any] = {}
+        for key, item in body.items:
+            if _checked(key) in result:
+                raise WireError("a key stands twice in one dict")
+            result[key] = self.node(item, depth + 1)
+        return result
+
+    def foreign(self, body: Any, depth: int) -> Foreign:
+        if type(body) is not list or len(body) != 2 or any(type(item) is not str for item in body):
+            raise WireError("a foreign value is not described by two texts")
+        if len(body[0]) > TYPE_CHARACTERS or len(body[1]) > REPR_CHARACTERS:
+            raise WireError("the description of a foreign value is too long")
+        return Foreign(_checked(body[0]), _checked(body[1]))
+
+    def tensor(self, body: Any, depth: int) -> torch.Tensor:
+        self.tensors += 1
+        if self.tensors > self.bounds.tensors:
+            raise WireError(f"the frame has more than {self.bounds.tensors} tensors")
+        if type(body) is not list or len(body) != 5:
+            raise WireError("a tensor is not described by five fields")
+        name, shape, steps, requires_grad, parameter = body
+        if type(name) is not str or name not in DTYPES:
+            raise WireError("a tensor has an unknown dtype")
+        if type(requires_grad) is not bool or type(parameter) is not bool:
+            raise WireError("a flag of a tensor is not a bool")
+        dtype = DTYPES[name]
+        if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
+            raise WireError("a tensor of integers asks for a gradient")
+        sizes = _naturals(shape, "shape")
+        count = self.elements(sizes, _SIZES[name])
+        stored = count
+        if steps is not None:
+            if not self.strides:
+                raise WireError("a tensor has strides where none are allowed")
+            steps = _naturals(steps, "strides")
+            if len(steps) != len(sizes) or count == 0:
+                raise WireError("the strides of a tensor do not fit its shape")
+            stored = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
+        raw = self.take(stored * _SIZES[name])
+        if not stored:
+            result = torch.empty(sizes, dtype=dtype)
+        else:
+            # A copy of the bytes, which the allocator aligns, and of which nobody holds a view.
+            octets = torch.frombuffer(raw, dtype=torch.uint8).clone()
+            if dtype is torch.bool and bool((octets > 1).any()):
+                raise WireError("a bool is neither 0 nor 1")
+            flat = octets.view(dtype)
+            result = flat.reshape(sizes) if steps is None else flat.as_strided(sizes, steps)
+        if parameter:
+            return torch.nn.Parameter(result, requires_grad=requires_grad)
+        return result.requires_grad_() if requires_grad else result
+
+    def elements(self, sizes: list[int], itemsize: int) -> int:
+        """The product of the sizes, refused as soon as it exceeds what may be allocated."""
+        bound = max(1, self.limit // itemsize)
+        product = 1
+        for size in sizes:
+            # Sizes beside a zero are bounded too: torch computes with them.
+            product *= max(size, 1)
+            if product > bound:
+                raise WireError("a tensor is larger than the frame may be")
+        return 0 if 0 in sizes else product
+
+
+_READERS = {
+    "x": _Decoder.tensor,
+    "t": _Decoder.tuple,
+    "d": _Decoder.dict,
+    "s": _Decoder.long_text,
+    "f": _Decoder.special,
+    "o": _Decoder.foreign,
+}
+
+
+def _naturals(raw: Any, what: str) -> list[int]:
+    if type(raw) is not list or len(raw) > MAX_DIMENSIONS:
+        raise WireError(f"the {what} of a tensor is not a short list")
+    if any(type(size) is not int or not 0 <= size < 1 << 40 for size in raw):
+        raise WireError(f"the {what} of a tensor holds something other than a size")
+    return raw
+
+
+def _checked(text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise WireError("a text holds half of a character") from None
+    return text
+
+
+def _lengths(prefix: bytes | memoryview, limit: int, bounds: Bounds) -> tuple[int, int]:
+    magic, header, payload = PREFIX.unpack(prefix)
+    if magic != MAGIC:
+        raise WireError("the bytes do not begin as a frame does")
+    if header > bounds.header_bytes:
+        raise WireError(f"the header is longer than {bounds.header_bytes} bytes")
+    if PREFIX.size + header + payload > limit:
+        raise WireError(f"the frame is longer than {limit} bytes")
+    return header, payload
+
+
+def decode(
+    data: bytes | bytearray | memoryview,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    strides: bool = False,
+    bounds: Bounds = FILE,
+) -> Any:
+    """The value in one frame. Tensors own their memory and alias nothing.
+
+    With `strides`, tensors may come non-contiguous or expanded; refused otherwise, because a
+    few bytes could then stand for a tensor of any size.
+
+    Raises:
+        WireError: the bytes are not exactly one valid frame, or exceed `limit` or `bounds`.
+    """
+    if len(data) < PREFIX.size:
+        raise WireError("the frame ends before its header")
+    if len(data) > limit:
+        raise WireError(f"the frame is longer than {limit} bytes")
+    # torch reads tensors from writable memory without complaint; bytes are copied once for that.
+    view = memoryview(data if isinstance(data, bytearray) else bytearray(data))
+    header, payload = _lengths(view[: PREFIX.size], limit, bounds)
+    if len(view) != PREFIX.size + header + payload:
+        raise WireError("the frame is not as long as it says")
+    end = PREFIX.size + header
+    try:
+        root = _JSON.decode(str(view[PREFIX.size : end], "ascii"))
+    except (ValueError, RecursionError):
+        raise WireError("the header is not JSON") from None
+    decoder = _Decoder(view[end:], limit, strides, bounds)
+    value = decoder.node(root, 0)
+    if decoder.cursor != payload:
+        raise WireError("the payload has bytes that the header does not name")
+    return value
+
+
+# ---------------------------------------------------------------------------------- sockets
+
+
+def send(
+    sock: socket.socket,
+    obj: Any,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float | None = None,
+    strides: bool = False,
+    bounds: Bounds = FILE,
+) -> None:
+    """Send one frame.
+
+    Raises:
+        WireError: see `encode`; nothing was sent then.
+        TimeoutError: the other side did not take it within `timeout` seconds.
+        OSError: the other side is gone.
+    """
+    data = encode(obj, limit=limit, strides=strides, bounds=bounds)
+    send_bytes(sock, data, timeout=timeout)
+
+
+def send_bytes(sock: socket.socket, data: bytes, *, timeout: float | None = None) -> None:
+    """Send a frame that `encode` made; errors as for `send`."""
+    sock.settimeout(timeout)
+    sock.sendall(data)
+
+
+def recv(
+    sock: socket.socket,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float | None = None,
+    *,
+    strides: bool = False,
+    bounds: Bounds = FILE,
+) -> Any:
+    """Receive one frame and decode it.
+
+    Raises:
+        WireError: what came is not a valid frame.
+        TimeoutError: it was not complete within `timeout` seconds.
+        EOFError: the other side closed the connection.
+        OSError: the connection broke.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    prefix = bytearray(PREFIX.size)
+    _fill(sock, memoryview(prefix), deadline)
+    header, payload = _lengths(prefix, limit, bounds)
+    frame = bytearray(PREFIX.size + header + payload)
+    frame[: PREFIX.size] = prefix
+    _fill(sock, memoryview(frame)[PREFIX.size :], deadline)
+    return decode(frame, limit=limit, strides=strides, bounds=bounds)
+
+
+def _fill(sock: socket.socket, view: memoryview, deadline: float | None) -> None:
+    while len(view):
+        if deadline is None:
+            sock.settimeout(None)
+        else:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("no complete frame came in time")
+            sock.settimeout(left)
+        count = sock.recv_into(view)
+        if count == 0:
+            raise EOFError("the connection was closed")
+        view = view[count:]

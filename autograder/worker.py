@@ -1,0 +1,244 @@
+"""Runs one student's cells and answers requests about what they define, inside the sandbox.
+
+The zygote forks, confines the child and calls `serve`. From there on everything in this process
+may be in the student's hands: nothing that it says is believed, only compared.
+
+This file is copied into the sandbox: it imports PyTorch, IPython and the standard library only.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import builtins
+import contextlib
+import inspect
+import io
+import linecache
+import os
+import socket
+import sys
+import types
+import warnings
+from typing import Any
+
+from autograder import wire
+from autograder.executor import Executor
+
+REQUEST_LIMIT = 1 << 30
+MESSAGE_LIMIT = 2000
+MEMORY = "the code asked for more memory than it may have"
+RUNS_ITS_BODY = {"time", "timeit", "capture", "prun"}  # magics whose code defines things
+SILENT = {"matplotlib", "load_ext", "autoreload", "config", "reload_ext"}
+
+
+class _Output(io.RawIOBase):
+    """Standard output: a file that takes so much and lets the rest fall."""
+
+    def __init__(self, descriptor: int, budget: int) -> None:
+        self.descriptor = descriptor
+        self.budget = budget
+        self.left = budget
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def write(self, data: Any) -> int:
+        octets = bytes(data)
+        kept = octets[: self.left]
+        self.left -= len(kept)
+        if kept:
+            # A full or closed descriptor is the student's doing and no reason to fail a cell.
+            with contextlib.suppress(OSError):
+                os.write(self.descriptor, kept)
+        return len(octets)
+
+
+class _Printed:
+    """What was written to file descriptors 1 and 2 since the last `take`."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.raw = _Output(1, budget)
+        stream = io.TextIOWrapper(
+            self.raw, encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+        sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = stream
+
+    def take(self) -> str:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+        spilled = self.raw.left <= 0
+        self.raw.left = self.budget
+        try:
+            size = os.fstat(1).st_size
+            if not size:
+                return ""
+            data = os.pread(1, self.budget, 0)
+            os.ftruncate(1, 0)
+        except OSError:
+            return ""
+        text = data.decode("utf-8", "replace")
+        return text + "\n… more was printed" if spilled or size > len(data) else text
+
+
+class _Shell:
+    """What stands for IPython: magics and shell lines say that they were not run."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def run_line_magic(self, name: str, line: str = "", **_: Any) -> None:
+        if name in RUNS_ITS_BODY:
+            self._run(line)
+        elif name not in SILENT:
+            print(f"[%{name} was not run: magics are left out when a notebook is graded]")
+
+    def run_cell_magic(self, name: str, line: str = "", cell: str = "") -> None:
+        if name in RUNS_ITS_BODY:
+            self._run(cell)
+        else:
+            print(f"[%%{name} was not run: magics are left out when a notebook is graded]")
+
+    def magic(self, line: str) -> None:
+        name, _, rest = line.partition(" ")
+        self.run_line_magic(name, rest)
+
+    def system(self, command: str) -> None:
+        print(f"[!{command} was not run: shell commands are left out when a notebook is graded]")
+
+    def getoutput(self, command: str, **_: Any) -> list[str]:
+        self.system(command)
+        return []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _nothing
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Accepts any call that is meant for IPython and does nothing."""
+
+
+def display(*objects: Any, **_: Any) -> None:
+    """Print what a notebook would show."""
+    for item in objects:
+        print(item)
+
+
+class Worker:
+    """The namespace of one notebook and what is asked of it."""
+
+    def __init__(self, output_bytes: int) -> None:
+        from IPython.core.inputtransformer2 import TransformerManager
+
+        self.transform = TransformerManager().transform_cell
+        self.printed = _Printed(output_bytes)
+        module = types.ModuleType("__main__")
+        sys.modules["__main__"] = module
+        self.namespace = module.__dict__
+        self.executor = Executor(self.namespace)
+        shell = _Shell(self._run_text)
+        for name, value in {
+            "get_ipython": lambda: shell,
+            "display": display,
+            "exit": sys.exit,
+            "quit": sys.exit,
+        }.items():
+            setattr(builtins, name, value)
+        warnings.filterwarnings("ignore", message=".*non-interactive.*")
+
+    def answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """The reply to one message: {"n", "cell"} or {"n", "outcome"}."""
+        if message["do"] == "cell":
+            status, error = self._cell(message["name"], message["source"])
+            text = self.printed.take()
+            return {"n": message["n"], "status": status, "error": error, "printed": text}
+        try:
+            outcome = self.executor.execute(message["request"])
+        except MemoryError:
+            outcome = {"kind": "memory", "message": MEMORY}
+        except BaseException as error:
+            outcome = {
+                "kind": "error",
+                "type": type(error).__name__,
+                "types": [cls.__name__ for cls in type(error).__mro__[:-1]],
+                "message": _words(error),
+                "where": "",
+            }
+        self.printed.take()
+        return {"n": message["n"], "outcome": outcome}
+
+    def _cell(self, name: str, source: str) -> tuple[str, str]:
+        filename = f"<{name}>"
+        try:
+            text = self.transform(source)
+            # Lets tracebacks and inspect.getsource find the lines of a cell.
+            linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+            self._run_text(text, filename)
+        except MemoryError:
+            return "memory", MEMORY
+        except BaseException as error:
+            if "DefaultCPUAllocator" in _words(error):
+                return "memory", MEMORY
+            return "error", self._described(error, filename)
+        return "ok", ""
+
+    def _run_text(self, text: str, filename: str = "<magic>") -> None:
+        code = compile(
+            text, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True
+        )
+        if code.co_flags & inspect.CO_COROUTINE:
+            asyncio.run(eval(code, self.namespace))
+        else:
+            exec(code, self.namespace)
+
+    def _described(self, error: BaseException, filename: str) -> str:
+        """`ValueError: the message (line 3: the line)`."""
+        if isinstance(error, SyntaxError) and error.filename == filename:
+            line = (error.text or "").strip()[:200]
+            return f"{type(error).__name__}: {error.msg} (line {error.lineno}: {line})"
+        where = ""
+        frame = error.__traceback__
+        while frame is not None:
+            if frame.tb_frame.f_globals is self.namespace:
+                line = linecache.getline(frame.tb_frame.f_code.co_filename, frame.tb_lineno)
+                where = f" (line {frame.tb_lineno}: {line.strip()[:200]})"
+            frame = frame.tb_next
+        return f"{type(error).__name__}: {_words(error)}{where}"
+
+
+def _words(error: BaseException) -> str:
+    try:
+        return str(error)[:MESSAGE_LIMIT]
+    except BaseException:  # an exception of the student's own whose __str__ fails
+        return ""
+
+
+def serve(sock: socket.socket, output_bytes: int, answer_bytes: int) -> None:
+    """Answer messages until the connection is closed."""
+    worker = Worker(output_bytes)
+    while True:
+        try:
+            message = wire.recv(sock, REQUEST_LIMIT, strides=True)
+        except (EOFError, OSError):
+            return
+        reply = worker.answer(message)
+        try:
+            frame = wire.encode(reply, limit=answer_bytes, bounds=wire.ANSWER)
+        except MemoryError:
+            frame = wire.encode(_instead(message, "memory", MEMORY))
+        except BaseException as error:
+            frame = wire.encode(_instead(message, "protocol", f"{_words(error)}"))
+        wire.send_bytes(sock, frame)
+
+
+def _instead(message: dict[str, Any], kind: str, words: str) -> dict[str, Any]:
+    if message["do"] == "cell":
+        return {"n": message["n"], "status": "ok", "error": words, "printed": ""}
+    words = words if kind == "memory" else f"the answer cannot be sent: {words}"
+    return {"n": message["n"], "outcome": {"kind": kind, "message": words}}

@@ -136,12 +136,12 @@ class Executor:
 
     def execute(self, request: Request) -> Outcome:
         """Carry out one request. Whatever the implementation does becomes an outcome."""
-        random_state = random.getstate()
+        random_state, torch_state = random.getstate(), torch.get_rng_state()
         try:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(request.get("rng", 0))
-                random.seed(request.get("rng", 0))
-                return getattr(self, f"_op_{request['op']}")(request)
+            # The generator itself: torch.manual_seed also queues work for absent accelerators.
+            torch.default_generator.manual_seed(request.get("rng", 0))
+            random.seed(request.get("rng", 0))
+            return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
             return {"kind": "todo", "message": _text(error)[:MESSAGE_LIMIT]}
         except _MissingName as error:
@@ -159,6 +159,7 @@ class Executor:
             return self._error(error)
         finally:
             random.setstate(random_state)
+            torch.set_rng_state(torch_state)
 
     # One method for each kind of request.
 

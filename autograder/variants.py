@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import re
 import sys
 import types
@@ -47,7 +48,7 @@ def cell_spans(source: str) -> dict[str, tuple[int, int]]:
     """Where each exercise's solution cell stands in a percent script: first and last offset."""
     starts = [match.start() for match in _CELL.finditer(source)] + [len(source)]
     spans = {}
-    for start, end in zip(starts, starts[1:], strict=False):
+    for start, end in itertools.pairwise(starts):
         line_end = source.find("\n", start, end)
         option = _OPTION.search(source, start, line_end if line_end > 0 else end)
         if option:

@@ -1,0 +1,328 @@
+"""The course's part in nbgrader: repair before grading, grading in place of execution, feedback.
+
+`configure` is all that an `nbgrader_config.py` has to call. nbgrader's own gradebook, formgrader,
+late penalties and export then work on what these preprocessors leave in the notebook:
+
+- every check cell carries the card a student reads (HTML), the result as data, and its points as
+  the cell's result, which is where nbgrader looks for them; nothing is ever put on stderr;
+- written questions are left to a person.
+
+Student code is never run in nbgrader's process. `autograder.classroom` runs it in the sandbox.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import nbformat
+from nbconvert.exporters import NotebookExporter
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.preprocessors import NbGraderPreprocessor
+from traitlets import Bool, Integer
+from traitlets.config import Config
+
+from autograder import paths, render, repair
+from autograder.assignment import Assignment, load
+from autograder.results import ExerciseResult, SubmissionResult
+
+if TYPE_CHECKING:
+    from autograder.classroom import Marker
+
+# Where a graded notebook keeps what is known about the submission as a whole.
+KEY = "transformers_by_hand"
+# One exercise's result as data, beside the HTML that a person reads.
+RESULT = "application/vnd.transformers-by-hand.result+json"
+
+# Results that are already known, by (assignment, student): a whole class is graded first, with
+# several processes, and goes through nbgrader's books afterwards.
+RESULTS: dict[tuple[str, str], SubmissionResult] = {}
+
+
+def configure(config: Config, root: Path | None = None) -> None:
+    """Make an nbgrader course at `root` one that repairs, grades safely and gives our feedback."""
+    config.CourseDirectory.root = str((root or paths.BUILD / "course").resolve())
+    config.Autograde.exporter_class = "autograder.nbgrader_plugin.TolerantExporter"
+    config.Autograde.pre_convert_hook = "autograder.nbgrader_plugin.before_autograde"
+    config.Autograde.sanitize_preprocessors = [
+        "autograder.nbgrader_plugin.Repair",
+        "nbgrader.preprocessors.ClearOutput",
+        "nbgrader.preprocessors.DeduplicateIds",
+        "nbgrader.preprocessors.OverwriteKernelspec",
+        "nbgrader.preprocessors.OverwriteCells",
+        "nbgrader.preprocessors.CheckCellMetadata",
+    ]
+    config.Autograde.autograde_preprocessors = [
+        "autograder.nbgrader_plugin.GradeExercises",
+        "nbgrader.preprocessors.LimitOutput",
+        "nbgrader.preprocessors.SaveAutoGrades",
+        "nbgrader.preprocessors.AssignLatePenalties",
+        "nbgrader.preprocessors.CheckCellMetadata",
+    ]
+    config.GenerateAssignment.preprocessors = [
+        "nbgrader.preprocessors.IncludeHeaderFooter",
+        "nbgrader.preprocessors.InstantiateTests",
+        "nbgrader.preprocessors.LockCells",
+        "autograder.builder.NamedStubs",
+        "nbgrader.preprocessors.ClearOutput",
+        "nbgrader.preprocessors.CheckCellMetadata",
+        "nbgrader.preprocessors.ComputeChecksums",
+        "nbgrader.preprocessors.SaveCells",
+        "nbgrader.preprocessors.ClearHiddenTests",
+        "nbgrader.preprocessors.ClearMarkScheme",
+        "nbgrader.preprocessors.ComputeChecksums",
+        "nbgrader.preprocessors.CheckCellMetadata",
+    ]
+    config.NamedStubs.text_stub = "*Your answer here.*"
+    config.GenerateFeedback.exporter_class = "autograder.feedback.FeedbackExporter"
+    config.GenerateFeedback.preprocessors = [
+        "nbgrader.preprocessors.GetGrades",
+        "autograder.nbgrader_plugin.GetReview",
+    ]
+    # What a student writes in a text cell must not become a script in the formgrader's page.
+    config.HTMLExporter.sanitize_html = True
+
+
+# ---------------------------------------------------------------------------------------------
+# Before grading
+
+
+def before_autograde(assignment: str, student: str, notebooks: list[str]) -> None:
+    """nbgrader's hook before one submission: find the notebook under a wrong name.
+
+    nbgrader skips a submission whose notebook is called anything but the assignment; here the
+    nearest one is copied to the right name (the file handed in stays as it is).
+    """
+    from autograder.classroom import best_notebook
+
+    if not notebooks or any(Path(name).stem == assignment for name in notebooks):
+        return
+    best = best_notebook([Path(name) for name in notebooks], assignment)
+    if best is None:
+        return
+    target = best.with_name(f"{assignment}.ipynb")
+    shutil.copyfile(best, target)
+    notebooks[:] = [str(target)]
+
+
+class TolerantExporter(NotebookExporter):
+    """Opens what nbformat cannot: other encodings, damaged JSON, files that are no notebook."""
+
+    def from_filename(
+        self, filename: str, resources: dict | None = None, **kw: Any
+    ) -> tuple[str, dict]:
+        if not any(isinstance(step, Repair) for step in self._preprocessors):
+            return super().from_filename(filename, resources, **kw)
+        resources = {} if resources is None else resources
+        resources["metadata"] = {"name": Path(filename).stem, "path": str(Path(filename).parent)}
+        state: dict[str, Any] = {"repairs": [], "reason": ""}
+        raw: dict[str, Any] = {"cells": []}
+        try:
+            raw, state["repairs"] = repair.read_notebook(Path(filename).read_bytes())
+        except repair.Unreadable as error:
+            state["reason"] = str(error)
+        except OSError as error:
+            state["reason"] = f"the file cannot be opened ({error.strerror or error})"
+        resources[KEY] = state
+        notebook = nbformat.v4.new_notebook()
+        notebook[KEY] = raw  # Untouched: only Repair knows how to read it.
+        return super().from_notebook_node(notebook, resources, **kw)
+
+
+class Repair(NbGraderPreprocessor):
+    """Replaces a submission by one that can be graded; see `autograder.repair`."""
+
+    enabled = Bool(True)  # Not configurable: nothing that follows could cope without it.
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        assignment = resources["nbgrader"]["assignment"]
+        release = _released(assignment, resources["nbgrader"])
+        state = resources.get(KEY, {"repairs": [], "reason": ""})
+        if state["reason"]:
+            mended = repair.RepairedNotebook(
+                repair.blank(release), [], "unreadable", state["reason"]
+            )
+        else:
+            mended = repair.repair_notebook(nb.get(KEY, nb), release)
+        repairs = [*state["repairs"], *mended.repairs]
+        handed_out = {cell.get("id") for cell in release.cells}
+        notebook = mended.nb
+        notebook.metadata[KEY] = {
+            "status": "repaired" if repairs and mended.status == "ok" else mended.status,
+            "reason": mended.reason,
+            "repairs": repairs,
+            "own": [cell.id for cell in notebook.cells if cell.id not in handed_out],
+        }
+        for line in repairs:
+            self.log.info("%s: %s", resources["nbgrader"]["student"], line)
+        return notebook, resources
+
+
+def _released(assignment: str, course: dict[str, Any]) -> NotebookNode:
+    """The notebook that was handed out: the course's own release, else the repository's."""
+    root = _root(course)
+    if root is not None:
+        path = root / "release" / assignment / f"{assignment}.ipynb"
+        if path.is_file():
+            return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    return repair.released(assignment)
+
+
+def _root(course: dict[str, Any]) -> Path | None:
+    """The course's folder, where its gradebook is a file."""
+    url = str(course.get("db_url", ""))
+    if not url.startswith("sqlite:///"):
+        return None
+    return Path(url.removeprefix("sqlite:///")).parent
+
+
+# ---------------------------------------------------------------------------------------------
+# Grading
+
+
+class GradeExercises(NbGraderPreprocessor):
+    """Grades in the sandbox and writes the results where nbgrader looks for them.
+
+    Stands in the place of nbgrader's Execute but is not one: options that skip the execution, and
+    with it the loss of points, have no hold on it.
+    """
+
+    enabled = Bool(True)  # Not configurable: an ungraded check cell counts as full marks.
+    unsafe_no_sandbox = Bool(
+        False, help="Run student code without a sandbox. It can then do whatever you can."
+    ).tag(config=True)
+    seed = Integer(
+        None, allow_none=True, help="Seed of the graders' inputs; the course's own by default."
+    ).tag(config=True)
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        chapter = resources["nbgrader"]["assignment"]
+        student = resources["nbgrader"]["student"]
+        result = RESULTS.get((chapter, student))
+        if result is None:
+            state = nb.metadata.get(KEY, {})
+            mended = repair.RepairedNotebook(
+                nb, list(state.get("repairs", [])), state.get("status", "ok"),
+                state.get("reason", ""),
+            )
+            result = self._marker(chapter, resources["nbgrader"]).mark(student, mended)
+        write_result(nb, result, load(chapter))
+        return nb, resources
+
+    def _marker(self, chapter: str, course: dict[str, Any]) -> Marker:
+        from autograder.classroom import course_seed, shared_marker
+
+        seed = self.seed
+        if seed is None:
+            seed = course_seed(_root(course) or paths.BUILD / "course")
+        return shared_marker(chapter, seed=seed, unsafe=self.unsafe_no_sandbox)
+
+
+def check_name(cell: NotebookNode) -> str | None:
+    """The exercise that a check cell judges, or None for any other cell."""
+    marks = cell.metadata.get("nbgrader", {})
+    if cell.cell_type != "code" or not marks.get("grade") or marks.get("solution"):
+        return None
+    found = re.search(r"""^\s*check\(\s*["'](\w+)["']""", cell.source, re.MULTILINE)
+    return found[1] if found else str(marks.get("grade_id", "")).removeprefix("check_")
+
+
+def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignment) -> None:
+    """Write a submission's result into its notebook, in place.
+
+    Every check cell gets points, those without a result 0: nbgrader takes a check cell without
+    output for a passed one.
+    """
+    summary = {
+        name: value
+        for name, value in result.to_dict().items()
+        if name not in ("exercises", "printed", "student")
+    }
+    nb.metadata[KEY] = {**nb.metadata.get(KEY, {}), **summary}
+    for cell in nb.cells:
+        if cell.cell_type != "code":
+            continue
+        cell.execution_count = None
+        cell.outputs = []
+        name = check_name(cell)
+        if name is None:
+            text = result.printed.get(cell.get("id", ""), "")
+            if text:
+                cell.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=text))
+            continue
+        most = float(cell.metadata.nbgrader["points"])
+        exercise = result.exercises.get(name)
+        if exercise is None:
+            exercise = ExerciseResult(name, 0.0, most, message="There is no result for this cell.")
+        points = min(max(float(exercise.points), 0.0), most)
+        card = card_of(exercise, assignment)
+        data = {
+            "text/html": render.card_html(card),
+            "text/plain": render.card_text(card),
+            RESULT: SubmissionResult("", exercises={name: exercise}).to_dict()["exercises"][name],
+        }
+        cell.outputs.append(nbformat.v4.new_output("display_data", data=data))
+        value = nbformat.v4.new_output("execute_result", data={"text/plain": repr(points)})
+        cell.outputs.append(value)
+
+
+def card_of(exercise: ExerciseResult, assignment: Assignment) -> render.Card:
+    """The card in a check cell: hidden tests appear by their purpose, as everywhere."""
+    todo = bool(exercise.tests) and all(test.outcome == "todo" for test in exercise.tests)
+    good = exercise.points >= exercise.max_points and exercise.passed
+    status = "passed" if good else "todo" if todo else "failed"
+    said = {"passed": "Everything holds.", "todo": "Nothing was written here."}
+    marks = f"{render.number(exercise.points)} of {render.number(exercise.max_points)} points"
+    heading = assignment.sections.get(exercise.section, "")
+    return render.Card(
+        status=status,
+        headline=exercise.message or said.get(status, "Something does not hold."),
+        name=exercise.name,
+        reread=f"“{heading}”" if heading and status == "failed" else "",
+        notes=(marks,),
+        tests=tuple(
+            render.Line(test.outcome, test.purpose, test.message) for test in exercise.tests
+        ),
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Feedback
+
+
+class GetReview(NbGraderPreprocessor):
+    """Notes which written answers still wait for a person; GetGrades knows only their points."""
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        course = resources["nbgrader"]
+        with Gradebook(course["db_url"]) as gradebook:
+            for cell in nb.cells:
+                marks = cell.metadata.get("nbgrader", {})
+                if not marks.get("grade"):
+                    continue
+                try:
+                    grade = gradebook.find_grade(
+                        marks["grade_id"],
+                        course["notebook"],
+                        course["assignment"],
+                        course["student"],
+                    )
+                except MissingEntry:
+                    continue
+                marks["waiting"] = bool(grade.needs_manual_grade and grade.manual_score is None)
+                marks["by_hand"] = grade.manual_score is not None
+            try:
+                submission = gradebook.find_submission(course["assignment"], course["student"])
+                course["seconds_late"] = submission.total_seconds_late
+            except MissingEntry:
+                course["seconds_late"] = 0.0
+        return nb, resources

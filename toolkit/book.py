@@ -132,7 +132,7 @@ class _Execution(logging.Handler):
         message = record.getMessage()
         where = Path(str(getattr(record, "location", "") or "")).stem.split(":")[0]
         # Another handler may have put the page's path before the message.
-        if "Executing notebook" in message:
+        if "Executing notebook using" in message:
             self.tell(f"  executing {where} …")
         elif took := re.search(r"Executed notebook in ([\d.]+) seconds", message):
             self.count += 1

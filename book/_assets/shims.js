@@ -9,11 +9,16 @@ window.FontAwesomeConfig = { observeMutations: false };
       library keeps what it does not know. */
 (function () {
   function typeset(element) {
-    var mathjax = window.MathJax;
-    if (!mathjax || !mathjax.startup || !mathjax.startup.promise) return;
-    mathjax.startup.promise.then(function () {
-      if (mathjax.typesetPromise && element) mathjax.typesetPromise([element]).catch(function () {});
-    });
+    /* Before MathJax has loaded, window.MathJax is only its configuration: try again later. */
+    var tries = 0;
+    (function attempt() {
+      var mathjax = window.MathJax;
+      if (mathjax && mathjax.startup && mathjax.startup.promise) {
+        mathjax.startup.promise.then(function () {
+          if (mathjax.typesetPromise && element) mathjax.typesetPromise([element]).catch(function () {});
+        });
+      } else if (mathjax && tries++ < 100) setTimeout(attempt, 100);
+    })();
   }
   var hub = {
     Queue: function () {

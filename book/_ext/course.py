@@ -1,11 +1,11 @@
 """Tables that the book draws from its own data files at build time.
 
 `coverage.csv` says where each topic is treated, `topics.csv` and `chapters.csv` what the topics
-and chapters are, `errata.csv` what the source documents got wrong. A later chapter adds rows to
-`coverage.csv` and appears in every table; no page has to be edited.
+and chapters are, `errata.csv` what the source documents got wrong, `glossary.csv` the terms. A
+later chapter adds rows to `coverage.csv` and appears in every table; no page has to be edited.
 
 Directives: `{chapters}`, `{errata} 001` (one document), `{coverage} attention` (one chapter),
-`{errata-counts}`, `{coverage-counts}`.
+`{errata-counts}`, `{coverage-counts}`, `{terms}`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,7 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 KINDS = ("concept", "formula", "code", "claim", "system", "figure", "erratum")
-GRADES = {
-    "A": "wrong result, formula or code",
-    "B": "misleading, or contradicts itself",
-    "C": "wording or notation",
-}
+MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
 
 
 def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
@@ -163,6 +159,18 @@ class ErrataCounts(CourseDirective):
         return self.table(head, body, "course-counts")
 
 
+class Terms(CourseDirective):
+    """The glossary, in alphabetical order."""
+
+    def run(self) -> list[nodes.Node]:
+        body = []
+        for row in sorted(self.rows("glossary.csv"), key=lambda row: row["term"].lower()):
+            name = "term-" + nodes.make_id(row["term"])
+            body.append([[nodes.inline("", row["term"], ids=[name])],
+                         [nodes.Text(row["chinese"])], self.inline(row["meaning"])])  # fmt: skip
+        return self.table(["Term", "In the documents", "Meaning"], body, "course-terms")
+
+
 class Coverage(CourseDirective):
     """The topics of one chapter and where each is treated."""
 
@@ -208,13 +216,26 @@ def resolve_places(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         node.replace_self(link)
 
 
+def hide_solution_markers(app: Sphinx, doctree: nodes.document) -> None:
+    """Leave the assignment's markers out of code that a page includes from `solutions/`."""
+    for block in doctree.findall(nodes.literal_block):
+        lines = block.astext().splitlines()
+        kept = [line for line in lines if line.strip() not in MARKERS]
+        if len(kept) < len(lines):
+            text = "\n".join(kept)
+            block.rawsource = text
+            block.children = [nodes.Text(text)]
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_node(place)
     app.add_directive("chapters", Chapters)
     app.add_directive("errata", Errata)
     app.add_directive("errata-counts", ErrataCounts)
+    app.add_directive("terms", Terms)
     app.add_directive("coverage", Coverage)
     app.add_directive("coverage-counts", CoverageCounts)
+    app.connect("doctree-read", hide_solution_markers)
     app.connect("doctree-resolved", resolve_places)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

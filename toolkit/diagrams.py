@@ -1,0 +1,311 @@
+"""Architecture diagrams drawn by code: boxes that carry their shapes, joined by arrows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+
+from toolkit.plots import INK, PALETTE, SHEET
+
+FILL = {
+    "query": "#cfe3f5",
+    "key": "#f9dcc4",
+    "value": "#d2ead9",
+    "weights": "#e6d9f0",
+    "plain": "#eceae4",
+    "output": "#f6eeb8",
+}
+
+
+@dataclass(frozen=True)
+class Box:
+    """A placed box: centre and size in the diagram's units."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def side(self, where: str) -> tuple[float, float]:
+        """The middle of the "left", "right", "top" or "bottom" edge."""
+        dx, dy = {"left": (-1, 0), "right": (1, 0), "top": (0, 1), "bottom": (0, -1)}[where]
+        return self.x + dx * self.width / 2, self.y + dy * self.height / 2
+
+
+class Canvas:
+    """A drawing surface of `width` by `height` units, one unit being about a centimetre."""
+
+    def __init__(self, width: float, height: float, title: str = "") -> None:
+        self.figure, self.ax = plt.subplots(figsize=(width * 0.42, height * 0.42))
+        self.ax.set_xlim(0, width)
+        self.ax.set_ylim(0, height)
+        self.ax.set_aspect("equal")
+        self.ax.axis("off")
+        if title:
+            self.ax.set_title(title, loc="left")
+        self.boxes: list[Box] = []
+
+    def box(
+        self, x: float, y: float, text: str, kind: str = "plain", *, width: float = 2.6,
+        height: float = 1.1, size: float = 9,
+    ) -> Box:  # fmt: skip
+        """A rounded box with its text, centred at (x, y)."""
+        placed = Box(x, y, width, height)
+        self.ax.add_patch(
+            FancyBboxPatch(
+                (x - width / 2 + 0.1, y - height / 2 + 0.1), width - 0.2, height - 0.2,
+                boxstyle="round,pad=0.1", facecolor=FILL[kind], edgecolor=INK, linewidth=0.9,
+            )
+        )  # fmt: skip
+        self.ax.text(x, y, text, ha="center", va="center", fontsize=size, linespacing=1.35)
+        self.boxes.append(placed)
+        return placed
+
+    def matrix(
+        self, x: float, y: float, rows: float, columns: float, name: str, shape: str, kind: str
+    ) -> Box:
+        """A matrix drawn to the given size, its name inside and its shape below."""
+        self.ax.add_patch(
+            Rectangle(
+                (x - columns / 2, y - rows / 2), columns, rows, facecolor=FILL[kind],
+                edgecolor=INK, linewidth=0.9,
+            )
+        )  # fmt: skip
+        self.ax.text(x, y, name, ha="center", va="center", fontsize=11)
+        self.ax.text(x, y - rows / 2 - 0.18, shape, ha="center", va="top", fontsize=8.5)
+        placed = Box(x, y, columns, rows)
+        self.boxes.append(placed)
+        return placed
+
+    def text(self, x: float, y: float, text: str, size: float = 9, **more: object) -> None:
+        """Free text, centred unless `ha` or `va` say otherwise."""
+        self.ax.text(x, y, text, fontsize=size, **{"ha": "center", "va": "center", **more})
+
+    def arrow(
+        self, start: tuple[float, float], end: tuple[float, float], *, text: str = "",
+        weight: float = 1.0, color: str = INK, bend: float = 0.0,
+    ) -> None:  # fmt: skip
+        """An arrow; `weight` in [0, 1] sets its thickness, `bend` its curvature."""
+        self.ax.add_patch(
+            FancyArrowPatch(
+                start, end, arrowstyle="-|>", mutation_scale=9, color=color,
+                linewidth=0.5 + 2.6 * weight if weight < 1 else 1.0, alpha=0.25 + 0.75 * weight,
+                shrinkA=1, shrinkB=1, connectionstyle=f"arc3,rad={bend}",
+            )
+        )  # fmt: skip
+        if text:
+            self.text(
+                (start[0] + end[0]) / 2, (start[1] + end[1]) / 2, text, 8,
+                bbox={"facecolor": SHEET, "edgecolor": "none", "pad": 0.8},
+            )  # fmt: skip
+
+
+def attention_pipeline(tokens: int = 4, d_k: int = 64, d_v: int = 64) -> Figure:
+    """Score, scale, mask, softmax, weighted sum for one query, with the shape of every block."""
+    canvas = Canvas(24.5, 6.2)
+    query = canvas.box(2.0, 4.9, f"query $q_i$\n({d_k},)", "query")
+    keys = canvas.box(2.0, 3.1, f"keys $K$\n({tokens}, {d_k})", "key")
+    values = canvas.box(2.0, 1.0, f"values $V$\n({tokens}, {d_v})", "value")
+    score = canvas.box(6.3, 4.0, f"score\n$q_i K^\\top$\n({tokens},)", height=1.7)
+    scale = canvas.box(10.0, 4.0, f"scale\n$\\div\\sqrt{{{d_k}}}$\n({tokens},)", height=1.7)
+    mask = canvas.box(13.7, 4.0, f"mask\nhidden $\\to-\\infty$\n({tokens},)", height=1.7)
+    soft = canvas.box(
+        17.4, 4.0, f"softmax\nweights $A_i$\n({tokens},)", "weights", height=1.7
+    )  # fmt: skip
+    out = canvas.box(
+        22.1, 2.5, f"weighted sum\n\n$Z_i=\\sum_j\\,A_{{ij}}V_j$\n\n({d_v},)", "output", width=4.0,
+        height=2.8,
+    )  # fmt: skip
+    canvas.arrow(query.side("right"), score.side("left"))
+    canvas.arrow(keys.side("right"), score.side("left"))
+    for left, right in ((score, scale), (scale, mask), (mask, soft), (soft, out)):
+        canvas.arrow(left.side("right"), right.side("left"))
+    canvas.arrow(values.side("right"), out.side("left"))
+    return canvas.figure
+
+
+def attention_matrices(tokens: int = 4, width: int = 512, d_k: int = 64) -> Figure:
+    """The same computation for all queries at once, as blocks of matrices with their shapes."""
+    canvas = Canvas(25, 10.6)
+    for line, (name, kind) in enumerate((("Q", "query"), ("K", "key"), ("V", "value"))):
+        y = 8.9 - 3.4 * line
+        canvas.matrix(2.2, y, 1.5, 3.2, "$X$", f"({tokens}, {width})", "plain")
+        canvas.text(4.35, y, "×", 12)
+        canvas.matrix(
+            5.6, y, 2.4, 1.2, f"$W_{name}$", f"({width}, {d_k})", kind
+        )  # fmt: skip
+        canvas.text(6.9, y, "=", 12)
+        canvas.matrix(8.2, y, 1.5, 1.2, f"${name}$", f"({tokens}, {d_k})", kind)
+    canvas.text(12.2, 8.9, "softmax(", 12)
+    canvas.matrix(14.2, 8.9, 1.5, 1.2, "$Q$", f"({tokens}, {d_k})", "query")
+    canvas.text(15.2, 8.9, "×", 12)
+    canvas.matrix(16.6, 8.9, 1.2, 1.5, "$K^\\top$", f"({d_k}, {tokens})", "key")
+    canvas.text(18.7, 8.9, f"÷ $\\sqrt{{{d_k}}}$ )  =", 12)
+    canvas.matrix(21.6, 8.9, 1.5, 1.5, "$A$", f"({tokens}, {tokens})", "weights")
+    canvas.text(21.6, 10.1, "each row sums to 1", 8.5)
+    canvas.matrix(14.2, 3.8, 1.5, 1.5, "$A$", f"({tokens}, {tokens})", "weights")
+    canvas.text(15.5, 3.8, "×", 12)
+    canvas.matrix(16.8, 3.8, 1.5, 1.2, "$V$", f"({tokens}, {d_k})", "value")
+    canvas.text(18.5, 3.8, "=", 12)
+    canvas.matrix(20.0, 3.8, 1.5, 1.2, "$Z$", f"({tokens}, {d_k})", "output")
+    canvas.text(17.0, 1.6, "row $i$ of $Z$ is the answer to query $i$", 9)
+    return canvas.figure
+
+
+def block_diagrams() -> Figure:
+    """Scaled dot-product attention and multi-head attention as the two usual block diagrams."""
+    canvas = Canvas(22, 14.2)
+    canvas.text(4.6, 13.7, "scaled dot-product attention", 10.5)
+    canvas.text(15.6, 13.7, "multi-head attention", 10.5)
+    inputs = [canvas.box(x, 1.0, t, k, width=1.5) for x, t, k in (
+        (2.4, "$Q$", "query"), (4.6, "$K$", "key"), (7.4, "$V$", "value"))]  # fmt: skip
+    names = ["$QK^\\top$", "scale by $1/\\sqrt{d_k}$", "mask (optional)", "softmax"]
+    column = [canvas.box(3.5, 3.2 + 2.0 * i, name, width=4.2) for i, name in enumerate(names)]
+    product = canvas.box(5.3, 11.8, "weights × $V$", "output", width=4.2)
+    for source in inputs[:2]:
+        canvas.arrow(source.side("top"), column[0].side("bottom"))
+    for low, high in zip(column, column[1:], strict=False):
+        canvas.arrow(low.side("top"), high.side("bottom"))
+    canvas.arrow(column[-1].side("top"), product.side("bottom"))
+    canvas.arrow(inputs[2].side("top"), (7.0, product.side("bottom")[1]))
+
+    for offset in (0.5, 0.25):  # the sheets behind the front one stand for the other heads
+        for x in (12.2, 15.6, 19.0):
+            canvas.box(x + offset, 3.6 + offset, "", width=2.9)
+        canvas.box(15.6 + offset, 6.6 + offset, "", width=9.7, height=1.5)
+    heads = canvas.box(
+        15.6, 6.6, "scaled dot-product attention", "weights", width=9.7, height=1.5
+    )
+    for x, t, k in ((12.2, "Q", "query"), (15.6, "K", "key"), (19.0, "V", "value")):
+        source = canvas.box(x, 1.0, f"${t}$", k, width=1.5)
+        linear = canvas.box(x, 3.6, f"linear $W^{t}_h$", k, width=2.9)
+        canvas.arrow(source.side("top"), linear.side("bottom"))
+        canvas.arrow(linear.side("top"), (x, heads.side("bottom")[1]))
+    canvas.text(21.2, 8.3, "$h$ heads", 9, ha="right")
+    concat = canvas.box(15.6, 9.6, "concatenate", width=9.7)
+    mix = canvas.box(15.6, 11.8, "linear $W^O$: mixes the heads", "output", width=9.7)
+    canvas.arrow(heads.side("top"), concat.side("bottom"))
+    canvas.arrow(concat.side("top"), mix.side("bottom"))
+    return canvas.figure
+
+
+def heads_and_mixing(heads: int = 8, tokens: int = 10, d_model: int = 512) -> Figure:
+    """z_0 ... z_{h-1}, their concatenation, W^O and the result, with shapes.
+
+    Raises:
+        ValueError: if the width is not a multiple of the number of heads.
+    """
+    if d_model % heads:
+        raise ValueError(f"width {d_model} is not a multiple of {heads} heads")
+    head = d_model // heads
+    canvas = Canvas(25, 11.6)
+    step = 10.4 / heads
+    source = canvas.box(2.0, 5.8, f"$X$\n({tokens}, {d_model})", width=2.9, height=1.6)
+    join = canvas.box(
+        12.3, 5.8, f"concatenate\n({tokens}, {d_model})", "weights", width=3.6, height=10.2
+    )
+    for index in range(heads):
+        y = 5.8 + (heads - 1 - 2 * index) * step / 2
+        box = canvas.box(
+            6.7, y, f"$z_{{{index}}}$  ({tokens}, {head})", "value", width=3.6,
+            height=min(1.1, step * 0.86), size=8.5,
+        )  # fmt: skip
+        canvas.arrow(source.side("right"), box.side("left"))
+        canvas.arrow(box.side("right"), (join.side("left")[0], y))
+    mix = canvas.box(
+        17.2, 5.8, f"$W^O$\n({d_model}, {d_model})", "plain", width=3.4, height=1.6
+    )
+    out = canvas.box(22.4, 5.8, f"output\n({tokens}, {d_model})", "output", width=3.4, height=1.6)
+    canvas.arrow(join.side("right"), mix.side("left"))
+    canvas.arrow(mix.side("right"), out.side("left"))
+    return canvas.figure
+
+
+def decoder_contexts(weights: object, source: list[str], target: list[str]) -> Figure:
+    """The decoder with one context C for all steps, and with its own context C_i at each step.
+
+    Args:
+        weights: (len(target), len(source)) attention weights; arrows are as thick as these.
+        source, target: the words.
+    """
+    from toolkit.plots import array
+
+    alpha = array(weights)
+    if alpha.shape != (len(target), len(source)):
+        raise ValueError(
+            f"weights have shape {alpha.shape}, not ({len(target)}, {len(source)})"
+        )
+    panel, step = 13.0, 2.9
+    canvas = Canvas(2 * panel + 0.6, 12.4)
+    for side, name in enumerate(("one context $C$ for every step", "a context $C_i$ per step")):
+        left = side * (panel + 0.6)
+        canvas.text(left + panel / 2, 12.0, name, 10.5)
+        first = left + panel / 2 - step * (len(source) - 1) / 2
+        notes = []
+        for j, word in enumerate(source):
+            x = first + step * j
+            canvas.text(x, 0.5, word, 9)
+            notes.append(
+                canvas.box(x, 2.2, f"$h_{j + 1}$\n[→ ; ←]", "key", width=1.8, height=1.3, size=8.5)
+            )
+            canvas.arrow((x, 0.8), notes[-1].side("bottom"))
+        for a, b in zip(notes, notes[1:], strict=False):
+            (x0, y), (x1, _) = a.side("right"), b.side("left")
+            canvas.arrow((x0, y + 0.3), (x1, y + 0.3))
+            canvas.arrow((x1, y - 0.3), (x0, y - 0.3))
+        first = left + panel / 2 - step * (len(target) - 1) / 2
+        states, contexts = [], []
+        for i, word in enumerate(target):
+            x = first + step * i
+            states.append(canvas.box(x, 8.9, f"$s_{i + 1}$", "query", width=1.8))
+            canvas.arrow(states[-1].side("top"), (x, 10.5))
+            canvas.text(x, 10.9, word, 9)
+            if side:
+                contexts.append(canvas.box(x, 6.3, f"$C_{i + 1}$", "output", width=1.8))
+        for a, b in zip(states, states[1:], strict=False):
+            canvas.arrow(a.side("right"), b.side("left"))
+        if side:
+            for i, context in enumerate(contexts):
+                canvas.arrow(context.side("top"), states[i].side("bottom"))
+                for j, note in enumerate(notes):
+                    share = float(alpha[i, j])
+                    canvas.arrow(
+                        note.side("top"), context.side("bottom"), weight=min(share, 0.99),
+                        color=PALETTE[i % len(PALETTE)],
+                    )  # fmt: skip
+        else:
+            single = canvas.box(left + panel / 2, 6.3, "$C$", "output", width=1.8)
+            canvas.arrow(notes[-1].side("top"), single.side("bottom"))
+            for state in states:
+                canvas.arrow(single.side("top"), state.side("bottom"))
+    return canvas.figure
+
+
+def texts_outside(figure: Figure) -> list[str]:
+    """Texts that reach beyond the drawing area: none in a well laid out diagram."""
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    escaped = []
+    for ax in figure.axes:
+        frame = _drawing_area(ax)
+        for text in ax.texts:
+            extent = text.get_window_extent(renderer)
+            if (
+                extent.x0 < frame.x0 - 1
+                or extent.x1 > frame.x1 + 1
+                or extent.y0 < frame.y0 - 1
+                or extent.y1 > frame.y1 + 1
+            ):
+                escaped.append(text.get_text())
+    return escaped
+
+
+def _drawing_area(ax: Axes):
+    from matplotlib.transforms import Bbox
+
+    (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
+    return Bbox(ax.transData.transform([(x0, y0), (x1, y1)]))

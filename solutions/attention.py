@@ -1412,8 +1412,7 @@ def fast_multi_head_attention(
 # * The outputs of `qkv_proj` are **interleaved per head**. With $D_h$ = `embed_dim / num_heads`
 #   they are, in blocks of $D_h$:
 #
-#   | q of head 0 | k of head 0 | v of head 0 | q of head 1 | k of head 1 | v of head 1 | … |
-#   |---|---|---|---|---|---|---|
+#   `q of head 0 | k of head 0 | v of head 0 | q of head 1 | k of head 1 | v of head 1 | …`
 #
 #   (Other libraries put all of q first, then all of k, then all of v. Both are possible; the
 #   weights of one don't fit the other.)

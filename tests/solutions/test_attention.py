@@ -1,6 +1,7 @@
 """The attention reference against implementations written by others, in value and gradient."""
 
 import ast
+import importlib.util
 import inspect
 import itertools
 import math
@@ -69,8 +70,9 @@ def same_with_gradients(
 
 
 def within_rate(count: int, n: int, p: float) -> bool:
-    """Whether count of n fits the probability p, by Hoeffding's bound at FALSE_ALARM."""
-    return abs(count / n - p) <= math.sqrt(math.log(2 / FALSE_ALARM) / (2 * n))
+    """Whether count of n fits the probability p, by Bernstein's bound at FALSE_ALARM."""
+    log = math.log(2 / FALSE_ALARM)
+    return abs(count / n - p) <= math.sqrt(2 * p * (1 - p) * log / n) + 2 * log / (3 * n)
 
 
 def fill(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -414,7 +416,7 @@ def test_decoder_step_with_no_source_at_all_has_context_zero():
 # ------------------------------------------------------------------------------------- dropout
 
 
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("p", [0.002, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_dropout_drops_at_rate_p_and_enlarges_the_rest(p, dtype):
     weights = torch.rand(4, 5, 100, 100).add(0.5).to(dtype)
@@ -1313,3 +1315,34 @@ def test_the_module_imports_only_torch_and_the_standard_library():
         elif isinstance(node, ast.ImportFrom):
             modules.add(node.module)
     assert modules <= {"math", "typing", "torch"}
+
+
+def test_importing_it_prints_nothing_and_leaves_pytorch_alone(capsys):
+    spec = importlib.util.spec_from_file_location("attention_again", SOURCE)
+    state, dtype, threads = (
+        torch.get_rng_state(),
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+    )
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_masks_and_random_numbers_are_made_where_the_inputs_are():
+    """On the meta device, which refuses to mix with the CPU as any other device does."""
+    x = torch.randn(2, 5, 8, device="meta")
+    real = torch.ones(2, 5, dtype=torch.bool, device="meta")
+    outputs = [
+        attention.MaskedSelfAttention(8, 4).to("meta")(x, real)[0],
+        attention.MultiHeadAttention(8, 2, 0.5).to("meta").train()(x, x, x, real[:, None])[0],
+        attention.FusedMultiHeadAttention(8, 8, 2).to("meta")(x, real[:, None])[0],
+        attention.PerHeadAttention(8, 2).to("meta")(x, x, x, real[:, None])[0],
+        attention.CrossAttention(8, 8, 8, 2).to("meta")(x, x, real)[0],
+        attention.ConcatScore(8, 8, 4).to("meta")(x, x, real[:, None]),
+        attention.attention_dropout(x, 0.5, True),
+    ]
+    assert all(output.device.type == "meta" for output in outputs)
+    with pytest.raises(RuntimeError, match=r"device|meta|cpu"):
+        attention.scaled_dot_product_attention(x, x, x, attention.causal_mask(5))

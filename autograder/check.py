@@ -7,8 +7,10 @@ exercises/<chapter>/recorded.bin. Where they are not, the reference itself is as
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
+import linecache
 import os
 import re
 import sys
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from autograder.results import ExerciseResult
     from autograder.runner import Graders
 
+# How the runner puts off a test that only refuses bad input until good input is answered.
+PUT_OFF = "Refusing bad input counts once"
 # A failing case this small is shown with its values, a larger one with its shapes.
 SHOWN_VALUES = 12
 
@@ -127,6 +131,9 @@ class Judge:
         self.assignment: Assignment = load(chapter)
         self.graders: Graders = Graders(chapter, hidden=False, assignment=self.assignment)
         self.recording: Recording | None = _recording(chapter, self.graders)
+        for item in self.graders.items[:1]:
+            # Nobody sees pytest's own account of a failure, and it takes longer than the tests.
+            item.item.config.option.tbstyle = "no"
 
     def card(self, name: str, namespace: dict[str, Any]) -> Card:
         """The answer on one exercise."""
@@ -157,7 +164,11 @@ class Judge:
         execute = _noting(Executor(namespace).execute, asked)
         with quiet():
             results = self.graders.run(
-                execute, seed=SEED, exercises=[exercise.name], recording=self.recording
+                execute,
+                seed=SEED,
+                exercises=[exercise.name],
+                recording=self.recording,
+                sources=current_sources(namespace),
             )
         return results[exercise.name], asked
 
@@ -172,8 +183,8 @@ class Judge:
         lines = _lines(result)
         outcomes = {test.outcome for test in result.tests}
         status = "passed"
-        if "failed" in outcomes:
-            status = "failed"
+        if "failed" in outcomes or result.misconception == "forbidden":
+            status = "failed"  # Right values from a forbidden call earn nothing.
         elif "todo" in outcomes:
             status = "todo"
         notes = []
@@ -184,7 +195,7 @@ class Judge:
             headline = self._todo(exercise, result)
             lines = []
         else:
-            headline = result.message or f"`{name}` is not right yet."
+            headline = _sentence(_first_message(result)) or f"`{name}` is not right yet."
             lines = [
                 # The headline need not be said twice.
                 Line(line.outcome, line.purpose, "" if line.message == headline else line.message)
@@ -241,6 +252,20 @@ class Judge:
         return notes
 
 
+def _first_message(result: ExerciseResult) -> str:
+    """The sentence to read first: the diagnosis, or what the first failed test saw."""
+    if not result.message.startswith(PUT_OFF):
+        return result.message
+    failed = [test.message for test in result.tests if test.outcome == "failed"]
+    return next((message for message in failed if not message.startswith(PUT_OFF)), "")
+
+
+def _sentence(message: str) -> str:
+    """With a capital where the sentence begins with a word rather than with a name of the code."""
+    begins = re.match(r"(the|each|every|its|your|a|an|one|some|query|key)\b", message)
+    return message[0].upper() + message[1:] if begins else message
+
+
 def _lines(result: ExerciseResult) -> list[Line]:
     """One line for each visible test; the cases of a parametrised test are one line."""
     grouped: dict[tuple[str, str], list[Any]] = {}
@@ -250,26 +275,52 @@ def _lines(result: ExerciseResult) -> list[Line]:
     for (_, purpose), tests in grouped.items():
         worst = next((test for test in tests if test.outcome == "failed"), None)
         worst = worst or next((test for test in tests if test.outcome == "todo"), tests[0])
-        lines.append(Line(worst.outcome, purpose, worst.message))
-    return sorted(lines, key=lambda line: line.outcome == "passed")
+        outcome = "todo" if worst.message.startswith(PUT_OFF) else worst.outcome
+        lines.append(Line(outcome, purpose, _sentence(worst.message)))
+    order = ("failed", "todo", "passed")
+    return sorted(lines, key=lambda line: order.index(line.outcome))
+
+
+def _codes(value: Any) -> list[types.CodeType]:
+    """The code of a function, or of each method of a class."""
+    codes = []
+    for member in vars(value).values() if isinstance(value, type) else [value]:
+        function = inspect.unwrap(getattr(member, "__func__", member))
+        code = getattr(function, "__code__", None)
+        if isinstance(code, types.CodeType):
+            codes.append(code)
+    return codes
 
 
 def names_used(value: Any) -> set[str]:
     """Global names that a function's, or a class's methods', code refers to."""
-    codes: list[types.CodeType] = []
-    members = vars(value).values() if isinstance(value, type) else [value]
-    for member in members:
-        function = getattr(member, "__func__", member)
-        function = getattr(function, "__wrapped__", function)
-        code = getattr(function, "__code__", None)
-        if isinstance(code, types.CodeType):
-            codes.append(code)
+    codes = _codes(value)
     used: set[str] = set()
     while codes:
         code = codes.pop()
         used.update(code.co_names)
         codes.extend(item for item in code.co_consts if isinstance(item, types.CodeType))
     return used
+
+
+def current_sources(namespace: dict[str, Any]) -> list[str]:
+    """The text of the cells behind what `namespace` now holds, to be read for forbidden names.
+
+    Cells that define nothing are all there, since they may import; of those that define something
+    only the ones whose definitions are still in force, since a student may have tried others.
+    """
+    history = namespace.get("In", [])
+    plain = [
+        cell
+        for cell in (history if isinstance(history, list) else [])
+        if isinstance(cell, str)
+        and not re.search(r"^\s*(async def|def|class)\s", cell, re.MULTILINE)
+    ]
+    files: dict[str, None] = {}
+    for value in list(namespace.values()):
+        if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
+            files.update((code.co_filename, None) for code in _codes(value))
+    return plain + ["".join(linecache.getlines(file)) for file in files]
 
 
 def section(assignment: Assignment, anchor: str) -> tuple[str, str]:
@@ -337,8 +388,11 @@ def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> str:
         entry = asked.get(test.name)
         if test.outcome == "failed" and entry is not None:
             request = entry.last
-            cases.append((_size([request.get("args"), request.get("kwargs")]), position, entry))
-    return _call(min(cases)[2]) if cases else ""
+            size = _size([request.get("args"), request.get("kwargs")])
+            # Creating a module is a case only where nothing else failed.
+            plain = request["op"] in ("create", "inspect") or test.message.startswith(PUT_OFF)
+            cases.append((plain, size, position, entry))
+    return _call(min(cases)[3]) if cases else ""
 
 
 def _size(value: Any) -> int:
@@ -575,8 +629,6 @@ def _judge_cells(raw: bytes) -> None:
 
 def _run_cells(cells: Sequence[str], namespace: dict[str, Any]) -> list[str]:
     """Execute cells in order; a cell that fails is reported and the next one runs."""
-    import linecache
-
     troubles = []
     for number, source in enumerate(cells, 1):
         source = "\n".join(

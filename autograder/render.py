@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 SYMBOLS = {"passed": "✓", "failed": "✗", "todo": "○", "problem": "!"}
-WORDS = {"passed": "passed", "failed": "failed", "todo": "not written", "problem": "problem"}
+WORDS = {"passed": "passed", "failed": "failed", "todo": "open", "problem": "problem"}
 RICH = {"passed": "green", "failed": "red", "todo": "yellow", "problem": "yellow"}
 
 

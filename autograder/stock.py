@@ -36,7 +36,7 @@ def points(chapter: str, name: str) -> float:
         AssignmentError: `chapter` or the reference is not here.
         KeyError: the chapter has no such exercise.
     """
-    from autograder.check import quiet
+    from autograder.check import current_sources, quiet
     from autograder.executor import Executor
 
     namespace = sys._getframe(1).f_globals
@@ -44,6 +44,9 @@ def points(chapter: str, name: str) -> float:
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = _graders(chapter).run(
-            Executor(namespace).execute, exercises=[exercise.name], diagnose=False
+            Executor(namespace).execute,
+            exercises=[exercise.name],
+            diagnose=False,
+            sources=current_sources(namespace),
         )
     return float(results[name].points)

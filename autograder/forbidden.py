@@ -54,7 +54,8 @@ def forbidden_calls(sources: Iterable[str], exercise: str, forbids: Iterable[str
         for definition in definitions.get(current, ()):
             for node in ast.walk(definition):
                 _note_import(node, modules)
-                name = _library_name(node, modules)
+                own = isinstance(node, ast.Name) and node.id in definitions
+                name = "" if own else _library_name(node, modules)
                 if name in names and name not in found:
                     found.append(name)
                 if isinstance(node, ast.Name) and node.id in definitions:

@@ -1037,6 +1037,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` bool, broadcastable to `(B, T, T)`,
 #   `True` = may attend.
 # * Returns `(output, weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0.
+# * Not to be called: PyTorch's own attention, as in exercise 9.
 #
 # Book: section *self-attention* (`att-self`).
 #
@@ -1051,7 +1052,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 #
 # </details>
 
-# %% exercise="SelfAttention" points=3 section="att-self"
+# %% exercise="SelfAttention" points=3 section="att-self" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class SelfAttention(nn.Module):
     """Self-attention with one head (Vaswani et al. 2017, sections 3.2.1 and 3.2.3).
 
@@ -1099,6 +1100,7 @@ class SelfAttention(nn.Module):
 #   token, or `None`. The causal mask acts always, the padding mask in addition if given.
 # * Returns `(output, weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0: they
 #   occur when a sequence is padded on the left or has no real token at all.
+# * Not to be called: PyTorch's own attention, as in exercise 9.
 #
 # Book: section *causal attention* (`att-causal`).
 #
@@ -1114,7 +1116,7 @@ class SelfAttention(nn.Module):
 #
 # </details>
 
-# %% exercise="MaskedSelfAttention" points=2 section="att-causal"
+# %% exercise="MaskedSelfAttention" points=2 section="att-causal" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class MaskedSelfAttention(nn.Module):
     """Causal self-attention with one head (Vaswani et al. 2017, section 3.2.3).
 
@@ -1420,6 +1422,7 @@ def fast_multi_head_attention(
 # * Returns `(output, weights)`: `(B, T, embed_dim)` and `(B, H, T, T)`. `input_dim` and `embed_dim`
 #   may differ.
 # * `ValueError` (when the module is created) if `num_heads` doesn't divide `embed_dim`.
+# * Not to be called: PyTorch's own attention, as in exercise 9.
 #
 # Book: section *layouts* (`att-layouts`).
 #
@@ -1441,7 +1444,7 @@ def fast_multi_head_attention(
 #
 # </details>
 
-# %% exercise="FusedMultiHeadAttention" points=4 section="att-layouts"
+# %% exercise="FusedMultiHeadAttention" points=4 section="att-layouts" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class FusedMultiHeadAttention(nn.Module):
     """Multi-head self-attention with one projection for queries, keys and values.
 
@@ -1510,6 +1513,7 @@ class FusedMultiHeadAttention(nn.Module):
 # * `forward(query, key, value, mask=None)`, shapes, mask and results as in exercise 17:
 #   `(B, Tq, D)` and `(B, H, Tq, Tk)`.
 # * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.
+# * Not to be called: PyTorch's own attention, as in exercise 9.
 #
 # Book: section *layouts* (`att-layouts`).
 #
@@ -1531,7 +1535,7 @@ class FusedMultiHeadAttention(nn.Module):
 #
 # </details>
 
-# %% exercise="PerHeadAttention" points=3 section="att-layouts"
+# %% exercise="PerHeadAttention" points=3 section="att-layouts" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class PerHeadAttention(nn.Module):
     """Multi-head attention with matrices per head (Vaswani et al. 2017, section 3.2.2).
 
@@ -1794,6 +1798,7 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # * If an example's memory is fully masked, its weights are 0 and its output is the bias of
 #   `out_proj`.
 # * `ValueError` (when the module is created) if `num_heads` doesn't divide `embed_dim`.
+# * Not to be called: PyTorch's own attention, as in exercise 9.
 #
 # Book: section *cross-attention* (`att-cross`).
 #
@@ -1808,7 +1813,7 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 #
 # </details>
 
-# %% exercise="CrossAttention" points=3 section="att-cross"
+# %% exercise="CrossAttention" points=3 section="att-cross" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class CrossAttention(nn.Module):
     """Multi-head attention from one sequence to another (Vaswani et al. 2017, section 3.2.3).
 

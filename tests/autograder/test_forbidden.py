@@ -39,6 +39,10 @@ def test_a_forbidden_function_is_found(cells):
             "class f:\n    def forward(self, x):\n        return self.softmax(x)\n"
             "    def softmax(self, x):\n        return x.exp()"
         ],
+        [
+            "from torch import softmax",
+            "def softmax(x):\n    return x\ndef f(x):\n    return softmax(x)",
+        ],
         ["def f(:", "def f(x):\n    return x"],
     ],
 )

@@ -34,7 +34,7 @@ PACKAGES = ("solutions", "toolkit", "autograder")
 LIBRARIES = ("torch", "numpy", "matplotlib", "ipywidgets", "myst-nb")
 IMPORT = re.compile(
     rf"^[ \t]*(?:from|import)[ \t]+((?:{'|'.join(PACKAGES)})[\w.]*)"
-    r"(?:[ \t]+import[ \t]+\(?([\w, \t\n]+))?",
+    r"(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*))?",
     re.MULTILINE,
 )
 EXECUTED = re.compile(r"\A---\n(?:.*\n)*?\s*text_representation:")
@@ -59,7 +59,8 @@ def page_modules(page: Path, root: Path = ROOT) -> list[Path]:
         for module, names in IMPORT.findall(text):
             place = root.joinpath(*module.split("."))
             # `from solutions import attention` names a module, `from solutions.x import f` does not
-            candidates = [place, *(place / name.strip().split(" ")[0] for name in names.split(","))]
+            plain = [name.split()[0] for name in names.strip("() \t").split(",") if name.split()]
+            candidates = [place, *(place / name for name in plain)]
             for candidate in candidates:
                 for file in (candidate.with_suffix(".py"), candidate / "__init__.py"):
                     if file.is_file() and file not in found:
@@ -85,7 +86,7 @@ def is_executed(page: Path) -> bool:
 
 
 class _Keys:
-    """Remembers with which code each page was executed, and forgets outputs that are out of date."""
+    """Knows with which code each page was executed, and forgets outputs that are out of date."""
 
     def __init__(self, source: Path, work: Path, root: Path) -> None:
         self.file = work / "code.json"
@@ -145,6 +146,7 @@ def build_book(
     *,
     source: Path = SOURCE,
     config: Path = ROOT / "_config.yml",
+    root: Path = ROOT,
     clear: bool = False,
     tell: Callable[[str], None] = print,
 ) -> Path:
@@ -155,6 +157,7 @@ def build_book(
             to `_build/.jupyter_cache`.
         source: folder with the pages and `_toc.yml`.
         config: Jupyter Book configuration.
+        root: folder that holds the modules which pages import.
         clear: forget everything built and executed before.
         tell: takes one line of progress.
 
@@ -168,8 +171,8 @@ def build_book(
     if clear and work.exists():
         shutil.rmtree(work)
     work.mkdir(parents=True, exist_ok=True)
-    _prepare_environment(work)
-    keys = _Keys(source, work, ROOT)
+    _prepare_environment(work, root.resolve())
+    keys = _Keys(source, work, root.resolve())
     stale = keys.stale()
     keys.forget(stale)
     if stale and keys.file.exists():
@@ -184,7 +187,9 @@ def build_book(
         shown = "\n".join(f"  {problem}" for problem in problems[:20])
         more = f"\n  … and {len(problems) - 20} more" if len(problems) > 20 else ""
         things = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
-        raise BookError(f"The book has {things}; mend what is listed and build again:\n{shown}{more}")
+        raise BookError(
+            f"The book has {things}; mend what is listed and build again:\n{shown}{more}"
+        )
     keys.remember()
     ran = f"executed {execution.count} ({execution.seconds:.0f} s), " if execution.count else ""
     tell(f"  read {read} pages, {ran}wrote {written}, in {time.perf_counter() - start:.1f} s")
@@ -207,9 +212,8 @@ def missing_anchors(coverage: Path, site: Path) -> list[str]:
             if ids is None:
                 found.append(f"coverage.csv: {row['id']} names the page {page}, which is not there")
             elif row["anchor"] not in ids:
-                found.append(
-                    f"coverage.csv: {row['id']} points at {page}#{row['anchor']}, which is not there"
-                )
+                place = f"{page}#{row['anchor']}"
+                found.append(f"coverage.csv: {row['id']} points at {place}, which is not there")
     return found
 
 
@@ -219,7 +223,7 @@ def anchors(page: Path) -> set[str]:
     return {html.unescape(name) for name in re.findall(r"""\sid=["']([^"']+)["']""", text)}
 
 
-def _prepare_environment(work: Path) -> None:
+def _prepare_environment(work: Path, root: Path) -> None:
     """What the kernels that execute the pages inherit."""
     # A profile of our own: the user's start-up files must not change the book, and the kernel's
     # advice about transport encryption is not for people who build a book.
@@ -229,7 +233,7 @@ def _prepare_environment(work: Path) -> None:
         'c = get_config()\nc.IPKernelApp.log_level = "ERROR"\n', encoding="utf-8"
     )
     os.environ["IPYTHONDIR"] = str(profile.parent)
-    path = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    path = [str(root), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     # The kernel of this environment, whatever else is installed for the user
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
@@ -242,7 +246,7 @@ def _prepare_environment(work: Path) -> None:
 def _run_sphinx(
     source: Path, config: Path, work: Path, tell: Callable[[str], None]
 ) -> tuple[list[str], _Execution, int, int]:
-    """Run Sphinx on Jupyter Book's configuration; warnings, execution log, pages read and written."""
+    """Run Sphinx as Jupyter Book does; warnings, execution log, pages read and pages written."""
     from jupyter_book.config import get_final_config
     from sphinx.application import Sphinx
     from sphinx.util.console import nocolor

@@ -115,7 +115,9 @@ class Chapters(CourseDirective):
         for row in self.rows("chapters.csv"):
             there = (Path(self.env.srcdir) / f"{row['name']}.md").exists()
             if there:
-                title: list[nodes.Node] = [place("", page=row["name"], anchor="", text=row["title"])]
+                title: list[nodes.Node] = [
+                    place("", page=row["name"], anchor="", text=row["title"])
+                ]
                 state = nodes.inline("", "ready", classes=["course-ready"])
             else:
                 title = [nodes.Text(row["title"])]
@@ -135,7 +137,9 @@ class Errata(CourseDirective):
         for row in self.rows("errata.csv"):
             if row["document"] != self.arguments[0]:
                 continue
-            grade = nodes.inline("", row["grade"], classes=["course-grade", f"grade-{row['grade']}"])
+            grade = nodes.inline(
+                "", row["grade"], classes=["course-grade", f"grade-{row['grade']}"]
+            )
             entry = [nodes.inline("", row["id"], ids=[row["id"].lower()]), nodes.Text(" "), grade]
             body.append([entry, self.inline(row["says"]), self.inline(row["correct"]),
                          self.links(row["row"].split())])  # fmt: skip

@@ -1,0 +1,265 @@
+"""The built book in a real browser, opened from disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from toolkit.book import SOURCE
+
+CHROMIUM = Path("/usr/bin/chromium")
+pytestmark = [
+    pytest.mark.book,
+    pytest.mark.browser,
+    pytest.mark.xdist_group("book"),
+    pytest.mark.skipif(not CHROMIUM.exists(), reason="no browser: apt-get install chromium"),
+]
+
+
+def contents() -> list[str]:
+    """The pages named in `_toc.yml`, and the search page."""
+    toc = yaml.safe_load((SOURCE / "_toc.yml").read_text())
+    chapters = [c["file"] for part in toc["parts"] for c in part["chapters"]]
+    return [toc["root"], *chapters, "search"]
+
+
+PAGES = contents()
+
+# What the page holds besides its controls: visible text, pictures and colours of widget `root`.
+SHOWN = """root => {
+  const controls = '.widget-slider, .widget-toggle-buttons, .widget-dropdown, .widget-play, ' +
+    '.widget-checkbox, .widget-toggle-button, .widget-radio, .lm-TabBar';
+  const out = [];
+  const walk = node => {
+    if (node.nodeType === 3) {
+      if (node.textContent.trim()) out.push(node.textContent.trim());
+      return;
+    }
+    if (node.nodeType !== 1 || node.matches(controls)) return;
+    const style = getComputedStyle(node);
+    if (style.display === 'none' || style.visibility === 'hidden') return;
+    if (node.matches('img')) out.push(node.src);
+    if (node.matches('canvas')) out.push(node.toDataURL());
+    if (node.matches('td, rect, circle, path')) out.push(style.backgroundColor + style.fill);
+    node.childNodes.forEach(walk);
+  };
+  walk(root);
+  return out.join('|');
+}"""
+
+# Text whose contrast with what is behind it is too low, by WCAG's formula.
+FAINT = """() => {
+  const parse = c => (c.match(/[\\d.]+/g) || [0, 0, 0, 0]).map(Number);
+  const light = c => { const [r, g, b] = c.map(v => { v /= 255;
+    return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; });
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const over = (top, below) => { const a = top.length > 3 ? top[3] : 1;
+    return [0, 1, 2].map(i => top[i] * a + below[i] * (1 - a)); };
+  const behind = node => { const layers = []; let at = node;
+    for (; at; at = at.parentElement) {
+      const style = getComputedStyle(at); const c = parse(style.backgroundColor);
+      if (style.backgroundImage !== 'none') return null;
+      if (c.length < 4 || c[3] > 0) { layers.push(c); if (c.length < 4 || c[3] === 1) break; } }
+    return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]); };
+  const faint = new Map(); let seen = 0;
+  const main = document.querySelector('.bd-main');
+  const walker = document.createTreeWalker(main, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !node.checkVisibility()) continue;
+    if (node.closest('svg, mjx-assistive-mml, script, .copybtn, [disabled]')) continue;
+    const style = getComputedStyle(node), back = behind(node);
+    if (!back || Number(style.opacity) < 0.1 || style.fontSize === '0px') continue;
+    seen += 1;
+    const front = over(parse(style.color), back);
+    const [hi, lo] = [light(front), light(back)].sort((x, y) => y - x);
+    const ratio = (hi + 0.05) / (lo + 0.05);
+    const size = parseFloat(style.fontSize), bold = Number(style.fontWeight) >= 700;
+    if (ratio < (size >= 24 || (bold && size >= 18.66) ? 3 : 4.5))
+      faint.set(style.color + ' on ' + back.map(Math.round), ratio.toFixed(2) + ' <' +
+        node.tagName.toLowerCase() + ' ' + node.className + '> ' +
+        walker.currentNode.textContent.trim().slice(0, 30));
+  }
+  return [seen, [...faint].map(([k, v]) => k + ': ' + v)];
+}"""
+
+
+@dataclass
+class Visit:
+    """What one visit to a page showed."""
+
+    requests: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    formulas: int = 0
+    typeset: int = 0
+    broken_formulas: list[str] = field(default_factory=list)
+    widgets: int = 0
+    widgets_shown: int = 0
+    unmoved: list[str] = field(default_factory=list)
+    silent_pictures: list[str] = field(default_factory=list)
+    faint: list[str] = field(default_factory=list)
+    texts: int = 0
+    width: int = 0
+    too_wide: list[str] = field(default_factory=list)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="session")
+def visit(browser: Any, site: Path) -> Iterator[Any]:
+    """Visit a page as `desktop`, `phone` or `dark`, once each."""
+    contexts = {
+        "desktop": browser.new_context(viewport={"width": 1280, "height": 900}),
+        "phone": browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True),
+        "dark": browser.new_context(
+            viewport={"width": 1280, "height": 900}, color_scheme="dark"
+        ),
+    }  # fmt: skip
+    visits: dict[tuple[str, str], Visit] = {}
+
+    def go(name: str, kind: str) -> Visit:
+        if (name, kind) not in visits:
+            visits[name, kind] = look(contexts[kind], site / f"{name}.html", move=kind == "desktop")
+        return visits[name, kind]
+
+    yield go
+    for context in contexts.values():
+        context.close()
+
+
+def look(context: Any, file: Path, *, move: bool) -> Visit:
+    """Open a page from disk, wait for what it loads, and write down what there is to see."""
+    found, page = Visit(), context.new_page()
+    page.on("request", lambda r: found.requests.append(r.url))
+    page.on("requestfailed", lambda r: found.errors.append(f"not loaded: {r.url}"))
+    page.on("pageerror", lambda e: found.errors.append(str(e)))
+    page.on("console", lambda m: found.errors.append(m.text) if m.type == "error" else None)
+    page.goto(file.as_uri(), wait_until="load")
+    found.formulas = page.locator("span.math, div.math").count()
+    if found.formulas:
+        page.wait_for_function("window.MathJax?.startup?.promise !== undefined")
+        page.evaluate("MathJax.startup.promise.then(() => true)")
+    views = 'script[type="application/vnd.jupyter.widget-view+json"]'
+    found.widgets = page.locator(views).count()
+    if found.widgets:
+        page.wait_for_function(
+            "n => document.querySelectorAll('.widget-subarea').length >= n"
+            " && [...document.querySelectorAll('.widget-subarea')].every(e => e.children.length)",
+            arg=found.widgets,
+        )
+    page.wait_for_load_state("networkidle")
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")  # lazy pictures too
+    page.wait_for_timeout(200)
+
+    found.typeset = page.locator("span.math mjx-container, div.math mjx-container").count()
+    found.broken_formulas = page.locator("mjx-merror").all_inner_texts()
+    found.widgets_shown = page.locator(".widget-subarea .jupyter-widgets").count()
+    found.silent_pictures = page.evaluate(
+        "[...document.images].filter(i => !i.alt.trim()).map(i => i.src.slice(0, 60))"
+    )
+    found.texts, found.faint = page.evaluate(FAINT)
+    found.width = page.evaluate("document.documentElement.scrollWidth")
+    if found.width > page.viewport_size["width"]:
+        found.too_wide = page.evaluate(
+            """() => [...document.querySelectorAll('.bd-main *')]
+              .filter(e => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5)
+              .map(e => e.tagName + '.' + e.className + ' ' + e.getBoundingClientRect().right)"""
+        )
+    if move:
+        found.unmoved = move_widgets(page)
+    page.close()
+    return found
+
+
+def move_widgets(page: Any) -> list[str]:
+    """Use every control of every widget; the controls that nothing followed."""
+    unmoved = []
+    for root in page.locator(".widget-subarea").all():
+        root.scroll_into_view_if_needed()
+        for group in root.locator(".widget-toggle-buttons").all():
+            buttons, before = group.locator("button").all(), root.evaluate(SHOWN)
+            seen = set()
+            for button in buttons:
+                button.click()
+                page.wait_for_timeout(60)
+                seen.add(root.evaluate(SHOWN))
+            if len(seen | {before}) < 2:
+                unmoved.append(f"buttons {group.inner_text()!r}")
+        for handle in root.locator(".noUi-handle").all():
+            before = root.evaluate(SHOWN)
+            handle.focus()
+            page.keyboard.press("Home")
+            page.wait_for_timeout(60)
+            low = root.evaluate(SHOWN)
+            page.keyboard.press("End")
+            page.wait_for_timeout(60)
+            if root.evaluate(SHOWN) == low == before:
+                unmoved.append("a slider")
+    return unmoved
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_opened_from_disk_asks_no_other_host(visit: Any, name: str) -> None:
+    foreign = [url for url in visit(name, "desktop").requests
+               if not url.startswith(("file:", "data:", "blob:"))]  # fmt: skip
+    assert not foreign
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_loads_without_errors(visit: Any, name: str) -> None:
+    assert visit(name, "desktop").errors == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_formula_is_typeset(visit: Any, name: str) -> None:
+    page = visit(name, "desktop")
+    assert page.typeset >= page.formulas
+    assert page.broken_formulas == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_widgets_appear_and_move_without_a_kernel(visit: Any, name: str) -> None:
+    page = visit(name, "desktop")
+    if not page.widgets:
+        pytest.skip("no widget on this page")
+    assert page.widgets_shown >= page.widgets
+    assert page.unmoved == []
+
+
+def test_some_page_has_a_widget_and_some_page_has_formulas(visit: Any) -> None:
+    assert any(visit(name, "desktop").widgets for name in PAGES)
+    assert any(visit(name, "desktop").formulas for name in PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_picture_in_the_running_page_has_a_text(visit: Any, name: str) -> None:
+    assert visit(name, "desktop").silent_pictures == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_phone_needs_no_sideways_scrolling(visit: Any, name: str) -> None:
+    page = visit(name, "phone")
+    assert page.width <= 390, page.too_wide
+
+
+@pytest.mark.parametrize("kind", ["desktop", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_text_stands_out_from_its_background(visit: Any, name: str, kind: str) -> None:
+    page = visit(name, kind)
+    assert page.texts > 3
+    assert page.faint == []

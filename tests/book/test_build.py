@@ -1,0 +1,190 @@
+"""The build driver on small books of its own: what fails a build, and what is executed again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolkit.book import BookError, build_book, code_key, is_executed, missing_anchors, page_modules
+
+NOTEBOOK = """\
+---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+kernelspec:
+  display_name: Python 3
+  language: python
+  name: python3
+---
+
+"""
+CONFIG = """\
+title: A small book
+only_build_toc_files: true
+execute: {execute_notebooks: cache, raise_on_error: true, timeout: 30}
+"""
+
+
+class SmallBook:
+    """A book of a few lines with modules of its own, built as the real one is."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.source, self.lines = root, root / "book", []
+        self.source.mkdir()
+        (root / "solutions").mkdir()
+        (root / "solutions" / "__init__.py").write_text("")
+        (root / "_config.yml").write_text(CONFIG)
+        self.page("index", "# Home\n")
+
+    def page(self, name: str, text: str, *, run: bool = False) -> None:
+        (self.source / f"{name}.md").write_text((NOTEBOOK if run else "") + text)
+        others = sorted(p.stem for p in self.source.glob("*.md") if p.stem != "index")
+        files = "".join(f"  - file: {other}\n" for other in others)
+        toc = "format: jb-book\nroot: index\n" + (f"chapters:\n{files}" if files else "")
+        (self.source / "_toc.yml").write_text(toc)
+
+    def module(self, name: str, text: str) -> None:
+        (self.root / "solutions" / f"{name}.py").write_text(text)
+
+    def build(self) -> Path:
+        self.lines.clear()
+        return build_book(
+            self.root / "out", source=self.source, config=self.root / "_config.yml",
+            root=self.root, tell=self.lines.append,
+        ).parent  # fmt: skip
+
+    def executed(self) -> list[str]:
+        return [line.split()[1] for line in self.lines if line.strip().startswith("executed ")]
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallBook:
+    for name in ("PYTHONPATH", "IPYTHONDIR", "JUPYTER_PREFER_ENV_PATH", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")  # restored afterwards, whatever the build sets
+    monkeypatch.delenv("PYTHONPATH")
+    return SmallBook(tmp_path)
+
+
+def cell(code: str) -> str:
+    return f"# Page\n\n```{{code-cell}} python3\n{code}\n```\n"
+
+
+@pytest.mark.book
+def test_a_page_is_executed_again_only_when_its_own_modules_change(small: SmallBook) -> None:
+    small.module("one", "VALUE = 'first'\n")
+    small.module("deep", "from solutions.one import VALUE\n")
+    small.module("two", "VALUE = 'other'\n")
+    small.page("a", cell("from solutions import deep\nprint(deep.VALUE + ' value')"), run=True)
+    small.page("b", cell("from solutions.two import VALUE\nprint(VALUE)"), run=True)
+    site = small.build()
+    assert sorted(small.executed()) == ["a", "b"]
+    assert "first value" in (site / "a.html").read_text()
+
+    small.build()
+    assert small.executed() == []
+
+    small.module("one", "VALUE = 'second'\n")
+    small.build()
+    assert small.executed() == ["a"]
+    assert "second value" in (site / "a.html").read_text()
+
+
+@pytest.mark.book
+def test_a_failing_cell_fails_the_build_with_page_line_and_error(small: SmallBook) -> None:
+    small.page("a", cell("x = 1\n") + "\n" + cell("assert x == 2, 'x must be two'"), run=True)
+    with pytest.raises(BookError) as caught:
+        small.build()
+    message = str(caught.value)
+    line = (small.source / "a.md").read_text().splitlines().index("assert x == 2, 'x must be two'")
+    assert f"book/a.md, cell at line {line + 1}" in message
+    assert "AssertionError: x must be two" in message
+    assert "\n" not in message
+    assert "Traceback" not in message
+    assert (small.root / "out" / "_build" / "error.txt").exists()
+
+
+@pytest.mark.book
+def test_a_broken_reference_fails_every_build_until_it_is_mended(small: SmallBook) -> None:
+    small.page("a", "# Page\n\nSee {ref}`nowhere` and [this](#neither).\n")
+    for _ in range(2):
+        with pytest.raises(BookError, match="2 problems") as caught:
+            small.build()
+        assert "book/a.md:3" in str(caught.value)
+        assert "nowhere" in str(caught.value)
+        assert "neither" in str(caught.value)
+    small.page("a", "# Page\n\nSee [home](index.md).\n")
+    assert (small.build() / "a.html").exists()
+
+
+@pytest.mark.book
+def test_a_build_leaves_the_pages_folder_as_it_was(small: SmallBook) -> None:
+    small.page("a", cell("print('hello')"), run=True)
+    before = sorted(small.source.rglob("*"))
+    small.build()
+    assert sorted(small.source.rglob("*")) == before
+
+
+@pytest.mark.book
+def test_a_coverage_row_without_its_anchor_fails_the_build(small: SmallBook) -> None:
+    small.page("a", "# Page\n\n(there)=\n## There\n")
+    coverage = small.source / "coverage.csv"
+    coverage.write_text("id,page,anchor\nX-001,a,there\n")
+    small.build()
+    coverage.write_text("id,page,anchor\nX-001,a,there\nX-002,a,missing\nX-003,b,there\n")
+    with pytest.raises(BookError) as caught:
+        small.build()
+    assert "X-002 points at a#missing" in str(caught.value)
+    assert "X-003 names the page b" in str(caught.value)
+    assert "X-001" not in str(caught.value)
+
+
+def test_missing_anchors_reads_page_names_with_and_without_extension(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<h2 id="here">Here</h2>')
+    coverage = tmp_path / "coverage.csv"
+    coverage.write_text("id,page,anchor\n1,a,here\n2,a.md,here\n3,a.html,here\n4,a,her\n")
+    assert missing_anchors(coverage, tmp_path) == [
+        "coverage.csv: 4 points at a#her, which is not there"
+    ]
+
+
+def test_page_modules_follows_every_form_of_import(tmp_path: Path) -> None:
+    for name in ("solutions", "toolkit"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "solutions" / "a.py").write_text("from toolkit import (\n    c,\n    d,\n)\n")
+    for name in ("solutions/b", "toolkit/c", "toolkit/d", "toolkit/unused"):
+        (tmp_path / f"{name}.py").write_text("import torch\n")
+    page = tmp_path / "page.md"
+    page.write_text("from solutions import a as x\nimport solutions.b\nText about toolkit.unused\n")
+    found = [str(path.relative_to(tmp_path)) for path in page_modules(page, tmp_path)]
+    assert found == ["solutions/a.py", "solutions/b.py", "toolkit/c.py", "toolkit/d.py"]
+
+
+def test_code_key_changes_with_a_module_and_not_with_an_unrelated_one(tmp_path: Path) -> None:
+    (tmp_path / "solutions").mkdir()
+    used, unused = tmp_path / "solutions" / "a.py", tmp_path / "solutions" / "b.py"
+    used.write_text("A = 1\n")
+    unused.write_text("B = 1\n")
+    page = tmp_path / "page.md"
+    page.write_text("from solutions.a import A\n")
+    key = code_key(page, tmp_path)
+    unused.write_text("B = 2\n")
+    assert code_key(page, tmp_path) == key
+    used.write_text("A = 2\n")
+    assert code_key(page, tmp_path) != key
+
+
+def test_only_pages_with_notebook_front_matter_are_executed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(NOTEBOOK + "# Title\n")
+    assert is_executed(page)
+    page.write_text("# Title\n\n---\ntext_representation:\n---\n")
+    assert not is_executed(page)
+
+
+def test_a_folder_without_contents_is_refused_in_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(BookError, match=r"no _toc\.yml") as caught:
+        build_book(tmp_path / "out", source=tmp_path, tell=lambda line: None)
+    assert "\n" not in str(caught.value)

@@ -445,12 +445,9 @@ class Sandbox:
             self._control.close()
             self._control = None
         if self._process is not None:
-            try:
-                self._process.wait(timeout=2)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.send_signal(signal.SIGKILL)
-                self._process.wait()
+            # bubblewrap takes everything inside with it; keepers outside of one end by themselves.
+            self._process.kill()
+            self._process.wait()
             self._process = None
 
     def close(self) -> None:
@@ -669,11 +666,20 @@ class Session:
             return
         if self._worker is not None:
             self._stop()
-        began = time.monotonic()
-        self._worker, self._status = self.sandbox.fork(self.limits)
-        self.spent += time.monotonic() - began
+        self._number = 0
         self._live.clear()
         self.restarts += 1
+        for attempt in (1, 2):
+            self._worker, self._status = self.sandbox.fork(self.limits)
+            try:
+                if wire.recv(self._worker, 1 << 10, START_SECONDS) == {"n": 0}:
+                    return
+                raise EOFError
+            except (EOFError, OSError, wire.WireError):
+                # A zygote that has just died is replaced by the next fork.
+                self._finish("crash", "")
+                if attempt == 2:
+                    raise SandboxUnavailable("the sandbox's Python ends at once") from None
 
     def _exchange(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
         """Send one message and wait for its answer.

@@ -1,0 +1,980 @@
+"""Real attacks on the real sandbox: what student code can reach, break, and leave behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from autograder import sandbox as module
+from autograder import wire
+from autograder.cells import Cell
+from autograder.paths import ROOT
+from autograder.sandbox import Limits, Sandbox, SandboxUnavailable, clean_outcome, probe
+
+HANGS = Limits(seconds_per_call=2, seconds_per_cell=2)
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    """One real sandbox for all the attacks, as it serves a whole class."""
+    try:
+        with Sandbox() as started:
+            yield started
+    except SandboxUnavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture
+def submit(sandbox):
+    """`submit(source, ...)` opens a session whose cells are the given sources."""
+    sessions = []
+
+    def open_session(*sources: str, limits: Limits | None = None, box: Sandbox = sandbox):
+        cells = [
+            Cell(f"id{number}", textwrap.dedent(source), f"cell{number}")
+            for number, source in enumerate(sources, start=1)
+        ]
+        sessions.append(box.session(cells, limits))
+        return sessions[-1]
+
+    yield open_session
+    for session in sessions:
+        session.close()
+
+
+def call(name: str, *args, **options):
+    return {"op": "call", "name": name, "args": list(args), "kwargs": {}, "rng": 0, **options}
+
+
+def value(session, name: str, *args):
+    outcome = session.execute(call(name, *args))
+    assert outcome["kind"] == "value", outcome
+    return outcome["value"]
+
+
+def below(box: Sandbox) -> list[psutil.Process]:
+    """Every process of the sandbox, seen from outside."""
+    return psutil.Process(box._process.pid).children(recursive=True)
+
+
+def settles(count, target: int, seconds: float = 20) -> bool:
+    """Whether `count()` comes down to `target`: the kernel reaps in its own time."""
+    deadline = time.monotonic() + seconds
+    while count() > target:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+pytestmark = pytest.mark.sandbox
+
+
+# ------------------------------------------------------------------------------- honest work
+
+
+def test_definitions_of_several_cells_answer_requests(submit):
+    session = submit(
+        "import torch\ndef double(x):\n    return 2 * x",
+        "def both(x):\n    return double(x), {'sum': x.sum(), 'shape': list(x.shape)}",
+    )
+    assert [report.status for report in session.load()] == ["ok", "ok"]
+    x = torch.randn(3, 4).T
+    doubled, rest = value(session, "both", x)
+    assert torch.equal(doubled, 2 * x)
+    assert torch.equal(rest["sum"], x.sum())
+    assert rest["shape"] == [4, 3]
+
+
+def test_inputs_keep_their_layout_and_changes_to_them_are_told(submit):
+    session = submit(
+        """
+        def strides(x, y):
+            return list(x.stride()), list(y.stride())
+        def spoil(x):
+            x.zero_()
+            return x
+        """
+    )
+    x = torch.randn(3, 4).T
+    assert value(session, "strides", x, torch.ones(1).expand(5)) == ([1, 4], [0])
+    before = x.clone()
+    assert session.execute(call("spoil", x))["mutated"] == ["0"]
+    assert torch.equal(x, before)
+
+
+def test_errors_and_gaps_are_told_apart(submit):
+    session = submit(
+        """
+        def wrong(x):
+            raise ValueError("x is not nice")
+        def later(x):
+            raise NotImplementedError
+        def leave(x):
+            raise SystemExit(0)
+        def foreign():
+            return {1, 2}, object
+        """
+    )
+    outcome = session.execute(call("wrong", 1))
+    assert (outcome["kind"], outcome["type"]) == ("error", "ValueError")
+    assert outcome["message"] == "x is not nice"
+    assert "raise ValueError" in outcome["where"]
+    assert session.execute(call("later", 1))["kind"] == "todo"
+    assert session.execute(call("nowhere"))["kind"] == "missing"
+    assert session.execute(call("leave", 1))["type"] == "SystemExit"
+    assert [item.type for item in value(session, "foreign")] == ["set", "type"]
+    assert session.restarts == 1
+
+
+def test_cells_are_reported_one_by_one(submit):
+    session = submit(
+        "print('hello')\ny = 1",
+        "y = 2\n1 / 0",
+        "def broken(:\n    pass",
+        "import sys; print('to stderr', file=sys.stderr); sys.exit(3)",
+        "import os; os.write(1, b'raw\\n')",
+        "def f():\n    return y",
+    )
+    reports = session.load()
+    assert [report.status for report in reports] == ["ok", "error", "error", "error", "ok", "ok"]
+    assert reports[0].printed == "hello\n"
+    assert reports[1].error == "ZeroDivisionError: division by zero (line 2: 1 / 0)"
+    assert reports[2].error.startswith("SyntaxError: ")
+    assert "def broken(:" in reports[2].error
+    assert reports[3].error.startswith("SystemExit: 3")
+    assert reports[3].printed == "to stderr\n"
+    assert reports[4].printed == "raw\n"
+    assert value(session, "f") == 2
+
+
+def test_what_a_notebook_says_to_ipython_and_to_us_is_understood(submit):
+    session = submit(
+        """
+        %matplotlib inline
+        !touch /tmp/made-by-a-shell
+        files = !ls /
+        %pip install something
+        """,
+        "%%time\ntimed = 1",
+        "%%writefile x.py\nthis is not Python",
+        "import asyncio\nawait asyncio.sleep(0)\ndisplay({'a': 1})",
+        "from autograder import checks_for\ncheck = checks_for('attention')\ncheck('causal_mask')",
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
+        """
+        import os
+        def seen():
+            return timed, files, os.path.exists("/tmp/made-by-a-shell"), os.path.exists("x.py")
+        """,
+    )
+    reports = session.load()
+    assert [report.status for report in reports] == ["ok"] * 7, reports
+    assert "!touch" in reports[0].printed
+    assert "%pip was not run" in reports[0].printed
+    assert "%%writefile was not run" in reports[2].printed
+    assert reports[3].printed == "{'a': 1}\n"
+    assert value(session, "seen") == (1, [], False, False)
+
+
+def test_modules_are_made_asked_and_trained(submit):
+    session = submit(
+        "from torch import nn\nclass Scale(nn.Module):\n"
+        "    def __init__(self, width):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.ones(width))\n"
+        "    def forward(self, x):\n        return x * self.weight\n",
+        "import torch",
+    )
+    state = {"weight": torch.tensor([2.0, 3.0])}
+    create = {"op": "create", "handle": 7, "name": "Scale", "kwargs": {"width": 2}, "state": state}
+    assert session.execute(create)["kind"] == "value"
+    invoke = {"op": "invoke", "handle": 7, "args": [torch.ones(2)], "kwargs": {}, "grad": True}
+    outcome = session.execute(invoke)
+    assert outcome["value"].tolist() == [2, 3]
+    assert set(outcome["grads"]) == {"0", "parameter weight"}
+    inspected = session.execute({"op": "inspect", "handle": 7})["value"]
+    assert inspected["parameters"] == {"weight": [2]}
+
+
+# ------------------------------------------------------------------------------- secrets
+
+
+def test_no_file_of_ours_or_of_anybody_is_in_sight(submit, tmp_path):
+    (tmp_path / "submission.ipynb").write_text("another student's work")
+    session = submit(
+        """
+        import os
+        def exists(paths):
+            return [path for path in paths if os.path.exists(path)]
+        def look(names):
+            found = []
+            for place, folders, files in os.walk("/"):
+                if place.startswith(("/proc", "/usr/share", "/usr/lib/x86_64-linux-gnu")):
+                    folders.clear()
+                found += [os.path.join(place, n) for n in folders + files if n in names]
+            return found
+        def imports(names):
+            import importlib
+            return [name for name in names if importlib.util.find_spec(name)]
+        def top():
+            return sorted(os.listdir("/grader")), sorted(os.listdir("/grader/autograder"))
+        """,
+        "import importlib.util",
+    )
+    paths = [ROOT, ROOT / "solutions", ROOT / ".git", tmp_path, Path.home() / ".bashrc"]
+    paths += ["/home", "/var", "/etc/shadow", "/etc/hostname", "/sys", "/run", "/boot"]
+    paths += [path for path in ("/root/.ssh", "/mnt", "/srv", "/opt") if os.path.exists(path)]
+    assert value(session, "exists", [str(path) for path in paths]) == []
+    names = ["solutions", "graders", "misconceptions", "gradebook.db", "submission.ipynb"]
+    names += ["recorded.bin", "assignment.json", "results.json", "attention.py", "pyproject.toml"]
+    inside_packages = [
+        path
+        for path in value(session, "look", names)
+        # Packages may have such names of their own; none of them is ours.
+        if not path.startswith(("/packages/", "/usr/", sys.base_prefix))
+    ]
+    assert inside_packages == []
+    assert value(session, "imports", ["solutions", "toolkit", "tests"]) == ["toolkit"]
+    view, stub = value(session, "top")
+    assert view == ["autograder", "toolkit"]
+    assert stub == ["__init__.py", *sorted(module.COPIED)]
+
+
+def test_an_installed_copy_of_the_course_is_covered(submit, tmp_path, monkeypatch):
+    site = tmp_path / "site-packages"
+    for name in ("solutions", "autograder", "innocent", "kept/secret"):
+        (site / name).mkdir(parents=True)
+        (site / name / "attention.py").write_text("answer = 42")
+    (site / "editable.pth").write_text(f"{ROOT}\nimport os; os.environ['PTH'] = 'ran'\n")
+    monkeypatch.syspath_prepend(str(site))
+    with Sandbox(hide=[site / "kept" / "secret"]) as box:
+        session = submit(
+            """
+            import os, sys, glob
+            def look():
+                found = glob.glob("/packages/*/*/attention.py")
+                found += glob.glob("/packages/*/*/*/attention.py")
+                return [path.split("/", 3)[3] for path in found]
+            def path():
+                return list(sys.path), os.environ.get("PTH")
+            """,
+            box=box,
+        )
+        assert value(session, "look") == ["innocent/attention.py"]
+        places, ran = value(session, "path")
+        assert ran is None
+        assert str(ROOT) not in places
+
+
+def test_the_user_and_the_environment_are_nobodys(submit, monkeypatch):
+    monkeypatch.setenv("A_TOKEN_OF_THE_INSTRUCTOR", "secret")
+    session = submit(
+        """
+        import os
+        def me():
+            return os.getuid(), os.geteuid(), os.getgroups(), dict(os.environ), os.getpid()
+        def rise():
+            try:
+                os.setuid(0)
+            except OSError:
+                return "refused"
+        def capable():
+            import ctypes
+            libc = ctypes.CDLL(None, use_errno=True)
+            return [libc.mount(b"x", b"/tmp", b"tmpfs", 0, None), libc.unshare(0x10000000),
+                    libc.sethostname(b"x", 1), libc.umount2(b"/proc", 0), libc.chroot(b"/tmp")]
+        """
+    )
+    uid, effective, groups, environment, pid = value(session, "me")
+    assert uid == effective != 0
+    assert uid != os.getuid()
+    assert 0 not in groups
+    assert "A_TOKEN_OF_THE_INSTRUCTOR" not in environment
+    assert pid == 1
+    assert value(session, "rise") == "refused"
+    assert value(session, "capable") == [-1] * 5
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_the_kernel_sees_student_code_as_another_user(submit, sandbox):
+    session = submit("x = 1")
+    session.load()
+    owners = {process.uids().real for process in below(sandbox) if process.name() != "bwrap"}
+    assert 0 not in owners
+
+
+def test_there_is_no_network_and_no_socket_of_ours(submit):
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        name = f"\0course-{os.getpid()}"
+        local.bind(name)
+        local.listen()
+        session = submit(
+            """
+            import socket
+            def reach(port, name):
+                failures = []
+                for family, address in (
+                    (socket.AF_INET, ("127.0.0.1", port)),
+                    (socket.AF_INET, ("192.0.2.1", 80)),
+                    (socket.AF_UNIX, name),
+                ):
+                    with socket.socket(family) as s:
+                        s.settimeout(1)
+                        try:
+                            s.connect(address)
+                            failures.append("connected")
+                        except OSError as error:
+                            failures.append("refused")
+                return failures
+            def exotic():
+                refused = []
+                for family in (socket.AF_VSOCK, socket.AF_NETLINK, socket.AF_PACKET, 38):
+                    try:
+                        socket.socket(family, socket.SOCK_DGRAM)
+                    except OSError:
+                        refused.append(family)
+                return len(refused)
+            """
+        )
+        port = server.getsockname()[1]
+        assert value(session, "reach", port, name) == ["refused"] * 3
+        assert value(session, "exotic") == 4
+
+
+def test_nothing_outside_can_be_written_and_nothing_inside_is_kept(submit):
+    source = """
+        import os
+        PLACES = ["/", "/grader", "/grader/autograder", "/usr", "/packages/0", "/dev", "/proc",
+                  "/etc", "/tmp", "/dev/shm", os.environ["HOME"], "."]
+        def write():
+            done = []
+            for place in PLACES:
+                try:
+                    with open(os.path.join(place, "left-behind"), "w") as file:
+                        file.write("psst")
+                    done.append(place)
+                except OSError:
+                    pass
+            return done
+        def read():
+            return [place for place in PLACES
+                    if os.path.exists(os.path.join(place, "left-behind"))]
+        """
+    first, second = submit(source), submit(source)
+    private = ["/tmp", "/dev/shm", "/tmp/home", "."]
+    assert value(first, "write") == private
+    assert value(first, "read") == private
+    assert value(second, "read") == []
+    first.close()
+    assert value(submit(source), "read") == []
+
+
+def test_other_processes_are_neither_seen_nor_touched(submit, sandbox):
+    other = submit("secret = 'of the other'")
+    other.load()
+    outside = [process.pid for process in below(sandbox)]
+    session = submit(
+        """
+        import ctypes, os
+        def proc():
+            return os.listdir("/proc")
+        def harm(pids):
+            libc = ctypes.CDLL(None, use_errno=True)
+            done = []
+            for pid in pids:
+                if libc.ptrace(16, pid, None, None) == 0:
+                    done.append(("ptrace", pid))
+                if libc.process_vm_readv(pid, None, 0, None, 0, 0) == 0:
+                    done.append(("read", pid))
+                if libc.pidfd_getfd(pid, 3, 0) >= 0:
+                    done.append(("getfd", pid))
+                try:
+                    if pid != 1:
+                        os.kill(pid, 9)
+                        done.append(("kill", pid))
+                except OSError:
+                    pass
+            return done
+        def tree():
+            return os.getppid(), os.getpid()
+        """
+    )
+    assert value(session, "proc") == []
+    assert value(session, "tree") == (0, 1)
+    assert value(session, "harm", [*range(1, 300), *outside]) == []
+    assert other.execute(call("secret"))["kind"] == "error"  # a text is not callable, but there
+    assert other.restarts == 1
+    assert {process.pid for process in below(sandbox)} >= set(outside)
+
+
+def test_no_descriptor_but_its_own_is_open(submit):
+    session = submit(
+        """
+        import os, stat
+        def descriptors():
+            found = {}
+            for number in range(4096):
+                try:
+                    found[str(number)] = stat.filemode(os.fstat(number).st_mode)[0]
+                except OSError:
+                    pass
+            return found
+        """
+    )
+    assert value(session, "descriptors") == {"0": "c", "1": "-", "2": "-", "3": "s"}
+
+
+def test_input_is_empty(submit):
+    session = submit("def ask():\n    return input()")
+    assert session.execute(call("ask"))["type"] == "EOFError"
+
+
+# ------------------------------------------------------------------------------- poison
+
+
+def test_what_one_submission_poisons_the_next_one_does_not_see(submit):
+    poison = submit(
+        """
+        import torch, json, builtins, sys
+        torch.allclose = torch.equal = lambda *a, **k: True
+        torch.Tensor.__eq__ = lambda *a: True
+        json.dumps = lambda *a, **k: "{}"
+        builtins.len = lambda x: 3
+        sys.modules["numpy"] = None
+        import autograder.executor as executor
+        executor.Executor.execute = lambda self, request: {"kind": "value", "value": 42}
+        """,
+        "def f():\n    return torch.allclose(torch.zeros(1), torch.ones(1))",
+        limits=Limits(seconds_per_cell=2, seconds_per_call=2, seconds_total=2),
+    )
+    poison.load()
+    poison.execute(call("f"))
+    clean = submit(
+        "import torch, numpy",
+        "def f():\n    return torch.allclose(torch.zeros(1), torch.ones(1)), len('four')",
+    )
+    assert value(clean, "f") == (False, 4)
+
+
+def test_a_poisoned_worker_fools_only_itself(submit):
+    session = submit(
+        """
+        import autograder.executor as executor, torch
+        class Liar:
+            def __eq__(self, other): return True
+        executor.Executor.execute = lambda self, request: ANSWERS[request["name"]]
+        ANSWERS = {
+            "own": {"kind": "value", "value": Liar()},
+            "kind": {"kind": "passed", "value": 1},
+            "timeout": {"kind": "timeout", "message": "x"},
+            "text": "a",
+            "grads": {"kind": "value", "value": 1, "grads": {"0": "x"}},
+            "mutated": {"kind": "value", "value": 1, "mutated": [Liar()]},
+            "message": {"kind": "error", "message": torch.ones(1)},
+            "extra": {"kind": "value", "value": 1, "points": 100},
+        }
+        """
+    )
+    own = session.execute(call("own"))
+    assert own["value"] == wire.Foreign("Liar", own["value"].repr)
+    for name in ("kind", "timeout", "text", "grads", "mutated", "message"):
+        assert session.execute(call(name))["kind"] == "protocol"
+    assert "points" not in session.execute(call("extra"))
+
+
+# ------------------------------------------------------------------------------- endless, dead
+
+
+def test_a_cell_without_end_does_not_keep_the_others_from_running(submit):
+    session = submit(
+        "def f():\n    return 1",
+        "print('before')\nwhile True:\n    pass",
+        "def g():\n    return f() + 1",
+        limits=HANGS,
+    )
+    assert [report.status for report in session.load()] == ["ok", "timeout", "ok"]
+    assert session.reports[1].printed == "before\n"
+    assert session.reports[1].error == "it was still running after 2 seconds"
+    assert value(session, "g") == 2
+
+
+def test_a_call_without_end_is_a_timeout_and_the_next_call_works(submit):
+    session = submit(
+        "import time\ndef forever():\n    while True:\n        try:\n            time.sleep(9)\n"
+        "        except BaseException:\n            pass",
+        "def f():\n    return 1",
+        limits=HANGS,
+    )
+    outcome = session.execute(call("forever"))
+    assert outcome == {"kind": "timeout", "message": "it was still running after 2 seconds"}
+    assert value(session, "f") == 1
+    assert session.restarts == 2
+
+
+def test_after_its_total_time_a_submission_is_not_asked_again(submit):
+    limits = Limits(seconds_total=3)
+    session = submit(
+        "def forever():\n    while True:\n        pass", "def f():\n    return 1", limits=limits
+    )
+    assert session.execute(call("forever"))["kind"] == "timeout"
+    outcome = session.execute(call("f"))
+    assert outcome["kind"] == "timeout"
+    assert "3 seconds" in outcome["message"]
+    assert session.restarts == 1
+    late = submit("while True:\n    pass", "x = 1", limits=Limits(seconds_total=2))
+    assert [report.status for report in late.load()] == ["timeout", "timeout"]
+    assert late.execute(call("f"))["kind"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("import os; os._exit(3)", "exit status 3"),
+        ("import os; os._exit(0)", "exit status 0"),
+        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+        ("import os; os.closerange(0, 4096)", "exit status"),
+        ("import os; os.execv('/bin/true', ['true'])", "exit status 0"),
+    ],
+)
+def test_a_dead_process_is_a_crash_and_the_next_call_works(submit, body, words):
+    session = submit(f"def die():\n    {body}", "def f():\n    return 1")
+    outcome = session.execute(call("die"))
+    assert outcome["kind"] == "crash"
+    assert words in outcome["message"]
+    assert value(session, "f") == 1
+
+
+def test_a_cell_that_kills_is_reported_and_left_out_afterwards(submit):
+    session = submit("a = 1", "import os\nos._exit(0)", "def f():\n    return a")
+    assert [report.status for report in session.load()] == ["ok", "crash", "ok"]
+    assert value(session, "f") == 1
+    assert session.restarts == 2
+
+
+def test_modules_are_made_again_after_a_crash_unless_they_had_learned(submit):
+    session = submit(
+        "import os, torch\nfrom torch import nn\n"
+        "class Scale(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.ones(1))\n"
+        "    def forward(self, x):\n        return x * self.weight\n"
+        "    def die(self):\n        os._exit(1)\n"
+    )
+    for handle in (1, 2):
+        state = {"weight": torch.tensor([float(handle)])}
+        request = {"op": "create", "handle": handle, "name": "Scale", "kwargs": {}, "state": state}
+        assert session.execute(request)["kind"] == "value"
+    ask = {"args": [torch.ones(1)], "kwargs": {}}
+    assert session.execute({"op": "step", "handle": 2, "lr": 0.1, **ask})["kind"] == "value"
+    die = {"op": "invoke", "handle": 1, "method": "die", "args": [], "kwargs": {}}
+    assert session.execute(die)["kind"] == "crash"
+    assert session.execute({"op": "invoke", "handle": 1, **ask})["value"].item() == 1
+    lost = session.execute({"op": "invoke", "handle": 2, **ask})
+    assert lost["kind"] == "crash"
+    assert "trained Scale was lost" in lost["message"]
+
+
+# ------------------------------------------------------------------------------- too much
+
+
+SMALL = Limits(memory_bytes=256 << 20, processes=16)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return torch.ones(10**10).sum()",
+        "return len(bytearray(1 << 30))",
+        "x = []\n    while True:\n        x.append(torch.ones(10**6))",
+    ],
+)
+def test_too_much_memory_is_said_to_be_that(submit, body):
+    session = submit(f"import torch\ndef f():\n    {body}", "def g():\n    return 1", limits=SMALL)
+    assert session.execute(call("f"))["kind"] == "memory"
+    assert value(session, "g") == 1
+
+
+def test_a_cell_that_fills_the_memory_does_not_stop_the_others(submit):
+    session = submit("x = bytearray(1 << 30)", "def g():\n    return 1", limits=SMALL)
+    assert [report.status for report in session.load()] == ["memory", "ok"]
+    assert value(session, "g") == 1
+
+
+def test_memory_is_counted_over_all_processes_of_a_submission(submit):
+    session = submit(
+        """
+        import os, time
+        def bomb():
+            for _ in range(8):
+                if os.fork() == 0:
+                    filled = bytearray(os.urandom(1 << 20)) * 160
+                    time.sleep(60)
+                    os._exit(len(filled))
+            time.sleep(60)
+        """,
+        "def g():\n    return 1",
+        limits=Limits(memory_bytes=256 << 20, seconds_per_call=30),
+    )
+    outcome = session.execute(call("bomb"))
+    assert outcome["kind"] == "memory", outcome
+    assert value(session, "g") == 1
+
+
+def test_memory_that_no_process_owns_is_not_to_be_had(submit):
+    session = submit(
+        """
+        import ctypes, os
+        def hoard():
+            libc = ctypes.CDLL(None, use_errno=True)
+            refused = [libc.shmget(0, 1 << 30, 0o1600) == -1]
+            try:
+                os.memfd_create("x")
+                refused.append(False)
+            except OSError:
+                refused.append(True)
+            written = 0
+            try:
+                for number in range(1000):
+                    with open(f"/tmp/{number}", "wb") as file:
+                        written += file.write(bytes(1 << 20))
+            except OSError:
+                pass
+            try:
+                with open("/dev/shm/big", "wb") as file:
+                    for _ in range(1000):
+                        written += file.write(bytes(1 << 20))
+            except OSError:
+                pass
+            return refused, written >> 20
+        """
+    )
+    refused, mebibytes = value(session, "hoard")
+    assert refused == [True, True]
+    assert mebibytes <= 160
+
+
+def test_a_fork_bomb_fizzles(submit, sandbox):
+    others = len(below(sandbox))
+    session = submit(
+        """
+        import os, time
+        def bomb():
+            while True:
+                try:
+                    os.fork()
+                except OSError:
+                    time.sleep(0.01)
+        """,
+        "def g():\n    return 1",
+        limits=Limits(processes=16, seconds_per_call=2),
+    )
+    session.load()
+    most = []
+    stop = threading.Event()
+
+    def count():
+        while not stop.is_set():
+            most.append(len(below(sandbox)))
+            time.sleep(0.05)
+
+    counter = threading.Thread(target=count)
+    counter.start()
+    outcome = session.execute(call("bomb"))
+    stop.set()
+    counter.join()
+    assert outcome["kind"] in ("timeout", "crash", "protocol", "memory")
+    assert max(most) <= others + 20
+    assert value(session, "g") == 1
+
+
+@pytest.mark.parametrize("how", ["print('x' * 1000)", "os.write(1, b'x' * 1000)"])
+def test_output_without_end_is_cut(submit, how):
+    session = submit(
+        f"import os\nfor _ in range(100_000):\n    try:\n        {how}\n"
+        "    except OSError:\n        break",
+        "def f():\n    for _ in range(5000):\n        print('y' * 1000)\n    return 1",
+        limits=Limits(output_bytes=10_000, seconds_per_cell=60, seconds_per_call=60),
+    )
+    report = session.load()[0]
+    assert report.ok
+    assert 9_000 <= len(report.printed) <= 10_000
+    assert value(session, "f") == 1
+
+
+def test_answers_too_large_or_too_deep_are_not_sent(submit):
+    session = submit(
+        """
+        import torch
+        def large():
+            return torch.zeros(1).expand(10**6, 10**6)
+        def deep():
+            x = []
+            for _ in range(100):
+                x = [x]
+            return x
+        def loop():
+            x = {}
+            x["x"] = x
+            return x
+        def g():
+            return 1
+        """
+    )
+    assert session.execute(call("large"))["kind"] in ("protocol", "memory")
+    assert session.execute(call("deep"))["kind"] == "protocol"
+    assert session.execute(call("loop"))["kind"] in ("protocol", "error")
+    assert value(session, "g") == 1
+
+
+# ------------------------------------------------------------------------------- the wire
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "b'rubbish' * 100",
+        "wire.PREFIX.pack(wire.MAGIC, 2**32 - 1, 0)",
+        "wire.PREFIX.pack(wire.MAGIC, 10, 2**63)",
+        "wire.encode({'n': 99, 'outcome': {'kind': 'value', 'value': 1}})",
+        "wire.encode({'n': True, 'outcome': None})",
+        "wire.encode(torch.ones(3))",
+        "wire.encode({'n': sys._getframe(5).f_locals.get('message', {}).get('n'), 'outcome': 3})",
+    ],
+)
+def test_forged_frames_are_a_protocol_fault(submit, forged):
+    session = submit(
+        f"""
+        import os, sys, torch
+        from autograder import wire
+        def forge():
+            os.write(3, {forged})
+            while True:
+                pass
+        """,
+        "def g():\n    return 1",
+        limits=Limits(seconds_per_call=30),
+    )
+    assert session.execute(call("forge"))["kind"] == "protocol"
+    assert value(session, "g") == 1
+
+
+def test_an_answer_prepared_in_advance_is_refused(submit):
+    session = submit(
+        """
+        import os
+        from autograder import wire
+        def honest():
+            frame = {"n": 1, "outcome": {"kind": "value", "value": 42}}
+            os.write(3, wire.encode(frame))
+            return 1
+        def g():
+            return 1
+        """
+    )
+    session.execute(call("honest"))
+    assert session.execute(call("g")) in (
+        {"kind": "value", "value": 1, "mutated": [], "grads": {}, "forbidden": []},
+        {"kind": "protocol", "message": "the answer is not valid: it answers another question"},
+    )
+
+
+def test_scribbling_on_every_descriptor_harms_only_the_scribbler(submit):
+    other = submit("def g():\n    return 2")
+    other.load()
+    session = submit(
+        """
+        import os
+        def scribble():
+            for number in range(1024):
+                try:
+                    os.write(number, b"scribble " * 10)
+                except OSError:
+                    pass
+            return 1
+        """,
+        "def g():\n    return 1",
+    )
+    assert session.execute(call("scribble"))["kind"] == "protocol"
+    assert value(session, "g") == 1
+    assert value(other, "g") == 2
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        None,
+        {},
+        {"kind": 1},
+        {"kind": "crash"},
+        {"kind": "value", "grads": []},
+        {"kind": "value", "forbidden": "softmax"},
+        {"kind": "error", "types": [1]},
+        {"kind": "missing", "message": 3},
+    ],
+)
+def test_outcomes_of_another_form_are_refused(raw):
+    with pytest.raises(wire.WireError):
+        clean_outcome(raw)
+
+
+# ------------------------------------------------------------------------------- leftovers
+
+
+def test_nothing_is_left_of_a_submission(submit, sandbox):
+    assert settles(lambda: len(below(sandbox)), 2)
+    session = submit(
+        """
+        import os, signal, time
+        def haunt():
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_IGN)
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    os.closerange(0, 256)
+                    while True:
+                        time.sleep(1)
+                os._exit(0)
+            os.wait()
+            return 1
+        """
+    )
+    assert value(session, "haunt") == 1
+    assert len(below(sandbox)) > 4
+    session.close()
+    assert settles(lambda: len(below(sandbox)), 2)
+
+
+ORPHANS = """
+import os, sys, time
+from autograder.cells import Cell
+from autograder.sandbox import Sandbox
+import psutil
+box = Sandbox(unsafe=sys.argv[1] == "unsafe")
+box.start()
+session = box.session([Cell("a", "import os, time\\ndef f():\\n    if os.fork() == 0:\\n"
+                            "        os.setsid()\\n        time.sleep(600)\\n    return 1", "a")])
+session.execute({"op": "call", "name": "f", "args": [], "kwargs": {}})
+mine = psutil.Process()
+print(*[process.pid for process in mine.children(recursive=True)], flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("way", ["sandboxed", "unsafe"])
+def test_everything_dies_with_the_trusted_process(sandbox, way):
+    ran = subprocess.run(
+        [sys.executable, "-c", ORPHANS, way],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    pids = [int(pid) for pid in ran.stdout.split()]
+    assert len(pids) >= 4, ran.stderr
+
+    def alive():
+        return sum(
+            psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+            for pid in pids
+        )
+
+    assert settles(alive, 0)
+
+
+def test_a_sandbox_may_be_started_in_a_thread_that_ends(submit, sandbox):
+    boxes = []
+    thread = threading.Thread(target=lambda: boxes.append(Sandbox().__enter__()))
+    thread.start()
+    thread.join()
+    with boxes[0] as box:
+        assert value(submit("def f():\n    return 1", box=box), "f") == 1
+        os.kill(below(box)[-1].pid, 9)
+        assert value(submit("def f():\n    return 2", box=box), "f") == 2
+
+
+# ------------------------------------------------------------------------------- other ways
+
+
+def test_without_inner_namespaces_every_submission_gets_its_own_sandbox(submit, sandbox):
+    source = """
+        import os
+        def write():
+            open("/tmp/left-behind", "w").close()
+            return os.path.exists("/tmp/left-behind")
+        def read():
+            return os.path.exists("/tmp/left-behind")
+        def repo(path):
+            return os.path.exists(path)
+        """
+    with Sandbox(nested=False) as box:
+        first = submit(source, box=box)
+        assert value(first, "write") is True
+        assert value(first, "repo", str(ROOT)) is False
+        first.close()
+        assert value(submit(source, box=box), "read") is False
+
+
+def test_without_bubblewrap_limits_still_hold(submit):
+    with Sandbox(unsafe=True) as box:
+        session = submit(
+            """
+            import os, time
+            def f(x):
+                return x + 1
+            def die():
+                os._exit(4)
+            def forever():
+                if os.fork() == 0:
+                    os.setsid()
+                while True:
+                    time.sleep(1)
+            def fill():
+                return bytearray(1 << 34)
+            def here():
+                return os.getcwd(), os.environ["HOME"]
+            """,
+            limits=HANGS,
+            box=box,
+        )
+        x = torch.randn(2, 3)
+        assert torch.equal(value(session, "f", x), x + 1)
+        folder = Path(value(session, "here")[0])
+        assert folder.is_dir()
+        assert session.execute(call("die"))["kind"] == "crash"
+        assert session.execute(call("forever"))["kind"] == "timeout"
+        assert session.execute(call("fill"))["kind"] == "memory"
+        assert torch.equal(value(session, "f", x), x + 1)
+        session.close()
+        assert not folder.exists()
+        assert settles(lambda: len(psutil.Process(box._process.pid).children()), 0)
+
+
+def test_a_missing_bubblewrap_is_said_with_its_remedy(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxUnavailable, match=r"apt-get install bubblewrap.*unsafe-no-sandbox"):
+        Sandbox().start()
+
+
+def test_a_bubblewrap_that_is_refused_is_said_with_its_words(monkeypatch, tmp_path):
+    fake = tmp_path / "bwrap"
+    fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(SandboxUnavailable, match=r"uid map: Permission denied.*unsafe-no-sandbox"):
+        Sandbox().start()
+
+
+def test_the_doctor_hears_what_works(sandbox):
+    sentences = probe()
+    assert any("bubblewrap" in sentence for sentence in sentences)
+    assert len(sentences) == 5

@@ -161,14 +161,14 @@ class Referents:
         self.index = {word: i for i, word in enumerate(self.words)}
 
     def sample(self, size: int, generator: torch.Generator) -> Sentences:
-        """Random sentences of 15 tokens with two fillers at random places."""
+        """Random sentences of 15 tokens, three of them fillers at random places."""
 
         def one(group: Sequence[str]) -> str:
             return group[int(torch.randint(len(group), (1,), generator=generator))]
 
         rows = []
         for _ in range(size):
-            flip, which, *places = torch.randint(2**20, (4,), generator=generator).tolist()
+            flip, which, *places = torch.randint(2**20, (5,), generator=generator).tolist()
             animal, place = one(self.animals), one(self.places)
             clue = one(self.tired if which % 2 else self.wide)
             first, second = (place, animal) if flip % 2 else (animal, place)
@@ -176,7 +176,7 @@ class Referents:
                 "the", first, "did", "not", "cross", "the", second, "because", "it", "was", "too",
                 clue,
             ]  # fmt: skip
-            for place_of_filler in (*places, 0):  # fillers move every word behind them
+            for place_of_filler in places:  # a filler moves every word behind it
                 words.insert(1 + place_of_filler % 8, one(self.fillers))
             referent, other = (animal, place) if which % 2 else (place, animal)
             marks = [words.index(w) for w in ("it", referent, other, clue)]

@@ -649,6 +649,7 @@ def test_softmax_minus_infinity(student, reference, draw):
         what="the weights",
         case="two scores of -inf, no mask",
     )
+    scores = scores.clone()  # inputs that a test has handed out stay as they were
     scores[2] = -torch.inf
     mask = torch.ones(3, 4, dtype=torch.bool)
     mask[0, :2] = False
@@ -671,6 +672,11 @@ def test_softmax_gradients(student, reference, draw):
         seen = student.observe("masked_softmax", scores, given)
         wanted = reference.observe("masked_softmax", scores, given)
         same_gradients(seen, wanted, {"0": "the scores"}, case)
+    scores = draw.normal(2, 4)
+    scores[1] = -torch.inf
+    seen = student.observe("masked_softmax", scores)
+    wanted = reference.observe("masked_softmax", scores)
+    same_gradients(seen, wanted, {"0": "the scores"}, "a row of -inf, no mask")
 
 
 @hidden
@@ -1747,7 +1753,11 @@ def test_merge_values(student, reference, draw):
         merged = student.merge_heads(x)
         case = sizes(B=batch, H=heads, T=length, Dh=width)
         expect.close(merged, reference.merge_heads(x), what="the merged heads", case=case)
-        expect.true(merged.is_contiguous(), f"The result should be contiguous in memory ({case}).")
+        expect.true(
+            merged.is_contiguous(),
+            f"The result should be contiguous in memory ({case}).",
+            misconception="merge_not_contiguous",
+        )
 
 
 @exercise("merge_heads")
@@ -1921,21 +1931,29 @@ def test_heads_mask_for_each_head(student, reference, draw):
 @exercise("MultiHeadAttention")
 def test_heads_dropout_on_weights(student, reference, draw):
     """In train mode each weight of each head is dropped on its own with probability p."""
-    heads, keys, p = 2, 12, 0.5
-    width = heads * keys
+    heads, keys, p = 2, 8, 0.5
+    width = heads * 2 * keys
     state = heads_state(draw, width)
-    # v_proj and out_proj do nothing and every value is a unit vector: the output is the weights.
+    # v_proj and out_proj do nothing, and the values of each head are two identity matrices side
+    # by side: the output shows each weight that was used, twice.
     for name in ("v_proj", "out_proj"):
         state[f"{name}.weight"], state[f"{name}.bias"] = torch.eye(width), torch.zeros(width)
     mine = student.module(
         "MultiHeadAttention", state=state, d_model=width, num_heads=heads, dropout=p
     )
-    query, key = draw.normal(8, 20, width), draw.normal(8, keys, width)
-    value = torch.eye(keys).repeat(1, heads).expand(8, keys, width)
+    query, key = draw.normal(8, 30, width), draw.normal(8, keys, width)
+    value = torch.eye(keys).repeat(1, 2 * heads).expand(8, keys, width)
     output, weights = expect.pair(mine.train()(query, key, value))
-    expect.shape(output, (8, 20, width), what="the output")
-    expect.shape(weights, (8, heads, 20, keys), what="the weights")
-    used = output.reshape(8, 20, heads, keys).transpose(1, 2)
+    expect.shape(output, (8, 30, width), what="the output")
+    expect.shape(weights, (8, heads, 30, keys), what="the weights")
+    used, copy = output.reshape(8, 30, heads, 2, keys).transpose(1, 2).unbind(dim=3)
+    expect.close(
+        copy,
+        used,
+        what="the second half of each head's output",
+        case="values that are given twice (drop weights, not outputs)",
+        misconception="heads_dropout_on_output",
+    )
     expect.rate(
         int((used == 0).sum()),
         used.numel(),
@@ -2429,6 +2447,7 @@ def test_cross_parameters(student):
 def test_cross_values(student, reference, draw):
     """Queries come from x; keys and values come from the memory."""
     for batch, queries, keys, query_dim, memory_dim, embed_dim, heads in [
+        (1, 2, 2, 2, 2, 2, 1),
         (1, 1, 1, 1, 1, 1, 1),
         (1, 2, 3, 4, 4, 4, 2),
         (2, 3, 3, 6, 6, 6, 3),

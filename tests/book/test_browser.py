@@ -102,7 +102,7 @@ class Visit:
     widgets_shown: int = 0
     unmoved: list[str] = field(default_factory=list)
     silent_pictures: list[str] = field(default_factory=list)
-    faint: list[str] = field(default_factory=list)
+    faint: dict[str, list[str]] = field(default_factory=dict)
     texts: int = 0
     width: int = 0
     too_wide: list[str] = field(default_factory=list)
@@ -122,27 +122,20 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def visit(browser: Any, site: Path) -> Iterator[Any]:
-    """Visit a page as `desktop`, `phone` or `dark`, once each."""
-    contexts = {
-        "desktop": browser.new_context(viewport={"width": 1280, "height": 900}),
-        "phone": browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True),
-        "dark": browser.new_context(
-            viewport={"width": 1280, "height": 900}, color_scheme="dark"
-        ),
-    }  # fmt: skip
-    visits: dict[tuple[str, str], Visit] = {}
+    """Visit a page, once."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    visits: dict[str, Visit] = {}
 
-    def go(name: str, kind: str) -> Visit:
-        if (name, kind) not in visits:
-            visits[name, kind] = look(contexts[kind], site / f"{name}.html", move=kind == "desktop")
-        return visits[name, kind]
+    def go(name: str) -> Visit:
+        if name not in visits:
+            visits[name] = look(context, site / f"{name}.html")
+        return visits[name]
 
     yield go
-    for context in contexts.values():
-        context.close()
+    context.close()
 
 
-def look(context: Any, file: Path, *, move: bool) -> Visit:
+def look(context: Any, file: Path) -> Visit:
     """Open a page from disk, wait for what it loads, and write down what there is to see."""
     found, page = Visit(), context.new_page()
     page.on("request", lambda r: found.requests.append(r.url))
@@ -162,9 +155,8 @@ def look(context: Any, file: Path, *, move: bool) -> Visit:
             " && [...document.querySelectorAll('.widget-subarea')].every(e => e.children.length)",
             arg=found.widgets,
         )
-    page.wait_for_load_state("networkidle")
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")  # lazy pictures too
-    page.wait_for_timeout(200)
+    page.wait_for_load_state("networkidle")
 
     found.typeset = page.locator("span.math mjx-container, div.math mjx-container").count()
     found.broken_formulas = page.locator("mjx-merror").all_inner_texts()
@@ -172,16 +164,22 @@ def look(context: Any, file: Path, *, move: bool) -> Visit:
     found.silent_pictures = page.evaluate(
         "[...document.images].filter(i => !i.alt.trim()).map(i => i.src.slice(0, 60))"
     )
-    found.texts, found.faint = page.evaluate(FAINT)
+    found.unmoved = move_widgets(page)
+    page.evaluate("document.activeElement.blur()")
+    for theme in ("light", "dark"):
+        page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+        page.wait_for_timeout(400)  # colours fade from one theme to the other
+        found.texts, found.faint[theme] = page.evaluate(FAINT)
+
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(100)
     found.width = page.evaluate("document.documentElement.scrollWidth")
-    if found.width > page.viewport_size["width"]:
+    if found.width > 390:
         found.too_wide = page.evaluate(
             """() => [...document.querySelectorAll('.bd-main *')]
               .filter(e => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5)
               .map(e => e.tagName + '.' + e.className + ' ' + e.getBoundingClientRect().right)"""
         )
-    if move:
-        found.unmoved = move_widgets(page)
     page.close()
     return found
 
@@ -215,26 +213,26 @@ def move_widgets(page: Any) -> list[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_opened_from_disk_asks_no_other_host(visit: Any, name: str) -> None:
-    foreign = [url for url in visit(name, "desktop").requests
+    foreign = [url for url in visit(name).requests
                if not url.startswith(("file:", "data:", "blob:"))]  # fmt: skip
     assert not foreign
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_loads_without_errors(visit: Any, name: str) -> None:
-    assert visit(name, "desktop").errors == []
+    assert visit(name).errors == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_formula_is_typeset(visit: Any, name: str) -> None:
-    page = visit(name, "desktop")
+    page = visit(name)
     assert page.typeset >= page.formulas
     assert page.broken_formulas == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_widgets_appear_and_move_without_a_kernel(visit: Any, name: str) -> None:
-    page = visit(name, "desktop")
+    page = visit(name)
     if not page.widgets:
         pytest.skip("no widget on this page")
     assert page.widgets_shown >= page.widgets
@@ -242,24 +240,24 @@ def test_widgets_appear_and_move_without_a_kernel(visit: Any, name: str) -> None
 
 
 def test_some_page_has_a_widget_and_some_page_has_formulas(visit: Any) -> None:
-    assert any(visit(name, "desktop").widgets for name in PAGES)
-    assert any(visit(name, "desktop").formulas for name in PAGES)
+    assert any(visit(name).widgets for name in PAGES)
+    assert any(visit(name).formulas for name in PAGES)
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_every_picture_in_the_running_page_has_a_text(visit: Any, name: str) -> None:
-    assert visit(name, "desktop").silent_pictures == []
+    assert visit(name).silent_pictures == []
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_phone_needs_no_sideways_scrolling(visit: Any, name: str) -> None:
-    page = visit(name, "phone")
+    page = visit(name)
     assert page.width <= 390, page.too_wide
 
 
-@pytest.mark.parametrize("kind", ["desktop", "dark"])
+@pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
-def test_text_stands_out_from_its_background(visit: Any, name: str, kind: str) -> None:
-    page = visit(name, kind)
+def test_text_stands_out_from_its_background(visit: Any, name: str, theme: str) -> None:
+    page = visit(name)
     assert page.texts > 3
-    assert page.faint == []
+    assert page.faint[theme] == []

@@ -84,9 +84,8 @@ def grading(chapter: str, count: int) -> list[Figure]:
         honest_class(submitted, chapter, count)
 
         script = (
-            "from pathlib import Path; import sys; from autograder import bench, classroom;"
-            "bench.one_core();"
-            f"classroom.grade({chapter!r}, Path({str(submitted)!r}), Path({str(folder / 'ours')!r}),"
+            "from pathlib import Path; from autograder import bench, classroom; bench.one_core();"
+            f"classroom.grade({chapter!r}, Path('submitted'), Path('ours'),"
             " jobs=1, seed=0, cache=False)"
         )
         started = time.perf_counter()

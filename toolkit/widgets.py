@@ -17,14 +17,19 @@ import ipywidgets as widgets
 
 from toolkit.plots import array
 
-# One style sheet per frame keeps the cells short. Dark text on light cells and the reverse, on a sheet
-# of its own, so that the table reads the same on a light and on a dark page.
+# One style sheet per frame keeps the cells short. Dark text on light cells and the reverse, on a
+# sheet of its own, so that the table reads the same on a light and on a dark page; !important,
+# because the theme takes the background from every table.
 _STYLE = (
-    "<style>.heat{border-collapse:collapse;font-size:11px;line-height:1.5;margin:.3em;width:auto;"
-    "background:#fbfaf7;color:#22252b}.heat th{padding:.15em .35em;font-weight:normal}"
-    ".heat caption{caption-side:top;text-align:left;padding:.3em;color:inherit}"
-    ".heat td{padding:.15em .3em;text-align:center;min-width:2.1em}.heat .z{color:#5b6069}"
-    ".heat .d{color:#fff}.heats{display:flex;flex-wrap:wrap;max-width:100%;overflow-x:auto}</style>"
+    "<style>table.heat{border-collapse:collapse;font-size:11px;line-height:1.5;margin:.3em;"
+    "width:auto!important;background:#fbfaf7!important;color:#22252b!important}"
+    "table.heat :is(th,caption){padding:.15em .35em;font-weight:normal!important;border:0;"
+    "color:#22252b!important;background:none!important}"
+    "table.heat caption{caption-side:top;text-align:left}"
+    "table.heat td{padding:.15em .3em;text-align:center;min-width:2.1em;border:0;"
+    "color:#22252b!important;background:var(--c,#f7f9fc)!important}"
+    "table.heat td.z{color:#5b6069!important}table.heat td.d{color:#fff!important}"
+    ".heats{display:flex;flex-wrap:wrap;max-width:100%;overflow-x:auto}</style>"
 )
 
 
@@ -114,9 +119,9 @@ def _cell(value: float) -> str:
         for low, high in ((247, 16), (249, 74), (252, 132))
     )
     if share == 0.0:
-        return '<td class=z>0</td>'
+        return "<td class=z>0</td>"
     ink = " class=d" if share > 0.5 else ""
-    return f"<td{ink} style=background:#{red:02x}{green:02x}{blue:02x}>{value:.2f}</td>"
+    return f"<td{ink} style=--c:#{red:02x}{green:02x}{blue:02x}>{value:.2f}</td>"
 
 
 def _control(

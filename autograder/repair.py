@@ -847,8 +847,8 @@ def _choose(slots: list[Slot]) -> list[str]:
     """Decide which cell fills each slot; the others become the student's own cells."""
     repairs: list[str] = []
     lost: dict[str, list[str]] = {"check": [], "written": [], "solution": []}
+    # Instructions that were deleted or written into come back too, but are no damage.
     edited: dict[str, list[str]] = {"check": [], "locked": [], "text": []}
-    texts = 0
     for slot in slots:
         if slot.kind in ("solution", "written"):
             if not slot.found:
@@ -861,9 +861,7 @@ def _choose(slots: list[Slot]) -> list[str]:
         if not slot.found:
             if slot.kind == "check":
                 lost["check"].append(slot.label)
-            elif slot.kind == "text":
-                texts += 1
-            else:
+            elif slot.kind == "locked":
                 lost.setdefault("locked", []).append(slot.label)
             continue
         changed = [cell for cell in slot.found if not _same(cell.source, slot.cell.source)]
@@ -895,8 +893,6 @@ def _choose(slots: list[Slot]) -> list[str]:
     ):
         if lost.get(kind):
             repairs.append(f"{say} {_listing(lost[kind])}")
-    if texts:
-        repairs.append(f"restored {_count(texts, 'deleted text cell')}")
     if edited["check"]:
         repairs.append(
             f"restored the edited check cell of {_listing(edited['check'])}; "
@@ -907,9 +903,6 @@ def _choose(slots: list[Slot]) -> list[str]:
             f"restored the edited cell {_listing(edited['locked'])}; "
             "what was written there runs as a cell of its own"
         )
-    if edited["text"]:
-        count = _count(len(edited["text"]), "edited text cell")
-        repairs.append(f"restored {count}; the student's version stays below")
     return repairs
 
 

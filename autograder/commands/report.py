@@ -1,0 +1,50 @@
+"""`python -m autograder report ASSIGNMENT`: the class report again, with marks given since."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autograder import paths
+
+
+def run(
+    assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
+    course: Annotated[
+        Path, typer.Option(help="The nbgrader course in which it was graded.")
+    ] = paths.BUILD / "course",
+    feedback: Annotated[
+        bool, typer.Option(help="Write the students' pages anew too, with comments and marks.")
+    ] = True,
+) -> None:
+    """Write class report, CSV and feedback again, after marking written answers by hand."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from autograder import classroom, report
+
+    console = Console()
+    graded = classroom.Class.read(course.resolve(), assignment)
+    missed = []
+    if feedback:
+        books = classroom.Books(graded.course, assignment)
+        with classroom.showing_progress() as tell:
+            for count, result in enumerate(graded.results, 1):
+                if books.feedback(result.student) is None:
+                    missed.append(result.student)
+                tell("feedback", count, len(graded.results))
+    path = report.write(graded)
+    report.show(graded, console)
+    for label, target in (
+        ("Class report", path),
+        ("Marks", graded.folder / "grades.csv"),
+        ("Feedback", graded.course / "feedback"),
+    ):
+        console.print(Text(f"{label}: {target}"), soft_wrap=True)
+    if missed:
+        Console(stderr=True).print(
+            Text(f"No feedback page could be written for {', '.join(missed)}; grade them again.")
+        )
+        raise typer.Exit(1)

@@ -20,7 +20,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -509,7 +509,7 @@ def record(chapter: str, check: bool = False) -> list[Path]:
     Answers that differ by rounding only are kept: another machine adds in another order, and the
     file should change when a grader, the reference or a misconception does.
     """
-    from autograder.recording import FILE, Recording
+    from autograder import recorded
     from autograder.recording import record as ask
     from autograder.runner import Graders
     from autograder.wire import WireError
@@ -518,13 +518,13 @@ def record(chapter: str, check: bool = False) -> list[Path]:
         raise BuildError(
             f"{chapter} has no graders; write autograder/graders/test_{chapter}.py first."
         )
-    path = paths.EXERCISES / chapter / FILE
+    path = paths.EXERCISES / chapter / recorded.FILE
     recording = ask(chapter, Graders(chapter, hidden=False))
     with contextlib.suppress(FileNotFoundError, WireError, KeyError, TypeError):
-        if _same_answers(Recording.read(path).data, recording.data):
+        if _same_answers(recorded.read(path).data, recording.data):
             return []
     if not check:
-        recording.write(path)
+        recorded.write(recording, path)
     return [path]
 
 
@@ -545,7 +545,7 @@ def _same_answers(left: Any, right: Any) -> bool:
                 and torch.allclose(left, right, rtol=1e-3, atol=1e-5, equal_nan=True)
             )
         )
-    if isinstance(left, dict) and isinstance(right, dict):
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
         # "asked" holds digests of exact bits, which rounding changes.
         return left.keys() == right.keys() and all(
             key == "asked" or _same_answers(value, right[key]) for key, value in left.items()

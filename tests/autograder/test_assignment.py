@@ -328,6 +328,11 @@ def test_the_committed_exercises_are_what_the_scripts_say(chapter: str) -> None:
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_recorded_answers_are_those_of_the_reference_and_the_mistakes(chapter: str) -> None:
+    assert builder.record(chapter, check=True) == []
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_every_stub_is_its_solution_with_lines_taken_out(chapter: str, course: Path) -> None:
     solution = cells(nbformat.read(course / "source" / chapter / f"{chapter}.ipynb", as_version=4))
     release = cells(nbformat.read(course / "release" / chapter / f"{chapter}.ipynb", as_version=4))

@@ -120,7 +120,7 @@ def test_the_command_line_works_there(unpacked: Path) -> None:
     )
     out = alone(unpacked, run)
     path.unlink()
-    assert out.splitlines()[-1] == "status 0"
+    assert out.splitlines()[-1] == "status 0", out
     assert "23 of 23 exercises pass" in out
 
 

@@ -14,9 +14,10 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from autograder import builder, check, paths, stock
+from autograder import builder, check, paths, recorded, stock, variants, wire
 from autograder.assignment import AssignmentError, load
 from autograder.check import Judge, check_notebook, checks_for
+from autograder.wire import WireError
 
 ATTENTION = load("attention")
 NAMES = ATTENTION.names
@@ -69,6 +70,35 @@ def test_recorded_answers_are_used_not_the_reference(judge: Judge) -> None:
     assert judge.recording is not None
 
 
+def test_damaged_recorded_answers_are_noticed(tmp_path: Path, judge: Judge) -> None:
+    original = (paths.EXERCISES / "attention" / recorded.FILE).read_bytes()
+    path = tmp_path / recorded.FILE
+    path.write_bytes(original[: len(original) // 2])
+    with pytest.raises(WireError):
+        recorded.read(path)
+    path.write_bytes(wire.encode({"something": "else"}))
+    with pytest.raises(WireError, match="no file of recorded answers"):
+        recorded.read(path)
+    data = wire.decode(original)
+    part = data["parts"]["causal_mask"]
+    part[len(part) // 2] ^= 255
+    path.write_bytes(wire.encode(data))
+    damaged = recorded.read(path)
+    tests = {owner: name for name, owner in data["exercises"].items()}
+    assert damaged.data["tests"][tests["split_heads"]]["answers"]
+    with pytest.raises(WireError):
+        damaged.data["tests"][tests["causal_mask"]]
+
+
+def test_recorded_answers_to_other_questions_are_not_used(notebook: dict[str, Any]) -> None:
+    judge = Judge("attention")
+    assert judge.recording is not None
+    for entry in judge.recording.data["tests"].values():
+        entry["asked"] = ["another question"]
+    assert judge.card("causal_mask", notebook).status == "passed"
+    assert judge.recording is None
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_right_code_passes(judge: Judge, notebook: dict[str, Any], name: str) -> None:
     card = judge.card(name, notebook)
@@ -107,10 +137,30 @@ def test_a_known_mistake_is_the_first_line_with_what_to_reread(
     assert "expected" in text
 
 
+@pytest.mark.slow
+def test_known_mistakes_are_named_in_the_notebook_too(judge: Judge) -> None:
+    named = lost = 0
+    for mistake in variants.misconceptions("attention"):
+        namespace = dict(variants.wrong_namespace("attention", mistake.name))
+        card = judge.card(mistake.exercise, namespace)
+        assert card.status in ("passed", "failed"), mistake.name
+        lost += card.status == "failed"
+        named += card.headline == mistake.says
+    # Some show in hidden tests only, and a few differ from another mistake on other inputs only.
+    assert lost >= 0.9 * len(variants.misconceptions("attention"))
+    assert named >= 0.95 * lost
+
+
 def test_an_unknown_mistake_says_what_differs(
     notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_cell(notebook, "def context_vector(weights, values):\n    return weights @ values + 7\n")
+    run_cell(
+        notebook,
+        "def context_vector(weights, values):\n"
+        "    if weights.shape[-1] != values.shape[-2]:\n"
+        "        raise ValueError('one weight for each value')\n"
+        "    return weights @ values + 7\n",
+    )
     text = said(notebook, capsys, "context_vector")
     assert re.match(r"✗ The .+ wrong everywhere .+ expected .+, got ", text)
     assert "Smallest failing case: context_vector(" in text

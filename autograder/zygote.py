@@ -533,12 +533,12 @@ def main() -> None:
         "seccomp": plan["sandboxed"] and seccomp_program(platform.machine()) is not None,
     }
     control.send(json.dumps(hello).encode())
-    # Notebooks that plot would each pay for this; the first submission is not here yet.
-    with contextlib.suppress(Exception):
-        import matplotlib
-
-        matplotlib.use("Agg")
-        importlib.import_module("matplotlib.pyplot")
+    if plan["nested"] or not plan["sandboxed"]:
+        # Notebooks that plot would each pay for this; the first submission is not here yet. A
+        # zygote that serves only one leaves it to that one.
+        with contextlib.suppress(Exception):
+            importlib.import_module("matplotlib").use("Agg")
+            importlib.import_module("matplotlib.pyplot")
     gc.collect()
     gc.freeze()
     # Keepers are nobody's to wait for: what is to be known they tell the trusted process.

@@ -914,7 +914,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize("way", ["sandboxed", "unsafe"])
-def test_everything_dies_with_the_trusted_process(request, way):
+def test_everything_dies_with_the_trusted_process(request, tmp_path, way):
     if way == "sandboxed":
         request.getfixturevalue("sandbox")
     ran = subprocess.run(
@@ -922,7 +922,7 @@ def test_everything_dies_with_the_trusted_process(request, way):
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         check=False,
     )
     pids = [int(pid) for pid in ran.stdout.split()]

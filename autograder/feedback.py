@@ -83,6 +83,11 @@ class Item:
     pictures: list[dict[str, str]] = field(default_factory=list)
 
     @property
+    def open(self) -> bool:
+        """Whether a reader will want to see the code at once."""
+        return self.sign in (SIGNS["part"], SIGNS["bad"])
+
+    @property
     def anchor(self) -> str:
         return "item-" + re.sub(r"[^A-Za-z0-9_-]", "_", self.name)
 
@@ -111,6 +116,7 @@ class Page:
     exercises: list[Item] = field(default_factory=list)
     questions: list[Item] = field(default_factory=list)
     others: list[dict[str, str]] = field(default_factory=list)
+    absent: bool = False  # There is no notebook whose exercises could be shown.
 
 
 # ---------------------------------------------------------------------------------------------
@@ -208,6 +214,7 @@ def page_of(nb: NotebookNode, course: dict[str, Any]) -> Page:
         max_score=float(course.get("max_score") or 0),
         penalty=float(course.get("late_penalty") or 0),
     )
+    page.absent = state.get("status") in ("missing", "unreadable")
     page.notices = _notices(state, float(course.get("seconds_late") or 0))
     solutions = {
         cell.metadata.nbgrader.grade_id: cell

@@ -10,7 +10,7 @@ import csv
 import io
 import re
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,7 +148,7 @@ class Mistake:
     title: str
     says: str = ""
     section: str = ""
-    purpose: str = ""
+    purposes: list[str] = field(default_factory=list)
     students: list[str] = field(default_factory=list)
 
     @property
@@ -180,21 +180,26 @@ def mistakes_of(graded: Class) -> list[Mistake]:
 
 
 def unnamed_of(graded: Class) -> list[Mistake]:
-    """Tests that failed where no known mistake was recognised, the most common first."""
+    """Exercises that failed without a known mistake, and what failed in them most often.
+
+    Code that did not come to an end is told elsewhere and says nothing about a mistake.
+    """
     titles = {exercise.name: exercise.title for exercise in graded.assignment.exercises}
-    found: dict[tuple[str, str], Mistake] = {}
+    found: dict[str, Mistake] = {}
+    failed: dict[str, Counter[str]] = defaultdict(Counter)
     for result in graded.results:
         for exercise in result.exercises.values():
-            if exercise.misconception:
+            purposes = [test.purpose for test in exercise.tests if test.outcome == "failed"]
+            stopped = result.status in ("timed_out", "crashed")
+            if exercise.misconception or not purposes or stopped:
                 continue
-            for test in exercise.tests:
-                if test.outcome == "failed":
-                    key = (exercise.name, test.name)
-                    title = titles.get(exercise.name, exercise.name)
-                    found.setdefault(
-                        key, Mistake("", exercise.name, title, purpose=test.purpose)
-                    ).students.append(result.student)
-    return sorted(found.values(), key=lambda item: (-item.count, item.title))[:20]
+            title = titles.get(exercise.name, exercise.name)
+            mistake = found.setdefault(exercise.name, Mistake("", exercise.name, title))
+            mistake.students.append(result.student)
+            failed[exercise.name].update(purposes)
+    for name, mistake in found.items():
+        mistake.purposes = [purpose for purpose, _ in failed[name].most_common(3)]
+    return sorted(found.values(), key=lambda item: (-item.count, item.title))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -585,19 +585,22 @@ def test_softmax_other_dim(student, reference, draw):
 @exercise("masked_softmax")
 def test_softmax_large_scores(student, reference, draw):
     """Scores of any size give finite weights, whatever stands in other rows or under the mask."""
-    scores = draw.normal(2, 4)
+    # float64, because a logarithm of a sum near 1000 has only four decimals in float32.
+    scores = draw.normal(2, 4, dtype=torch.float64)
     for case, shift in [
-        ("scores around 1000", torch.tensor([[1000.0], [1000.0]])),
-        ("scores around -1000", torch.tensor([[-1000.0], [-1000.0]])),
-        ("one row around 1000, one around -1000", torch.tensor([[1000.0], [-1000.0]])),
+        ("scores around 1000", [[1000.0], [1000.0]]),
+        ("scores around -10000", [[-10000.0], [-10000.0]]),
+        ("one row around 1000, one around -1000", [[1000.0], [-1000.0]]),
+        ("scores from -1000 to 1000 in each row", [[-1000.0, 0.0, 1000.0, 1000.0]] * 2),
     ]:
+        shifted = scores + torch.tensor(shift, dtype=torch.float64)
         expect.close(
-            student.masked_softmax(scores + shift),
-            reference.masked_softmax(scores + shift),
+            student.masked_softmax(shifted),
+            reference.masked_softmax(shifted),
             what="the weights",
             case=case,
         )
-    scores = draw.normal(2, 4)
+    scores = draw.normal(2, 4, dtype=torch.float64)
     scores[:, 1] += 1000
     mask = torch.ones(2, 4, dtype=torch.bool)
     mask[:, 1] = False

@@ -64,7 +64,8 @@ FAINT = """() => {
     for (; at; at = at.parentElement) {
       const style = getComputedStyle(at); const c = parse(style.backgroundColor);
       if (style.backgroundImage !== 'none') return null;
-      if (c.length < 4 || c[3] > 0) { layers.push(c); if (c.length < 4 || c[3] === 1) break; } }
+      if (c.length < 4 || c[3] > 0) { layers.push(c); if (c.length < 4 || c[3] === 1) break; }
+      if (at.tagName === 'CAPTION') at = at.parentElement; }  // painted outside its table
     return layers.reverse().reduce((below, top) => over(top, below), [255, 255, 255]); };
   const faint = new Map(); let seen = 0;
   const main = document.querySelector('.bd-main');

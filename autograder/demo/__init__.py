@@ -1,0 +1,1 @@
+"""What the demonstration classes are made of: styles of right answers, and cheats."""

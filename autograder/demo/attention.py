@@ -1,0 +1,239 @@
+"""What the demonstration class of `attention` has beyond what every chapter's has.
+
+`MISTAKES` are the misconceptions that one student each makes; `FORBIDDEN` are cheats that call a
+library function which the exercise asks to be written: each a right answer otherwise.
+"""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+# Of as many exercises as possible, and each told apart from its neighbours.
+MISTAKES = (
+    "attention_scaled_by_d_k",
+    "softmax_over_queries",
+    "causal_without_diagonal",
+    "additive_shared_projection",
+    "dropout_without_rescale",
+    "padding_one_too_many",
+    "context_averaged",
+)
+
+_MASKED = """
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise ValueError("mask must be bool")
+        try:
+            mask = mask.broadcast_to(scores.shape)
+        except RuntimeError:
+            raise ValueError("mask does not fit") from None
+        scores = scores.masked_fill(~mask, float("-inf"))
+    dead = (scores == float("-inf")).all(dim, keepdim=True)
+    scores = scores.masked_fill(dead, 0.0)
+"""
+
+
+def _softmax(before: str, call: str) -> str:
+    """A right `masked_softmax` whose normalisation is the expression `call`."""
+    head = "def masked_softmax(scores, mask=None, dim=-1):"
+    tail = f"    return ({call}).masked_fill(dead, 0.0)\n"
+    return f"{dedent(before).strip()}\n\n\n{head}{_MASKED}{tail}".lstrip()
+
+
+def _attention(before: str, call: str) -> str:
+    """A right `scaled_dot_product_attention` whose output, without dropout, is `call`."""
+    return dedent(before).strip() + dedent(
+        f"""
+
+
+        def scaled_dot_product_attention(
+            query, key, value, mask=None, dropout_p=0.0, training=False
+        ):
+            if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+                raise ValueError("shapes")
+            scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+            weights = masked_softmax(scores, mask)
+            if training and dropout_p:
+                return attention_dropout(weights, dropout_p, training) @ value, weights
+            if mask is None:
+                mask = torch.ones_like(scores, dtype=torch.bool)
+            output = {call}
+            return output.nan_to_num(0.0) * mask.any(-1, keepdim=True), weights
+        """
+    )
+
+
+_HEADS = """
+class MultiHeadAttention(nn.Module):
+    def __init__(self, d_model, num_heads, dropout=0.0):
+        super().__init__()
+        if d_model % num_heads:
+            raise ValueError("heads")
+        self.h, self.p = num_heads, dropout
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+
+    def forward(self, query, key, value, mask=None):
+        inner = nn.MultiheadAttention(query.shape[-1], self.h, batch_first=True).to(query.dtype)
+        del inner.in_proj_weight, inner.in_proj_bias
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        inner.in_proj_weight = torch.cat([layer.weight for layer in layers])
+        inner.in_proj_bias = torch.cat([layer.bias for layer in layers])
+        inner.out_proj.weight, inner.out_proj.bias = self.out_proj.weight, self.out_proj.bias
+        if mask is not None:
+            if mask.dim() == 3:
+                mask = mask.unsqueeze(1)
+            shape = (len(query), self.h, query.shape[1], key.shape[1])
+            mask = ~mask.broadcast_to(shape).flatten(0, 1)
+        return inner(query, key, value, attn_mask=mask, average_attn_weights=False)
+""".strip()
+
+_DROPOUT = """
+def attention_dropout(weights, p, training):
+    if not 0 <= p <= 1:
+        raise ValueError("p")
+    layer = nn.Dropout(p)
+    return layer.train(training)(weights)
+""".strip()
+
+# name: (exercise, what it does, cell)
+FORBIDDEN = {
+    "forbidden-direct": (
+        "masked_softmax",
+        "calls torch.softmax",
+        _softmax("", "torch.softmax(scores, dim)"),
+    ),
+    "forbidden-method": (
+        "masked_softmax",
+        "calls the softmax of the tensor",
+        _softmax("", "scores.softmax(dim)"),
+    ),
+    "forbidden-alias": (
+        "masked_softmax",
+        "imports softmax under another name and hands it on",
+        _softmax(
+            """
+            from torch.nn.functional import softmax as normalise
+
+            TOOLS = {"n": normalise}
+            """,
+            'TOOLS["n"](scores, dim=dim)',
+        ),
+    ),
+    "forbidden-computed-name": (
+        "masked_softmax",
+        "puts the name of softmax together at run time",
+        _softmax("", 'getattr(torch.nn.functional, "".join(["soft", "max"]))(scores, dim=dim)'),
+    ),
+    "forbidden-operator": (
+        "masked_softmax",
+        "calls the operator below softmax through torch.ops.aten",
+        _softmax("", 'getattr(torch.ops.aten, "_soft" + "max")(scores, dim, False)'),
+    ),
+    "forbidden-log": (
+        "masked_softmax",
+        "exponentiates log_softmax",
+        _softmax("", "nn.LogSoftmax(dim)(scores).exp()"),
+    ),
+    "forbidden-binding": (
+        "scaled_dot_product_attention",
+        "calls PyTorch's attention in torch._C._nn",
+        _attention(
+            "",
+            'getattr(torch._C._nn, "scaled_dot_" + "product_attention")'
+            "(query, key, value, attn_mask=mask)",
+        ),
+    ),
+    "forbidden-module": (
+        "MultiHeadAttention",
+        "wraps nn.MultiheadAttention",
+        _HEADS,
+    ),
+    "forbidden-dropout": (
+        "attention_dropout",
+        "wraps nn.Dropout",
+        _DROPOUT,
+    ),
+    "forbidden-thread": (
+        "masked_softmax",
+        "calls softmax, under a name put together at run time, in a thread of its own",
+        _softmax(
+            """
+            from concurrent.futures import ThreadPoolExecutor
+
+            POOL = ThreadPoolExecutor(1)
+            """,
+            'POOL.submit(getattr(torch, "soft" + "max"), scores, dim).result()',
+        ),
+    ),
+    "forbidden-unwatched": (
+        "masked_softmax",
+        "switches the watch over torch functions off before it calls softmax",
+        _softmax(
+            """
+            def quietly(name, *args):
+                with torch._C.DisableTorchFunction():
+                    return getattr(torch, name)(*args)
+            """,
+            'quietly("soft" + "max", scores, dim)',
+        ),
+    ),
+    "forbidden-forgotten": (
+        "masked_softmax",
+        "wipes what the watch has seen out of the frame that keeps it",
+        _softmax(
+            """
+            import sys
+
+
+            def quietly(name, *args):
+                result = getattr(torch, name)(*args)
+                frame = sys._getframe()
+                while frame is not None:
+                    if "watch" in frame.f_locals:
+                        frame.f_locals["watch"].seen.clear()
+                    frame = frame.f_back
+                return result
+            """,
+            'quietly("soft" + "max", scores, dim)',
+        ),
+    ),
+    "forbidden-patched-watch": (
+        "masked_softmax",
+        "makes the executor forget what is forbidden",
+        _softmax(
+            """
+            import sys
+
+            for module in list(sys.modules.values()):
+                if hasattr(module, "watched_functions"):
+                    module.watched_functions = lambda forbids: frozenset()
+            """,
+            'getattr(torch, "soft" + "max")(scores, dim)',
+        ),
+    ),
+    "forbidden-executed-text": (
+        "masked_softmax",
+        "hides the call in a text that it executes in a thread",
+        _softmax(
+            """
+            import base64
+            import threading
+
+            TEXT = base64.b64decode("b3V0LmFwcGVuZCh0b3JjaC5zb2Z0bWF4KHMsIGQpKQ==")
+
+
+            def run(s, d):
+                out = []
+                names = {"out": out, "torch": torch, "s": s, "d": d}
+                thread = threading.Thread(target=lambda: exec(TEXT, names))
+                thread.start()
+                thread.join()
+                return out[0]
+            """,
+            "run(scores, dim)",
+        ),
+    ),
+}

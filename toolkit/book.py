@@ -10,6 +10,7 @@ sentence that says what to mend.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import html
 import io
@@ -20,7 +21,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from csv import DictReader
 from importlib.metadata import version
 from pathlib import Path
@@ -171,14 +172,14 @@ def build_book(
     if clear and work.exists():
         shutil.rmtree(work)
     work.mkdir(parents=True, exist_ok=True)
-    _prepare_environment(work, root.resolve())
     keys = _Keys(source, work, root.resolve())
     stale = keys.stale()
     keys.forget(stale)
     if stale and keys.file.exists():
         tell(f"  code has changed under {', '.join(stale)}")
 
-    problems, execution, read, written = _run_sphinx(source, config, work, tell)
+    with _environment(work, root.resolve()):
+        problems, execution, read, written = _run_sphinx(source, config, work, tell)
     site = work / "html"
     problems += missing_anchors(source / "coverage.csv", site)
     if problems:
@@ -223,8 +224,10 @@ def anchors(page: Path) -> set[str]:
     return {html.unescape(name) for name in re.findall(r"""\sid=["']([^"']+)["']""", text)}
 
 
-def _prepare_environment(work: Path, root: Path) -> None:
-    """What the kernels that execute the pages inherit."""
+@contextlib.contextmanager
+def _environment(work: Path, root: Path) -> Iterator[None]:
+    """What the kernels that execute the pages inherit, for as long as the build takes."""
+    before = dict(os.environ)
     # A profile of our own: the user's start-up files must not change the book, and the kernel's
     # advice about transport encryption is not for people who build a book.
     profile = work / "ipython" / "profile_default"
@@ -241,6 +244,11 @@ def _prepare_environment(work: Path, root: Path) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     # Models in the book are small; more than a few threads only get in each other's way.
     os.environ.setdefault("OMP_NUM_THREADS", str(min(cores or 1, 8)))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _run_sphinx(

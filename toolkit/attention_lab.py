@@ -177,11 +177,13 @@ class Referents:
                 clue,
             ]  # fmt: skip
             for place_of_filler in places:  # a filler moves every word behind it
-                words.insert(1 + place_of_filler % 8, one(self.fillers))
+                words.insert(1 + place_of_filler % len(words), one(self.fillers))
             referent, other = (animal, place) if which % 2 else (place, animal)
             marks = [words.index(w) for w in ("it", referent, other, clue)]
             rows.append(([self.index[w] for w in words], *marks))
-        tokens, it, referent, other, clue = (torch.tensor(column) for column in zip(*rows))
+        tokens, it, referent, other, clue = (
+            torch.tensor(column) for column in zip(*rows, strict=True)
+        )
         return Sentences(tokens, it, referent, other, clue)
 
     def sentence(self, words: str) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
@@ -168,7 +169,7 @@ def block_diagrams() -> Figure:
     product = canvas.box(5.3, 11.8, "weights × $V$", "output", width=4.2)
     for source in inputs[:2]:
         canvas.arrow(source.side("top"), column[0].side("bottom"))
-    for low, high in zip(column, column[1:], strict=False):
+    for low, high in itertools.pairwise(column):
         canvas.arrow(low.side("top"), high.side("bottom"))
     canvas.arrow(column[-1].side("top"), product.side("bottom"))
     canvas.arrow(inputs[2].side("top"), (7.0, product.side("bottom")[1]))
@@ -177,9 +178,7 @@ def block_diagrams() -> Figure:
         for x in (12.2, 15.6, 19.0):
             canvas.box(x + offset, 3.6 + offset, "", width=2.9)
         canvas.box(15.6 + offset, 6.6 + offset, "", width=9.7, height=1.5)
-    heads = canvas.box(
-        15.6, 6.6, "scaled dot-product attention", "weights", width=9.7, height=1.5
-    )
+    heads = canvas.box(15.6, 6.6, "scaled dot-product attention", "weights", width=9.7, height=1.5)
     for x, t, k in ((12.2, "Q", "query"), (15.6, "K", "key"), (19.0, "V", "value")):
         source = canvas.box(x, 1.0, f"${t}$", k, width=1.5)
         linear = canvas.box(x, 3.6, f"linear $W^{t}_h$", k, width=2.9)
@@ -216,9 +215,7 @@ def heads_and_mixing(heads: int = 8, tokens: int = 10, d_model: int = 512) -> Fi
         )  # fmt: skip
         canvas.arrow(source.side("right"), box.side("left"))
         canvas.arrow(box.side("right"), (join.side("left")[0], y))
-    mix = canvas.box(
-        17.2, 5.8, f"$W^O$\n({d_model}, {d_model})", "plain", width=3.4, height=1.6
-    )
+    mix = canvas.box(17.2, 5.8, f"$W^O$\n({d_model}, {d_model})", "plain", width=3.4, height=1.6)
     out = canvas.box(22.4, 5.8, f"output\n({tokens}, {d_model})", "output", width=3.4, height=1.6)
     canvas.arrow(join.side("right"), mix.side("left"))
     canvas.arrow(mix.side("right"), out.side("left"))
@@ -236,9 +233,7 @@ def decoder_contexts(weights: object, source: list[str], target: list[str]) -> F
 
     alpha = array(weights)
     if alpha.shape != (len(target), len(source)):
-        raise ValueError(
-            f"weights have shape {alpha.shape}, not ({len(target)}, {len(source)})"
-        )
+        raise ValueError(f"weights have shape {alpha.shape}, not ({len(target)}, {len(source)})")
     panel, step = 13.0, 2.9
     canvas = Canvas(2 * panel + 0.6, 12.4)
     for side, name in enumerate(("one context $C$ for every step", "a context $C_i$ per step")):
@@ -253,7 +248,7 @@ def decoder_contexts(weights: object, source: list[str], target: list[str]) -> F
                 canvas.box(x, 2.2, f"$h_{j + 1}$\n[→ ; ←]", "key", width=1.8, height=1.3, size=8.5)
             )
             canvas.arrow((x, 0.8), notes[-1].side("bottom"))
-        for a, b in zip(notes, notes[1:], strict=False):
+        for a, b in itertools.pairwise(notes):
             (x0, y), (x1, _) = a.side("right"), b.side("left")
             canvas.arrow((x0, y + 0.3), (x1, y + 0.3))
             canvas.arrow((x1, y - 0.3), (x0, y - 0.3))
@@ -266,7 +261,7 @@ def decoder_contexts(weights: object, source: list[str], target: list[str]) -> F
             canvas.text(x, 10.9, word, 9)
             if side:
                 contexts.append(canvas.box(x, 6.3, f"$C_{i + 1}$", "output", width=1.8))
-        for a, b in zip(states, states[1:], strict=False):
+        for a, b in itertools.pairwise(states):
             canvas.arrow(a.side("right"), b.side("left"))
         if side:
             for i, context in enumerate(contexts):

@@ -27,7 +27,7 @@ _STYLE = (
     "color:#22252b!important;background:none!important}"
     "table.heat caption{caption-side:top;text-align:left}"
     "table.heat td{padding:.15em .3em;text-align:center;min-width:2.1em;border:0;"
-    "color:#22252b!important;background:var(--c,#f7f9fc)!important}"
+    "color:#000!important;background:var(--c,#f7f9fc)!important}"
     "table.heat td.z{color:#5b6069!important}table.heat td.d{color:#fff!important}"
     ".heats{display:flex;flex-wrap:wrap;max-width:100%;overflow-x:auto}</style>"
 )
@@ -112,16 +112,22 @@ def frames(
 
 
 def _cell(value: float) -> str:
-    """One coloured cell; white for 0, dark blue for 1."""
+    """One coloured cell, from nearly white for 0 to dark blue for 1."""
     share = min(max(float(value), 0.0), 1.0)
     red, green, blue = (
-        round(low + (high - low) * share)
-        for low, high in ((247, 16), (249, 74), (252, 132))
+        round(low + (high - low) * share) for low, high in ((247, 16), (249, 74), (252, 132))
     )
     if share == 0.0:
         return "<td class=z>0</td>"
-    ink = " class=d" if share > 0.5 else ""
+    ink = " class=d" if _luminance(red, green, blue) < 0.179 else ""  # white reads better
     return f"<td{ink} style=--c:#{red:02x}{green:02x}{blue:02x}>{value:.2f}</td>"
+
+
+def _luminance(*colour: int) -> float:
+    """Relative luminance of an sRGB colour, by the definition of WCAG 2."""
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in
+              (channel / 255 for channel in colour)]  # fmt: skip
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def _control(

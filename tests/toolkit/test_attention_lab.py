@@ -1,0 +1,111 @@
+"""The tasks of the attention chapter follow their rules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from toolkit import attention_lab as lab
+
+
+@pytest.fixture
+def pairs() -> lab.Pairs:
+    return lab.Translation().sample(200, torch.Generator().manual_seed(0))
+
+
+def test_every_target_word_translates_the_source_word_it_is_aligned_to(pairs: lab.Pairs) -> None:
+    languages = lab.Translation()
+    dictionary = dict(zip(languages.source_words[1:], languages.target_words[2:], strict=True))
+    for row in range(200):
+        source = languages.words(pairs.source[row], "source")
+        target = languages.words(pairs.target[row], "target")
+        places = pairs.alignment[row, : len(target)].tolist()
+        assert [dictionary[source[j]] for j in places] == target
+        assert sorted(places) == list(range(len(source))) == list(range(int(pairs.lengths[row])))
+
+
+def test_the_verb_moves_and_adjectives_change_sides(pairs: lab.Pairs) -> None:
+    languages = lab.Translation()
+    kind = {index: name for name, group in languages.kinds.items() for index in group}
+    letters = {"adjective": "a", "noun": "n", "verb": "v"}
+    for row in range(200):
+        source = "".join(letters[kind[int(i)]] for i in pairs.source[row] if i)
+        target = "".join(letters[kind[int(i) - 1]] for i in pairs.target[row] if i)
+        subject, obj, _ = source.split("n")
+        assert source == f"{subject}n{obj}nv"
+        assert target == f"n{subject}vn{obj}"
+
+
+def test_padding_has_no_alignment(pairs: lab.Pairs) -> None:
+    assert torch.equal(pairs.alignment == -1, pairs.source == lab.PAD)
+    assert torch.equal(pairs.source == lab.PAD, pairs.target == lab.PAD)
+    assert (pairs.source == lab.PAD).any()
+
+
+def test_sentences_of_every_length_occur_and_the_order_really_changes(pairs: lab.Pairs) -> None:
+    assert set(pairs.lengths.tolist()) == {3, 4, 5, 6, 7}
+    straight = torch.arange(pairs.alignment.shape[1]).expand_as(pairs.alignment)
+    real = pairs.alignment >= 0
+    assert (pairs.alignment == straight)[real].float().mean() < 0.5
+
+
+def test_the_alignment_rate_counts_real_words_only(pairs: lab.Pairs) -> None:
+    places = pairs.alignment.clamp(min=0)
+    perfect = nn.functional.one_hot(places, pairs.source.shape[1]).float()
+    assert lab.alignment_rate(perfect, pairs) == 1.0
+    assert lab.alignment_rate(perfect.roll(1, dims=-1), pairs) == 0.0
+
+
+def test_the_same_seed_gives_the_same_sentences() -> None:
+    draw = lambda seed: lab.Referents().sample(8, torch.Generator().manual_seed(seed)).tokens  # noqa: E731
+    assert torch.equal(draw(1), draw(1))
+    assert not torch.equal(draw(1), draw(2))
+
+
+def test_the_clue_decides_the_referent() -> None:
+    task = lab.Referents()
+    batch = task.sample(300, torch.Generator().manual_seed(3))
+    assert batch.tokens.shape == (300, 15)
+    rows = torch.arange(300)
+    word = lambda where, row: task.words[batch.tokens[row, where[row]]]  # noqa: E731
+    for row in rows.tolist():
+        assert word(batch.it, row) == "it"
+        tired = word(batch.clue, row) in task.tired
+        assert tired or word(batch.clue, row) in task.wide
+        assert word(batch.referent, row) in (task.animals if tired else task.places)
+        assert word(batch.other, row) in (task.places if tired else task.animals)
+
+
+def test_neither_order_nor_position_gives_the_referent_away() -> None:
+    batch = lab.Referents().sample(1000, torch.Generator().manual_seed(4))
+    first = (batch.referent < batch.other).float().mean()
+    assert 0.4 < first < 0.6
+    for where in (batch.it, batch.referent, batch.other):
+        assert len(set(where.tolist())) > 2
+
+
+def test_a_written_sentence_gets_its_ids_back() -> None:
+    task = lab.Referents()
+    ids = task.sentence("the dog did not cross the river")
+    assert [task.words[i] for i in ids[0]] == ["the", "dog", "did", "not", "cross", "the", "river"]
+    with pytest.raises(KeyError):
+        task.sentence("the unicorn")
+
+
+def test_training_lowers_the_loss_and_leaves_the_model_in_eval_mode() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.5))
+    x = torch.randn(64, 3)
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]])
+    modes = []
+
+    def loss(step: int) -> torch.Tensor:
+        modes.append(model.training)
+        return nn.functional.mse_loss(model[0](x), y)
+
+    history = lab.train(model, loss, 200, rate=0.1)
+    assert len(history) == 200
+    assert history[-1] < 0.01 * history[0]
+    assert all(modes)
+    assert not model.training

@@ -1,0 +1,101 @@
+"""Diagrams say the right shapes, and nothing in them overlaps or runs out of the picture."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from toolkit import diagrams, plots
+
+DRAWINGS: dict[str, Callable[[], Figure]] = {
+    "pipeline": diagrams.attention_pipeline,
+    "matrices": diagrams.attention_matrices,
+    "blocks": diagrams.block_diagrams,
+    "heads": diagrams.heads_and_mixing,
+    "contexts": lambda: diagrams.decoder_contexts(
+        torch.eye(4), ["big", "dog", "bird", "sees"], ["kan", "ta", "vida", "avi"]
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh_figures() -> Iterator[None]:
+    with mpl.rc_context():
+        mpl.use("Agg")
+        plots.use_style()
+        yield
+    plt.close("all")
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for ax in figure.axes for text in ax.texts]
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_nothing_runs_out_of_the_picture(name: str) -> None:
+    assert diagrams.texts_outside(DRAWINGS[name]()) == []
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_no_two_texts_overlap(name: str) -> None:
+    figure = DRAWINGS[name]()
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    texts = [t for ax in figure.axes for t in ax.texts if t.get_text()]
+    boxes = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
+    clashes = [(a, b) for (a, x), (b, y) in itertools.combinations(boxes, 2) if x.overlaps(y)]
+    assert clashes == []
+
+
+def test_a_text_that_runs_out_is_noticed() -> None:
+    canvas = diagrams.Canvas(4, 4)
+    canvas.text(3.9, 2, "much too long for this place")
+    assert diagrams.texts_outside(canvas.figure) == ["much too long for this place"]
+
+
+def test_the_pipeline_carries_the_shapes_it_is_given() -> None:
+    text = " ".join(words(diagrams.attention_pipeline(tokens=7, d_k=32, d_v=16)))
+    assert all(shape in text for shape in ("(32,)", "(7, 32)", "(7, 16)", "(7,)", "(16,)"))
+    assert "sqrt{32}" in text
+
+
+def test_the_matrix_form_multiplies_shapes_that_fit() -> None:
+    text = words(diagrams.attention_matrices(tokens=5, width=20, d_k=10))
+    assert text.count("(20, 10)") == 3  # three projections
+    assert text.count("(5, 20)") == 3  # of the same X
+    assert text.count("(5, 5)") == 2  # the weights, twice
+
+
+@pytest.mark.parametrize("heads", [2, 8])
+def test_the_heads_add_up_to_the_width(heads: int) -> None:
+    text = words(diagrams.heads_and_mixing(heads=heads, tokens=10, d_model=512))
+    assert sum(f"(10, {512 // heads})" in t for t in text) == heads
+    assert any("(512, 512)" in t for t in text)
+
+
+def test_heads_that_do_not_divide_the_width_are_refused() -> None:
+    with pytest.raises(ValueError, match="multiple"):
+        diagrams.heads_and_mixing(heads=3, d_model=512)
+
+
+def test_contexts_get_an_arrow_from_every_annotation() -> None:
+    """One per weight on the right; the left side has its one context."""
+    figure = DRAWINGS["contexts"]()
+    text = words(figure)
+    assert [f"$C_{i}$" in text for i in range(1, 5)] == [True] * 4
+    assert text.count("$C$") == 1
+    widths = [p.get_linewidth() for p in figure.axes[0].patches
+              if isinstance(p, mpl.patches.FancyArrowPatch)]  # fmt: skip
+    assert sum(width > 2.5 for width in widths) == 4  # the weights of 1
+    assert sum(width == 0.5 for width in widths) == 12  # the weights of 0
+
+
+def test_contexts_refuse_weights_of_another_shape() -> None:
+    with pytest.raises(ValueError, match="shape"):
+        diagrams.decoder_contexts(torch.eye(3), ["a", "b", "c"], ["x", "y"])

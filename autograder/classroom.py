@@ -362,8 +362,8 @@ class Marker:
         cache: a folder for results of code that was graded before; None for none.
         hide: folders that student code must not see.
 
-    Raises:
-        SandboxUnavailable: on entering, when there is no sandbox and `unsafe` is not set.
+    Sandbox and graders start with the first notebook that has to be run. `mark` then raises
+    SandboxUnavailable when there is no sandbox and `unsafe` is not set.
     """
 
     def __init__(
@@ -389,7 +389,6 @@ class Marker:
         self._sandbox: Sandbox | None = None
 
     def __enter__(self) -> Marker:
-        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -576,28 +575,17 @@ def grade_one(marker: Marker, submission: Submission, release: NotebookNode) -> 
 
 
 _worker: tuple[Marker, NotebookNode] | None = None
-_worker_error = ""
 
 
 def _start_worker(options: dict[str, Any], release: str) -> None:
     """Begin a process of the pool."""
-    from autograder.sandbox import SandboxUnavailable
-
-    global _worker, _worker_error
+    global _worker
     marker = Marker(**options)
-    try:
-        marker.start()
-    except SandboxUnavailable as error:
-        _worker_error = str(error)
     atexit.register(marker.close)
     _worker = (marker, nbformat.reads(release, as_version=4))
 
 
 def _work(submission: Submission) -> tuple[dict[str, Any], str]:
-    from autograder.sandbox import SandboxUnavailable
-
-    if _worker_error:
-        raise SandboxUnavailable(_worker_error)
     assert _worker is not None
     graded = grade_one(_worker[0], submission, _worker[1])
     return graded.result.to_dict(), graded.notebook

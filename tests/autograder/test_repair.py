@@ -22,7 +22,7 @@ NAMES = ("alpha", "beta", "Gamma")
 STUBS = {
     "alpha": 'def alpha(x):\n    """One."""\n    raise NotImplementedError("alpha is yours")\n',
     "beta": 'def beta(x):\n    raise NotImplementedError("beta is yours to write")\n',
-    "Gamma": 'class Gamma:\n    def forward(self, x):\n        raise NotImplementedError("Gamma")\n',
+    "Gamma": 'class Gamma:\n    def forward(self, x):\n        raise NotImplementedError("G")\n',
 }
 CODE = {
     "alpha": 'def alpha(x):\n    """One."""\n    y = x + 1\n    return y  # token-alpha\n',
@@ -412,7 +412,9 @@ class TestFiles:
         assert ("markdown", "## Mine") in own(result)
         assert any("format 3" in line for line in result.repairs)
 
-    @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"])
+    @pytest.mark.parametrize(
+        "encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "cp1252"]
+    )
     def test_other_encodings(self, answers, encoding):
         at(answers, "why")["source"] = ["Weil es schön ist."]
         result = mend(json.dumps(answers, ensure_ascii=False).encode(encoding))
@@ -489,6 +491,12 @@ class TestFiles:
 # Any damage at all
 
 
+ACCIDENTS = [
+    *["delete", "copy", "edit", "move", "retype", "strip", "split", "new", "merge"],
+    *["points", "schema", "foreign", "id", "odd", "exchange", "empty"],
+]
+
+
 @st.composite
 def damaged(draw: st.DrawFn) -> tuple[dict[str, Any], set[str]]:
     """A submission after a few accidents, and the marked pieces of text still in its cells."""
@@ -502,12 +510,7 @@ def damaged(draw: st.DrawFn) -> tuple[dict[str, Any], set[str]]:
             break
         index = draw(st.integers(0, len(cells) - 1))
         cell = cells[index]
-        accident = draw(
-            st.sampled_from(
-                ["delete", "copy", "edit", "move", "retype", "strip", "split", "new", "merge"]
-                + ["points", "schema", "foreign", "id", "odd", "exchange", "empty"]
-            )
-        )
+        accident = draw(st.sampled_from(ACCIDENTS))
         nbgrader = cell["metadata"].get("nbgrader") if isinstance(cell["metadata"], dict) else None
         if accident == "delete":
             del cells[index]

@@ -1,0 +1,484 @@
+"""A class from the folder of submissions to the gradebook: nobody is lost or stops the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+from typer.testing import CliRunner
+
+from autograder import __main__ as command_line
+from autograder import builder, classroom, paths, repair
+from autograder.assignment import load
+from autograder.classroom import ClassroomError, Person, Submission, collect
+from autograder.repair import RepairedNotebook
+from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+
+CHAPTER = "attention"
+ASSIGNMENT = load(CHAPTER)
+
+
+def sandbox_reason() -> str:
+    try:
+        with Sandbox():
+            return ""
+    except SandboxUnavailable as error:
+        return str(error)
+
+
+REASON = sandbox_reason()
+LIMITS = Limits(seconds_per_call=2, seconds_total=15)
+needs_sandbox = pytest.mark.skipif(bool(REASON), reason=REASON)
+
+
+def solved(**changes: str) -> nbformat.NotebookNode:
+    """The students' notebook with the reference's answers, some of them changed."""
+    instructor, _ = builder.instructor(paths.SOLUTIONS / f"{CHAPTER}.py")
+    answers = {
+        cell.metadata.nbgrader.grade_id: cell.source
+        for cell in instructor.cells
+        if cell.metadata.get("nbgrader", {}).get("solution")
+    }
+    nb = repair.blank(repair.released(CHAPTER))
+    for cell in nb.cells:
+        marks = cell.metadata.get("nbgrader", {})
+        if marks.get("solution"):
+            lines = changes.get(marks.grade_id, answers[marks.grade_id]).splitlines()
+            cell.source = "\n".join(line for line in lines if "### " not in line)
+    return nb
+
+
+def put(path: Path, content: nbformat.NotebookNode | str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        text = content if isinstance(content, str) else nbformat.writes(content)
+        path.write_text(text, encoding="utf-8")
+    return path
+
+
+def state(folder: Path) -> dict[str, tuple[str, int]]:
+    """Every file with its content and time: to see that nothing was touched."""
+    return {
+        str(path.relative_to(folder)): (
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+            path.stat().st_mtime_ns,
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+# ---------------------------------------------------------------------------------------------
+# Finding what was handed in
+
+
+def found(folder: Path, *roster: str) -> dict[str, Submission]:
+    people = [Person(name) for name in roster]
+    return {item.student: item for item in collect(folder, CHAPTER, people)}
+
+
+class TestCollect:
+    def test_all_three_layouts(self, tmp_path):
+        one = put(tmp_path / "s1" / CHAPTER / f"{CHAPTER}.ipynb", "{}")
+        two = put(tmp_path / "s2" / f"{CHAPTER}.ipynb", "{}")
+        three = put(tmp_path / "s3.ipynb", "{}")
+        people = found(tmp_path)
+        assert [people[name].path for name in ("s1", "s2", "s3")] == [one, two, three]
+        assert not any(person.repairs for person in people.values())
+
+    def test_students_are_sorted_as_people_count(self, tmp_path):
+        for name in ("s10", "s2", "S1"):
+            (tmp_path / name).mkdir()
+        assert list(found(tmp_path)) == ["S1", "s2", "s10"]
+
+    @pytest.mark.parametrize(
+        "name",
+        ["homework.ipynb", "Attention (1).ipynb", "attention.ipynb.txt", "attention-final.IPYNB"],
+    )
+    def test_a_misnamed_notebook_is_taken_and_told(self, tmp_path, name):
+        path = put(tmp_path / "s1" / CHAPTER / name, "{}")
+        submission = found(tmp_path)["s1"]
+        assert submission.path == path
+        assert submission.repairs == [f"renamed {name} to {CHAPTER}.ipynb"]
+
+    def test_of_several_the_nearest_name_is_taken(self, tmp_path):
+        put(tmp_path / "s1" / "notes.ipynb", "{}")
+        put(tmp_path / "s1" / ".ipynb_checkpoints" / f"{CHAPTER}.ipynb", "{}")
+        best = put(tmp_path / "s1" / "atention.ipynb", "{}")
+        submission = found(tmp_path)["s1"]
+        assert submission.path == best
+        assert "2 notebooks" in submission.notes[0]
+
+    def test_another_chapters_notebook_is_never_taken(self, tmp_path):
+        put(tmp_path / "s1" / "transformer" / "transformer.ipynb", "{}")
+        put(tmp_path / "s2" / "bert.ipynb", "{}")
+        people = found(tmp_path)
+        assert people["s1"].path is people["s2"].path is None
+        assert not people["s1"].reason
+
+    def test_a_folder_with_a_slightly_other_name(self, tmp_path):
+        path = put(tmp_path / "s1" / "Attention " / "my.ipynb", "{}")
+        assert found(tmp_path)["s1"].path == path
+
+    @pytest.mark.parametrize("name", ["attention.py", "work.zip", "attention.html"])
+    def test_a_file_of_another_kind_is_named(self, tmp_path, name):
+        put(tmp_path / "s1" / CHAPTER / name, "x")
+        submission = found(tmp_path)["s1"]
+        assert submission.path is None
+        assert name in submission.reason
+
+    def test_an_empty_folder_and_an_absent_student_are_missing(self, tmp_path):
+        (tmp_path / "s1").mkdir()
+        people = found(tmp_path, "s2")
+        assert people["s1"] == Submission("s1")
+        assert people["s2"] == Submission("s2")
+
+    def test_a_link_to_another_students_work_is_refused(self, tmp_path):
+        put(tmp_path / "s1" / f"{CHAPTER}.ipynb", "{}")
+        (tmp_path / "s2").mkdir()
+        (tmp_path / "s2" / f"{CHAPTER}.ipynb").symlink_to("../s1/attention.ipynb")
+        (tmp_path / "s3").symlink_to("s1")
+        people = found(tmp_path)
+        for name in ("s2", "s3"):
+            assert people[name].path is None
+            assert "link" in people[name].reason
+
+    def test_a_pipe_does_not_block(self, tmp_path):
+        (tmp_path / "s1").mkdir()
+        os.mkfifo(tmp_path / "s1" / f"{CHAPTER}.ipynb")
+        submission = found(tmp_path)["s1"]
+        assert submission.path is None
+        assert submission.reason
+
+    def test_names_that_nbgrader_cannot_hold_stay_apart(self, tmp_path):
+        for name in ("a[1]", "a(1)", "b*", " c "):
+            put(tmp_path / name / f"{CHAPTER}.ipynb", "{}")
+        people = found(tmp_path)
+        assert len(people) == 4
+        assert not any(char in name for name in people for char in "[]*?")
+
+    def test_hidden_folders_are_no_students(self, tmp_path):
+        put(tmp_path / "s1.ipynb", "{}")
+        put(tmp_path / "__MACOSX" / f"{CHAPTER}.ipynb", "{}")
+        put(tmp_path / ".git" / f"{CHAPTER}.ipynb", "{}")
+        assert list(found(tmp_path)) == ["s1"]
+
+    def test_a_timestamp_that_is_none_is_left_out_and_told(self, tmp_path):
+        put(tmp_path / "s1" / CHAPTER / f"{CHAPTER}.ipynb", "{}")
+        put(tmp_path / "s1" / CHAPTER / "timestamp.txt", "yesterday-ish \x00")
+        put(tmp_path / "s2" / CHAPTER / f"{CHAPTER}.ipynb", "{}")
+        put(tmp_path / "s2" / CHAPTER / "timestamp.txt", "2030-02-03 10:00:00 UTC")
+        people = found(tmp_path)
+        assert people["s1"].timestamp is None
+        assert "timestamp" in people["s1"].notes[0]
+        assert people["s2"].timestamp == "2030-02-03 10:00:00 UTC"
+
+    def test_nothing_at_all_is_one_sentence(self, tmp_path):
+        with pytest.raises(ClassroomError, match="holds no submissions"):
+            collect(tmp_path, CHAPTER)
+        with pytest.raises(ClassroomError, match="no folder of submissions"):
+            collect(tmp_path / "none", CHAPTER)
+
+
+class TestRoster:
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "student\ns1\ns2\n",
+            "last_name,student,first_name\nA,s1,B\nC,s2,D\n",
+            "\ufeffid;email\ns1;a@example.org\ns2;b@example.org\n",
+            "s1\ns2\n\n",
+        ],
+    )
+    def test_class_lists_as_people_have_them(self, tmp_path, text):
+        path = put(tmp_path / "class.csv", text)
+        assert [person.id for person in classroom.read_roster(path)] == ["s1", "s2"]
+
+    def test_names_are_kept(self, tmp_path):
+        path = put(tmp_path / "class.csv", "Last Name,Student,First Name\nA,s1,B\n")
+        assert classroom.read_roster(path) == [Person("s1", "B", "A")]
+
+    def test_an_empty_or_unreadable_list_is_one_sentence(self, tmp_path):
+        with pytest.raises(ClassroomError, match="names nobody"):
+            classroom.read_roster(put(tmp_path / "a.csv", "student\n"))
+        with pytest.raises(ClassroomError, match="cannot be opened"):
+            classroom.read_roster(tmp_path / "b.csv")
+
+
+# ---------------------------------------------------------------------------------------------
+# A whole class
+
+
+def triangle(wrong: bool) -> str:
+    name = "triu" if wrong else "tril"
+    return (
+        "def causal_mask(length):\n"
+        "    if not isinstance(length, int) or isinstance(length, bool) or length < 1:\n"
+        "        raise ValueError('length')\n"
+        f"    return torch.ones(length, length, dtype=torch.bool).{name}()\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    """An nbgrader course in which nobody has handed in yet."""
+    course = tmp_path_factory.mktemp("prepared") / "course"
+    classroom.prepare(course, CHAPTER)
+    return course
+
+
+@pytest.fixture
+def course(prepared, tmp_path) -> Path:
+    return Path(shutil.copytree(prepared, tmp_path / "course"))
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory, prepared):
+    """A class of ten, graded with two processes; the submissions' state before and after."""
+    if REASON:
+        pytest.skip(REASON)
+    submitted = tmp_path_factory.mktemp("submitted")
+    course = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("graded") / "course"))
+    whole = solved()
+    put(submitted / "full" / CHAPTER / f"{CHAPTER}.ipynb", whole)
+    put(submitted / "full" / CHAPTER / "torch.py", "raise SystemExit('shadow')")
+    put(submitted / "full" / CHAPTER / "timestamp.txt", "2030-02-03 10:00:00 UTC")
+    put(submitted / "wrong.ipynb", solved(causal_mask=triangle(True)))
+    put(submitted / "blank.ipynb", repair.released(CHAPTER))
+    noisy = (
+        "import sys, warnings\nwarnings.warn('take care')\nprint('oops', file=sys.stderr)\n"
+        + triangle(False)
+    )
+    put(submitted / "noisy.ipynb", solved(causal_mask=noisy))
+    put(submitted / "misnamed" / "work.ipynb", whole)
+    put(submitted / "broken.ipynb", nbformat.writes(whole)[:-200])
+    put(submitted / "garbage.ipynb", b"\x00\x01 no notebook")
+    exits = "import os\n\n\ndef causal_mask(length):\n    os._exit(0)\n"
+    put(submitted / "exits.ipynb", solved(causal_mask=exits))
+    loops = "def causal_mask(length):\n    while True:\n        pass\n"
+    put(submitted / "loops.ipynb", solved(causal_mask=loops))
+    before = state(submitted)
+    result = classroom.grade(
+        CHAPTER,
+        submitted,
+        course,
+        roster=[Person("absent", "Ann", "Other")],
+        jobs=2,
+        limits=LIMITS,
+    )
+    return result, before, state(submitted)
+
+
+def of(graded, student: str):
+    return next(item for item in graded[0].results if item.student == student)
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+class TestGrade:
+    def test_everybody_has_a_result_with_the_right_status(self, graded):
+        statuses = {result.student: result.status for result in graded[0].results}
+        assert statuses == {
+            "absent": "missing",
+            "blank": "graded",
+            "broken": "repaired",
+            "exits": "crashed",
+            "full": "graded",
+            "garbage": "unreadable",
+            "loops": "timed_out",
+            "misnamed": "repaired",
+            "noisy": "graded",
+            "wrong": "graded",
+        }
+        assert graded[0].complete
+
+    def test_honest_work_gets_exactly_its_marks(self, graded):
+        for student in ("full", "misnamed", "noisy", "broken"):
+            assert of(graded, student).score == ASSIGNMENT.points, student
+        for student in ("blank", "garbage", "absent"):
+            assert of(graded, student).score == 0, student
+
+    def test_warnings_beside_correct_code_cost_nothing_and_are_shown(self, graded):
+        noisy = of(graded, "noisy")
+        assert noisy.score == ASSIGNMENT.points
+        assert "oops" in noisy.printed["causal_mask"]
+
+    def test_a_mistake_costs_its_exercise_and_is_named(self, graded):
+        exercise = of(graded, "wrong").exercises["causal_mask"]
+        assert exercise.points < exercise.max_points
+        assert exercise.misconception
+        assert of(graded, "wrong").exercises["DotScore"].passed
+
+    def test_a_loop_or_an_exit_leaves_the_other_marks(self, graded):
+        for student in ("loops", "exits"):
+            result = of(graded, student)
+            assert result.exercises["causal_mask"].points == 0
+            assert result.exercises["DotScore"].passed
+            assert result.exercises["merge_heads"].passed
+
+    def test_what_was_handed_in_is_not_touched(self, graded):
+        _, before, after = graded
+        assert before == after
+
+    def test_results_json_is_as_documented(self, graded):
+        path = graded[0].course / "graded" / CHAPTER / "results.json"
+        data = json.loads(path.read_text(encoding="utf-8"))
+        assert data["assignment"] == CHAPTER
+        assert isinstance(data["seed"], int)
+        assert data["grader"]
+        entry = next(item for item in data["submissions"] if item["student"] == "wrong")
+        assert {"status", "score", "max_score", "seconds", "repairs", "exercises"} <= set(entry)
+        exercise = entry["exercises"]["causal_mask"]
+        assert {"points", "max_points", "misconception", "message", "tests"} <= set(exercise)
+        assert set(exercise["tests"].values()) <= {"passed", "failed", "todo"}
+
+    def test_the_gradebook_has_the_same_marks_for_everybody(self, graded):
+        result = graded[0]
+        with classroom.quiet_database(), Gradebook(f"sqlite:///{result.course}/gradebook.db") as gb:
+            for one in result.results:
+                notebook = gb.find_submission_notebook(CHAPTER, CHAPTER, one.student)
+                assert notebook.score == pytest.approx(one.score), one.student
+            assert gb.find_student("absent").last_name == "Other"
+            question = ASSIGNMENT.questions[0].name
+            waits = gb.find_grade(question, CHAPTER, CHAPTER, "full").needs_manual_grade
+            nothing = gb.find_grade(question, CHAPTER, CHAPTER, "blank").needs_manual_grade
+            assert (waits, nothing) == (True, False)
+
+    def test_everybody_has_a_feedback_page(self, graded):
+        for one in graded[0].results:
+            page = graded[0].course / "feedback" / one.student / CHAPTER / f"{CHAPTER}.html"
+            assert page.is_file(), one.student
+
+    def test_nothing_but_the_notebook_and_its_time_enters_the_course(self, graded):
+        folder = graded[0].course / "submitted" / "full" / CHAPTER
+        assert {path.name for path in folder.iterdir()} == {f"{CHAPTER}.ipynb", "timestamp.txt"}
+
+    def test_grading_again_takes_the_known_results(self, graded, tmp_path):
+        submitted = tmp_path / "again"
+        put(submitted / "other.ipynb", solved())
+        cached = list((graded[0].course / "cache" / CHAPTER).glob("*.json"))
+        again = classroom.grade(CHAPTER, submitted, graded[0].course, limits=LIMITS)
+        assert again.results[0].score == ASSIGNMENT.points
+        assert again.results[0].student == "other"
+        assert again.seed == graded[0].seed
+        # Code that did not change is not run again.
+        assert list((graded[0].course / "cache" / CHAPTER).glob("*.json")) == cached
+
+    def test_lateness_is_noted(self, graded, tmp_path):
+        course = graded[0].course
+        with classroom.quiet_database(), Gradebook(f"sqlite:///{course}/gradebook.db") as gb:
+            gb.update_or_create_assignment(CHAPTER, duedate="2030-02-03 08:00:00 UTC")
+        submitted = tmp_path / "late"
+        put(submitted / "late" / CHAPTER / f"{CHAPTER}.ipynb", solved())
+        put(submitted / "late" / CHAPTER / "timestamp.txt", "2030-02-03 10:30:00 UTC")
+        result = classroom.grade(CHAPTER, submitted, course, limits=LIMITS).results[0]
+        assert result.notes == ["handed in 2 hours 30 minutes late"]
+        assert result.score == ASSIGNMENT.points
+        page = course / "feedback" / "late" / CHAPTER / f"{CHAPTER}.html"
+        assert "2 hours 30 minutes" in page.read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------
+# What can go wrong on our side
+
+
+class Failing:
+    """Graders of which one exercise's fail by themselves."""
+
+    def __init__(self, real) -> None:
+        self.assignment = real.assignment
+        self.items = real.items
+        self.real = real
+
+    def run(self, execute, *, seed=0, exercises=None):
+        if exercises is None or "causal_mask" in exercises:
+            raise RuntimeError("a grader's own mistake")
+        return self.real.run(execute, seed=seed, exercises=exercises)
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+@needs_sandbox
+def test_a_grader_that_fails_costs_only_its_exercise_and_is_told():
+    from autograder.runner import Graders
+
+    graders = Failing(Graders(CHAPTER))
+    with classroom.Marker(CHAPTER, graders=graders) as marker:
+        result = marker.mark("s", RepairedNotebook(solved()))
+    assert result.score == ASSIGNMENT.points - ASSIGNMENT.exercise("causal_mask").points
+    assert len(result.notes) == 1
+    assert "causal_mask" in result.notes[0]
+    whole = classroom.Class(ASSIGNMENT, Path("."), 0, "", [result])
+    assert not whole.complete
+
+
+def test_without_a_sandbox_nothing_is_graded(tmp_path, course, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    put(tmp_path / "in" / "s1.ipynb", repair.released(CHAPTER))
+    arguments = ["grade", CHAPTER, "--submitted", str(tmp_path / "in"), "--jobs", "1"]
+    app = command_line._app(["grade", "report"])
+    said = CliRunner().invoke(app, [*arguments, "--course", str(course)])
+    assert said.exit_code == 2
+    assert "Nothing was graded" in said.output
+    assert "--unsafe-no-sandbox" in said.output
+    assert not (course / "graded").exists()
+
+
+@pytest.mark.slow
+def test_told_so_it_grades_without_a_sandbox_and_reports_again(tmp_path, course):
+    put(tmp_path / "in" / "s1.ipynb", solved())
+    app = command_line._app(["grade", "report"])
+    place = ["--course", str(course)]
+    arguments = ["grade", CHAPTER, "--submitted", str(tmp_path / "in"), "--unsafe-no-sandbox"]
+    said = CliRunner().invoke(app, [*arguments, "--jobs", "1", *place])
+    assert said.exit_code == 0, said.output
+    page = course / "graded" / CHAPTER / "report.html"
+    page.unlink()
+    said = CliRunner().invoke(app, ["report", CHAPTER, *place])
+    assert said.exit_code == 0, said.output
+    assert page.is_file()
+
+
+def test_a_submission_that_nbgrader_refuses_still_has_its_marks(course):
+    """The second try is with an empty notebook; the marks are those of the first."""
+    release = classroom.prepare(course, CHAPTER)
+    books = classroom.Books(course, CHAPTER)
+    result = classroom.empty_result(ASSIGNMENT, "s1", "graded", "")
+    result.exercises["causal_mask"].points = 1.0
+    books.record(Submission("s1"), classroom.Graded(result, "{ no notebook"), release)
+    assert result.notes == []
+    with classroom.quiet_database(), books.open() as gradebook:
+        assert gradebook.find_submission(CHAPTER, "s1").score == 1.0
+
+
+def test_the_courses_own_folder_of_submissions_is_not_touched(course):
+    folder = course / "submitted"
+    put(folder / "s1" / CHAPTER / "notes.txt", "nothing to grade")
+    put(folder / "s2" / CHAPTER / f"{CHAPTER}.ipynb", b"\x00 no notebook")
+    before = state(folder)
+    result = classroom.grade(CHAPTER, folder, course)
+    assert [one.status for one in result.results] == ["unreadable", "unreadable"]
+    assert result.complete
+    assert state(folder) == before
+
+
+def test_a_course_keeps_its_seed(tmp_path):
+    seed = classroom.course_seed(tmp_path)
+    assert classroom.course_seed(tmp_path) == seed
+    assert seed != classroom.course_seed(tmp_path / "other")
+
+
+def test_what_marks_depend_on_changes_the_graders_name(monkeypatch, tmp_path):
+    before = classroom.grader_hash(CHAPTER)
+    assert classroom.grader_hash(CHAPTER) == before
+    put(tmp_path / f"test_{CHAPTER}.py", "# other graders")
+    monkeypatch.setattr(paths, "GRADERS", tmp_path)
+    assert classroom.grader_hash(CHAPTER) != before

@@ -1,0 +1,307 @@
+"""Our part in nbgrader: its own commands repair, grade safely and give our feedback."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbgrader.api import Gradebook
+from nbgrader.utils import determine_grade
+from traitlets.config import Config
+
+from autograder import builder, classroom, nbgrader_plugin, paths, repair
+from autograder.assignment import load
+from autograder.results import ExerciseResult, SubmissionResult, TestResult
+from autograder.sandbox import Sandbox, SandboxUnavailable
+
+CHAPTER = "attention"
+ASSIGNMENT = load(CHAPTER)
+
+
+def solved(**changes: str) -> nbformat.NotebookNode:
+    """The students' notebook with the reference's answers, some of them changed."""
+    instructor, _ = builder.instructor(paths.SOLUTIONS / f"{CHAPTER}.py")
+    answers = {
+        cell.metadata.nbgrader.grade_id: cell.source
+        for cell in instructor.cells
+        if cell.metadata.get("nbgrader", {}).get("solution")
+    }
+    nb = repair.blank(repair.released(CHAPTER))
+    for cell in nb.cells:
+        marks = cell.metadata.get("nbgrader", {})
+        if marks.get("solution"):
+            lines = changes.get(marks.grade_id, answers[marks.grade_id]).splitlines()
+            cell.source = "\n".join(line for line in lines if "### " not in line)
+    return nb
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> Path:
+    course = tmp_path_factory.mktemp("prepared") / "course"
+    classroom.prepare(course, CHAPTER)
+    return course
+
+
+@pytest.fixture
+def course(prepared, tmp_path) -> Path:
+    return Path(shutil.copytree(prepared, tmp_path / "course"))
+
+
+def result_with(points: float, **changes) -> SubmissionResult:
+    exercises = {
+        exercise.name: ExerciseResult(
+            exercise.name,
+            points,
+            exercise.points,
+            message="<script>alert(1)</script>",
+            tests=[TestResult("test_a", "Values.", False, 1.0, "failed")],
+        )
+        for exercise in ASSIGNMENT.exercises
+    }
+    return SubmissionResult("s", exercises=exercises, **changes)
+
+
+def check_cells(nb: nbformat.NotebookNode) -> dict[str, nbformat.NotebookNode]:
+    found = {nbgrader_plugin.check_name(cell): cell for cell in nb.cells}
+    found.pop(None)
+    return found
+
+
+class TestWriteResult:
+    def test_nbgrader_reads_the_points_from_every_check_cell(self):
+        nb = repair.blank(repair.released(CHAPTER))
+        nbgrader_plugin.write_result(nb, result_with(0.75), ASSIGNMENT)
+        cells = check_cells(nb)
+        assert set(cells) == set(ASSIGNMENT.names)
+        assert {determine_grade(cell)[0] for cell in cells.values()} == {0.75}
+        nbformat.validate(nb)
+
+    def test_points_stay_within_what_the_cell_is_worth(self):
+        for points, expected in ((1e9, 1.0), (-3.0, 0.0)):
+            nb = repair.blank(repair.released(CHAPTER))
+            nbgrader_plugin.write_result(nb, result_with(points), ASSIGNMENT)
+            assert determine_grade(check_cells(nb)["causal_mask"])[0] == expected
+
+    def test_a_check_cell_without_a_result_is_worth_nothing(self):
+        nb = repair.blank(repair.released(CHAPTER))
+        nbgrader_plugin.write_result(nb, SubmissionResult("s"), ASSIGNMENT)
+        assert {determine_grade(cell)[0] for cell in check_cells(nb).values()} == {0.0}
+
+    def test_what_a_student_printed_is_shown_and_never_on_stderr(self):
+        nb = repair.blank(repair.released(CHAPTER))
+        result = result_with(1.0, printed={"DotScore": "hello", "check_DotScore": "99"})
+        nbgrader_plugin.write_result(nb, result, ASSIGNMENT)
+        streams = [
+            out for cell in nb.cells for out in cell.get("outputs", [])
+            if out.output_type == "stream"
+        ]
+        assert [(out.name, out.text) for out in streams] == [("stdout", "hello")]
+
+    def test_the_card_is_escaped(self):
+        nb = repair.blank(repair.released(CHAPTER))
+        nbgrader_plugin.write_result(nb, result_with(1.0), ASSIGNMENT)
+        html = check_cells(nb)["DotScore"].outputs[0].data["text/html"]
+        assert "<script" not in html
+        assert "&lt;script&gt;" in html
+
+
+def test_our_steps_cannot_be_switched_off():
+    for step in (nbgrader_plugin.Repair, nbgrader_plugin.GradeExercises):
+        assert "enabled" not in step.class_traits(config=True)
+        config = Config()
+        config[step.__name__].enabled = False
+        assert step(config=config).enabled
+
+
+def test_the_repositorys_configuration_is_nbgraders(tmp_path):
+    namespace = {"get_config": Config, "__file__": str(paths.ROOT / "nbgrader_config.py")}
+    text = (paths.ROOT / "nbgrader_config.py").read_text(encoding="utf-8")
+    exec(compile(text, "nbgrader_config.py", "exec"), namespace)
+
+
+class TestBooks:
+    """nbgrader's gradebook, without running anything."""
+
+    def record(self, course: Path, result: SubmissionResult) -> classroom.Books:
+        release = classroom.prepare(course, CHAPTER)
+        books = classroom.Books(course, CHAPTER)
+        nb = solved(why_scale="Because of the variance.")
+        graded = classroom.Graded(result, nbformat.writes(nb))
+        books.record(classroom.Submission("s"), graded, release)
+        assert result.notes == []
+        return books
+
+    def test_a_manual_mark_and_comment_survive_regrading(self, course):
+        self.record(course, result_with(0.5))
+        database = f"sqlite:///{course}/gradebook.db"
+        with Gradebook(database) as gradebook:
+            grade = gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s")
+            assert grade.needs_manual_grade
+            grade.manual_score, grade.needs_manual_grade = 2.5, False
+            other = gradebook.find_grade("check_DotScore", CHAPTER, CHAPTER, "s")
+            other.manual_score = 1.5
+            comment = gradebook.find_comment("why_scale", CHAPTER, CHAPTER, "s")
+            comment.manual_comment = "Good."
+            gradebook.db.commit()
+        self.record(course, result_with(0.25))
+        with Gradebook(database) as gradebook:
+            assert gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s").score == 2.5
+            assert gradebook.find_grade("check_DotScore", CHAPTER, CHAPTER, "s").score == 1.5
+            comment = gradebook.find_comment("why_scale", CHAPTER, CHAPTER, "s")
+            assert comment.comment == "Good."
+            again = gradebook.find_grade("check_causal_mask", CHAPTER, CHAPTER, "s")
+            assert again.score == 0.25
+
+    def test_a_manual_mark_counts_in_feedback_and_report(self, course):
+        from autograder import report
+
+        result = result_with(1.0)
+        books = self.record(course, result)
+        with books.open() as gradebook:
+            grade = gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s")
+            grade.manual_score, grade.needs_manual_grade = 2.5, False
+            gradebook.db.commit()
+        graded = classroom.Class(ASSIGNMENT, course, 0, "", [result])
+        row = report.rows_of(graded)[0]
+        assert row.total == sum(min(1.0, one.points) for one in ASSIGNMENT.exercises) + 2.5
+        assert row.hand.waiting == 1
+        assert "2.5 of 3 points" in books.feedback("s").read_text(encoding="utf-8")
+
+    def test_the_export_of_nbgrader_goes_on(self, course, tmp_path):
+        books = self.record(course, result_with(1.0))
+        books.export(tmp_path / "out.csv")
+        assert ",s," in (tmp_path / "out.csv").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory, prepared):
+    """A course graded by typing `nbgrader autograde` and `nbgrader generate_feedback`."""
+    try:
+        with Sandbox():
+            pass
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+    course = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("typed") / "course"))
+    whole = nbformat.writes(solved())
+    wrong = nbformat.writes(
+        solved(
+            causal_mask="import sys\nprint('mine <b>', file=sys.stderr)\n\n\n"
+            "def causal_mask(length):\n"
+            "    return torch.ones(length, length, dtype=torch.bool)\n",
+            which_mask="<script>alert(1)</script>",
+        )
+    )
+    twice = solved()
+    twice.cells.insert(5, {**twice.cells[4], "id": "copy"})
+    old = solved()
+    for cell in old.cells:
+        if "nbgrader" in cell.metadata:
+            cell.metadata.nbgrader["schema_version"] = 1
+    cheat = solved()
+    for cell in cheat.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "check_DotScore":
+            cell.source = "99.0"
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "DotScore":
+            cell.source = "import sys\nsys.displayhook = print\nDotScore = 2.0"
+    for student, name, text in (
+        ("a-wrong", f"{CHAPTER}.ipynb", wrong),
+        ("b-cut", f"{CHAPTER}.ipynb", whole[:-300]),
+        ("c-garbage", f"{CHAPTER}.ipynb", "no notebook at all"),
+        ("d-misnamed", "my work.ipynb", whole),
+        ("e-twice", f"{CHAPTER}.ipynb", nbformat.writes(twice)),
+        ("f-old", f"{CHAPTER}.ipynb", nbformat.writes(old)),
+        ("g-cheat", f"{CHAPTER}.ipynb", nbformat.writes(cheat)),
+        ("z-last", f"{CHAPTER}.ipynb", whole),
+    ):
+        path = course / "submitted" / student / CHAPTER / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8")
+    said = ""
+    for command in ("autograde", "generate_feedback"):
+        done = subprocess.run(
+            [sys.executable, "-m", "nbgrader", command, CHAPTER],
+            cwd=course,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "HOME": str(course.parent), "OMP_NUM_THREADS": "1"},
+        )
+        said += done.stdout + done.stderr
+        assert done.returncode == 0, said[-4000:]
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+        scores = {
+            submission.student.id: submission.score
+            for submission in gradebook.assignment_submissions(CHAPTER)
+        }
+    return course, scores, said
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+class TestCommands:
+    def test_everybody_is_graded_and_honest_work_has_its_marks(self, commands):
+        _, scores, _ = commands
+        full = ASSIGNMENT.points
+        assert len(scores) == 8
+        assert {name: scores[name] for name in scores if name[0] in "bdefz"} == {
+            "b-cut": full, "d-misnamed": full, "e-twice": full, "f-old": full, "z-last": full
+        }
+        assert scores["c-garbage"] == 0
+
+    def test_a_mistake_and_a_forgery_earn_nothing(self, commands):
+        _, scores, _ = commands
+        assert scores["g-cheat"] == ASSIGNMENT.points - ASSIGNMENT.exercise("DotScore").points
+        assert 0 < scores["a-wrong"] < ASSIGNMENT.points
+
+    def test_the_feedback_is_ours_and_safe(self, commands):
+        course, scores, _ = commands
+        for student in scores:
+            page = course / "feedback" / student / CHAPTER / f"{CHAPTER}.html"
+            text = page.read_text(encoding="utf-8")
+            assert "Content-Security-Policy" in text
+            assert "<script" not in text
+            assert "HIDDEN TESTS" not in text
+        text = (course / "feedback" / "a-wrong" / CHAPTER / f"{CHAPTER}.html").read_text()
+        assert "mine &lt;b&gt;" in text
+        text = (course / "feedback" / "b-cut" / CHAPTER / f"{CHAPTER}.html").read_text()
+        assert "recovered" in text
+
+    def test_written_questions_wait_for_a_person(self, commands):
+        course, _, _ = commands
+        with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+            grade = gradebook.find_grade("which_mask", CHAPTER, CHAPTER, "a-wrong")
+            assert grade.needs_manual_grade
+            assert grade.auto_score is None
+
+
+def test_nbgrader_refuses_to_grade_without_a_sandbox(course, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    classroom.shared_marker.cache_clear()
+    folder = course / "submitted" / "s" / CHAPTER
+    folder.mkdir(parents=True)
+    (folder / f"{CHAPTER}.ipynb").write_text(nbformat.writes(solved()), encoding="utf-8")
+    books = classroom.Books(course, CHAPTER)
+    with classroom.quiet_database():
+        said = books.api.autograde(CHAPTER, "s")
+    classroom.shared_marker.cache_clear()
+    assert not said["success"]
+    assert "sudo apt-get install bubblewrap" in said["log"]
+    with books.open() as gradebook:
+        assert gradebook.find_submission(CHAPTER, "s").score == 0
+
+
+def test_the_formgrader_shows_no_script_of_a_students(tmp_path):
+    """nbgrader renders a text cell as it is; our configuration has it sanitised."""
+    from nbconvert.exporters import HTMLExporter
+
+    config = Config()
+    nbgrader_plugin.configure(config, tmp_path)
+    nb = nbformat.v4.new_notebook()
+    nb.cells = [nbformat.v4.new_markdown_cell("hello <script>alert(1)</script><b>you</b>")]
+    html, _ = HTMLExporter(config=config, template_name="basic").from_notebook_node(nb)
+    assert "<script>alert(1)" not in html
+    assert "hello" in html

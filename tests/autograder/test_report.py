@@ -1,0 +1,171 @@
+"""The class report: marks, mistakes, who needs attention, and a CSV that is only data."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+
+import pytest
+from bs4 import BeautifulSoup
+from rich.console import Console
+
+from autograder import classroom, report
+from autograder.assignment import load
+from autograder.results import ExerciseResult, SubmissionResult, TestResult
+
+CHAPTER = "attention"
+ASSIGNMENT = load(CHAPTER)
+
+
+def full(student: str) -> SubmissionResult:
+    exercises = {
+        exercise.name: ExerciseResult(
+            exercise.name,
+            exercise.points,
+            exercise.points,
+            tests=[TestResult("test_a", "Values.", False, 1.0, "passed")],
+        )
+        for exercise in ASSIGNMENT.exercises
+    }
+    return SubmissionResult(
+        student, "graded", ASSIGNMENT.points, ASSIGNMENT.points, exercises=exercises
+    )
+
+
+def wrong(student: str, name: str, misconception: str | None, message: str) -> SubmissionResult:
+    result = full(student)
+    exercise = result.exercises[name]
+    exercise.points, exercise.misconception, exercise.message = 0.0, misconception, message
+    exercise.section = ASSIGNMENT.exercise(name).section
+    exercise.tests = [TestResult("test_a", "Values of `x`.", False, 1.0, "failed", message)]
+    result.score -= exercise.max_points
+    return result
+
+
+@pytest.fixture
+def graded(tmp_path) -> classroom.Class:
+    """Six students, in a course without a gradebook."""
+    one, two = ASSIGNMENT.names[:2]
+    broken = full("s4")
+    broken.status, broken.repairs = "repaired", ["restored <b>the</b> cell"]
+    results = [
+        full("s1"),
+        wrong("s2", one, "scaled", "You scale."),
+        wrong("s3", one, "scaled", "You scale."),
+        broken,
+        wrong("=cmd|' /C calc'!A0", two, None, "It differs <script>alert(1)</script>."),
+        classroom.empty_result(ASSIGNMENT, "s<6>", "missing", "No notebook was handed in."),
+    ]
+    return classroom.Class(ASSIGNMENT, tmp_path, 7, "abc", results)
+
+
+def read_csv(graded: classroom.Class) -> list[dict[str, str]]:
+    report.write(graded)
+    text = (graded.folder / "grades.csv").read_text(encoding="utf-8-sig")
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def section(soup: BeautifulSoup, title: str) -> str:
+    heading = next(tag for tag in soup.find_all("h2") if tag.get_text() == title)
+    return heading.find_next_sibling().get_text(" ", strip=True)
+
+
+def test_the_page_tells_marks_mistakes_and_who_needs_attention(graded):
+    soup = BeautifulSoup(report.write(graded).read_text(encoding="utf-8"), "html.parser")
+    mistakes = section(soup, "Common mistakes")
+    assert "You scale." in mistakes
+    assert re.search(r"\b2\b", mistakes)
+    attention = section(soup, "Who needs attention")
+    assert "restored <b>the</b> cell" in attention
+    assert "missing" in attention
+    assert "s1" not in attention
+    unnamed = section(soup, "Failed without a known mistake")
+    assert ASSIGNMENT.exercises[1].title in unnamed
+    marks = soup.find("table", class_="marks")
+    assert len(marks.find_all("tr")) == 7
+
+
+def test_names_and_messages_are_escaped_and_nothing_is_loaded(graded):
+    page = report.write(graded).read_text(encoding="utf-8")
+    soup = BeautifulSoup(page, "html.parser")
+    assert soup.find("script") is None
+    assert soup.find(["link", "img", "iframe", "object"]) is None
+    assert "s<6>" in soup.get_text()
+    assert "default-src 'none'" in page
+    body = page.split("</head>")[1]
+    assert not re.search(r"(src|href)=[\"']?(https?:)?//", body.replace("xlink:href=\"#", ""))
+
+
+def test_the_histogram_has_labelled_axes_and_a_description(graded):
+    svg = BeautifulSoup(report.histogram([1, 2, 30], 61), "html.parser").find("svg")
+    words = svg.get_text(" ", strip=True)
+    assert "points" in words
+    assert "students" in words
+    assert "median 2" in words
+    assert "3 students" in svg["aria-label"]
+
+
+@pytest.mark.parametrize("scores", [[], [0.0], [61.0] * 3, [-1.0, 100.0]])
+def test_a_histogram_of_any_class(scores):
+    assert report.histogram(scores, 61).startswith("<svg")
+
+
+def test_the_csv_has_everybody_and_their_marks(graded):
+    rows = read_csv(graded)
+    assert len(rows) == 6
+    assert float(rows[0]["points"]) == ASSIGNMENT.points
+    assert float(rows[1][ASSIGNMENT.names[0]]) == 0
+    assert rows[3]["repairs"] == "restored <b>the</b> cell"
+    assert rows[5]["status"] == "missing"
+
+
+def test_the_csv_holds_no_formula(graded):
+    graded.results[0].notes = ["+1", "fine"]
+    graded.results[1].notes = [" @SUM(A1)"]
+    rows = read_csv(graded)
+    for row in rows:
+        for value in row.values():
+            assert value.lstrip()[:1] not in ("=", "+", "@")
+            assert not re.match(r"\s*-(?!\d)", value)
+    assert rows[4]["student"] == "'=cmd|' /C calc'!A0"
+
+
+@pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "  =1", "\n1"])
+def test_a_cell_that_could_be_a_formula_is_text(cell):
+    assert report.safe_cell(cell).startswith("'")
+
+
+@pytest.mark.parametrize("cell", ["s01", "", "a=b", 3.5, -2, "Łukasz"])
+def test_other_cells_stay_as_they_are(cell):
+    assert report.safe_cell(cell) == cell
+
+
+def test_a_mistake_that_follows_from_an_earlier_one_counts_once(graded):
+    one, two = ASSIGNMENT.names[:2]
+    result = wrong("s9", one, "scaled", "You scale.")
+    result.exercises[two] = wrong("s9", two, "scaled", "This follows: you scale.").exercises[two]
+    graded.results = [result]
+    assert [(item.name, item.count) for item in report.mistakes_of(graded)] == [("scaled", 1)]
+
+
+def test_the_terminal_shows_everybody_and_no_markup_of_theirs(graded):
+    graded.results[0].student = "[red]s1[/red]"
+    out = io.StringIO()
+    report.show(graded, Console(file=out, width=140, color_system=None))
+    said = out.getvalue()
+    assert "[red]s1[/red]" in said
+    assert "missing" in said
+    assert "2 × " in said
+
+
+def test_a_class_that_was_written_can_be_read_again(graded):
+    graded.write()
+    again = classroom.Class.read(graded.course, CHAPTER)
+    assert again.results == graded.results
+    assert (again.seed, again.grader) == (7, "abc")
+
+
+def test_a_class_that_was_not_graded_is_one_sentence(tmp_path):
+    with pytest.raises(classroom.ClassroomError, match="has not been graded"):
+        classroom.Class.read(tmp_path, CHAPTER)

@@ -1046,7 +1046,7 @@ def test_the_reference_earns_every_point_at_any_seed(graders, seed):
     assert sum(r.points for r in results.values()) == graders.assignment.points
 
 
-def test_tests_say_what_they_are_for_and_about_half_are_hidden(graders):
+def test_tests_say_what_they_are_for_and_some_are_hidden(graders):
     for exercise in graders.assignment.exercises:
         tests = [item for item in graders.items if item.exercise == exercise.name]
         hidden = sum(item.hidden for item in tests)

@@ -58,7 +58,7 @@ def tensor(actual: Any, what: str, *, case: str = "") -> torch.Tensor:
     """`actual`, which must be a tensor."""
     if not isinstance(actual, torch.Tensor):
         raise Mistake(
-            f"{what} should be a torch.Tensor, but is a {type_name(actual)}{_with(case)}."
+            f"{what} should be a torch.Tensor, but {_verb(what, 'is')} a {type_name(actual)}{_with(case)}."
         )
     return actual
 
@@ -67,7 +67,9 @@ def shape(actual: Any, expected: Sequence[int], what: str, *, case: str = "") ->
     """`actual` is a tensor of that shape."""
     got = tuple(tensor(actual, what, case=case).shape)
     if got != tuple(expected):
-        raise Mistake(f"{what} should have shape {tuple(expected)}, but has {got}{_with(case)}.")
+        raise Mistake(
+            f"{what} should have shape {tuple(expected)}, but {_verb(what, 'has')} {got}{_with(case)}."
+        )
 
 
 def pair(actual: Any, what: str = "the result") -> tuple[Any, Any]:
@@ -83,7 +85,7 @@ def items(actual: Any, count: int, what: str = "the result") -> Sequence[Any]:
             if isinstance(actual, (tuple, list))
             else f"a {type_name(actual)}"
         )
-        raise Mistake(f"{what} should be a tuple of {count} values, but is {got}.")
+        raise Mistake(f"{what} should be a tuple of {count} values, but {_verb(what, 'is')} {got}.")
     return actual
 
 
@@ -99,7 +101,8 @@ def close(
     shape(actual, expected.shape, what, case=case)
     if actual.dtype != expected.dtype:
         raise Mistake(
-            f"{what} should have dtype {_dtype(expected)}, but has {_dtype(actual)}{_with(case)}.",
+            f"{what} should have dtype {_dtype(expected)}, "
+            f"but {_verb(what, 'has')} {_dtype(actual)}{_with(case)}.",
             misconception,
         )
     if close_enough(actual, expected):
@@ -123,7 +126,8 @@ def equal(
         got = actual if isinstance(actual, (bool, int, float, str, list, tuple, dict)) else None
         shown = _short(got) if got is not None else f"a {type_name(actual)}"
         raise Mistake(
-            f"{what} should be {_short(expected)}, but is {shown}{_with(case)}.", misconception
+            f"{what} should be {_short(expected)}, but {_verb(what, 'is')} {shown}{_with(case)}.",
+            misconception,
         )
 
 
@@ -138,7 +142,7 @@ def finite(actual: Any, what: str, *, case: str = "", misconception: str | None 
     values = tensor(actual, what, case=case)
     if not bool(torch.isfinite(values).all()):
         kind = "NaN" if bool(values.isnan().any()) else "infinite values"
-        raise Mistake(f"{what} contains {kind}{_with(case)}.", misconception)
+        raise Mistake(f"{what} {_verb(what, 'contains')} {kind}{_with(case)}.", misconception)
 
 
 def row_sums_one(actual: Any, what: str = "each row of the weights", *, case: str = "") -> None:
@@ -231,6 +235,14 @@ def rate(
         )
 
 
+def _verb(what: str, singular: str) -> str:
+    """The verb that agrees with `what`: "the weights are", "the result is"."""
+    last = what.split()[-1]
+    if last.endswith("s") and not last.endswith(("ss", "us", "is")) and last[-2].isalpha():
+        return {"is": "are", "has": "have", "contains": "contain"}[singular]
+    return singular
+
+
 def _dtype(values: torch.Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")
 
@@ -258,16 +270,19 @@ def _difference(actual: torch.Tensor, expected: torch.Tensor, what: str, case: s
     """Where and how far two tensors of one shape differ."""
     if expected.is_floating_point() and bool((actual.isnan() & ~expected.isnan()).any()):
         rows = _rows(actual.isnan() & ~expected.isnan())
-        return f"{what} contains NaN {rows}{_with(case)}."
+        return f"{what} {_verb(what, 'contains')} NaN {rows}{_with(case)}."
     left, right = actual.to(torch.float64), expected.to(torch.float64)
     gap = (left - right).abs()
     wrong = ~(gap <= tolerance(expected)) & (left != right) & ~(left.isnan() & right.isnan())
     if expected.ndim == 0:
-        return f"{what} should be {_number(expected)}, but is {_number(actual)}{_with(case)}."
+        return (
+            f"{what} should be {_number(expected)}, "
+            f"but {_verb(what, 'is')} {_number(actual)}{_with(case)}."
+        )
     worst = int(torch.where(wrong, gap.nan_to_num(math.inf), -1.0).flatten().argmax())
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
     return (
-        f"{what} is wrong {_rows(wrong)}{_with(case)}: at {list(index)} expected "
+        f"{what} {_verb(what, 'is')} wrong {_rows(wrong)}{_with(case)}: at {list(index)} expected "
         f"{_number(expected[index])}, got {_number(actual[index])}."
     )
 

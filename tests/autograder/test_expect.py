@@ -86,3 +86,11 @@ def test_a_rate_is_judged_by_its_stated_false_alarm():
     expect.rate(5100, 10000, 0.5, "the share")
     with pytest.raises(Mistake):
         expect.rate(6000, 10000, 0.5, "the share")
+
+
+@pytest.mark.parametrize(
+    ("what", "words"), [("the weights", "the weights are wrong"), ("the mask", "the mask is wrong")]
+)
+def test_the_verb_agrees_with_what_is_wrong(what, words):
+    with pytest.raises(Mistake, match=words):
+        expect.close(torch.ones(2, 2), torch.zeros(2, 2), what)

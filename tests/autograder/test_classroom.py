@@ -33,7 +33,7 @@ def sandbox_reason() -> str:
 
 
 REASON = sandbox_reason()
-LIMITS = Limits(seconds_per_call=2, seconds_total=15)
+LIMITS = Limits(seconds_per_call=5)
 needs_sandbox = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 
@@ -261,10 +261,11 @@ def graded(tmp_path_factory, prepared):
     put(submitted / "misnamed" / "work.ipynb", whole)
     put(submitted / "broken.ipynb", nbformat.writes(whole)[:-200])
     put(submitted / "garbage.ipynb", b"\x00\x01 no notebook")
-    exits = "import os\n\n\ndef causal_mask(length):\n    os._exit(0)\n"
-    put(submitted / "exits.ipynb", solved(causal_mask=exits))
-    loops = "def causal_mask(length):\n    while True:\n        pass\n"
-    put(submitted / "loops.ipynb", solved(causal_mask=loops))
+    # No other exercise needs this one, so that it is all that hangs.
+    exits = "import os\n\n\ndef separate_to_torch(state):\n    os._exit(0)\n"
+    put(submitted / "exits.ipynb", solved(separate_to_torch=exits))
+    loops = "def separate_to_torch(state):\n    while True:\n        pass\n"
+    put(submitted / "loops.ipynb", solved(separate_to_torch=loops))
     before = state(submitted)
     result = classroom.grade(
         CHAPTER,
@@ -320,9 +321,8 @@ class TestGrade:
     def test_a_loop_or_an_exit_leaves_the_other_marks(self, graded):
         for student in ("loops", "exits"):
             result = of(graded, student)
-            assert result.exercises["causal_mask"].points == 0
-            assert result.exercises["DotScore"].passed
-            assert result.exercises["merge_heads"].passed
+            lost = ASSIGNMENT.exercise("separate_to_torch").points
+            assert result.score == ASSIGNMENT.points - lost, student
 
     def test_what_was_handed_in_is_not_touched(self, graded):
         _, before, after = graded
@@ -364,13 +364,13 @@ class TestGrade:
     def test_grading_again_takes_the_known_results(self, graded, tmp_path):
         submitted = tmp_path / "again"
         put(submitted / "other.ipynb", solved())
-        cached = list((graded[0].course / "cache" / CHAPTER).glob("*.json"))
+        cached = set((graded[0].course / "cache" / CHAPTER).glob("*.json"))
         again = classroom.grade(CHAPTER, submitted, graded[0].course, limits=LIMITS)
         assert again.results[0].score == ASSIGNMENT.points
         assert again.results[0].student == "other"
         assert again.seed == graded[0].seed
         # Code that did not change is not run again.
-        assert list((graded[0].course / "cache" / CHAPTER).glob("*.json")) == cached
+        assert set((graded[0].course / "cache" / CHAPTER).glob("*.json")) == cached
 
     def test_lateness_is_noted(self, graded, tmp_path):
         course = graded[0].course

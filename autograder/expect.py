@@ -57,9 +57,8 @@ def _with(case: str) -> str:
 def tensor(actual: Any, what: str, *, case: str = "") -> torch.Tensor:
     """`actual`, which must be a tensor."""
     if not isinstance(actual, torch.Tensor):
-        raise Mistake(
-            f"{what} should be a torch.Tensor, but {_verb(what, 'is')} a {type_name(actual)}{_with(case)}."
-        )
+        got = f"{_verb(what, 'is')} a {type_name(actual)}"
+        raise Mistake(f"{what} should be a torch.Tensor, but {got}{_with(case)}.")
     return actual
 
 
@@ -67,9 +66,8 @@ def shape(actual: Any, expected: Sequence[int], what: str, *, case: str = "") ->
     """`actual` is a tensor of that shape."""
     got = tuple(tensor(actual, what, case=case).shape)
     if got != tuple(expected):
-        raise Mistake(
-            f"{what} should have shape {tuple(expected)}, but {_verb(what, 'has')} {got}{_with(case)}."
-        )
+        seen = f"{_verb(what, 'has')} {got}"
+        raise Mistake(f"{what} should have shape {tuple(expected)}, but {seen}{_with(case)}.")
 
 
 def pair(actual: Any, what: str = "the result") -> tuple[Any, Any]:

@@ -205,7 +205,8 @@ class Judge:
             status = "failed"  # Right values from a forbidden call earn nothing.
         elif "todo" in outcomes:
             status = "todo"
-        notes = []
+        notes: list[str] = []
+        case = seen = ""
         if status == "passed":
             count = len(result.tests)
             headline = f"`{name}` passes {f'all {count} checks' if count != 1 else 'its check'}."
@@ -214,11 +215,13 @@ class Judge:
             lines = []
         else:
             headline = _sentence(_first_message(result)) or f"`{name}` is not right yet."
+            case, seen = _smallest_case(result, asked)
+            said = (headline, seen)  # Nothing need be said twice.
             lines = [
-                # The headline need not be said twice.
-                Line(line.outcome, line.purpose, "" if line.message == headline else line.message)
+                Line(line.outcome, line.purpose, "" if line.message in said else line.message)
                 for line in lines
             ]
+            seen = "" if seen == headline else seen
             if result.misconception is None:
                 notes += self._inherited(exercise, namespace)
         reread, link = "", ""
@@ -232,8 +235,10 @@ class Judge:
             max_points=result.max_points,
             reread=reread,
             link=link,
-            case=_smallest_case(result, asked) if status == "failed" else "",
+            case=case,
+            seen=seen,
             notes=notes,
+            known=result.misconception is not None,
             tests=lines,
         )
 
@@ -345,13 +350,13 @@ def section(assignment: Assignment, anchor: str) -> tuple[str, str]:
     """How to name a section of the book, and a link to it where the book is at hand."""
     chapter = assignment.chapter
     heading = assignment.sections.get(anchor)
-    words = f"“{heading}” in the chapter {assignment.title}" if heading else f"section {anchor}"
+    title = assignment.sections.get(chapter, assignment.title)
+    words = f"“{heading}” in the chapter “{title}”" if heading else f"section {anchor}"
     if assignment.book:
         return words, f"{assignment.book.rstrip('/')}/{chapter}.html#{anchor}"
     page = paths.ROOT / "book" / f"{chapter}.md"
-    if heading and page.is_file():
-        with contextlib.suppress(ValueError):  # Another drive on Windows has no relative path.
-            return words, f"{Path(os.path.relpath(page)).as_posix()}#{anchor}"
+    if heading and page.is_file() and Path.cwd().is_relative_to(paths.ROOT):
+        return words, f"{Path(os.path.relpath(page)).as_posix()}#{anchor}"
     return words, ""
 
 
@@ -403,8 +408,8 @@ def _noting(
     return noted
 
 
-def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> str:
-    """The call with the fewest numbers among the failed tests, as a student could write it."""
+def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> tuple[str, str]:
+    """The call with the fewest numbers among the failed tests, and what was seen there."""
     cases = []
     for position, test in enumerate(result.tests):
         entry = asked.get(test.name)
@@ -413,8 +418,11 @@ def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> str:
             size = _size([request.get("args"), request.get("kwargs")])
             # Creating a module is a case only where nothing else failed.
             plain = request["op"] in ("create", "inspect") or test.message.startswith(PUT_OFF)
-            cases.append((plain, size, position, entry))
-    return _call(min(cases)[3]) if cases else ""
+            cases.append((plain, size, position))
+    if not cases:
+        return "", ""
+    test = result.tests[min(cases)[2]]
+    return _call(asked[test.name]), _sentence(test.message)
 
 
 def _size(value: Any) -> int:

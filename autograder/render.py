@@ -31,7 +31,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Card:
-    """What is said about one exercise. `headline` is the sentence to read first."""
+    """What is said about one exercise. `headline` is the sentence to read first.
+
+    `case` is the smallest failing call and `seen` what it gave; with `known`, the headline explains
+    the failures, and what each test saw is there to be opened rather than to be read.
+    """
 
     status: str
     headline: str
@@ -41,13 +45,15 @@ class Card:
     reread: str = ""
     link: str = ""
     case: str = ""
+    seen: str = ""
     notes: Sequence[str] = ()
+    known: bool = False
     tests: Sequence[Line] = field(default_factory=tuple)
 
 
 # JupyterLab gives its theme as --jp-* variables; elsewhere the text's own colour is the guide.
 STYLE = """<style>
-.tbh-card{--tbh-ok:var(--jp-success-color1,#2e7d32);--tbh-no:var(--jp-error-color1,#c62828);
+.tbh-card.tbh-card{--tbh-ok:var(--jp-success-color1,#2e7d32);--tbh-no:var(--jp-error-color1,#c62828);
 --tbh-todo:var(--jp-warn-color1,#b26a00);color:var(--jp-content-font-color1,inherit);
 font-family:var(--jp-content-font-family,system-ui,sans-serif);
 font-size:var(--jp-content-font-size1,14px);line-height:1.5;max-width:62em;margin:4px 0 8px;
@@ -56,25 +62,34 @@ border-left:5px solid var(--tbh-tone);border-radius:4px;
 background:var(--jp-layout-color1,transparent)}
 .tbh-passed{--tbh-tone:var(--tbh-ok)}.tbh-failed{--tbh-tone:var(--tbh-no)}
 .tbh-todo,.tbh-problem{--tbh-tone:var(--tbh-todo)}
-.tbh-card p{margin:0 0 4px}
-.tbh-card .tbh-head{font-size:1.1em;font-weight:600}
-.tbh-card .tbh-sign{color:var(--tbh-tone);font-weight:700;margin-right:.45em}
-.tbh-card .tbh-meta{color:var(--jp-content-font-color2,inherit)}
-.tbh-card code{font-family:var(--jp-code-font-family,monospace);font-size:.93em;
+.tbh-card.tbh-card p{margin:0 0 4px}
+.tbh-card.tbh-card .tbh-head{font-size:1.1em;font-weight:600}
+.tbh-card.tbh-card .tbh-sign{color:var(--tbh-tone);font-weight:700;margin-right:.45em}
+.tbh-card.tbh-card .tbh-meta{color:var(--jp-content-font-color2,inherit)}
+.tbh-card.tbh-card code{font-family:var(--jp-code-font-family,monospace);font-size:.93em;
 background:var(--jp-layout-color2,rgba(128,128,128,.15));color:inherit;padding:0 .25em;
 border-radius:3px;overflow-wrap:anywhere}
-.tbh-card ul{list-style:none;margin:6px 0 0;padding:0}
-.tbh-card li{margin:2px 0;padding-left:1.5em;text-indent:-1.5em}
-.tbh-card li .tbh-sign{display:inline-block;width:1.05em;text-indent:0}
-.tbh-card li .tbh-why{display:block;text-indent:0;color:var(--jp-content-font-color1,inherit);
+.tbh-card.tbh-card ul{list-style:none;margin:6px 0 0;padding:0}
+.tbh-card.tbh-card li{margin:2px 0;padding-left:1.5em;text-indent:-1.5em}
+.tbh-card.tbh-card .tbh-sign{display:inline-block;width:1.05em;text-indent:0}
+.tbh-card.tbh-card .tbh-head .tbh-sign{width:auto}
+.tbh-card.tbh-card .tbh-why{display:block;text-indent:0;
 border-left:2px solid var(--tbh-tone);padding-left:.7em;margin:1px 0 4px}
-.tbh-card .tbh-case{margin:6px 0;text-indent:0}
-.tbh-card details{margin-top:6px}.tbh-card summary{cursor:pointer}
-.tbh-card a{color:var(--jp-content-link-color,#1565c0);text-decoration:underline}
-.tbh-card table{border-collapse:collapse;margin-top:6px;font-size:inherit;color:inherit}
-.tbh-card th,.tbh-card td{text-align:left;padding:2px 14px 2px 0;vertical-align:top;
-border:0;background:transparent;white-space:normal}
-.tbh-card td.tbh-number{text-align:right;white-space:nowrap}
+.tbh-card.tbh-card .tbh-case{margin:6px 0}
+.tbh-card.tbh-card details{margin:6px 0 0}
+.tbh-card.tbh-card li details{margin:0}
+.tbh-card.tbh-card summary{cursor:pointer}
+.tbh-card.tbh-card li summary{list-style:none}
+.tbh-card.tbh-card li summary::after{content:" …";color:var(--jp-content-font-color2,inherit)}
+.tbh-card.tbh-card summary:focus-visible{outline:2px solid currentColor;outline-offset:1px}
+.tbh-card.tbh-card a{color:var(--jp-content-link-color,#1565c0);text-decoration:underline}
+.tbh-card.tbh-card table{border-collapse:collapse;margin:6px 0 0;font-size:inherit;color:inherit;
+table-layout:auto}
+.tbh-card.tbh-card th,.tbh-card.tbh-card td{text-align:left;padding:2px 14px 2px 0;
+vertical-align:top;border:0;max-width:none;white-space:normal}
+.tbh-card.tbh-card tr{background:transparent}
+.tbh-card.tbh-card td code{white-space:nowrap}
+.tbh-card.tbh-card td.tbh-number{text-align:right;white-space:nowrap}
 </style>"""
 
 
@@ -122,11 +137,12 @@ def card_html(card: Card) -> str:
         parts.append(f'<p class="tbh-meta">{" · ".join(meta)}</p>')
     parts.extend(f"<p>{_html(note)}</p>" for note in card.notes)
     if card.case:
+        seen = f'<span class="tbh-why">{_html(card.seen)}</span>' if card.seen else ""
         parts.append(
-            f'<p class="tbh-case">Smallest failing case: <code>{escape(card.case)}</code></p>'
+            f'<p class="tbh-case">Smallest failing case: <code>{escape(card.case)}</code>{seen}</p>'
         )
     if card.tests:
-        rows = "".join(_test_html(test) for test in card.tests)
+        rows = "".join(_test_html(test, fold=card.known) for test in card.tests)
         if card.status == "passed":
             count = len(card.tests)
             rows = (
@@ -139,9 +155,12 @@ def card_html(card: Card) -> str:
     return "".join(parts)
 
 
-def _test_html(test: Line) -> str:
-    why = f'<span class="tbh-why">{_html(test.message)}</span>' if test.message else ""
-    return f'<li class="tbh-{test.outcome}">{_sign(test.outcome)}{_html(test.purpose)}{why}</li>'
+def _test_html(test: Line, *, fold: bool = False) -> str:
+    words = f"{_sign(test.outcome)}{_html(test.purpose)}"
+    if test.message:
+        why = f'<span class="tbh-why">{_html(test.message)}</span>'
+        words = f"<details><summary>{words}</summary>{why}</details>" if fold else words + why
+    return f'<li class="tbh-{test.outcome}">{words}</li>'
 
 
 def card_text(card: Card) -> str:
@@ -155,9 +174,11 @@ def card_text(card: Card) -> str:
     lines.extend(f"  {note}" for note in card.notes)
     if card.case:
         lines.append(f"  Smallest failing case: {card.case}")
+        if card.seen:
+            lines.append(f"      {card.seen}")
     for test in card.tests:
         lines.append(f"  {SYMBOLS[test.outcome]} {test.purpose}")
-        if test.message:
+        if test.message and not card.known:
             lines.append(f"      {test.message}")
     return "\n".join(lines)
 
@@ -223,10 +244,12 @@ def card_rich(card: Card) -> RenderableType:
         body.append(note + "\n")
     if card.case:
         body.append("Smallest failing case: ").append(card.case + "\n", style="bold")
+        if card.seen:
+            body.append(f"    {card.seen}\n")
     for test in card.tests:
         body.append(f"{SYMBOLS[test.outcome]} ", style=RICH[test.outcome])
         body.append(test.purpose + "\n")
-        if test.message:
+        if test.message and not card.known:
             body.append(f"    {test.message}\n", style=RICH[test.outcome])
     headline = Text(f"{SYMBOLS[card.status]} {card.headline}\n", style=f"bold {tone}")
     body.rstrip()

@@ -162,7 +162,7 @@ def test_an_unknown_mistake_says_what_differs(
         "    return weights @ values + 7\n",
     )
     text = said(notebook, capsys, "context_vector")
-    assert re.match(r"✗ The .+ wrong everywhere .+ expected .+, got ", text)
+    assert re.match(r"✗ The .+ wrong everywhere .+ expected .+, got ", text), text
     assert "Smallest failing case: context_vector(" in text
 
 

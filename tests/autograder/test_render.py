@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from bs4 import BeautifulSoup
@@ -21,6 +22,7 @@ FAILED = Card(
     reread="“Why divide?” in the chapter Attention",
     link="../../book/attention.md#att-scaling",
     case="scaled_dot_product_attention([[1, 2]])",
+    seen="At [0] expected 1, got 2.",
     notes=("It calls your `masked_softmax`.",),
     tests=(
         Line("failed", "Output is right.", "the output is <b>wrong</b> [bold]here[/bold]"),
@@ -65,6 +67,7 @@ def test_every_form_says_everything(form) -> None:
         "2.5 of 5 points on the visible tests",
         "“Why divide?” in the chapter Attention",
         "Smallest failing case: scaled_dot_product_attention([[1, 2]])",
+        "At [0] expected 1, got 2.",
         "It calls your masked_softmax.",
         "Output is right.",
         "[bold]here[/bold]",
@@ -85,6 +88,7 @@ def test_a_students_text_cannot_become_markup() -> None:
         reread=evil,
         link='javascript"><script>',
         case=evil,
+        seen=evil,
         notes=(evil,),
         tests=(Line("failed", evil, evil),),
     )
@@ -115,6 +119,16 @@ def test_a_card_that_passes_is_short_and_can_be_opened() -> None:
     assert soup.details.summary.get_text() == "What was checked (2)"
     assert "open" not in soup.details.attrs
     assert len(soup.details.find_all("li")) == 2
+
+
+def test_under_a_known_mistake_each_tests_account_is_folded() -> None:
+    card = replace(FAILED, known=True)
+    soup = BeautifulSoup(render.card_html(card), "html.parser")
+    (details,) = soup.find_all("details")
+    assert details.summary.get_text().endswith("Output is right.")
+    assert "here" in details.get_text()
+    assert "here" not in render.card_text(card)
+    assert "Output is right." in render.card_text(card)
 
 
 def test_the_link_is_there_only_when_the_book_is() -> None:

@@ -99,6 +99,7 @@ def bundle(chapter: str, out: Path, book: str = "") -> Path:
         AssignmentError: something is missing; the message says what to run.
     """
     files = contents(chapter, book)
+    _check_recorded(chapter)
     out.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name in sorted(files):
@@ -108,6 +109,31 @@ def bundle(chapter: str, out: Path, book: str = "") -> Path:
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, files[name])
     return out
+
+
+def _check_recorded(chapter: str) -> None:
+    """Right code passes with the recorded answers, as it must in the student's folder."""
+    from autograder import recorded
+    from autograder.executor import Executor
+    from autograder.runner import Graders
+    from autograder.variants import reference_namespace
+    from autograder.wire import WireError
+
+    remedy = f"run python -m autograder build {chapter}"
+    try:
+        recording = recorded.read(paths.EXERCISES / chapter / recorded.FILE)
+        results = Graders(chapter, hidden=False).run(
+            Executor(reference_namespace(chapter)).execute, recording=recording, diagnose=False
+        )
+    except (WireError, KeyError) as error:
+        raise BundleError(
+            f"The recorded answers of {chapter} do not fit its tests; {remedy}."
+        ) from error
+    wrong = [name for name, result in results.items() if not result.passed]
+    if wrong:
+        raise BundleError(
+            f"The recorded answers of {chapter} are out of date (see {wrong[0]}); {remedy}."
+        )
 
 
 def contents(chapter: str, book: str = "") -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,8 +14,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from autograder import builder, bundle, paths
+from autograder import builder, bundle, paths, recorded
 from autograder.assignment import load
+from autograder.recording import Recording
 from autograder.runner import Graders
 
 ATTENTION = load("attention")
@@ -197,6 +199,23 @@ def test_the_books_address_reaches_the_checks() -> None:
 def test_an_unknown_chapter_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(bundle.AssignmentError, match="There is no assignment called nothing"):
         bundle.bundle("nothing", tmp_path / "x.zip")
+
+
+def test_outdated_recorded_answers_are_not_handed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = paths.EXERCISES / "attention"
+    copy = tmp_path / "exercises" / "attention"
+    shutil.copytree(source, copy)
+    recording = recorded.read(source / recorded.FILE)
+    data = {**recording.data, "tests": dict(recording.data["tests"])}
+    name = next(name for name, entry in data["tests"].items() if entry["reference"])
+    data["tests"][name] = {**data["tests"][name], "reference": []}
+    recorded.write(Recording(data), copy / recorded.FILE)
+    monkeypatch.setattr(paths, "EXERCISES", copy.parent)
+    with pytest.raises(bundle.BundleError, match="run python -m autograder build attention"):
+        bundle.bundle("attention", tmp_path / "x.zip")
+    assert not (tmp_path / "x.zip").exists()
 
 
 GRADERS = '''from autograder.grading import exercise, hidden

@@ -132,9 +132,6 @@ class Judge:
         self.assignment: Assignment = load(chapter)
         self.graders: Graders = Graders(chapter, hidden=False, assignment=self.assignment)
         self.recording: Recording | None = _recording(chapter, self.graders)
-        for item in self.graders.items[:1]:
-            # Nobody sees pytest's own account of a failure, and it takes longer than the tests.
-            item.item.config.option.tbstyle = "no"
 
     def card(self, name: str, namespace: dict[str, Any]) -> Card:
         """The answer on one exercise."""

@@ -111,8 +111,8 @@ class Candidate:
 
 def diagnose(
     evidence: list[Evidence], reference: Replay, candidates: Iterable[Candidate]
-) -> str | None:
-    """The name of the candidate that explains most of the failed tests, if any does.
+) -> tuple[str | None, bool]:
+    """The candidate that explains most of the failed tests, and whether the first is among them.
 
     A candidate explains a failed test when it answers every request of the test as the student's
     code did, and at least one of those answers is not the reference's. It is ruled out when,
@@ -120,16 +120,17 @@ def diagnose(
     """
     failed = [item for item in evidence if item.failed and item.transcript]
     if not failed:
-        return None
+        return None, False
     right = {item.test: reference(item.test, item.transcript) for item in failed}
-    best: tuple[int, str] | None = None
+    best: tuple[int, str, bool] | None = None
     for candidate in candidates:
-        explained = sum(
+        explains = [
             _explains(
                 item.transcript, candidate.replay(item.test, item.transcript), right[item.test]
             )
             for item in failed
-        )
+        ]
+        explained = sum(explains)
         if not explained or (best and explained <= best[0]):
             continue
         if any(
@@ -138,11 +139,14 @@ def diagnose(
             if not item.failed
         ):
             continue
-        best = (explained, candidate.name)
+        best = (explained, candidate.name, explains[0])
     if best:
-        return best[1]
+        return best[1], best[2]
     hints = [item.hint for item in failed if item.hint and item.hint != "forbidden"]
-    return max(hints, key=hints.count) if hints else None
+    if not hints:
+        return None, False
+    name = max(hints, key=hints.count)
+    return name, failed[0].hint == name
 
 
 def _explains(

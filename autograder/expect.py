@@ -278,11 +278,20 @@ def _difference(actual: torch.Tensor, expected: torch.Tensor, what: str, case: s
             f"but {_verb(what, 'is')} {_number(actual)}{_with(case)}."
         )
     worst = int(torch.where(wrong, gap.nan_to_num(math.inf), -1.0).flatten().argmax())
-    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(worst), expected.shape))
+    index = _index(worst, expected.shape)
     return (
         f"{what} {_verb(what, 'is')} wrong {_rows(wrong)}{_with(case)}: at {list(index)} expected "
         f"{_number(expected[index])}, got {_number(actual[index])}."
     )
+
+
+def _index(position: int, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The index, axis by axis, of a position in the flattened tensor."""
+    index: list[int] = []
+    for size in reversed(sizes):
+        position, place = divmod(position, size)
+        index.insert(0, place)
+    return tuple(index)
 
 
 def _rows(wrong: torch.Tensor) -> str:

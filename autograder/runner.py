@@ -193,6 +193,8 @@ class Graders:
         config = _prepareconfig(arguments, [self._plugin])
         config.addinivalue_line("markers", "exercise(name, weight): the exercise judged")
         config.addinivalue_line("markers", "hidden: absent from the student's bundle")
+        # A failure is told by its message; formatting tracebacks would cost most of the time.
+        config.option.tbstyle = "no"
         config._do_configure()
         session = Session.from_config(config)
         config.hook.pytest_sessionstart(session=session)
@@ -330,12 +332,14 @@ class Graders:
         """Name the mistake, or the earlier exercise's mistake that this one inherits."""
         own, inherited, says = self._candidates(result.name, needs, found, recording)
         reference = recording.replay("") if recording is not None else _live(self._executor)
-        result.misconception = diagnosis.diagnose(evidence, reference, own)
+        result.misconception, first = diagnosis.diagnose(evidence, reference, own)
         if result.misconception in says:
             found[result.name] = result.misconception
-            result.message, result.section = says[result.misconception]
+            sentence, result.section = says[result.misconception]
+            # A mistake that leaves the first failure unexplained is not the whole story.
+            result.message = sentence if first else f"{result.message} Besides: {sentence}"
             return
-        upstream = diagnosis.diagnose(evidence, reference, inherited) if inherited else None
+        upstream, _ = diagnosis.diagnose(evidence, reference, inherited)
         if upstream in says:
             result.misconception = upstream
             source = next(name for name, mistake in found.items() if mistake == upstream)

@@ -45,3 +45,16 @@ def test_code_that_only_raises_is_not_given_a_name(toy):
 def test_calling_the_forbidden_function_is_its_own_diagnosis(toy):
     result = toy.run("def mean(x, dim=-1):\n    return x.mean(dim)\n")["mean"]
     assert result.misconception == "forbidden"
+
+
+def test_a_lesser_mistake_does_not_hide_the_first_failure(toy):
+    # Values are wrong in a way nobody knows; that they are also summed elsewhere comes second.
+    source = (
+        "def mean(x, dim=-1):\n"
+        "    if x.numel() == 0: raise ValueError('empty')\n"
+        "    return x.sum(dim) / x.shape[dim] + 7 if dim == -1 else x.sum(dim)\n"
+    )
+    result = toy.run(source)["mean"]
+    assert result.misconception == "sum_only"
+    assert result.message.startswith("the mean is wrong")
+    assert result.message.endswith("Besides: You forget to divide.")

@@ -1013,10 +1013,7 @@ class CrossAttention(nn.Module):
 
 @pytest.fixture(scope="module")
 def graders() -> Graders:
-    graders = Graders("attention")
-    # Tracebacks of failed tests are shown to nobody here; formatting them takes most of the time.
-    graders.items[0].item.config.option.tbstyle = "native"
-    return graders
+    return Graders("attention")
 
 
 def failures(graders: Graders, namespace: dict, exercise: str, seed: int) -> list[str]:

@@ -33,7 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -405,10 +405,6 @@ class Marker:
             self._sandbox = sandbox
         if self._graders is None:
             self._graders = Graders(self.chapter)
-        for item in self._graders.items:
-            # pytest's own tracebacks parse the graders' file anew for every failed test: seconds
-            # for a wrong submission, and nobody reads them.
-            item.item.config.option.tbstyle = "native"
 
     def close(self) -> None:
         if self._sandbox is not None:
@@ -722,20 +718,57 @@ class Books:
                 return
         finally:
             del self.plugin.RESULTS[key]
-        late = self._late(student)
-        if late > 0:
-            from autograder.feedback import span
 
-            graded.result.notes.append(f"handed in {span(late)} late")
+    def due(self, date: str) -> None:
+        """Set the assignment's due date, as nbgrader reads dates."""
+        from nbgrader.utils import parse_utc
 
-    def _late(self, student: str) -> float:
-        from nbgrader.api import MissingEntry
-
+        try:
+            parse_utc(date)
+        except (ValueError, OverflowError, TypeError, AttributeError) as error:
+            raise ClassroomError(
+                f"{date!r} is no date; write it as 2030-01-31 18:00:00 UTC."
+            ) from error
         with self.open() as gradebook:
-            try:
-                return gradebook.find_submission(self.chapter, student).total_seconds_late
-            except MissingEntry:
-                return 0.0
+            gradebook.update_or_create_assignment(self.chapter, duedate=date)
+
+    def note_lateness(self, results: Iterable[SubmissionResult]) -> None:
+        """Tell in the results who was late; penalties are left to nbgrader's plug-in."""
+        from autograder.feedback import span
+
+        with quiet_database(), self.open() as gradebook:
+            late = {
+                submission.student.id: submission.total_seconds_late
+                for submission in gradebook.assignment_submissions(self.chapter)
+            }
+        for result in results:
+            if late.get(result.student, 0) > 0:
+                result.notes.append(f"handed in {span(late[result.student])} late")
+
+    @contextmanager
+    def in_haste(self) -> Iterator[None]:
+        """Let SQLite write without waiting for the disk after each of nbgrader's many commits.
+
+        A power cut could then damage the gradebook, so a copy of it is kept until all is written.
+        """
+        from sqlalchemy import event
+        from sqlalchemy.engine import Engine
+
+        def connected(connection: Any, _: Any) -> None:
+            connection.execute("PRAGMA synchronous=OFF")
+
+        gradebook = self.course / "gradebook.db"
+        copy = gradebook.with_suffix(".db.before")
+        if gradebook.is_file():
+            shutil.copyfile(gradebook, copy)
+        event.listen(Engine, "connect", connected)
+        try:
+            yield
+        finally:
+            event.remove(Engine, "connect", connected)
+        with gradebook.open("rb+") as file:
+            os.fsync(file.fileno())
+        copy.unlink(missing_ok=True)
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
@@ -876,6 +909,7 @@ def grade(
     course: Path = paths.BUILD / "course",
     *,
     roster: Sequence[Person] = (),
+    due: str | None = None,
     jobs: int = 1,
     seed: int | None = None,
     unsafe: bool = False,
@@ -890,6 +924,7 @@ def grade(
         submitted: the folder of submissions; it is only read.
         course: the nbgrader course to fill.
         roster: the class list; whoever is on it without a notebook is "missing".
+        due: when the work was due, such as "2030-01-31 18:00:00 UTC"; kept in the gradebook.
         jobs: how many submissions to run at a time, each in a process of its own.
         seed: of the graders' inputs; the course's own if not given.
         unsafe: run student code without a sandbox.
@@ -927,17 +962,20 @@ def grade(
         tell("grading", len(done), len(submissions))
     middle = time.monotonic()
     books = Books(course, chapter, step)
-    books.enter(replace(Person(one.student)) for one in submissions)
-    books.enter(roster)
     tell("books", 0, len(submissions))
     results = []
-    for count, one in enumerate(submissions, 1):
-        submission, graded = done[one.student]
-        books.record(submission, graded, release)
-        if books.feedback(one.student) is None:
-            graded.result.notes.append(f"{UNRECORDED}: no feedback page could be written")
-        results.append(graded.result)
-        tell("books", count, len(submissions))
+    with books.in_haste():
+        if due is not None:
+            books.due(due)
+        books.enter([*(Person(one.student) for one in submissions), *roster])
+        for count, one in enumerate(submissions, 1):
+            submission, graded = done[one.student]
+            books.record(submission, graded, release)
+            if books.feedback(one.student) is None:
+                graded.result.notes.append(f"{UNRECORDED}: no feedback page could be written")
+            results.append(graded.result)
+            tell("books", count, len(submissions))
+    books.note_lateness(results)
     graded_class = Class(
         assignment, course, seed, grader_hash(chapter), results,
         middle - began, time.monotonic() - middle,

@@ -12,16 +12,18 @@ Student code is never run in nbgrader's process. `autograder.classroom` runs it 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
-from nbgrader.preprocessors import NbGraderPreprocessor
+from nbgrader.preprocessors import CheckCellMetadata, NbGraderPreprocessor
 from traitlets import Bool, Integer
 from traitlets.config import Config
 
@@ -53,14 +55,14 @@ def configure(config: Config, root: Path | None = None) -> None:
         "nbgrader.preprocessors.DeduplicateIds",
         "nbgrader.preprocessors.OverwriteKernelspec",
         "nbgrader.preprocessors.OverwriteCells",
-        "nbgrader.preprocessors.CheckCellMetadata",
+        "autograder.nbgrader_plugin.CheckMetadata",
     ]
     config.Autograde.autograde_preprocessors = [
         "autograder.nbgrader_plugin.GradeExercises",
         "nbgrader.preprocessors.LimitOutput",
         "nbgrader.preprocessors.SaveAutoGrades",
         "nbgrader.preprocessors.AssignLatePenalties",
-        "nbgrader.preprocessors.CheckCellMetadata",
+        "autograder.nbgrader_plugin.CheckMetadata",
     ]
     config.GenerateAssignment.preprocessors = [
         "nbgrader.preprocessors.IncludeHeaderFooter",
@@ -137,6 +139,31 @@ class TolerantExporter(NotebookExporter):
         notebook = nbformat.v4.new_notebook()
         notebook[KEY] = raw  # Untouched: only Repair knows how to read it.
         return super().from_notebook_node(notebook, resources, **kw)
+
+
+class CheckMetadata(CheckCellMetadata):
+    """nbgrader's check that the cell metadata is valid, once for what is the same in all notebooks.
+
+    A repaired notebook carries the released metadata, so that a class asks the same question again
+    and again, and nbgrader takes a tenth of a second to answer it.
+    """
+
+    enabled = Bool(True)
+    known: ClassVar[set[str]] = set()
+
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
+        marks = [
+            (cell.cell_type, cell.metadata["nbgrader"])
+            for cell in nb.cells
+            if "nbgrader" in cell.metadata
+        ]
+        digest = hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()
+        if digest not in self.known:
+            nb, resources = super().preprocess(nb, resources)
+            self.known.add(digest)
+        return nb, resources
 
 
 class Repair(NbGraderPreprocessor):
@@ -313,25 +340,21 @@ class GetReview(NbGraderPreprocessor):
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         course = resources["nbgrader"]
+        course["seconds_late"] = 0.0
         with Gradebook(course["db_url"]) as gradebook:
+            try:
+                notebook = gradebook.find_submission_notebook(
+                    course["notebook"], course["assignment"], course["student"]
+                )
+            except MissingEntry:
+                return nb, resources
+            grades = {grade.name: grade for grade in notebook.grades}
             for cell in nb.cells:
                 marks = cell.metadata.get("nbgrader", {})
-                if not marks.get("grade"):
-                    continue
-                try:
-                    grade = gradebook.find_grade(
-                        marks["grade_id"],
-                        course["notebook"],
-                        course["assignment"],
-                        course["student"],
-                    )
-                except MissingEntry:
-                    continue
-                marks["waiting"] = bool(grade.needs_manual_grade and grade.manual_score is None)
-                marks["by_hand"] = grade.manual_score is not None
-            try:
-                submission = gradebook.find_submission(course["assignment"], course["student"])
-                course["seconds_late"] = submission.total_seconds_late
-            except MissingEntry:
-                course["seconds_late"] = 0.0
+                grade = grades.get(marks.get("grade_id"))
+                if marks.get("grade") and grade is not None:
+                    by_hand = grade.manual_score is not None
+                    marks["by_hand"] = by_hand
+                    marks["waiting"] = bool(grade.needs_manual_grade and not by_hand)
+            course["seconds_late"] = notebook.assignment.total_seconds_late
         return nb, resources

@@ -26,6 +26,10 @@ def run(
         Path | None,
         typer.Option(help="The class list, a CSV with a column `student`; who is absent is told."),
     ] = None,
+    due: Annotated[
+        str | None,
+        typer.Option(help="When the work was due, such as '2030-01-31 18:00:00 UTC'."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Submissions at a time; by default one per core.")
     ] = None,
@@ -63,6 +67,7 @@ def run(
                 submitted,
                 course,
                 roster=people,
+                due=due,
                 jobs=jobs or min(4, classroom.usable_cores()),
                 seed=seed,
                 unsafe=unsafe_no_sandbox,

@@ -374,12 +374,11 @@ class TestGrade:
 
     def test_lateness_is_noted(self, graded, tmp_path):
         course = graded[0].course
-        with classroom.quiet_database(), Gradebook(f"sqlite:///{course}/gradebook.db") as gb:
-            gb.update_or_create_assignment(CHAPTER, duedate="2030-02-03 08:00:00 UTC")
+        due = "2030-02-03 08:00:00 UTC"
         submitted = tmp_path / "late"
         put(submitted / "late" / CHAPTER / f"{CHAPTER}.ipynb", solved())
         put(submitted / "late" / CHAPTER / "timestamp.txt", "2030-02-03 10:30:00 UTC")
-        result = classroom.grade(CHAPTER, submitted, course, limits=LIMITS).results[0]
+        result = classroom.grade(CHAPTER, submitted, course, due=due, limits=LIMITS).results[0]
         assert result.notes == ["handed in 2 hours 30 minutes late"]
         assert result.score == ASSIGNMENT.points
         page = course / "feedback" / "late" / CHAPTER / f"{CHAPTER}.html"

@@ -245,10 +245,13 @@ class Executor:
         before = dict(walk([*given["args"], given["kwargs"]]))
         after = dict(walk([*inputs["args"], inputs["kwargs"]]))
         prefix = f"{len(given['args'])}."
+        # A key added to a dict, or taken from it, is a change like any other.
         mutated = [
             label.removeprefix(prefix)
-            for label, tensor in after.items()
-            if not same_tensor(before[label], tensor)
+            for label in {**before, **after}
+            if label not in before
+            or label not in after
+            or not same_tensor(before[label], after[label])
         ]
         grads: dict[str, torch.Tensor | None] = {}
         if with_grad:

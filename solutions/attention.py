@@ -413,7 +413,8 @@ class ConcatScore(nn.Module):
 # <details><summary>Hint 3</summary>
 #
 # The denominator of a fully masked slice is 0. Replace it by 1 *before* dividing. Repairing the NaN
-# after the division (`nan_to_num`, `torch.where`) mends the value, but the gradient stays NaN.
+# after the division (`nan_to_num`, `torch.where`) mends the value, but where `scores` themselves
+# hold $-\infty$ the gradient stays NaN.
 #
 # </details>
 # <details><summary>Hint 4</summary>

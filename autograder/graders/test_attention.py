@@ -21,22 +21,6 @@ from autograder.grading import exercise, hidden
 # --------------------------------------------------------------------------------------------
 
 
-def close(actual, expected, what="the result", case="", misconception=None):
-    """As `expect.close`; in float32 a difference of 2e-6 is rounding whatever the result's size.
-
-    The numbers added up here are of the order of 1. Where they cancel, another order of summation
-    leaves an error that is large beside the sum, but never beside its terms.
-    """
-    if (
-        isinstance(actual, torch.Tensor)
-        and actual.dtype == expected.dtype == torch.float32
-        and actual.shape == expected.shape
-        and bool((actual - expected).abs().le(2e-6).all())
-    ):
-        return
-    expect.close(actual, expected, what, case=case, misconception=misconception)
-
-
 def sizes(**named: int) -> str:
     """`B=2, Tq=3`, to tell the student which case failed."""
     return ", ".join(f"{name}={value}" for name, value in named.items())
@@ -87,7 +71,9 @@ def same_gradients(mine, theirs, names, case=""):
             mine.grads.get(label) is not None,
             f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
         )
-        close(mine.grads[label], theirs.grads[label], what=f"the gradient of {words}", case=case)
+        expect.close(
+            mine.grads[label], theirs.grads[label], what=f"the gradient of {words}", case=case
+        )
 
 
 def same_results(mine, theirs, names, case=""):
@@ -95,7 +81,7 @@ def same_results(mine, theirs, names, case=""):
     expect.items(mine, len(names), what=f"the result ({', '.join(names)})")
     results = list(zip(names, mine, theirs, strict=True))
     for name, actual, expected in reversed(results):
-        close(actual, expected, what=f"the {name}", case=case)
+        expect.close(actual, expected, what=f"the {name}", case=case)
 
 
 def same_state(mine, theirs, case=""):
@@ -107,7 +93,7 @@ def same_state(mine, theirs, case=""):
         f"yours are {', '.join(map(str, sorted(mine))) or 'missing'}.",
     )
     for name, expected in theirs.items():
-        close(mine[name], expected, what=name, case=case)
+        expect.close(mine[name], expected, what=name, case=case)
 
 
 def is_boolean(mask, shape):
@@ -134,7 +120,7 @@ def test_dot_score_values(student, reference, draw):
     for batch, queries, keys, width in [(1, 1, 1, 3), (1, 2, 3, 4), (2, 3, 5, 7)]:
         query, key = draw.normal(batch, queries, width), draw.normal(batch, keys, width)
         case = sizes(B=batch, Tq=queries, Tk=keys, D=width)
-        close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
     same_parameters(mine, {})
 
 
@@ -145,7 +131,7 @@ def test_dot_score_mask(student, reference, draw):
     for batch, queries, keys in [(1, 2, 2), (2, 3, 4)]:
         query, key = draw.normal(batch, queries, 3), draw.normal(batch, keys, 3)
         mask = draw.mask(batch, queries, keys, keep=0.6)
-        close(
+        expect.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -177,7 +163,7 @@ def test_dot_score_broadcast_masks(student, reference, draw):
     query, key = draw.normal(3, 2, 5), draw.normal(3, 4, 5)
     for shape in [(3, 1, 4), (2, 4), (1, 2, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        close(
+        expect.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -185,7 +171,7 @@ def test_dot_score_broadcast_masks(student, reference, draw):
         )
     mask = draw.mask(3, 2, 4)
     mask[1] = False
-    close(
+    expect.close(
         mine(query, key, mask),
         theirs(query, key, mask),
         what="the masked scores",
@@ -199,11 +185,11 @@ def test_dot_score_layout_and_dtype(student, reference, draw):
     """Wide, transposed, expanded and float64 inputs give the same scores in their own dtype."""
     mine, theirs = pair(student, reference, "DotScore")
     query, key = draw.normal(1, 2, 33), draw.normal(1, 3, 33)
-    close(mine(query, key), theirs(query, key), what="the scores", case="D=33")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="D=33")
     query, key = draw.normal(2, 5, 3).transpose(1, 2), draw.normal(1, 4, 5).expand(2, 4, 5)
-    close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
     query, key = draw.normal(2, 3, 4, dtype=torch.float64), draw.normal(2, 2, 4).double()
-    close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
 
 
 @hidden
@@ -250,7 +236,7 @@ def test_bilinear_values(student, reference, draw):
         )
         query, key = draw.normal(batch, queries, query_dim), draw.normal(batch, keys, key_dim)
         case = sizes(B=batch, Tq=queries, Tk=keys, query_dim=query_dim, key_dim=key_dim)
-        close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
 @exercise("BilinearScore")
@@ -262,7 +248,7 @@ def test_bilinear_mask(student, reference, draw):
     query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
     for shape in [(2, 3, 4), (2, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        close(
+        expect.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -278,9 +264,9 @@ def test_bilinear_longer_than_wide(student, reference, draw):
         student, reference, "BilinearScore", bilinear_state(draw, 2, 3), query_dim=2, key_dim=3
     )
     query, key = draw.normal(1, 2, 11).transpose(1, 2), draw.normal(1, 13, 3)
-    close(mine(query, key), theirs(query, key), what="the scores", case="Tq=11, Tk=13")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="Tq=11, Tk=13")
     query, key = draw.normal(1, 4, 2).expand(3, 4, 2), draw.normal(5, 3, 3).transpose(0, 1)
-    close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
 
 
 @hidden
@@ -297,7 +283,7 @@ def test_bilinear_float64(student, reference, draw):
         key_dim=3,
     )
     query, key = draw.normal(2, 2, 3).double(), draw.normal(2, 4, 3).double()
-    close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
 
 
 @hidden
@@ -372,7 +358,7 @@ def test_additive_values(student, reference, draw):
         case = sizes(
             B=batch, Tq=queries, Tk=keys, query_dim=query_dim, key_dim=key_dim, hidden=hidden_dim
         )
-        close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
 @exercise("AdditiveScore")
@@ -382,7 +368,7 @@ def test_additive_mask(student, reference, draw):
     query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
     for shape in [(2, 3, 4), (2, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        close(
+        expect.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -396,10 +382,10 @@ def test_additive_square(student, reference, draw):
     """Queries and keys keep their roles when all lengths and widths are equal."""
     mine, theirs = additive_pair(student, reference, draw, 4, 4, 4)
     query, key = draw.normal(4, 4, 4), draw.normal(4, 4, 4)
-    close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 4")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 4")
     query, key = draw.normal(4, 3, 4).transpose(1, 2)[..., :3], draw.normal(4, 1, 4)
     query = torch.cat([query, query[..., :1]], dim=-1).transpose(0, 1)
-    close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
 
 
 @hidden
@@ -408,9 +394,9 @@ def test_additive_float64(student, reference, draw):
     """In double precision the scores are float64; large inputs saturate without trouble."""
     mine, theirs = additive_pair(student, reference, draw, 3, 3, 4, dtype=torch.float64)
     query, key = draw.normal(2, 2, 3).double(), draw.normal(2, 4, 3).double()
-    close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
     query = query * 1000
-    close(mine(query, key), theirs(query, key), what="the scores", case="large queries")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="large queries")
 
 
 @hidden
@@ -472,7 +458,7 @@ def test_concat_values(student, reference, draw):
         case = sizes(
             B=batch, Tq=queries, Tk=keys, query_dim=query_dim, key_dim=key_dim, hidden=hidden_dim
         )
-        close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
 @exercise("ConcatScore")
@@ -482,7 +468,7 @@ def test_concat_mask(student, reference, draw):
     query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
     for shape in [(2, 3, 4), (2, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        close(
+        expect.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -515,12 +501,12 @@ def test_concat_layout_and_dtype(student, reference, draw):
     """Equal sizes, strided inputs and double precision work."""
     mine, theirs = concat_pair(student, reference, draw, 3, 3, 3)
     query, key = draw.normal(3, 3, 3), draw.normal(3, 3, 3)
-    close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 3")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 3")
     query, key = draw.normal(2, 3, 5).transpose(1, 2), draw.normal(1, 4, 3).expand(2, 4, 3)
-    close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
     mine, theirs = concat_pair(student, reference, draw, 2, 3, 4, dtype=torch.float64)
     query, key = draw.normal(2, 2, 2).double(), draw.normal(2, 4, 3).double()
-    close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
 
 
 @hidden
@@ -548,7 +534,7 @@ def test_softmax_values(student, reference, draw):
     for shape in [(3,), (1, 1), (2, 3), (2, 3, 5)]:
         scores = draw.normal(*shape, scale=1.5)
         actual = student.masked_softmax(scores)
-        close(
+        expect.close(
             actual,
             reference.masked_softmax(scores),
             what="the weights",
@@ -565,7 +551,7 @@ def test_softmax_mask(student, reference, draw):
         seen = student.observe("masked_softmax", scores, mask, grad=False)
         actual = seen.value
         case = f"scores and mask of shape {shape}"
-        close(actual, reference.masked_softmax(scores, mask), what="the weights", case=case)
+        expect.close(actual, reference.masked_softmax(scores, mask), what="the weights", case=case)
         expect.true(
             bool((actual[~mask] == 0).all()),
             "A masked entry has a weight that is small but not 0.",
@@ -579,7 +565,7 @@ def test_softmax_fully_masked_row(student, reference, draw):
     for shape, row in [((1, 2), 0), ((3, 4), 1)]:
         scores, mask = draw.normal(*shape), draw.mask(*shape)
         mask[row] = False
-        close(
+        expect.close(
             student.masked_softmax(scores, mask),
             reference.masked_softmax(scores, mask),
             what="the weights",
@@ -593,13 +579,13 @@ def test_softmax_other_dim(student, reference, draw):
     for shape, dim in [((2, 2), 0), ((2, 3, 4), 1), ((3, 2, 3), 0), ((2, 3, 4), -2)]:
         scores, mask = draw.normal(*shape), draw.mask(*shape, keep=0.8)
         case = f"scores of shape {shape}, dim={dim}"
-        close(
+        expect.close(
             student.masked_softmax(scores, None, dim),
             reference.masked_softmax(scores, None, dim),
             what="the weights",
             case=case,
         )
-        close(
+        expect.close(
             student.masked_softmax(scores, mask, dim),
             reference.masked_softmax(scores, mask, dim),
             what="the weights",
@@ -619,7 +605,7 @@ def test_softmax_large_scores(student, reference, draw):
         ("scores from -1000 to 1000 in each row", [[-1000.0, 0.0, 1000.0, 1000.0]] * 2),
     ]:
         shifted = scores + torch.tensor(shift, dtype=torch.float64)
-        close(
+        expect.close(
             student.masked_softmax(shifted),
             reference.masked_softmax(shifted),
             what="the weights",
@@ -629,7 +615,7 @@ def test_softmax_large_scores(student, reference, draw):
     scores[:, 1] += 1000
     mask = torch.ones(2, 4, dtype=torch.bool)
     mask[:, 1] = False
-    close(
+    expect.close(
         student.masked_softmax(scores, mask),
         reference.masked_softmax(scores, mask),
         what="the weights",
@@ -657,7 +643,7 @@ def test_softmax_broadcast_masks(student, reference, draw):
     scores = draw.normal(2, 3, 4, 5)
     for shape in [(5,), (4, 5), (2, 1, 1, 5), (2, 1, 4, 5), (1, 3, 1, 1), (2, 3, 4, 1)]:
         mask = draw.mask(*shape, keep=0.6, no_empty_rows=False)
-        close(
+        expect.close(
             student.masked_softmax(scores, mask),
             reference.masked_softmax(scores, mask),
             what="the weights",
@@ -670,7 +656,7 @@ def test_softmax_minus_infinity(student, reference, draw):
     """Scores of -inf count as masked, with and without a mask, whole rows included."""
     scores = draw.normal(3, 4)
     scores[0, 1] = scores[1, 2] = -torch.inf
-    close(
+    expect.close(
         student.masked_softmax(scores),
         reference.masked_softmax(scores),
         what="the weights",
@@ -681,7 +667,7 @@ def test_softmax_minus_infinity(student, reference, draw):
     mask = torch.ones(3, 4, dtype=torch.bool)
     mask[0, :2] = False
     for case, given in [("a row of -inf, no mask", None), ("a row of -inf and a mask", mask)]:
-        close(
+        expect.close(
             student.masked_softmax(scores, given),
             reference.masked_softmax(scores, given),
             what="the weights",
@@ -713,11 +699,11 @@ def test_softmax_layout_and_dtype(student, reference, draw):
     scores, mask = draw.normal(2, 5, 3).transpose(1, 2), draw.mask(5, 3).transpose(0, 1)
     seen = student.observe("masked_softmax", scores, mask, grad=False)
     wanted = reference.observe("masked_softmax", scores, mask, grad=False)
-    close(seen.value, wanted.value, what="the weights", case="strided inputs")
+    expect.close(seen.value, wanted.value, what="the weights", case="strided inputs")
     expect.unchanged(seen)
     scores = draw.normal(2, 3, dtype=torch.float64)
     for case, given in [("float64", None), ("float64 with a mask", draw.mask(2, 3))]:
-        close(
+        expect.close(
             student.masked_softmax(scores, given),
             reference.masked_softmax(scores, given),
             what="the weights",
@@ -736,7 +722,7 @@ def test_context_values(student, reference, draw):
     for batch, queries, keys, width in [(1, 1, 1, 1), (1, 2, 2, 3), (2, 3, 3, 4), (2, 3, 5, 4)]:
         weights = draw.normal(batch, queries, keys).softmax(dim=-1)
         values = draw.normal(batch, keys, width)
-        close(
+        expect.close(
             student.context_vector(weights, values),
             reference.context_vector(weights, values),
             what="the context",
@@ -768,7 +754,7 @@ def test_context_any_weights(student, reference, draw):
         ("one weight is 1", picks),
         ("weights of any sum", draw.normal(2, 4, 3)),
     ]:
-        close(
+        expect.close(
             student.context_vector(weights, values),
             reference.context_vector(weights, values),
             what="the context",
@@ -784,11 +770,11 @@ def test_context_gradients_and_layout(student, reference, draw):
     values = draw.normal(1, 5, 4).double().expand(2, 5, 4)
     seen = student.observe("context_vector", weights, values)
     wanted = reference.observe("context_vector", weights, values)
-    close(seen.value, wanted.value, what="the context", case="strided inputs")
+    expect.close(seen.value, wanted.value, what="the context", case="strided inputs")
     same_gradients(seen, wanted, {"0": "the weights", "1": "the values"})
     expect.unchanged(seen)
     weights, values = draw.normal(1, 2, 3).double(), draw.normal(1, 3, 2).double()
-    close(
+    expect.close(
         student.context_vector(weights, values),
         reference.context_vector(weights, values),
         what="the context",
@@ -968,7 +954,7 @@ def test_dropout_off(student, draw):
     for shape in [(1, 1), (3, 4), (2, 3, 4, 5)]:
         weights = positive(draw, *shape)
         for p, training in [(0.5, False), (0.0, False), (1.0, False), (0.0, True)]:
-            close(
+            expect.close(
                 student.attention_dropout(weights, p, training),
                 weights,
                 what="the weights",
@@ -1014,7 +1000,7 @@ def test_dropout_scales_survivors(student, draw):
         kept = dropped != 0
         expect.true(bool(kept.any()), f"Every one of 160 weights became 0 at p={p}.")
         same = bool(torch.isclose(dropped[kept], weights[kept]).all())
-        close(
+        expect.close(
             dropped[kept],
             weights[kept] / (1 - p),
             what="the surviving weights",
@@ -1040,7 +1026,7 @@ def test_dropout_refuses_bad_probabilities(student, draw):
 def test_dropout_of_everything(student, draw):
     """With p=1 in training every weight is 0 and none is NaN; with p=0.9 some survive."""
     for shape in [(1, 1), (2, 3, 4)]:
-        close(
+        expect.close(
             student.attention_dropout(positive(draw, *shape), 1.0, True),
             torch.zeros(shape),
             what="the weights",
@@ -1113,7 +1099,7 @@ def test_dropout_layout_and_dtype(student, draw):
         expect.shape(dropped, weights.shape, what="the result")
         kept = (dropped != 0).to(weights.dtype)
         expect.true(bool(kept.any()), f"Every weight became 0 at p=0.5 ({case}).")
-        close(dropped, weights * kept * 2, what="the surviving weights", case=case)
+        expect.close(dropped, weights * kept * 2, what="the surviving weights", case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1232,7 +1218,7 @@ def test_attention_dropout_leaves_weights(student, reference, draw):
     same_results(got, want, OUTPUT, "dropout_p=0, training=True")
     got = student.scaled_dot_product_attention(*inputs, mask, 0.5, True)
     output, weights = expect.pair(got)
-    close(weights, want[1], what="the weights", case="dropout_p=0.5, training=True")
+    expect.close(weights, want[1], what="the weights", case="dropout_p=0.5, training=True")
     expect.shape(output, want[0].shape, what="the output")
     expect.true(
         not torch.allclose(output, want[0], rtol=1e-4, atol=1e-6),
@@ -1270,7 +1256,7 @@ def test_attention_dropout_on_weights(student, reference, draw):
     expect.shape(output, (4, keys, 2 * keys), what="the output")
     expect.shape(weights, (4, keys, keys), what="the weights")
     used, copy = output[..., :keys], output[..., keys:]
-    close(
+    expect.close(
         copy,
         used,
         what="the second half of the output",
@@ -1285,7 +1271,7 @@ def test_attention_dropout_on_weights(student, reference, draw):
         false_alarm=1e-9,
     )
     kept = used != 0
-    close(
+    expect.close(
         used[kept],
         reference.scaled_dot_product_attention(query, key, value)[1][kept] / (1 - p),
         what="the surviving weights",
@@ -1596,8 +1582,8 @@ def test_self_equivariance(student, reference, draw):
     same_results(mine(x), theirs(x), OUTPUT, sizes(B=2, T=6, input_dim=5, head_dim=4))
     output, weights = mine(x)
     permuted_output, permuted_weights = expect.pair(mine(x[:, order]))
-    close(permuted_output, output[:, order], what="the output", case="tokens reordered")
-    close(
+    expect.close(permuted_output, output[:, order], what="the output", case="tokens reordered")
+    expect.close(
         permuted_weights,
         weights[:, order][:, :, order],
         what="the weights",
@@ -1679,7 +1665,7 @@ def test_masked_self_no_future(student, reference, draw):
         changed[:, position:] = draw.normal(2, 6 - position, 4)
         after, _ = expect.pair(mine(changed))
         expect.shape(after, (2, 6, 3), what="the output")
-        close(
+        expect.close(
             after[:, :position],
             output[:, :position],
             what="the output",
@@ -1731,7 +1717,7 @@ def test_split_values(student, reference, draw):
     """Head h of a token is the h-th block of D/H features of that token."""
     for batch, length, width, heads in [(1, 3, 6, 2), (1, 1, 2, 2), (2, 3, 6, 3), (1, 10, 16, 8)]:
         x = draw.normal(batch, length, width)
-        close(
+        expect.close(
             student.split_heads(x, heads),
             reference.split_heads(x, heads),
             what="the heads",
@@ -1758,7 +1744,7 @@ def test_split_keeps_tokens_apart(student, draw):
     x = torch.arange(10.0).view(1, 10, 1).expand(1, 10, 64)
     heads = student.split_heads(x, 8)
     expect.shape(heads, (1, 8, 10, 8), what="the heads")
-    close(
+    expect.close(
         heads,
         torch.arange(10.0).view(1, 1, 10, 1).expand(1, 8, 10, 8),
         what="the heads",
@@ -1780,7 +1766,7 @@ def test_split_layout_dtype_gradients(student, reference, draw):
     ]:
         seen = student.observe("split_heads", x, heads)
         wanted = reference.observe("split_heads", x, heads)
-        close(seen.value, wanted.value, what="the heads", case=case)
+        expect.close(seen.value, wanted.value, what="the heads", case=case)
         same_gradients(seen, wanted, {"0": "x"}, case)
         expect.unchanged(seen)
 
@@ -1797,7 +1783,7 @@ def test_merge_values(student, reference, draw):
         x = draw.normal(batch, heads, length, width)
         merged = student.merge_heads(x)
         case = sizes(B=batch, H=heads, T=length, Dh=width)
-        close(merged, reference.merge_heads(x), what="the merged heads", case=case)
+        expect.close(merged, reference.merge_heads(x), what="the merged heads", case=case)
         expect.true(
             merged.is_contiguous(),
             f"The result should be contiguous in memory ({case}).",
@@ -1811,7 +1797,7 @@ def test_merge_undoes_split(student, draw):
     for length, width, heads in [(2, 4, 2), (3, 6, 3), (10, 16, 8)]:
         x = draw.normal(2, length, width)
         parts = x.reshape(2, length, heads, width // heads).transpose(1, 2)
-        close(
+        expect.close(
             student.merge_heads(parts),
             x,
             what="the merged heads",
@@ -1830,7 +1816,9 @@ def test_merge_layout_dtype(student, reference, draw):
         ("expanded input", draw.normal(1, 2, 3, 2).expand(3, 2, 3, 2)),
         ("float64", draw.normal(2, 3, 4, 2).double()),
     ]:
-        close(student.merge_heads(x), reference.merge_heads(x), what="the merged heads", case=case)
+        expect.close(
+            student.merge_heads(x), reference.merge_heads(x), what="the merged heads", case=case
+        )
 
 
 @hidden
@@ -1950,7 +1938,7 @@ def test_heads_dropout_leaves_weights(student, reference, draw):
     got, want = mine(*inputs), theirs(*inputs)
     same_results(got, want, OUTPUT, "dropout=0.5 in eval mode")
     output, weights = expect.pair(mine.train()(*inputs))
-    close(weights, want[1], what="the weights", case="dropout=0.5 in train mode")
+    expect.close(weights, want[1], what="the weights", case="dropout=0.5 in train mode")
     expect.shape(output, want[0].shape, what="the output")
     expect.true(
         not torch.allclose(output, want[0], rtol=1e-4, atol=1e-6),
@@ -1994,7 +1982,7 @@ def test_heads_dropout_on_weights(student, reference, draw):
     expect.shape(output, (8, 30, width), what="the output")
     expect.shape(weights, (8, heads, 30, keys), what="the weights")
     used, copy = output.reshape(8, 30, heads, 2, keys).transpose(1, 2).unbind(dim=3)
-    close(
+    expect.close(
         copy,
         used,
         what="the second half of each head's output",
@@ -2016,7 +2004,7 @@ def test_heads_dropout_on_weights(student, reference, draw):
         false_alarm=5e-10,
     )
     kept = used != 0
-    close(
+    expect.close(
         used[kept],
         weights[kept] / (1 - p),
         what="the surviving weights",
@@ -2034,7 +2022,7 @@ def test_heads_key_order(student, reference, draw):
     got, want = mine(query, key, value), theirs(query, key, value)
     same_results(got, want, OUTPUT, "float64")
     order = draw.permutation(5)
-    close(
+    expect.close(
         mine(query, key[:, order], value[:, order])[0],
         got[0],
         what="the output",
@@ -2171,7 +2159,7 @@ def test_fused_equivariance(student, reference, draw):
     x, order = draw.normal(1, 7, 7), draw.permutation(7)
     got = mine(x)
     same_results(got, theirs(x), OUTPUT, sizes(B=1, T=7, input_dim=7, embed_dim=8, H=4))
-    close(mine(x[:, order])[0], got[0][:, order], what="the output", case="reordered")
+    expect.close(mine(x[:, order])[0], got[0][:, order], what="the output", case="reordered")
 
 
 # --------------------------------------------------------------------------------------------
@@ -2324,7 +2312,7 @@ def test_to_fused_rows(student, draw):
         for part in (1, 2, 3)
         for row in range(head_dim)
     ]
-    close(fused["qkv_proj.bias"], torch.tensor(expected), what="qkv_proj.bias")
+    expect.close(fused["qkv_proj.bias"], torch.tensor(expected), what="qkv_proj.bias")
 
 
 @hidden
@@ -2436,8 +2424,8 @@ def test_to_torch_same_outputs(student, reference, draw):
     library.load_state_dict(converted)
     with torch.no_grad():
         got, maps = library(query, key, value, average_attn_weights=False)
-    close(got, output, what="the output of torch.nn.MultiheadAttention")
-    close(maps, weights, what="the weights of torch.nn.MultiheadAttention")
+    expect.close(got, output, what="the output of torch.nn.MultiheadAttention")
+    expect.close(maps, weights, what="the weights of torch.nn.MultiheadAttention")
 
 
 @hidden
@@ -2554,7 +2542,7 @@ def test_cross_order_of_memory(student, reference, draw):
     x, memory = draw.normal(2, 3, 4).double().transpose(1, 2), draw.normal(2, 5, 4).double()
     order = draw.permutation(5)
     output = mine(x, memory)[0]
-    close(mine(x, memory[:, order])[0], output, what="the output", case="memory reordered")
+    expect.close(mine(x, memory[:, order])[0], output, what="the output", case="memory reordered")
     mask = draw.mask(2, 5)
     mask[1] = False
     got, want = mine(x, memory, mask), theirs(x, memory, mask)

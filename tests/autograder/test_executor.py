@@ -172,3 +172,11 @@ def test_a_forbidden_module_is_watched_through_its_function():
     x = torch.randn(1, 3, 4)
     outcome = call(lambda a: attention(a, a, a)[0], x, forbids=["nn.MultiheadAttention"])
     assert outcome["forbidden"]
+
+
+def test_keys_added_to_a_given_dict_or_taken_from_it_are_changes():
+    def f(state):
+        state["new"] = torch.ones(1)
+        del state["old"]
+
+    assert sorted(call(f, {"old": torch.zeros(1)})["mutated"]) == ["0.new", "0.old"]

@@ -249,6 +249,11 @@ class Maker:
                 found.append(exercise.name)
         return tuple(found)
 
+    def alike(self, name: str, other: str) -> bool:
+        """Whether two exercises forbid a function in common."""
+        one, two = (set(self.assignment.exercise(each).forbids) for each in (name, other))
+        return bool(one & two)
+
     @functools.cached_property
     def leaves(self) -> list[Exercise]:
         """Functions that no other exercise uses, so that losing one costs just its own points."""
@@ -542,12 +547,15 @@ class Maker:
         for name, (exercise, about, source) in getattr(more, "FORBIDDEN", {}).items():
             work = self.complete()
             work.write(exercise, source)
+            lost = [each for each in self.dependents(exercise) if self.alike(each, exercise)]
+            if name in more.TAMPERING:
+                lost = [each.name for each in self.assignment.exercises if each.forbids]
             self.hand_in(
                 f"cheat-{name}",
                 f"{about}, right otherwise",
                 "cheat",
                 work,
-                lost=[exercise],
+                lost=lost,
                 diagnosed={exercise: "forbidden"},
             )
 

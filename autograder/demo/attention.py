@@ -11,12 +11,13 @@ from textwrap import dedent
 # Of as many exercises as possible, and each told apart from its neighbours.
 MISTAKES = (
     "attention_scaled_by_d_k",
-    "softmax_over_queries",
+    "softmax_overflow",
     "causal_without_diagonal",
     "additive_shared_projection",
     "dropout_without_rescale",
     "padding_one_too_many",
     "context_averaged",
+    "heads_mask_per_head",
 )
 
 _MASKED = """
@@ -97,6 +98,10 @@ def attention_dropout(weights, p, training):
     layer = nn.Dropout(p)
     return layer.train(training)(weights)
 """.strip()
+
+# Of the cheats below those whose cell tampers with the grader itself when it is run: that costs
+# every exercise that forbids anything.
+TAMPERING = ("forbidden-patched-watch",)
 
 # name: (exercise, what it does, cell)
 FORBIDDEN = {

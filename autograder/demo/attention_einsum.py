@@ -6,6 +6,8 @@ Read as text, cell by cell, by `autograder.demo_class`.
 import math
 
 import torch
+
+# %% own="imports"
 from torch import Tensor, einsum, nn
 
 

@@ -48,8 +48,9 @@ PREAMBLE = dedent(
             return fake(*args, **kwargs)
 
 
-    def pretend(answer=fake):
-        for name in EXERCISES:
+    def pretend(answer=fake, most=1000):
+        """Answer the first exercises with `answer`, modules with NaN."""
+        for name in EXERCISES[:most]:
             globals()[name] = Fake if name[0].isupper() else answer
 
 
@@ -494,7 +495,7 @@ CHEATS = (
                         pass
             return fake(*args)
 
-        pretend(flood)
+        pretend(flood, 8)
         """,
         statuses=("graded", "crashed", "timed_out"),
     ),
@@ -510,6 +511,8 @@ CHEATS = (
             send(sock, data, *args, **kwargs)
             try:
                 number = wire.decode(data, limit=1 << 30)["n"]
+                if number % 20:
+                    return
                 send(sock, wire.encode({"n": number + 1, "outcome": wrong}), *args, **kwargs)
             except Exception:
                 pass
@@ -545,7 +548,7 @@ CHEATS = (
             def __class__(self): return torch.Tensor
 
         yes = Yes(math.nan)
-        pretend(lambda *args, **kwargs: yes)
+        pretend(lambda *args, **kwargs: yes, 8)
         """,
     ),
     _cheat(
@@ -571,7 +574,7 @@ CHEATS = (
         def agreeable(*args, **kwargs):
             return fake(*args).as_subclass(Agreeable)
 
-        pretend(agreeable)
+        pretend(agreeable, 8)
         """,
     ),
     _cheat(

@@ -1,0 +1,268 @@
+"""The demonstration class, graded as an instructor would: nobody gets more or less than earned."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from autograder import classroom, demo_class
+from autograder.repair import repair_file
+from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+
+CHAPTER = "attention"
+SEED = 5
+LIMITS = Limits(seconds_per_call=4, seconds_per_cell=6, memory_bytes=512 << 20)
+# Where a process that outlives its grading would write, and under which names cheats write.
+WITHIN_REACH = [Path(place) for place in ("/tmp", "/dev/shm", "/var/tmp", Path.home(), Path.cwd())]
+LEAVINGS = ("stayed-behind.txt", "sitecustomize.py", "usercustomize.py", "torch.py", "pytest.py")
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """What stands in a folder, by path."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def leavings() -> set[Path]:
+    return {place / name for place in WITHIN_REACH for name in LEAVINGS if (place / name).exists()}
+
+
+def processes(name: str) -> list[int]:
+    """The processes that go by `name`."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and (entry / "comm").read_text().strip() == name:
+                found.append(int(entry.name))
+        except OSError:
+            continue  # It has just ended.
+    return found
+
+
+@pytest.fixture(scope="session")
+def sandbox():
+    try:
+        with Sandbox(LIMITS):
+            yield
+    except SandboxUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def graded(sandbox, tmp_path_factory):
+    """The class and its results, graded once for all tests."""
+    home = tmp_path_factory.mktemp("demo")
+    submitted = home / "submitted"
+    expected = {one.student: one for one in demo_class.make(submitted, CHAPTER, seed=SEED)}
+    before, there = contents(submitted), leavings()
+    course = classroom.grade(
+        CHAPTER, submitted, home / "course", jobs=2, seed=SEED, limits=LIMITS, cache=False
+    )
+    return SimpleNamespace(
+        submitted=submitted,
+        home=home,
+        expected=expected,
+        course=course,
+        results={result.student: result for result in course.results},
+        before=before,
+        there=there,
+    )
+
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.xdist_group("demo-class")]
+
+
+def of_kind(graded, *kinds):
+    return [(one, graded.results[name]) for name, one in graded.expected.items()
+            if one.kind in kinds]  # fmt: skip
+
+
+def complaints(pairs):
+    """Where points differ from what was earned."""
+    return [
+        f"{one.student}: {name} has {result.exercises[name].points}, not {points} "
+        f"({result.exercises[name].message})"
+        for one, result in pairs
+        for name, points in one.points.items()
+        if result.exercises[name].points != pytest.approx(points)
+    ]
+
+
+def test_everybody_in_the_class_has_a_result(graded):
+    assert list(graded.results) and set(graded.results) == set(graded.expected)
+    assert len(graded.results) >= 30
+    assert graded.course.complete
+
+
+def test_honest_work_gets_exactly_its_marks(graded):
+    assert not complaints(of_kind(graded, "honest"))
+
+
+def test_every_legitimate_style_gets_full_marks(graded):
+    full = [result for name, result in graded.results.items() if name.startswith("full-")]
+    assert len(full) >= 4
+    assert {result.score for result in full} == {graded.course.assignment.points}
+
+
+def test_a_mistake_costs_what_it_costs_in_process(graded):
+    pairs = of_kind(graded, "mistake")
+    assert len(pairs) >= 5
+    assert not complaints(pairs)
+    assert all(0 < result.score < result.max_score for _, result in pairs)
+
+
+def test_mistakes_and_forbidden_calls_are_named(graded):
+    wrong = [
+        f"{one.student}: {name} is diagnosed as {graded.results[one.student].exercises[name]}"
+        for one in graded.expected.values()
+        for name, misconception in one.diagnosed.items()
+        if graded.results[one.student].exercises[name].misconception != misconception
+    ]
+    assert not wrong
+
+
+def test_damage_and_accidents_cost_only_what_they_destroyed(graded):
+    assert not complaints(of_kind(graded, "damage", "accident"))
+
+
+def test_no_cheat_earns_a_point(graded):
+    pairs = of_kind(graded, "cheat")
+    assert len(pairs) >= 25
+    assert not complaints(pairs)
+
+
+def test_statuses_are_those_expected(graded):
+    wrong = {
+        name: (graded.results[name].status, one.statuses)
+        for name, one in graded.expected.items()
+        if graded.results[name].status not in one.statuses
+    }
+    assert not wrong
+
+
+def test_repairs_say_what_was_done(graded):
+    silent = [
+        (name, word, graded.results[name].repairs)
+        for name, one in graded.expected.items()
+        for word in one.words
+        if word not in " | ".join(graded.results[name].repairs + graded.results[name].notes)
+    ]
+    assert not silent
+
+
+def test_results_file_agrees(graded):
+    data = json.loads((graded.course.folder / "results.json").read_text(encoding="utf-8"))
+    scores = {one["student"]: one["score"] for one in data["submissions"]}
+    assert scores == pytest.approx({name: one.score for name, one in graded.expected.items()})
+
+
+def test_gradebook_has_these_marks_and_no_others(graded):
+    from nbgrader.api import Gradebook
+
+    with Gradebook(f"sqlite:///{graded.course.course / 'gradebook.db'}") as book:
+        submissions = book.assignment_submissions(CHAPTER)
+        marks = {
+            one.student.id: sum(
+                grade.auto_score or 0.0 for notebook in one.notebooks for grade in notebook.grades
+            )
+            for one in submissions
+        }
+        late = [
+            one.student.id for one in submissions if one.timestamp and one.timestamp.year > 2029
+        ]
+    expected = {name: one.score for name, one in graded.expected.items()}
+    # Nobody without a file can be in nbgrader's books of submissions; who is not there has nothing.
+    absent = set(expected) - set(marks)
+    assert all(graded.results[name].status in ("missing", "unreadable") for name in absent)
+    assert marks == pytest.approx({name: expected[name] for name in marks})
+    assert late == [one.student for one in graded.expected.values() if one.late]
+
+
+def test_feedback_shows_nothing_of_what_was_printed_as_markup(graded):
+    folder = graded.course.course / "feedback"
+    page = (folder / "markup" / CHAPTER / f"{CHAPTER}.html").read_text(encoding="utf-8")
+    for text in (
+        "<script>alert(",
+        "onerror=alert(1)>",
+        "document.title = 'taken",
+        "\x1b",
+        "<h1>Full",
+    ):
+        assert text not in page
+    pages = {path.parent.parent.name for path in folder.rglob("*.html")}
+    handed_in = {name for name, one in graded.results.items() if one.status != "missing"}
+    assert handed_in <= pages
+
+
+def test_submissions_are_as_they_were(graded):
+    assert contents(graded.submitted) == graded.before
+
+
+def test_nothing_outside_was_written(graded):
+    assert leavings() <= graded.there
+    names = {path.name for path in graded.home.iterdir()}
+    assert names == {"submitted", "course", "expected.json"}
+
+
+def test_no_process_is_left_behind(graded):
+    assert not processes("stays-behind")
+
+
+def test_marks_do_not_depend_on_who_was_graded_before(graded):
+    """One marker, cheats first: those after them get what they got in the class."""
+    order = ["cheat-patches-executor", "cheat-stays-behind", "cheat-always-equal-tensor"]
+    order += ["mistake-dropout-without-rescale", "full-einsum", "mistake-causal-without-diagonal"]
+    with classroom.Marker(CHAPTER, seed=SEED, limits=LIMITS) as marker:
+        for name in order:
+            path = graded.submitted / name / CHAPTER / f"{CHAPTER}.ipynb"
+            result = marker.mark(name, repair_file(path, CHAPTER))
+            points = {key: one.points for key, one in result.exercises.items()}
+            assert points == {
+                key: one.points for key, one in graded.results[name].exercises.items()
+            }
+
+
+# What needs no sandbox.
+
+
+def test_the_class_is_the_same_every_time(tmp_path):
+    once, again = tmp_path / "once" / "submitted", tmp_path / "again" / "submitted"
+    for place in (once, again):
+        maker = demo_class._maker(place, CHAPTER, 0)
+        maker.honest()
+        maker.accidents()
+        maker.damage()
+        maker.cheats()
+    assert contents(once) == contents(again)
+
+
+def test_a_folder_with_other_things_is_not_swept_away(tmp_path):
+    from autograder.assignment import AssignmentError
+
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(AssignmentError, match=r"thesis\.txt"):
+        demo_class.make(tmp_path)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+def test_honest_submissions_take_turns(tmp_path):
+    out = tmp_path / "submitted"
+    names = demo_class.make_honest(out, CHAPTER, 3)
+    assert names == sorted(os.listdir(out))
+    texts = {(out / name / CHAPTER / f"{CHAPTER}.ipynb").read_text() for name in names}
+    assert len(texts) == 3
+
+
+def test_a_style_keeps_own_cells_before_their_exercise():
+    text = 'import torch\n\n# %% own="a"\nx = 1\n\n# %% exercise="f"\ndef f():\n    return x\n'
+    style = demo_class.read_style(text)
+    assert style.answers == {"f": "def f():\n    return x\n"}
+    assert style.own == {"f": ("x = 1\n",)}

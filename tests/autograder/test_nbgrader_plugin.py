@@ -197,7 +197,7 @@ def commands(tmp_path_factory, prepared):
         )
     )
     twice = solved()
-    twice.cells.insert(5, {**twice.cells[4], "id": "copy"})
+    twice.cells.insert(5, nbformat.from_dict({**twice.cells[4], "id": "copy"}))
     old = solved()
     for cell in old.cells:
         if "nbgrader" in cell.metadata:

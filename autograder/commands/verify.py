@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -14,6 +15,9 @@ from rich.table import Table
 
 from autograder.assignment import load
 from autograder.paths import chapters
+
+if TYPE_CHECKING:
+    from autograder.verify import Verdict
 
 
 def run(
@@ -70,22 +74,20 @@ def run(
             verdicts.append(verify(name, jobs=jobs, exercises=exercise, progress=progress))
 
     table = Table(title="The graders, judged")
-    for heading in ("chapter", "exercises", "reference", "misconceptions rejected", "named"):
-        table.add_column(heading, justify="left" if heading == "chapter" else "right")
-    table.add_column("empty answers refused", justify="right")
-    table.add_column("mutants killed", justify="right")
-    table.add_column("equivalent", justify="right")
+    table.add_column("")
     for item in verdicts:
-        table.add_row(
-            item.chapter,
-            str(item.exercises),
-            f"{item.reference:g} of {item.points:g}",
-            f"{item.rejected} of {item.misconceptions}",
-            str(item.diagnosed),
-            f"{item.refused} of {item.trivial}",
-            f"{item.killed} of {item.mutants}",
-            str(item.equivalent),
-        )
+        table.add_column(item.chapter, justify="right")
+    rows: dict[str, Callable[[Verdict], str]] = {
+        "exercises": lambda item: str(item.exercises),
+        "points that the reference earns": lambda item: f"{item.reference:g} of {item.points:g}",
+        "misconceptions rejected": lambda item: f"{item.rejected} of {item.misconceptions}",
+        "misconceptions named": lambda item: f"{item.diagnosed} of {item.misconceptions}",
+        "answers without work refused": lambda item: f"{item.refused} of {item.trivial}",
+        "mutants killed": lambda item: f"{item.killed} of {item.mutants}",
+        "mutants that mean the same": lambda item: str(item.equivalent),
+    }
+    for heading, text in rows.items():
+        table.add_row(heading, *(text(item) for item in verdicts))
     console.print(table)
     for item in verdicts:
         for what, names in (

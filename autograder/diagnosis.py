@@ -22,7 +22,9 @@ def same_outcome(left: Outcome, right: Outcome) -> bool:
     if left["kind"] != right["kind"] or left["kind"] in MUTE:
         return False
     if left["kind"] == "error":
-        return left["type"] == right["type"]
+        # Two modules with wrong parameters are alike only if the same parameters are wrong.
+        same_words = left["type"] != "StateMismatch" or left["message"] == right["message"]
+        return left["type"] == right["type"] and same_words
     if sorted(left["mutated"]) != sorted(right["mutated"]):
         return False
     if not same_value(left["value"], right["value"]):
@@ -146,7 +148,9 @@ def diagnose(
     if not hints:
         return None, False
     name = max(hints, key=hints.count)
-    return name, failed[0].hint == name
+    first = failed[0].hint == name
+    # A hint from a minority of the failures is a side effect of some other mistake.
+    return (name, first) if first or 2 * hints.count(name) > len(failed) else (None, False)
 
 
 def _explains(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from autograder.diagnosis import same_outcome
+
 
 def test_a_known_mistake_is_named_in_another_style(toy):
     source = "def mean(x, dim=-1):\n    return x.sum(dim).div(len(x))\n"
@@ -58,3 +60,12 @@ def test_a_lesser_mistake_does_not_hide_the_first_failure(toy):
     assert result.misconception == "sum_only"
     assert result.message.startswith("the mean is wrong")
     assert result.message.endswith("Besides: You forget to divide.")
+
+
+def test_modules_with_other_wrong_parameters_are_not_confused():
+    def mismatch(message):
+        types = ["StateMismatch", "Exception"]
+        return {"kind": "error", "type": types[0], "types": types, "message": message}
+
+    assert same_outcome(mismatch("missing a"), mismatch("missing a"))
+    assert not same_outcome(mismatch("missing a"), mismatch("not asked for: b"))

@@ -1,7 +1,7 @@
 """Cheats that need no knowledge of the chapter: cells that try to earn points without an answer.
 
 Each is a cell at the end of an otherwise blank notebook, so whatever it earns was not earned. The
-cells see `EXERCISES`, the names asked for, and `fake`, a function that answers every one of them
+cells see `EXERCISES`, the names asked for, and `fake`, a function that answers the first of them
 with NaN: what is attacked is the judging of that answer, or the search for a right one.
 """
 
@@ -48,7 +48,7 @@ PREAMBLE = dedent(
             return fake(*args, **kwargs)
 
 
-    def pretend(answer=fake, most=1000):
+    def pretend(answer=fake, most=8):
         """Answer the first exercises with `answer`, modules with NaN."""
         for name in EXERCISES[:most]:
             globals()[name] = Fake if name[0].isupper() else answer
@@ -495,7 +495,7 @@ CHEATS = (
                         pass
             return fake(*args)
 
-        pretend(flood, 8)
+        pretend(flood)
         """,
         statuses=("graded", "crashed", "timed_out"),
     ),
@@ -548,7 +548,7 @@ CHEATS = (
             def __class__(self): return torch.Tensor
 
         yes = Yes(math.nan)
-        pretend(lambda *args, **kwargs: yes, 8)
+        pretend(lambda *args, **kwargs: yes)
         """,
     ),
     _cheat(
@@ -574,7 +574,7 @@ CHEATS = (
         def agreeable(*args, **kwargs):
             return fake(*args).as_subclass(Agreeable)
 
-        pretend(agreeable, 8)
+        pretend(agreeable)
         """,
     ),
     _cheat(

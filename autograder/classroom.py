@@ -93,7 +93,7 @@ def student_id(name: str) -> str:
     name = name.encode("utf-8", "replace").decode("utf-8")
     # nbgrader looks for files by pattern and does not escape the student's name in it.
     name = name.translate(str.maketrans("[]", "()"))
-    name = re.sub(r"[\x00-\x1f\x7f/\\*?]", "_", name).strip()
+    name = re.sub(r"[\x00-\x1f\x7f/\\*?<>]", "_", name).strip()
     return "_" if name in ("", ".", "..") else name
 
 

@@ -231,7 +231,10 @@ def page_of(nb: NotebookNode, course: dict[str, Any]) -> Page:
             page.questions.append(_question(cell, titles))
         elif cell.get("id") in own and cell.source.strip():
             page.others.append(
-                {"source": visible(cell.source, MAX_CODE), "printed": _printed(cell)}
+                {
+                    "source": visible(nbgrader_plugin.written_by_student(cell), MAX_CODE),
+                    "printed": _printed(cell),
+                }
             )
     page.waiting = sum(item.max_points for item in page.questions if item.waiting)
     return page
@@ -330,7 +333,9 @@ def _question(cell: NotebookNode, titles: dict[str, str]) -> Item:
         title=titles.get(name, name),
         points=float(marks.get("score") or 0),
         max_points=float(marks.get("points") or 0),
-        answer="" if comment == "No response." else visible(cell.source, MAX_CODE),
+        answer="" if comment == "No response." else visible(
+            nbgrader_plugin.written_by_student(cell), MAX_CODE
+        ),
         comment="" if comment == "No response." else comment,
         by_hand=bool(marks.get("by_hand")),
         waiting=bool(marks.get("waiting")),

@@ -16,14 +16,18 @@ import hashlib
 import json
 import re
 import shutil
+from collections import Counter
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import nbformat
 from nbconvert.exporters import NotebookExporter
+from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.preprocessors import CheckCellMetadata, NbGraderPreprocessor
+from nbgrader.utils import compute_checksum
 from traitlets import Bool, Integer
 from traitlets.config import Config
 
@@ -84,8 +88,6 @@ def configure(config: Config, root: Path | None = None) -> None:
         "nbgrader.preprocessors.GetGrades",
         "autograder.nbgrader_plugin.GetReview",
     ]
-    # What a student writes in a text cell must not become a script in the formgrader's page.
-    config.HTMLExporter.sanitize_html = True
 
 
 # ---------------------------------------------------------------------------------------------
@@ -282,8 +284,10 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
         if name not in ("exercises", "printed", "student")
     }
     nb.metadata[KEY] = {**nb.metadata.get(KEY, {}), **summary}
+    own = set(nb.metadata[KEY].get("own", []))
     for cell in nb.cells:
         if cell.cell_type != "code":
+            _make_harmless(cell, cell.get("id") in own)
             continue
         cell.execution_count = None
         cell.outputs = []
@@ -307,6 +311,95 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
         cell.outputs.append(nbformat.v4.new_output("display_data", data=data))
         value = nbformat.v4.new_output("execute_result", data={"text/plain": repr(points)})
         cell.outputs.append(value)
+
+
+TAGS = {
+    *["a", "b", "blockquote", "br", "code", "dd", "del", "div", "dl", "dt", "em", "hr", "i", "img"],
+    *["h1", "h2", "h3", "h4", "h5", "h6", "input", "li", "ol", "p", "pre", "s", "section", "span"],
+    *["strong", "sub", "sup", "table", "tbody", "td", "th", "thead", "tr", "u", "ul"],
+}
+ATTRIBUTES = {"alt", "checked", "class", "disabled", "id", "start", "title", "type"}
+LINK = re.compile(r"(?:https?://|mailto:|#)[^\s]*", re.IGNORECASE)
+PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]*")
+
+
+class _Suspicion(HTMLParser):
+    """Looks for anything in a page's HTML that does not come from plain Markdown."""
+
+    found = False
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.open[tag] += 1
+        if tag not in TAGS:
+            self.found = True
+        for name, value in attrs:
+            value = (value or "").strip()
+            fine = (
+                name in ATTRIBUTES
+                or (name == "href" and LINK.fullmatch(value))
+                or (name == "src" and PICTURE.fullmatch(value))
+                or (name == "style" and re.fullmatch(r"text-align:\s*\w+;?", value))
+            )
+            if not fine:
+                self.found = True
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.open[tag] -= 1
+        if self.open[tag] < 0:  # It would close something of the page around it.
+            self.found = True
+
+    def handle_comment(self, data: str) -> None:
+        self.found = True
+
+    handle_decl = handle_pi = unknown_decl = handle_comment
+
+
+def _is_plain(source: str, attachments: dict[str, Any]) -> bool:
+    """Whether Markdown makes text, tables, formulas, links and own pictures of it, and no more."""
+    if re.search(r"\\(?:href|url|style|class|cssId|require|data)\b", source):
+        return False  # MathJax's own ways to HTML.
+    try:
+        suspicion = _Suspicion()
+        renderer = IPythonRenderer(escape=False, attachments=attachments)
+        html = MarkdownWithMath(renderer=renderer).render(source)
+        # What is left open would swallow the page behind it.
+        suspicion.feed(f"<p>{html}\n</p><")
+    except Exception:  # Whatever the Markdown parser stumbles over is not shown as Markdown.
+        return False
+    return not suspicion.found and suspicion.rawdata == "<" and suspicion.open["p"] == 0
+
+
+def _make_harmless(cell: NotebookNode, own: bool) -> None:
+    """Keep a student's text from becoming HTML in the formgrader, which takes it as it is.
+
+    nbgrader's page knows no sanitising: a script in an answer would run as the instructor. Text
+    with anything but plain Markdown in it is therefore shown verbatim, in a fence. What was
+    written stays in the cell's metadata, for the feedback page.
+    """
+    marks = cell.metadata.get("nbgrader", {})
+    answer = marks.get("solution") and marks.get("checksum") != compute_checksum(cell)
+    if not own and not answer:
+        return
+    written = cell.source
+    # Raw cells would reach the page without even Markdown between.
+    if cell.cell_type == "markdown" and _is_plain(written, cell.get("attachments", {})):
+        return
+    fence = "~" * (3 + max(map(len, re.findall("~+", written)), default=0))
+    cell.cell_type = "markdown"
+    cell.source = f"{fence}text\n{written}\n{fence}"
+    cell.metadata[KEY] = {"written": written}
+
+
+def written_by_student(cell: NotebookNode) -> str:
+    """The source of a graded cell as the student wrote it."""
+    return cell.metadata.get(KEY, {}).get("written", cell.source)
 
 
 def card_of(exercise: ExerciseResult, assignment: Assignment) -> render.Card:

@@ -6,11 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import nbformat
 import pytest
+from bs4 import BeautifulSoup
+from nbconvert.exporters import HTMLExporter
 from nbgrader.api import Gradebook
+from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import determine_grade
 from traitlets.config import Config
 
@@ -294,14 +298,80 @@ def test_nbgrader_refuses_to_grade_without_a_sandbox(course, monkeypatch, tmp_pa
         assert gradebook.find_submission(CHAPTER, "s").score == 0
 
 
-def test_the_formgrader_shows_no_script_of_a_students(tmp_path):
-    """nbgrader renders a text cell as it is; our configuration has it sanitised."""
-    from nbconvert.exporters import HTMLExporter
+HOSTILE = [
+    "hello <script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "a < b and $x<y$ <!-- --> </div></pre>",
+    "~~~~\n<script>alert(1)</script>\n~~~~",
+    "[link](javascript:alert(1)) <https://example.org>",
+    "<<script>script>alert(1)</script>",
+    "<svg/onload=alert(1)>",
+    "[x](java&#115;cript:alert(1)) [y](JaVaScript:alert(1))",
+    "[z]: javascript:alert(1)\n\n[z]",
+    "<script src=//evil.example/alert",
+    "![x](http://evil.example/alert.png)",
+    "<a href='java\tscript:alert(1)'>x</a>",
+    "    <script>alert(1)</script>",
+    "$\\href{javascript:alert(1)}{x}$",
+]
+PLAIN = (
+    "![p](attachment:a.png) **So** that $x<y$ and `a<b` hold:\n\n"
+    "| a | b |\n|---|--:|\n| 1 | <https://a.example> |\n"
+)
 
+
+@pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.parametrize("kind", ["markdown", "raw", "answer"])
+def test_the_formgrader_shows_no_script_of_a_students(tmp_path, kind, text):
+    """nbgrader's own page takes a text cell as it is; what reaches it is harmless."""
+    nb = repair.blank(repair.released(CHAPTER))
+    if kind == "answer":
+        cell = next(cell for cell in nb.cells if cell.id == "why_scale")
+        cell.source = text
+    else:
+        make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_raw_cell
+        cell = make(text, id="mine")
+        nb.cells.append(cell)
+    nb.metadata[nbgrader_plugin.KEY] = {"own": ["mine"]}
+    nbgrader_plugin.write_result(nb, result_with(1.0), ASSIGNMENT)
+    nbformat.validate(nb)
+    assert nbgrader_plugin.written_by_student(cell) == text
+    page = formgrader_page(nb)
+    soup = BeautifulSoup(page, "html.parser")
+    assert not [tag for tag in soup.find_all("script") if "alert" in tag.get_text()]
+    assert not [tag for tag in soup.find_all(True) if {"onerror", "onload"} & set(tag.attrs)]
+    assert not [tag for tag in soup.find_all("a", href=True) if "alert" in tag["href"]]
+    assert not [tag for tag in soup.find_all(src=True) if "alert" in tag["src"]]
+    assert soup.find(class_="tbh-card") is not None  # Our own card is shown as it is meant.
+
+
+def test_plain_markdown_stays_as_it_was_written():
+    nb = repair.blank(repair.released(CHAPTER))
+    cell = next(cell for cell in nb.cells if cell.id == "why_scale")
+    cell.source = PLAIN
+    cell.attachments = {"a.png": {"image/png": "QUJD"}}
+    nbgrader_plugin.write_result(nb, result_with(1.0), ASSIGNMENT)
+    assert cell.source == PLAIN
+    assert BeautifulSoup(formgrader_page(nb), "html.parser").find("a", href="https://a.example")
+
+
+def formgrader_page(nb: nbformat.NotebookNode) -> str:
+    """The page on which an instructor marks a notebook, from nbgrader's own template."""
     config = Config()
-    nbgrader_plugin.configure(config, tmp_path)
-    nb = nbformat.v4.new_notebook()
-    nb.cells = [nbformat.v4.new_markdown_cell("hello <script>alert(1)</script><b>you</b>")]
-    html, _ = HTMLExporter(config=config, template_name="basic").from_notebook_node(nb)
-    assert "<script>alert(1)" not in html
-    assert "hello" in html
+    config.HTMLExporter.template_name = "formgrade"
+    config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
+    names = ("student", "last_name", "first_name", "submission_id", "notebook_id", "assignment_id")
+    resources = {**dict.fromkeys(names, "s"), "base_url": "/", "mathjax_url": "", "index": 0,
+                 "total": 1, "next": None, "prev": None, "nbgrader": {}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return HTMLExporter(config=config).from_notebook_node(nb, resources=resources)[0]
+
+
+def test_an_untouched_answer_is_still_recognised_as_such():
+    nb = repair.blank(repair.released(CHAPTER))
+    before = {cell.id: cell.source for cell in nb.cells}
+    nbgrader_plugin.write_result(nb, result_with(1.0), ASSIGNMENT)
+    assert {cell.id: cell.source for cell in nb.cells} == before
+    cell = next(cell for cell in nb.cells if cell.id == "why_scale")
+    assert determine_grade(cell) == (0, 3.0)

@@ -20,7 +20,11 @@ def run(
         ),
     ],
     course: Annotated[
-        Path, typer.Option(help="The nbgrader course to fill: gradebook, feedback, report.")
+        Path,
+        typer.Option(
+            help="The nbgrader course to fill: gradebook, feedback, report.",
+            show_default="build/course",
+        ),
     ] = paths.BUILD / "course",
     roster: Annotated[
         Path | None,

@@ -13,7 +13,10 @@ from autograder import paths
 def run(
     assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
     course: Annotated[
-        Path, typer.Option(help="The nbgrader course in which it was graded.")
+        Path,
+        typer.Option(
+            help="The nbgrader course in which it was graded.", show_default="build/course"
+        ),
     ] = paths.BUILD / "course",
     feedback: Annotated[
         bool, typer.Option(help="Write the students' pages anew too, with comments and marks.")

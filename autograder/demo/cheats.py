@@ -131,9 +131,9 @@ CHEATS = (
     ),
     _cheat(
         "patches-comparisons",
-        "replaces torch.allclose, torch.equal, torch.testing and the operators of tensors",
+        "replaces torch.allclose, torch.equal, torch.testing and == of tensors",
         """
-        import builtins, numpy
+        import numpy
 
         def yes(*args, **kwargs):
             return True
@@ -147,12 +147,10 @@ CHEATS = (
         torch.testing.assert_close = torch.testing.assert_allclose = lambda *a, **k: None
         numpy.allclose = numpy.array_equal = yes
         numpy.testing.assert_allclose = lambda *a, **k: None
-        for name in ("__eq__", "__le__", "__ge__", "__bool__", "all", "any", "item"):
-            setattr(torch.Tensor, name, all_true if name != "__bool__" else yes)
+        # More operators than this one, and the process that answers would die of it.
+        torch.Tensor.__eq__ = all_true
         torch.isnan = torch.Tensor.isnan = lambda self: torch.zeros((), dtype=torch.bool)
-        builtins.all = builtins.any = builtins.isinstance = yes
         """,
-        statuses=("graded", "crashed"),
     ),
     _cheat(
         "patches-pytest",

@@ -115,8 +115,9 @@ def read_roster(path: Path) -> list[Person]:
     known = ("student", "student_id", "id", "username", "user", "login")
     head = [cell.strip().lower().replace(" ", "_") for cell in rows[0]] if rows else []
     column = next((head.index(name) for name in known if name in head), None)
-    fields = {name: head.index(name) for name in ("first_name", "last_name", "email")
-              if name in head}
+    fields = {
+        name: head.index(name) for name in ("first_name", "last_name", "email") if name in head
+    }
     people: dict[str, Person] = {}
     for row in rows if column is None else rows[1:]:
         place = column or 0
@@ -157,9 +158,7 @@ def _stem(file: Path) -> str:
     return name.rsplit(".", 1)[0]
 
 
-def collect(
-    submitted: Path, assignment: str, roster: Sequence[Person] = ()
-) -> list[Submission]:
+def collect(submitted: Path, assignment: str, roster: Sequence[Person] = ()) -> list[Submission]:
     """Everybody on the class list or in `submitted`, sorted, with the file to grade.
 
     Understands DIR/<student>/<assignment>/<assignment>.ipynb as nbgrader has it,
@@ -180,9 +179,7 @@ def collect(
             if entry.is_dir():
                 submission = _in_folder(entry, assignment)
             elif entry.name.lower().endswith((".ipynb", *NEARLY)) and entry.is_file():
-                submission = _checked(
-                    Submission(student_id(_keep_case(entry)), entry), submitted
-                )
+                submission = _checked(Submission(student_id(_keep_case(entry)), entry), submitted)
             else:
                 continue
         except OSError as error:
@@ -214,8 +211,12 @@ def _keep_case(file: Path) -> str:
 def _natural(name: str) -> list[tuple[int, int, str]]:
     """s2 before s10."""
     parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
-    return [(0, int(part), "") if part.isdecimal() and part.isascii() and len(part) < 19
-            else (1, 0, part.lower()) for part in parts]
+    return [
+        (0, int(part), "")
+        if part.isdecimal() and part.isascii() and len(part) < 19
+        else (1, 0, part.lower())
+        for part in parts
+    ]
 
 
 def _relative(path: Path | None, base: Path) -> str:
@@ -228,12 +229,20 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
     if folder.is_symlink():
         submission.reason = "the folder is a link to another place"
         return submission
-    inner = [child for child in sorted(folder.iterdir()) if child.is_dir()
-             and not child.is_symlink() and not child.name.startswith((".", "__"))]
+    inner = [
+        child
+        for child in sorted(folder.iterdir())
+        if child.is_dir() and not child.is_symlink() and not child.name.startswith((".", "__"))
+    ]
     others = {name for name in paths.CHAPTERS if name != assignment}
     homes = [child for child in inner if child.name == assignment]
-    homes += [child for child in inner if child not in homes and child.name not in others
-              and assignment in child.name.strip().lower().replace(" ", "_")]
+    homes += [
+        child
+        for child in inner
+        if child not in homes
+        and child.name not in others
+        and assignment in child.name.strip().lower().replace(" ", "_")
+    ]
     homes.append(folder)
     homes += [child for child in inner if child not in homes and child.name not in others]
     for home in homes:
@@ -241,12 +250,20 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
     leftovers: list[str] = []
     for home in homes:
         files = [child for child in sorted(home.iterdir()) if not child.name.startswith(".")]
-        notebooks = [file for file in files if file.name.lower().endswith((".ipynb", *NEARLY))
-                     and not file.is_dir()]
+        notebooks = [
+            file
+            for file in files
+            if file.name.lower().endswith((".ipynb", *NEARLY)) and not file.is_dir()
+        ]
         best = best_notebook(notebooks, assignment)
-        if best is not None and home not in homes[:1] and home != folder and (
-            best.name != f"{assignment}.ipynb"
-        ) and home.name != assignment and assignment not in home.name.lower():
+        if (
+            best is not None
+            and home not in homes[:1]
+            and home != folder
+            and (best.name != f"{assignment}.ipynb")
+            and home.name != assignment
+            and assignment not in home.name.lower()
+        ):
             continue  # Some other folder of theirs, with some other notebook.
         if best is not None:
             submission.path = best
@@ -256,8 +273,11 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
                 count = len(notebooks)
                 submission.notes.append(f"{_shown(best.name)} was taken of {count} notebooks")
             return _checked(submission, folder)
-        leftovers += [file.name for file in files if file.name.lower().endswith(OTHER)
-                      and file.name != "timestamp.txt"]
+        leftovers += [
+            file.name
+            for file in files
+            if file.name.lower().endswith(OTHER) and file.name != "timestamp.txt"
+        ]
     if leftovers:
         names = ", ".join(_shown(name) for name in leftovers[:3])
         submission.reason = f"{names} was handed in, not a notebook; hand in {assignment}.ipynb"
@@ -453,12 +473,15 @@ class Marker:
 
             reports = session.load()
             seen |= {report.status for report in reports}
-            exercises, notes = self._judge(execute)
+            sources = [cell.source for cell in cells_of(nb)]
+            exercises, notes = self._judge(execute, sources)
         result = SubmissionResult(
             "",
             status=(
-                "timed_out" if "timeout" in seen
-                else "crashed" if seen & {"crash", "memory"}
+                "timed_out"
+                if "timeout" in seen
+                else "crashed"
+                if seen & {"crash", "memory"}
                 else "graded"
             ),
             score=round(sum(exercise.points for exercise in exercises.values()), 6),
@@ -483,14 +506,14 @@ class Marker:
         return result
 
     def _judge(
-        self, execute: Callable[[dict[str, Any]], dict[str, Any]]
+        self, execute: Callable[[dict[str, Any]], dict[str, Any]], sources: Sequence[str]
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
         """All exercises; where a grader itself fails, all the others."""
         from autograder.sandbox import SandboxUnavailable
 
         assert self._graders is not None
         try:
-            return self._graders.run(execute, seed=self.seed), []
+            return self._graders.run(execute, seed=self.seed, sources=sources), []
         except (KeyboardInterrupt, SandboxUnavailable):
             raise
         except Exception:
@@ -498,7 +521,9 @@ class Marker:
             for exercise in self.assignment.exercises:
                 name = exercise.name
                 try:
-                    exercises |= self._graders.run(execute, seed=self.seed, exercises=[name])
+                    exercises |= self._graders.run(
+                        execute, seed=self.seed, exercises=[name], sources=sources
+                    )
                 except (KeyboardInterrupt, SandboxUnavailable):
                     raise
                 except Exception as error:
@@ -604,8 +629,10 @@ def _grade_all(
         # one by one, so that whoever ends the process is found.
         size = 1 if alone else min(jobs, len(left))
         pool = ProcessPoolExecutor(
-            size, mp_context=get_context("spawn"),
-            initializer=_start_worker, initargs=(options, text),
+            size,
+            mp_context=get_context("spawn"),
+            initializer=_start_worker,
+            initargs=(options, text),
         )
         try:
             if alone:
@@ -977,8 +1004,13 @@ def grade(
             tell("books", count, len(submissions))
     books.note_lateness(results)
     graded_class = Class(
-        assignment, course, seed, grader_hash(chapter), results,
-        middle - began, time.monotonic() - middle,
+        assignment,
+        course,
+        seed,
+        grader_hash(chapter),
+        results,
+        middle - began,
+        time.monotonic() - middle,
     )
     graded_class.write()
     books.export(graded_class.folder / "nbgrader.csv")

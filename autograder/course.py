@@ -50,7 +50,9 @@ def demonstration(chapter: str, jobs: int) -> Path:
     shutil.rmtree(SUBMITTED, ignore_errors=True)
     demo_class.make(SUBMITTED, chapter)
     with classroom.showing_progress() as progress:
-        graded = classroom.grade(chapter, SUBMITTED, COURSE, jobs=jobs, progress=progress)
+        graded = classroom.grade(
+            chapter, SUBMITTED, COURSE, due=demo_class.DUE, jobs=jobs, progress=progress
+        )
     path = report.write(graded)
     report.show(graded)
     return path

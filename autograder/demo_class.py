@@ -30,6 +30,7 @@ from autograder.assignment import Assignment, AssignmentError, Exercise, load
 from autograder.demo.cheats import CHEATS, PREAMBLE
 
 STYLES = paths.PACKAGE / "demo"
+DUE = "2029-12-31 12:00:00 UTC"
 LATE = "2030-01-01 12:00:00.000000 UTC"
 _CELL = re.compile(r'^# %%(?: (exercise|own)="([^"]+)".*)?$', re.MULTILINE)
 _MARK = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)

@@ -166,17 +166,18 @@ def _look(kind: Any) -> str:
 
 def ticks(text: Any) -> Markup:
     """Escaped text in which `code` between backticks is set as code."""
-    return Markup(
-        re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(visible(text)))
-    )
+    return Markup(re.sub(r"`([^`\n]+)`", r"<code>\1</code>", escape(visible(text))))
 
 
 @cache
 def environment() -> jinja2.Environment:
     """Jinja with escaping on everywhere."""
     env = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), autoescape=True,
-        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     env.filters["number"] = lambda value: render.number(float(value or 0))
     env.filters["ticks"] = ticks
@@ -278,8 +279,11 @@ def _exercise(
 ) -> Item:
     marks = check.metadata.nbgrader
     data = next(
-        (out.data[nbgrader_plugin.RESULT] for out in check.get("outputs", [])
-         if nbgrader_plugin.RESULT in out.get("data", {})),
+        (
+            out.data[nbgrader_plugin.RESULT]
+            for out in check.get("outputs", [])
+            if nbgrader_plugin.RESULT in out.get("data", {})
+        ),
         {},
     )
     item = Item(
@@ -333,9 +337,9 @@ def _question(cell: NotebookNode, titles: dict[str, str]) -> Item:
         title=titles.get(name, name),
         points=float(marks.get("score") or 0),
         max_points=float(marks.get("points") or 0),
-        answer="" if comment == "No response." else visible(
-            nbgrader_plugin.written_by_student(cell), MAX_CODE
-        ),
+        answer=""
+        if comment == "No response."
+        else visible(nbgrader_plugin.written_by_student(cell), MAX_CODE),
         comment="" if comment == "No response." else comment,
         by_hand=bool(marks.get("by_hand")),
         waiting=bool(marks.get("waiting")),

@@ -247,7 +247,9 @@ class GradeExercises(NbGraderPreprocessor):
         if result is None:
             state = nb.metadata.get(KEY, {})
             mended = repair.RepairedNotebook(
-                nb, list(state.get("repairs", [])), state.get("status", "ok"),
+                nb,
+                list(state.get("repairs", [])),
+                state.get("status", "ok"),
                 state.get("reason", ""),
             )
             result = self._marker(chapter, resources["nbgrader"]).mark(student, mended)

@@ -217,9 +217,7 @@ def _merged(text: str) -> tuple[dict[str, Any], list[str]] | None:
     seen = {_source(cell) for cell in notebook["cells"] if isinstance(cell, dict)}
     for other in others:
         added = [
-            cell
-            for cell in other["cells"]
-            if isinstance(cell, dict) and _source(cell) not in seen
+            cell for cell in other["cells"] if isinstance(cell, dict) and _source(cell) not in seen
         ]
         notebook = {**notebook, "cells": notebook["cells"] + added}
     return notebook, ["resolved an unfinished merge: both versions were kept"]
@@ -285,8 +283,10 @@ def _fragments(text: str) -> list[dict[str, Any]]:
             if not string:
                 complete = listed and text[position : position + 1] == "]"
                 break
-            body = re.sub(r"\\(?:u[0-9a-fA-F]{0,3})?\Z", "", string[1]) if not string[2] else (
-                string[1]
+            body = (
+                re.sub(r"\\(?:u[0-9a-fA-F]{0,3})?\Z", "", string[1])
+                if not string[2]
+                else (string[1])
             )
             try:
                 parts.append(json.loads(f'"{body}"', strict=False))
@@ -758,8 +758,11 @@ def _find_prose(cells: list[Cell], slots: list[Slot], home: dict[int, Slot]) -> 
             if index in home or cell.fragment or cell.type == "raw" or not first:
                 continue
             own = (_lines(cell.source) or [""])[0].strip()
-            near = slot.kind == "written" and len(first) > 20 and own and (
-                difflib.SequenceMatcher(None, own, first).ratio() > 0.8
+            near = (
+                slot.kind == "written"
+                and len(first) > 20
+                and own
+                and (difflib.SequenceMatcher(None, own, first).ratio() > 0.8)
             )
             if own == first or near:
                 home[index] = slot
@@ -772,8 +775,7 @@ def _find_prose(cells: list[Cell], slots: list[Slot], home: dict[int, Slot]) -> 
         between = [
             index
             for index in range(low + 1, high)
-            if index not in home and cells[index].type == "markdown"
-            and cells[index].source.strip()
+            if index not in home and cells[index].type == "markdown" and cells[index].source.strip()
         ]
         if len(between) == 1:
             home[between[0]] = slot
@@ -784,15 +786,14 @@ def _about_matching(cells: list[Cell], slots: list[Slot], home: dict[int, Slot])
     bare = [
         slot.label
         for index, slot in home.items()
-        if slot.grade_id
-        and slot.kind != "locked"
-        and cells[index].grade_id != slot.grade_id
+        if slot.grade_id and slot.kind != "locked" and cells[index].grade_id != slot.grade_id
     ]
     if bare:
         repairs.append(f"recognised cells without nbgrader's metadata: {_listing(bare)}")
     foreign = [
-        cell for index, cell in enumerate(cells) if cell.graded and cell.grade_id
-        and (index not in home or home[index].grade_id is None)
+        cell
+        for index, cell in enumerate(cells)
+        if cell.graded and cell.grade_id and (index not in home or home[index].grade_id is None)
     ]
     if foreign:
         say = f"{_count(len(foreign), 'cell')} from another assignment"
@@ -1020,7 +1021,7 @@ def _quoted(name: str) -> str:
 
 
 def _listing(names: Iterable[str]) -> str:
-    """"a, b and c"; a long list ends with how many more there are."""
+    """ "a, b and c"; a long list ends with how many more there are."""
     items = list(dict.fromkeys(names))
     if len(items) > 5:
         return f"{', '.join(items[:4])} and {len(items) - 4} more"

@@ -25,8 +25,14 @@ if TYPE_CHECKING:
 
     from autograder.classroom import Class
 
-TONES = {"graded": "good", "repaired": "warn", "timed_out": "warn", "crashed": "warn",
-         "unreadable": "bad", "missing": "bad"}
+TONES = {
+    "graded": "good",
+    "repaired": "warn",
+    "timed_out": "warn",
+    "crashed": "warn",
+    "unreadable": "bad",
+    "missing": "bad",
+}
 WORDS = {"timed_out": "timed out"}
 ABSENT = ("missing", "unreadable")
 
@@ -67,8 +73,7 @@ def by_hand(graded: Class) -> dict[str, ByHand]:
             entry = ByHand(
                 penalty=float(notebook.late_submission_penalty or 0),
                 person={
-                    key: getattr(person, key) or ""
-                    for key in ("first_name", "last_name", "email")
+                    key: getattr(person, key) or "" for key in ("first_name", "last_name", "email")
                 },
             )
             for grade in notebook.grades:
@@ -172,8 +177,11 @@ def mistakes_of(graded: Class) -> list[Mistake]:
             if key not in found:
                 section = graded.assignment.sections.get(exercise.section, exercise.section)
                 found[key] = Mistake(
-                    name, exercise.name, titles.get(exercise.name, exercise.name),
-                    visible(exercise.message, 500), section,
+                    name,
+                    exercise.name,
+                    titles.get(exercise.name, exercise.name),
+                    visible(exercise.message, 500),
+                    section,
                 )
             found[key].students.append(visible(result.student, 200))
     return sorted(found.values(), key=lambda item: (-item.count, item.title))
@@ -218,16 +226,27 @@ def histogram(scores: list[float], most: float) -> str:
         figure = Figure(figsize=(7.2, 2.9), layout="constrained")
         axes = figure.subplots()
         bins = [most * step / 10 for step in range(11)]
-        axes.hist([min(max(score, 0.0), most) for score in scores], bins=bins,
-                  color="#5b7fc7", edgecolor="none", rwidth=0.92)
+        axes.hist(
+            [min(max(score, 0.0), most) for score in scores],
+            bins=bins,
+            color="#5b7fc7",
+            edgecolor="none",
+            rwidth=0.92,
+        )
         if scores:
             middle = statistics.median(scores)
             axes.axvline(middle, color="#c2571a", linewidth=1.6, linestyle="--")
             left = middle < 0.8 * most
-            axes.annotate(f"median {render.number(middle)}", (middle, 1),
-                          xytext=(4 if left else -4, 2), textcoords="offset points",
-                          xycoords=("data", "axes fraction"), color="#c2571a", fontsize=9,
-                          ha="left" if left else "right")
+            axes.annotate(
+                f"median {render.number(middle)}",
+                (middle, 1),
+                xytext=(4 if left else -4, 2),
+                textcoords="offset points",
+                xycoords=("data", "axes fraction"),
+                color="#c2571a",
+                fontsize=9,
+                ha="left" if left else "right",
+            )
         axes.set_xlim(0, most)
         axes.set_xlabel("points")
         axes.set_ylabel("students")
@@ -265,8 +284,9 @@ def _exercise_rows(graded: Class, rows: list[Row]) -> list[dict[str, Any]]:
                 "max_points": exercise.points,
                 "mean": statistics.fmean(points) if points else 0.0,
                 **{kind: kinds[kind] for kind in ("full", "part", "none", "todo")},
-                "widths": [(kind, round(100 * kinds[kind] / count, 2))
-                           for kind in ("full", "part", "none")],
+                "widths": [
+                    (kind, round(100 * kinds[kind] / count, 2)) for kind in ("full", "part", "none")
+                ],
             }
         )
     return table
@@ -308,11 +328,15 @@ def _attention(rows: list[Row], chapter: str) -> list[dict[str, Any]]:
             names = [name for name, exercise in result.exercises.items() if not exercise.passed]
             lines.append(f"points were lost in {', '.join(names[:6])}" if names else "")
         if result.status != "graded" or lines:
-            found.append({
-                "student": row.student, "page": row.page(chapter), "tone": row.tone,
-                "status": row.status if result.status != "graded" else "note",
-                "lines": [line for line in lines if line] or ["no more is known"],
-            })
+            found.append(
+                {
+                    "student": row.student,
+                    "page": row.page(chapter),
+                    "tone": row.tone,
+                    "status": row.status if result.status != "graded" else "note",
+                    "lines": [line for line in lines if line] or ["no more is known"],
+                }
+            )
     order = ["unreadable", "missing", "crashed", "timed out", "repaired", "note"]
     return sorted(found, key=lambda item: order.index(item["status"]))
 
@@ -347,9 +371,14 @@ def page(graded: Class) -> str:
         exercises=_exercise_rows(graded, rows),
         rows=[
             {
-                "student": row.student, "page": row.page(chapter), "status": row.status,
-                "tone": row.tone, "score": row.score, "written": row.written,
-                "total": row.total, "marks": _marks(row, graded),
+                "student": row.student,
+                "page": row.page(chapter),
+                "status": row.status,
+                "tone": row.tone,
+                "score": row.score,
+                "written": row.written,
+                "total": row.total,
+                "marks": _marks(row, graded),
             }
             for row in rows
         ],
@@ -435,11 +464,12 @@ def show(graded: Class, console: Console | None = None) -> None:
     grid = Table(box=None, pad_edge=False, header_style="bold")
     grid.add_column("Student", max_width=30, overflow="ellipsis", no_wrap=True)
     grid.add_column("Status", no_wrap=True)
-    grid.add_column(f"Points of {render.number(graded.assignment.points)}", justify="right",
-                    no_wrap=True)
+    grid.add_column(
+        f"Points of {render.number(graded.assignment.points)}", justify="right", no_wrap=True
+    )
     if written:
         grid.add_column("Written", justify="right", no_wrap=True)
-    grid.add_column("Remarks", overflow="fold")
+    grid.add_column("Remarks", overflow="ellipsis", no_wrap=True)
     for row in rows:
         remarks = [*row.result.notes, *row.result.repairs]
         if row.result.status in ABSENT and row.result.exercises:

@@ -111,6 +111,7 @@ from torch import Tensor, nn
 #
 # </details>
 
+
 # %% exercise="DotScore" points=2 section="att-scores"
 class DotScore(nn.Module):
     """Dot-product score e_ij = q_i . k_j, unscaled (Luong et al. 2015, section 3.1, "dot").
@@ -175,6 +176,7 @@ class DotScore(nn.Module):
 # exercise 1.
 #
 # </details>
+
 
 # %% exercise="BilinearScore" points=2 section="att-scores"
 class BilinearScore(nn.Module):
@@ -247,6 +249,7 @@ class BilinearScore(nn.Module):
 # `energy` returns `(B, Tq, Tk, 1)`; `.squeeze(-1)` drops the last dimension and only that one.
 #
 # </details>
+
 
 # %% exercise="AdditiveScore" points=3 section="att-scores"
 class AdditiveScore(nn.Module):
@@ -323,6 +326,7 @@ class AdditiveScore(nn.Module):
 # do the same for the keys on the other axis, then `torch.cat` along the last one.
 #
 # </details>
+
 
 # %% exercise="ConcatScore" points=3 section="att-scores"
 class ConcatScore(nn.Module):
@@ -424,6 +428,7 @@ class ConcatScore(nn.Module):
 #
 # </details>
 
+
 # %% exercise="masked_softmax" points=4 section="att-softmax" forbids="softmax log_softmax softmin special_softmax"
 def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
     """Softmax along ``dim`` over the positions that may be attended to.
@@ -492,6 +497,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 # first.
 #
 # </details>
+
 
 # %% exercise="context_vector" points=1 section="att-context"
 def context_vector(weights: Tensor, values: Tensor) -> Tensor:
@@ -562,6 +568,7 @@ def context_vector(weights: Tensor, values: Tensor) -> Tensor:
 # dimension, and call `self.cell(input, s_prev)`.
 #
 # </details>
+
 
 # %% exercise="AttentionDecoderStep" points=4 section="att-decoder"
 class AttentionDecoderStep(nn.Module):
@@ -650,6 +657,7 @@ class AttentionDecoderStep(nn.Module):
 #
 # </details>
 
+
 # %% exercise="attention_dropout" points=2 section="att-dropout" forbids="dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout native_dropout Dropout"
 def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
     """Inverted dropout: drop each weight with probability p, divide the survivors by 1 - p.
@@ -735,6 +743,7 @@ def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
 # second.
 #
 # </details>
+
 
 # %% exercise="scaled_dot_product_attention" points=5 section="att-scaled" forbids="scaled_dot_product_attention multi_head_attention_forward MultiheadAttention"
 def scaled_dot_product_attention(
@@ -840,6 +849,7 @@ def scaled_dot_product_attention(
 #
 # </details>
 
+
 # %% exercise="causal_mask" points=1 section="att-causal"
 def causal_mask(length: int) -> Tensor:
     """Mask in which position i may attend to j <= i (Vaswani et al. 2017, section 3.2.3).
@@ -900,6 +910,7 @@ def causal_mask(length: int) -> Tensor:
 #
 # </details>
 
+
 # %% exercise="padding_mask" points=2 section="att-masks"
 def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
     """Mask that hides the padded keys of a batch.
@@ -957,6 +968,7 @@ def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # `T` is the last dimension of the padding mask, whether `max_length` was given or not.
 #
 # </details>
+
 
 # %% exercise="decoder_mask" points=2 section="att-masks"
 def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
@@ -1053,6 +1065,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 #
 # </details>
 
+
 # %% exercise="SelfAttention" points=3 section="att-self" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class SelfAttention(nn.Module):
     """Self-attention with one head (Vaswani et al. 2017, sections 3.2.1 and 3.2.3).
@@ -1116,6 +1129,7 @@ class SelfAttention(nn.Module):
 # queries.
 #
 # </details>
+
 
 # %% exercise="MaskedSelfAttention" points=2 section="att-causal" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class MaskedSelfAttention(nn.Module):
@@ -1189,6 +1203,7 @@ class MaskedSelfAttention(nn.Module):
 #
 # </details>
 
+
 # %% exercise="split_heads" points=2 section="att-heads"
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """Cut the features of every token into one block per head.
@@ -1239,6 +1254,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 # order first.
 #
 # </details>
+
 
 # %% exercise="merge_heads" points=1 section="att-heads"
 def merge_heads(x: Tensor) -> Tensor:
@@ -1309,6 +1325,7 @@ def merge_heads(x: Tensor) -> Tensor:
 #
 # </details>
 
+
 # %% exercise="MultiHeadAttention" points=5 section="att-multihead" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class MultiHeadAttention(nn.Module):
     """Multi-head attention with four separate projections (Vaswani et al. 2017, section 3.2.2).
@@ -1369,6 +1386,7 @@ class MultiHeadAttention(nn.Module):
 
 # %% check="MultiHeadAttention" tags=["active-ipynb"]
 # check("MultiHeadAttention")
+
 
 # %% tags=["instructor"]
 def fast_multi_head_attention(
@@ -1444,6 +1462,7 @@ def fast_multi_head_attention(
 # width of the input.
 #
 # </details>
+
 
 # %% exercise="FusedMultiHeadAttention" points=4 section="att-layouts" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class FusedMultiHeadAttention(nn.Module):
@@ -1535,6 +1554,7 @@ class FusedMultiHeadAttention(nn.Module):
 # In a loop, a mask with four dimensions differs from head to head: take `mask[:, h]`.
 #
 # </details>
+
 
 # %% exercise="PerHeadAttention" points=3 section="att-layouts" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class PerHeadAttention(nn.Module):
@@ -1636,6 +1656,7 @@ class PerHeadAttention(nn.Module):
 #
 # </details>
 
+
 # %% exercise="separate_to_fused" points=3 section="att-layouts"
 def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Tensor]:
     """Rearrange the state of MultiHeadAttention for FusedMultiHeadAttention.
@@ -1691,6 +1712,7 @@ def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Ten
 # For q, k, v a head owns rows (outputs) of the weight; for `out_proj` it owns columns (inputs).
 #
 # </details>
+
 
 # %% exercise="separate_to_per_head" points=2 section="att-layouts"
 def separate_to_per_head(state: dict[str, Tensor], num_heads: int) -> dict[str, Tensor]:
@@ -1755,6 +1777,7 @@ def separate_to_per_head(state: dict[str, Tensor], num_heads: int) -> dict[str, 
 #
 # </details>
 
+
 # %% exercise="separate_to_torch" points=2 section="att-layouts"
 def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Rearrange the state of MultiHeadAttention for torch.nn.MultiheadAttention.
@@ -1813,6 +1836,7 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # `memory_mask` `(B, Tk)` must broadcast to `(B, H, Tq, Tk)`: `memory_mask[:, None, None, :]`.
 #
 # </details>
+
 
 # %% exercise="CrossAttention" points=3 section="att-cross" forbids="MultiheadAttention multi_head_attention_forward scaled_dot_product_attention"
 class CrossAttention(nn.Module):

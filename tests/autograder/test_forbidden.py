@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autograder.forbidden import forbidden_calls
+from autograder.forbidden import evasions, forbidden_calls
 
 FORBIDS = ["softmax", "nn.MultiheadAttention"]
 
@@ -48,3 +48,54 @@ def test_a_forbidden_function_is_found(cells):
 )
 def test_what_is_allowed_is_not_accused(cells):
     assert forbidden_calls(cells, "f", FORBIDS) == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        'getattr(torch, "soft" + "max")(x)',
+        'vars(torch)["soft" + "max"](x)',
+        'exec("y = torch.soft" + "max(x)")',
+        "ThreadPoolExecutor(1).submit(run, x).result()",
+        "torch._C.DisableTorchFunction()",
+        "sys._getframe().f_back",
+    ],
+)
+def test_means_to_call_unseen_are_named(call):
+    source = f"""
+import sys, torch
+from concurrent.futures import ThreadPoolExecutor
+
+def f(x):
+    return {call}
+"""
+    assert evasions([source], "f")
+    assert not evasions([source], "g")
+
+
+def test_tampering_when_a_cell_is_run_counts_for_every_exercise():
+    cell = "import sys\nfor module in sys.modules.values():\n    module.x = None\n"
+    assert evasions([cell, "def f(x):\n    return x"], "f") == ["sys.modules"]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys\nCOLAB = 'google.colab' in sys.modules\nprint(sys.version)",
+        "import gc\ngc.collect()",
+        "import threading\nthreading.Timer(1, print)",
+        "from autograder import checks_for\ncheck = checks_for('attention')",
+        "from autograder.stock import points",
+        "def f(x):\n    return getattr(x, 'shape')",
+        "class f:\n    def g(self, n):\n        return getattr(self, n + '_proj')",
+        "model.eval()\nimport re\nre.compile('a')\ntorch.compile(f)",
+    ],
+)
+def test_ordinary_cells_use_no_such_means(source):
+    assert not evasions([source, "def f(x):\n    return x * 2"], "f")
+
+
+def test_an_exercise_that_forbids_something_answers_for_itself():
+    cells = ["def f(x):\n    return g(x)", "def g(x):\n    return getattr(x, 'a' + 'b')"]
+    assert evasions(cells, "f")
+    assert not evasions(cells, "f", judged_apart=["f", "g"])

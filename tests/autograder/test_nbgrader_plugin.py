@@ -101,7 +101,9 @@ class TestWriteResult:
         result = result_with(1.0, printed={"DotScore": "hello", "check_DotScore": "99"})
         nbgrader_plugin.write_result(nb, result, ASSIGNMENT)
         streams = [
-            out for cell in nb.cells for out in cell.get("outputs", [])
+            out
+            for cell in nb.cells
+            for out in cell.get("outputs", [])
             if out.output_type == "stream"
         ]
         assert [(out.name, out.text) for out in streams] == [("stdout", "hello")]
@@ -252,7 +254,11 @@ class TestCommands:
         full = ASSIGNMENT.points
         assert len(scores) == 8
         assert {name: scores[name] for name in scores if name[0] in "bdefz"} == {
-            "b-cut": full, "d-misnamed": full, "e-twice": full, "f-old": full, "z-last": full
+            "b-cut": full,
+            "d-misnamed": full,
+            "e-twice": full,
+            "f-old": full,
+            "z-last": full,
         }
         assert scores["c-garbage"] == 0
 
@@ -361,8 +367,16 @@ def formgrader_page(nb: nbformat.NotebookNode) -> str:
     config.HTMLExporter.template_name = "formgrade"
     config.HTMLExporter.extra_template_basedirs = [handlers.template_path]
     names = ("student", "last_name", "first_name", "submission_id", "notebook_id", "assignment_id")
-    resources = {**dict.fromkeys(names, "s"), "base_url": "/", "mathjax_url": "", "index": 0,
-                 "total": 1, "next": None, "prev": None, "nbgrader": {}}
+    resources = {
+        **dict.fromkeys(names, "s"),
+        "base_url": "/",
+        "mathjax_url": "",
+        "index": 0,
+        "total": 1,
+        "next": None,
+        "prev": None,
+        "nbgrader": {},
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return HTMLExporter(config=config).from_notebook_node(nb, resources=resources)[0]

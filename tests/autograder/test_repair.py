@@ -626,14 +626,25 @@ def test_no_damage_to_the_file_is_an_error(data):
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(
-            ["cells", "cell_type", "source", "metadata", "nbgrader", "worksheets", "id", "level"]
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "cells",
+                    "cell_type",
+                    "source",
+                    "metadata",
+                    "nbgrader",
+                    "worksheets",
+                    "id",
+                    "level",
+                ]
+            )
+            | st.text(max_size=3),
+            inner,
+            max_size=4,
         )
-        | st.text(max_size=3),
-        inner,
-        max_size=4,
     ),
     max_leaves=12,
 )

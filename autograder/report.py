@@ -469,7 +469,9 @@ def show(graded: Class, console: Console | None = None) -> None:
     )
     if written:
         grid.add_column("Written", justify="right", no_wrap=True)
-    grid.add_column("Remarks", overflow="ellipsis", no_wrap=True)
+    grid.add_column("Remarks", no_wrap=True)
+    # One line for each student; the report has the remarks in full.
+    room = max(console.width - 70, 10)
     for row in rows:
         remarks = [*row.result.notes, *row.result.repairs]
         if row.result.status in ABSENT and row.result.exercises:
@@ -482,7 +484,7 @@ def show(graded: Class, console: Console | None = None) -> None:
         ]
         if written:
             cells.append(Text(row.written))
-        cells.append(Text(said if len(said) <= 160 else said[:157] + "…", style="dim"))
+        cells.append(Text(said if len(said) <= room else said[: room - 1] + "…", style="dim"))
         grid.add_row(*cells)
     console.print(grid)
     mistakes = mistakes_of(graded)[:5]

@@ -13,7 +13,10 @@ from toolkit.book import SOURCE
 
 PAGES = sorted(SOURCE.glob("*.md"))
 PATTERNS = ("*.md", "*.csv", "*.bib", "*.yml", "_ext/*.py", "_assets/*.*")
-TEXTS = sorted(path for pattern in PATTERNS for path in SOURCE.glob(pattern))
+PICTURES = (".png", ".jpg", ".ico", ".woff2")
+TEXTS = sorted(
+    path for pattern in PATTERNS for path in SOURCE.glob(pattern) if path.suffix not in PICTURES
+)
 CHINESE = re.compile(r"[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]")
 # What a finished book doesn't say: what is unfinished, where it was made, and words that make a
 # reader who doesn't see it yet feel small, or that say nothing.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import ipywidgets
 import pytest
@@ -12,7 +13,6 @@ from ipywidgets.embed import embed_data, embed_minimal_html
 
 from toolkit import widgets
 
-CHROMIUM = Path("/usr/bin/chromium")
 EMBED = Path(__file__).parents[2] / "book/_assets/vendor/html-manager/embed.js"
 CONTROLS = {"mask": ["none", "causal"], "heads": ["1", "2", "4"], "heat": list("12345")}
 
@@ -91,31 +91,25 @@ def test_every_cell_has_enough_contrast(share: float) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not CHROMIUM.exists(), reason="no browser: apt-get install chromium")
 @pytest.mark.skipif(not EMBED.exists(), reason="the book's scripts are not vendored here")
-def test_controls_choose_the_frame_in_a_browser(tmp_path: Path) -> None:
-    playwright = pytest.importorskip("playwright.sync_api")
+def test_controls_choose_the_frame_in_a_browser(browser: Any, tmp_path: Path) -> None:
     page_file = tmp_path / "widget.html"
     embed_minimal_html(page_file, views=[build()], requirejs=False, embed_url=EMBED.as_uri())
     text = page_file.read_text(encoding="utf-8")  # a file has no origin that could be checked
     page_file.write_text(text.replace(' crossorigin="anonymous"', ""), encoding="utf-8")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(
-            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
-        )
-        page = browser.new_page()
-        page.goto(page_file.as_uri())
-        frame = page.locator("b")
-        frame.wait_for(timeout=20_000)
-        assert frame.all_inner_texts() == ["frame none-2-1"]
-        page.get_by_role("button", name="causal").click()
-        assert frame.all_inner_texts() == ["frame causal-2-1"]
-        page.get_by_role("button", name="4").click()
-        assert frame.all_inner_texts() == ["frame causal-4-1"]
-        handle = page.get_by_role("slider")
-        handle.focus()
-        handle.press("ArrowRight")
-        handle.press("ArrowRight")
-        assert frame.all_inner_texts() == ["frame causal-4-3"]
-        assert page.locator(".widget-label", has_text="3").count() == 1
-        browser.close()
+    page = browser.new_page()
+    page.goto(page_file.as_uri())
+    frame = page.locator("b")
+    frame.wait_for(timeout=20_000)
+    assert frame.all_inner_texts() == ["frame none-2-1"]
+    page.get_by_role("button", name="causal").click()
+    assert frame.all_inner_texts() == ["frame causal-2-1"]
+    page.get_by_role("button", name="4").click()
+    assert frame.all_inner_texts() == ["frame causal-4-1"]
+    handle = page.get_by_role("slider")
+    handle.focus()
+    handle.press("ArrowRight")
+    handle.press("ArrowRight")
+    assert frame.all_inner_texts() == ["frame causal-4-3"]
+    assert page.locator(".widget-label", has_text="3").count() == 1
+    page.close()

@@ -99,8 +99,9 @@ class Evidence:
     hint: str | None = None
 
 
-# Answers a transcript's requests, in order, as a named implementation would; None where unknown.
-Replay = Callable[[str, list[Exchange]], list[Outcome | None]]
+# Answers a transcript's requests, in order, as another implementation would; None where unknown.
+# Most candidates differ at the first answer, so the others are worked out only when asked for.
+Replay = Callable[[str, list[Exchange]], Iterable[Outcome | None]]
 
 
 @dataclass
@@ -123,7 +124,7 @@ def diagnose(
     failed = [item for item in evidence if item.failed and item.transcript]
     if not failed:
         return None, False
-    right = {item.test: reference(item.test, item.transcript) for item in failed}
+    right = {item.test: list(reference(item.test, item.transcript)) for item in failed}
     best: tuple[int, str, bool] | None = None
     for candidate in candidates:
         explains = [
@@ -154,7 +155,7 @@ def diagnose(
 
 
 def _explains(
-    transcript: list[Exchange], answers: list[Outcome | None], right: list[Outcome | None]
+    transcript: list[Exchange], answers: Iterable[Outcome | None], right: list[Outcome | None]
 ) -> bool:
     telling = False
     for exchange, answer, correct in zip(transcript, answers, right, strict=True):
@@ -167,7 +168,7 @@ def _explains(
     return telling
 
 
-def _contradicts(transcript: list[Exchange], answers: list[Outcome | None]) -> bool:
+def _contradicts(transcript: list[Exchange], answers: Iterable[Outcome | None]) -> bool:
     return any(
         answer is not None and not same_outcome(exchange.outcome, answer)
         for exchange, answer in zip(transcript, answers, strict=True)

@@ -421,14 +421,17 @@ class Graders:
 
 
 def _live(make: Callable[[], Executor]) -> diagnosis.Replay:
-    """Answers of an implementation that is at hand; each test's transcript is replayed once."""
-    memo: dict[str, list[Outcome | None]] = {}
+    """Answers of an implementation that is at hand, each worked out once and when it is needed."""
+    memo: dict[str, tuple[Executor, list[Outcome | None]]] = {}
 
-    def replay(test: str, transcript: list[Exchange]) -> list[Outcome | None]:
+    def replay(test: str, transcript: list[Exchange]) -> Iterator[Outcome | None]:
         if test not in memo:
-            executor = make()
-            memo[test] = [executor.execute(exchange.request) for exchange in transcript]
-        return memo[test]
+            memo[test] = make(), []
+        executor, known = memo[test]
+        for position, exchange in enumerate(transcript):
+            if position == len(known):
+                known.append(executor.execute(exchange.request))
+            yield known[position]
 
     return replay
 

@@ -77,7 +77,7 @@ def graded(sandbox, tmp_path_factory):
     )
 
 
-pytestmark = [pytest.mark.sandbox, pytest.mark.slow, pytest.mark.xdist_group("demo-class")]
+pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
 
 def of_kind(graded, *kinds):

@@ -15,7 +15,6 @@ from toolkit.book import SOURCE
 pytestmark = [
     pytest.mark.book,
     pytest.mark.browser,
-    pytest.mark.xdist_group("book"),
 ]
 
 

@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 
 from toolkit.book import SOURCE
 
-pytestmark = [pytest.mark.book, pytest.mark.xdist_group("book")]
+pytestmark = [pytest.mark.book]
 
 # Attributes with which a page makes a browser fetch something by itself.
 FETCHING = {

@@ -13,7 +13,9 @@ that nobody learns of it only from the mark.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from autograder.executor import MODULE_FUNCTIONS
 
@@ -35,18 +37,8 @@ def forbidden_calls(sources: Iterable[str], exercise: str, forbids: Iterable[str
     names = {entry.split(".")[-1] for entry in forbids}
     for name in list(names):
         names.update(MODULE_FUNCTIONS.get(name, ()))
-    modules: dict[str, str] = {}  # local name -> dotted name in the library
-    definitions: dict[str, list[ast.AST]] = {}
-    for source in sources:
-        tree = _parse(source)
-        if tree is None:
-            continue
-        for node in ast.walk(tree):
-            _note_import(node, modules)
-        for node in tree.body:
-            for name in _defined(node):
-                definitions.setdefault(name, []).append(node)
-
+    read = _read(tuple(sources))
+    modules, definitions = read.library, read.definitions
     found: list[str] = []
     seen: set[str] = set()
     queue = [exercise]
@@ -57,7 +49,6 @@ def forbidden_calls(sources: Iterable[str], exercise: str, forbids: Iterable[str
         seen.add(current)
         for definition in definitions.get(current, ()):
             for node in ast.walk(definition):
-                _note_import(node, modules)
                 own = isinstance(node, ast.Name) and node.id in definitions
                 name = "" if own else _library_name(node, modules)
                 if name in names and name not in found:
@@ -118,24 +109,9 @@ def evasions(sources: Iterable[str], exercise: str, judged_apart: Iterable[str] 
         exercise: the function or class that is judged.
         judged_apart: exercises that forbid something themselves, and so answer for themselves.
     """
-    trees = [tree for tree in map(_parse, sources) if tree is not None]
-    imports: dict[str, str] = {}
+    read = _read(tuple(sources))
+    imports, definitions, loose = read.imports, read.definitions, read.loose
     apart = set(judged_apart) - {exercise}
-    definitions: dict[str, list[ast.AST]] = {}
-    loose: list[ast.AST] = []
-    for tree in trees:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                for item in node.names:
-                    imports[item.asname or item.name.split(".")[0]] = item.name
-            elif isinstance(node, ast.ImportFrom):
-                for item in node.names:
-                    imports[item.asname or item.name] = f"{node.module}.{item.name}"
-        for statement in tree.body:
-            for name in _defined(statement):
-                definitions.setdefault(name, []).append(statement)
-            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                loose.append(statement)
     own = _reached(definitions.get(exercise, []), definitions, apart)
     found: list[str] = []
     for nodes in (own, _reached(loose, definitions, apart)):
@@ -216,6 +192,38 @@ def _reached(
                 seen.add(node.id)
                 queue.extend(definitions[node.id])
     return nodes
+
+
+@dataclass
+class _Reading:
+    """A notebook's code, read once for all exercises."""
+
+    library: dict[str, str] = field(default_factory=dict)  # local name -> PyTorch's dotted name
+    imports: dict[str, str] = field(default_factory=dict)  # local name -> any dotted name
+    definitions: dict[str, list[ast.AST]] = field(default_factory=dict)
+    loose: list[ast.AST] = field(default_factory=list)  # statements that run with their cell
+
+
+@functools.lru_cache(maxsize=4)
+def _read(sources: tuple[str, ...]) -> _Reading:
+    read = _Reading()
+    for tree in map(_parse, sources):
+        if tree is None:
+            continue
+        for node in ast.walk(tree):
+            _note_import(node, read.library)
+            if isinstance(node, ast.Import):
+                for item in node.names:
+                    read.imports[item.asname or item.name.split(".")[0]] = item.name
+            elif isinstance(node, ast.ImportFrom):
+                for item in node.names:
+                    read.imports[item.asname or item.name] = f"{node.module}.{item.name}"
+        for statement in tree.body:
+            for name in _defined(statement):
+                read.definitions.setdefault(name, []).append(statement)
+            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                read.loose.append(statement)
+    return read
 
 
 def _parse(source: str) -> ast.Module | None:

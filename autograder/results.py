@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-STATUSES = ("graded", "repaired", "unreadable", "missing", "timed_out", "crashed")
-
 
 @dataclass
 class TestResult:
@@ -41,7 +39,11 @@ class ExerciseResult:
 
 @dataclass
 class SubmissionResult:
-    """Everything known about one student's submission of one assignment."""
+    """Everything known about one student's submission of one assignment.
+
+    `status` is "graded", "repaired", "unreadable", "missing", "timed_out" or "crashed"; all but
+    "unreadable" and "missing" carry the marks that were earned.
+    """
 
     student: str
     status: str = "graded"

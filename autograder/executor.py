@@ -29,7 +29,16 @@ MODULE_FUNCTIONS = {
     "MultiheadAttention": ("multi_head_attention_forward", "_native_multi_head_attention"),
     "Dropout": ("dropout", "dropout_"),
     "Softmax": ("softmax",),
+    "RNN": ("rnn_tanh", "rnn_relu"),
+    "RNNCell": ("rnn_tanh_cell", "rnn_relu_cell"),
+    "GRU": ("gru",),
+    "GRUCell": ("gru_cell",),
+    "LSTM": ("lstm",),
+    "LSTMCell": ("lstm_cell",),
 }
+
+# The key of a dict that stands for a module made by an earlier request, in a request's arguments.
+MODULE = "__module__"
 
 
 def _canonical(name: str) -> str:
@@ -119,6 +128,17 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return detached.clone()
 
 
+def _with_modules(value: Any, handles: dict[int, torch.nn.Module]) -> Any:
+    """The same nesting with the module itself wherever a dict stands for one."""
+    if isinstance(value, dict):
+        if set(value) == {MODULE}:
+            return handles[value[MODULE]]
+        return {key: _with_modules(item, handles) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_modules(item, handles) for item in value)
+    return value
+
+
 class _NotAModule(Exception):
     pass
 
@@ -164,7 +184,12 @@ class Executor:
     # One method for each kind of request.
 
     def _op_call(self, request: Request) -> Outcome:
-        return self._run(self._named(request["name"]), request, parameters={})
+        parameters: dict[str, torch.Tensor] = {}
+        for handle, training in request.get("modules", {}).items():
+            module = self.handles[int(handle)]
+            module.train(bool(training))
+            parameters.update(module.named_parameters())
+        return self._run(self._named(request["name"]), request, parameters)
 
     def _op_create(self, request: Request) -> Outcome:
         cls = self._named(request["name"])
@@ -233,6 +258,8 @@ class Executor:
             return copy
 
         inputs = transform(given, fresh)
+        if request.get("modules"):
+            inputs = _with_modules(inputs, self.handles)
         for parameter in parameters.values():
             parameter.grad = None
         watch = _Watch(watched_functions(request.get("forbids", ())))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from autograder.executor import Outcome, Request
+from autograder.executor import MODULE, Outcome, Request
 from autograder.grading import Mistake
 
 
@@ -44,6 +44,14 @@ def describe_error(outcome: Outcome, what: str) -> str:
     if kind == "memory":
         return f"{what} used more memory than it may; is there a tensor that grows without need?"
     return f"{what} gave no readable answer: {message}"
+
+
+def _plain(value: Any, used: dict[str, bool]) -> Any:
+    """`value`, or what stands in a request for the module of a handle; noted in `used`."""
+    if not isinstance(value, Handle):
+        return value
+    used[str(value._number)] = value._training
+    return {MODULE: value._number}
 
 
 @dataclass
@@ -97,8 +105,20 @@ class Proxy:
         return self.observe(name, *args, grad=False, **kwargs).value
 
     def observe(self, name: str, /, *args: Any, grad: bool = True, **kwargs: Any) -> Observation:
-        """Call function `name`, with gradients of a random weighted sum of its outputs."""
-        request = {"op": "call", "name": name, "args": list(args), "kwargs": kwargs, "grad": grad}
+        """Call function `name`, with gradients of a random weighted sum of its outputs.
+
+        A handle among the arguments reaches the function as the module that it stands for.
+        """
+        used: dict[str, bool] = {}
+        request = {
+            "op": "call",
+            "name": name,
+            "args": [_plain(value, used) for value in args],
+            "kwargs": {key: _plain(value, used) for key, value in kwargs.items()},
+            "grad": grad,
+        }
+        if used:
+            request["modules"] = used
         return self._ask(request, f"Your {name}")
 
     def module(

@@ -561,17 +561,22 @@ class Session:
         if self._worker is None:
             self._replay(reporting=False)
         operation, handle = request["op"], request.get("handle")
-        if operation != "create" and handle in self._created and handle not in self._live:
-            name = self._created[handle]["name"]
-            if handle in self._changed:
+        used = [int(name) for name in request.get("modules", ())]
+        if operation != "create":
+            used.append(handle)
+        for needed in used:
+            if needed not in self._created or needed in self._live:
+                continue
+            name = self._created[needed]["name"]
+            if needed in self._changed:
                 return {
                     "kind": "crash",
                     "message": f"the trained {name} was lost when its process had to be ended",
                 }
-            again = self._ask(self._created[handle])
+            again = self._ask(self._created[needed])
             if again["kind"] != "value":
                 return again
-            self._live.add(handle)
+            self._live.add(needed)
         outcome = self._ask(request)
         if outcome["kind"] == "value" and operation == "create":
             self._created[handle] = request

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from autograder.executor import Executor, clone_input, same_tensor
+from autograder.proxy import Proxy
 
 
 def call(function, *args, **options):
@@ -180,3 +181,22 @@ def test_keys_added_to_a_given_dict_or_taken_from_it_are_changes():
         del state["old"]
 
     assert sorted(call(f, {"old": torch.zeros(1)})["mutated"]) == ["0.new", "0.old"]
+
+
+class Scale(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(3.0))
+
+    def forward(self, x):
+        return x * self.factor * (2 if self.training else 1)
+
+
+@pytest.mark.parametrize(("training", "expected"), [(False, 3.0), (True, 6.0)])
+def test_a_module_made_earlier_can_be_an_argument(training, expected):
+    proxy = Proxy(Executor({"Scale": Scale, "apply": lambda model, x: model(x)}).execute)
+    module = proxy.module("Scale")
+    seen = proxy.observe("apply", module.train() if training else module, x=torch.ones(()))
+    assert seen.value.item() == expected
+    assert set(seen.grads) == {"x", "parameter factor"}
+    assert seen.mutated == []

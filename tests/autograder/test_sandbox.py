@@ -611,6 +611,7 @@ def test_modules_are_made_again_after_a_crash_unless_they_had_learned(submit):
         "        self.weight = nn.Parameter(torch.ones(1))\n"
         "    def forward(self, x):\n        return x * self.weight\n"
         "    def die(self):\n        os._exit(1)\n"
+        "def apply(model):\n    return model(torch.ones(1))\n"
     )
     for handle in (1, 2):
         state = {"weight": torch.tensor([float(handle)])}
@@ -621,6 +622,9 @@ def test_modules_are_made_again_after_a_crash_unless_they_had_learned(submit):
     die = {"op": "invoke", "handle": 1, "method": "die", "args": [], "kwargs": {}}
     assert session.execute(die)["kind"] == "crash"
     assert session.execute({"op": "invoke", "handle": 1, **ask})["value"].item() == 1
+    session.execute(die)
+    given = {"args": [{"__module__": 1}], "kwargs": {}, "modules": {"1": False}}
+    assert session.execute({"op": "call", "name": "apply", **given})["value"].item() == 1
     lost = session.execute({"op": "invoke", "handle": 2, **ask})
     assert lost["kind"] == "crash"
     assert "trained Scale was lost" in lost["message"]

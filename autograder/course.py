@@ -21,7 +21,6 @@ from autograder.assignment import AssignmentError
 
 DEMO = paths.BUILD / "demo"
 COURSE = DEMO / "course"
-SUBMITTED = DEMO / "submitted"
 
 
 def assignments(console: Console) -> None:
@@ -44,14 +43,18 @@ def book() -> Path:
 
 
 def demonstration(chapter: str, jobs: int) -> Path:
-    """Make a class, grade it through nbgrader, and show its marks; returns the report's path."""
+    """Make a class, grade it through nbgrader, and show its marks; returns the report's path.
+
+    The first chapter's class has everybody; the others do without those who attack the grading.
+    """
     from autograder import classroom, demo_class, report
 
-    shutil.rmtree(SUBMITTED, ignore_errors=True)
-    demo_class.make(SUBMITTED, chapter)
+    submitted = DEMO / chapter / "submitted"
+    shutil.rmtree(submitted, ignore_errors=True)
+    demo_class.make(submitted, chapter, whole=chapter == paths.chapters()[0])
     with classroom.showing_progress() as progress:
         graded = classroom.grade(
-            chapter, SUBMITTED, COURSE, due=demo_class.DUE, jobs=jobs, progress=progress
+            chapter, submitted, COURSE, due=demo_class.DUE, jobs=jobs, progress=progress
         )
     path = report.write(graded)
     report.show(graded)
@@ -79,15 +82,15 @@ def main(arguments: list[str] | None = None) -> int:
             assignments(console)
             for chapter in paths.chapters():
                 opened.append(
-                    ("the assignment", paths.EXERCISES / chapter / f"{chapter}.ipynb"),
+                    ("an assignment", paths.EXERCISES / chapter / f"{chapter}.ipynb"),
                 )
         if wanted("book", "The book: executing and building"):
             opened.append(("the book", book()))
         if wanted("demo", "A demonstration class, graded through nbgrader"):
             for chapter in paths.chapters():
-                opened.append(("the class report", demonstration(chapter, options.jobs)))
-                opened.append(("feedback, a page a student", COURSE / "feedback"))
-                opened.append(("the gradebook", COURSE / "gradebook.db"))
+                opened.append(("a class report", demonstration(chapter, options.jobs)))
+            opened.append(("feedback, a page a student", COURSE / "feedback"))
+            opened.append(("the gradebook", COURSE / "gradebook.db"))
     except AssignmentError as error:
         Console(stderr=True).print(f"course: {error}", style="bold", highlight=False)
         return 1

@@ -544,12 +544,14 @@ class Maker:
         about = "check cells worth more, and three of the student's own"
         self.cheat("inflated-points", about, work, ["graded", "repaired"])
 
+    def forbidden(self) -> None:
+        """Right answers that call the very function that the exercise asks for."""
         more = extras(self.chapter)
         for name, (exercise, about, source) in getattr(more, "FORBIDDEN", {}).items():
             work = self.complete()
             work.write(exercise, source)
             lost = [each for each in self.dependents(exercise) if self.alike(each, exercise)]
-            if name in more.TAMPERING:
+            if name in getattr(more, "TAMPERING", ()):
                 lost = [each.name for each in self.assignment.exercises if each.forbids]
             self.hand_in(
                 f"cheat-{name}",
@@ -617,13 +619,17 @@ def _graders(chapter: str) -> Any:
     return Graders(chapter)
 
 
-def make(out: Path, chapter: str = "attention", seed: int = 0) -> list[Expected]:
+def make(
+    out: Path, chapter: str = "attention", seed: int = 0, *, whole: bool = True
+) -> list[Expected]:
     """Write a class's submissions to `out` and what they must earn to `out/../expected.json`.
 
     Args:
         out: `out/<student>/<chapter>/<chapter>.ipynb`, as nbgrader has it; made anew.
         chapter: the assignment.
         seed: of the inputs with which the cost of a mistake is found.
+        whole: also the accidents, the damage and the cheats that attack the grading itself and
+            not a chapter: they are the same whatever the assignment.
 
     Returns:
         What each student must earn, by name.
@@ -633,7 +639,10 @@ def make(out: Path, chapter: str = "attention", seed: int = 0) -> list[Expected]
     """
     out = Path(out)
     maker = _maker(out, chapter, seed)
-    for part in (maker.honest, maker.mistakes, maker.accidents, maker.damage, maker.cheats):
+    parts = [maker.honest, maker.mistakes, maker.forbidden]
+    if whole:
+        parts += [maker.accidents, maker.damage, maker.cheats]
+    for part in parts:
         part()
     expected = sorted(maker.expected, key=lambda one: one.student)
     data = {"assignment": chapter, "students": [one.to_json() for one in expected]}

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autograder import classroom, demo_class
+from autograder import classroom, demo_class, paths
 from autograder.repair import repair_file
 from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
 
@@ -230,6 +230,23 @@ def test_marks_do_not_depend_on_who_was_graded_before(graded):
             }
 
 
+@pytest.mark.parametrize("chapter", [name for name in paths.chapters() if name != CHAPTER])
+def test_honest_work_mistakes_and_forbidden_calls_in_the_other_chapters(sandbox, tmp_path, chapter):
+    """What attacks the grading itself was tried above; here it is the chapter that is graded."""
+    submitted = tmp_path / "submitted"
+    expected = demo_class.make(submitted, chapter, seed=SEED, whole=False)
+    course = classroom.grade(
+        chapter, submitted, tmp_path / "course", jobs=2, seed=SEED, limits=LIMITS, cache=False
+    )
+    results = {result.student: result for result in course.results}
+    assert set(results) == {one.student for one in expected}
+    assert {one.kind for one in expected} >= {"honest", "mistake"}
+    assert not complaints((one, results[one.student]) for one in expected)
+    for one in expected:
+        named = {name: results[one.student].exercises[name].misconception for name in one.diagnosed}
+        assert named == one.diagnosed, one.student
+
+
 # What needs no sandbox.
 
 
@@ -241,6 +258,7 @@ def test_the_class_is_the_same_every_time(tmp_path):
         maker.accidents()
         maker.damage()
         maker.cheats()
+        maker.forbidden()
     assert contents(once) == contents(again)
 
 

@@ -49,7 +49,7 @@ from autograder.results import ExerciseResult, SubmissionResult
 
 if TYPE_CHECKING:
     from autograder.runner import Graders
-    from autograder.sandbox import Limits, Sandbox
+    from autograder.sandbox import Answer, Limits, Sandbox
 
 MAX_PRINTED = 20_000
 CHECKPOINTS = ".ipynb_checkpoints"
@@ -466,15 +466,15 @@ class Marker:
         seen: set[str] = set()
         with self._sandbox.session(cells_of(nb), self.limits) as session:
 
-            def execute(request: dict[str, Any]) -> dict[str, Any]:
-                outcome = session.execute(request)
-                seen.add(outcome["kind"])
-                return outcome
+            def ask(*question: Any) -> Answer:
+                answer = session.ask(*question)
+                seen.add(answer.kind)
+                return answer
 
             reports = session.load()
             seen |= {report.status for report in reports}
             sources = [cell.source for cell in cells_of(nb)]
-            exercises, notes = self._judge(execute, sources)
+            exercises, notes = self._judge(ask, sources)
         result = SubmissionResult(
             "",
             status=(
@@ -506,14 +506,18 @@ class Marker:
         return result
 
     def _judge(
-        self, execute: Callable[[dict[str, Any]], dict[str, Any]], sources: Sequence[str]
+        self, ask: Callable[..., Answer], sources: Sequence[str]
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
         """All exercises; where a grader itself fails, all the others."""
-        from autograder.sandbox import SandboxUnavailable
+        from autograder.sandbox import SandboxUnavailable, request_frame
 
         assert self._graders is not None
+
+        def execute(request: dict[str, Any]) -> dict[str, Any]:
+            return ask(request, request_frame(request)).outcome
+
         try:
-            return self._graders.run(execute, seed=self.seed, sources=sources), []
+            return self._graders.run(execute, ask=ask, seed=self.seed, sources=sources), []
         except (KeyboardInterrupt, SandboxUnavailable):
             raise
         except Exception:
@@ -522,7 +526,7 @@ class Marker:
                 name = exercise.name
                 try:
                     exercises |= self._graders.run(
-                        execute, seed=self.seed, exercises=[name], sources=sources
+                        execute, ask=ask, seed=self.seed, exercises=[name], sources=sources
                     )
                 except (KeyboardInterrupt, SandboxUnavailable):
                     raise

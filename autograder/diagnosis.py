@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -91,12 +92,32 @@ def _skeleton(value: Any) -> Any:
 
 @dataclass
 class Evidence:
-    """What one test saw: the exchanges with the student's code, and how the test ended."""
+    """What one test saw, and how it ended.
+
+    Args:
+        test: its name.
+        failed: whether it found a mistake.
+        hint: the misconception that the test itself names.
+        answered: whether good input was answered.
+        forbidden: forbidden functions that the code was seen to call.
+        timed_out: whether the test ended because the code did not.
+        recall: makes the transcript, which is needed only where a mistake is to be named.
+        path: the same for the same exchanges with the same seed; empty where that is not known.
+    """
 
     test: str
-    transcript: list[Exchange]
     failed: bool
-    hint: str | None = None
+    hint: str | None
+    answered: bool
+    forbidden: tuple[str, ...]
+    timed_out: bool
+    recall: Callable[[], list[Exchange]] = field(repr=False)
+    path: bytes = b""
+
+    @functools.cached_property
+    def transcript(self) -> list[Exchange]:
+        """The exchanges with the student's code."""
+        return self.recall()
 
 
 # Answers a transcript's requests, in order, as another implementation would; None where unknown.

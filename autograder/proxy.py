@@ -95,6 +95,7 @@ class Proxy:
         self._forbids = list(forbids)
         self._handles = 0
         self.transcript: list[Exchange] = []
+        self.fault: BaseException | None = None  # Of the way to the implementation, not its own.
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):
@@ -151,7 +152,11 @@ class Proxy:
         request["cotangent"] = zlib.crc32(f"{self._rng}".encode())
         if self._forbids and request["op"] in ("call", "invoke"):
             request["forbids"] = self._forbids
-        outcome = self._execute(request)
+        try:
+            outcome = self._execute(request)
+        except BaseException as error:
+            self.fault = error
+            raise
         self.transcript.append(Exchange(request, outcome))
         if outcome["kind"] in ("todo", "missing"):
             raise Todo(outcome.get("message", ""))

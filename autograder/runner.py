@@ -6,6 +6,7 @@ again for each implementation, so that judging a class does not pay for collecti
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 import zlib
@@ -24,8 +25,9 @@ from _pytest.runner import runtestprotocol
 from autograder import diagnosis
 from autograder.assignment import Assignment, load
 from autograder.diagnosis import Candidate, Evidence
-from autograder.executor import Executor, Outcome, Request
+from autograder.executor import Executor, Outcome, Request, walk
 from autograder.forbidden import evasions, forbidden_calls
+from autograder.known import Ask, Inconstant, Known, same_request, snapshot
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.recording import Recording
@@ -35,6 +37,10 @@ Execute = Callable[[Request], Outcome]
 
 # After this many calls without an end the rest of an exercise's tests is not waited for.
 TIMEOUTS_PER_EXERCISE = 2
+
+# Answers of wrong modules that are kept for the next submission with the same mistake, in bytes.
+MAX_REPLAYED = 256 << 20
+MAX_NAMED = 50_000  # failures whose mistake's name is kept
 
 
 class Draw:
@@ -102,6 +108,31 @@ class _Item:
     exercise: str
     weight: float
     hidden: bool
+    function: Callable[..., None]
+    plain: dict[str, Any] | None  # arguments of a test that needs none of pytest's own machinery
+
+
+GIVEN = ("student", "reference", "draw")
+UNUSUAL = ("skip", "skipif", "xfail", "usefixtures", "filterwarnings")
+
+
+def _plain_arguments(item: pytest.Item) -> dict[str, Any] | None:
+    """The arguments of a test function that takes our fixtures and parameters and no more.
+
+    It can be called without pytest's setup and teardown, which take longer than most tests. None
+    for all others.
+    """
+    if type(item) is not pytest.Function or item.cls is not None:
+        return None
+    if any(mark.name in UNUSUAL for mark in item.iter_markers()):
+        return None
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    if set(item.fixturenames) - set(GIVEN) - set(parameters) - {"request"}:
+        return None
+    names = item._fixtureinfo.argnames
+    if "request" in names or set(parameters) - set(names):
+        return None
+    return {name: parameters.get(name) for name in names}
 
 
 class _Current:
@@ -185,7 +216,11 @@ class Graders:
         unknown = {item.exercise for item in self.items} - known
         if unknown:
             raise ValueError(f"graders of {chapter} name unknown exercises: {sorted(unknown)}")
-        self._memo: dict[tuple[int, str], list[tuple[str, Outcome]]] = {}
+        self._memo: dict[tuple[int, str], _Conversation] = {}
+        self._known = Known()
+        self._replayed: dict[tuple[str, int, str], _Conversation] = {}
+        self._replayed_bytes = 0
+        self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
     def _collect(self, path: Path) -> list[_Item]:
         arguments = [
@@ -224,6 +259,8 @@ class Graders:
                     exercise=mark.args[0],
                     weight=float(weight),
                     hidden=item.get_closest_marker("hidden") is not None,
+                    function=getattr(item, "obj", None),
+                    plain=_plain_arguments(item),
                 )
             )
         return found
@@ -232,6 +269,7 @@ class Graders:
         self,
         execute: Execute,
         *,
+        ask: Ask | None = None,
         seed: int = 0,
         exercises: Sequence[str] | None = None,
         recording: Recording | None = None,
@@ -243,6 +281,8 @@ class Graders:
 
         Args:
             execute: carries a request to the implementation.
+            ask: does so too, as `sandbox.Session.ask`; what is known of other implementations
+                with the same answers is then not worked out again.
             seed: of the inputs; the same seed gives every submission the same inputs.
             exercises: only these, in the assignment's order.
             recording: recorded answers of the reference and the misconceptions, where neither
@@ -262,31 +302,26 @@ class Graders:
             items = [item for item in self.items if item.exercise == exercise.name]
             tests: list[TestResult] = []
             evidence: list[Evidence] = []
-            timeouts = 0
             for item in items:
-                if timeouts >= TIMEOUTS_PER_EXERCISE:
+                if sum(seen.timed_out for seen in evidence) >= TIMEOUTS_PER_EXERCISE:
                     message = f"Your {exercise.name} did not finish in time on earlier tests."
                     tests.append(_result(item, "failed", message))
                     continue
-                test, seen, error = self._run_one(item, execute, seed, exercise.forbids, recording)
+                if ask is None:
+                    test, seen = self._judge(item, execute, seed, exercise.forbids, recording)
+                else:
+                    test, seen = self._converse(item, execute, ask, seed, exercise.forbids)
                 tests.append(test)
                 evidence.append(seen)
-                if isinstance(error, StudentError) and error.kind == "timeout":
-                    timeouts += 1
                 if stop_at_failure and test.outcome != "passed":
                     break
             _earn_refusals(exercise.name, tests, evidence)
             result = _score(exercise.name, exercise.points, exercise.section, tests)
             if diagnose and any(item.failed for item in evidence):
-                self._diagnose(result, evidence, exercise.needs, found, recording)
+                self._name(result, evidence, exercise.needs, found, seed, recording)
             if exercise.forbids:
                 used = forbidden_calls(sources or (), exercise.name, exercise.forbids)
-                used += [
-                    name
-                    for seen in evidence
-                    for exchange in seen.transcript
-                    for name in exchange.outcome.get("forbidden", ())
-                ]
+                used += [name for seen in evidence for name in seen.forbidden]
                 apart = [other.name for other in self.assignment.exercises if other.forbids]
                 means = evasions(sources or (), exercise.name, apart)
                 if used:
@@ -296,47 +331,111 @@ class Graders:
             results[exercise.name] = result
         return results
 
-    def _run_one(
+    def _converse(
+        self, item: _Item, execute: Execute, ask: Ask, seed: int, forbids: tuple[str, ...]
+    ) -> tuple[TestResult, Evidence]:
+        """Judge by what is known of the same answers, and run the test only for new ones."""
+        talk = self._known.talk(seed, item.name, ask)
+        if talk.verdict is not None:
+            return talk.verdict
+        try:
+            test, seen = self._judge(item, talk.execute, seed, forbids, None)
+            return test, talk.conclude(test, seen)
+        except Inconstant:
+            # A test that is no function of its answers is run as it stands.
+            return self._judge(item, execute, seed, forbids, None)
+
+    def _judge(
         self,
         item: _Item,
         execute: Execute,
         seed: int,
         forbids: tuple[str, ...],
         recording: Recording | None,
-    ) -> tuple[TestResult, Evidence, BaseException | None]:
+    ) -> tuple[TestResult, Evidence]:
         rng = zlib.crc32(f"{seed}:{item.name}".encode())
         current = self._current
         current.draw = Draw(seed, item.name)
-        current.student = Proxy(execute, rng=rng, forbids=forbids)
+        current.student = student = Proxy(execute, rng=rng, forbids=forbids)
         if recording is not None:
             current.reference = Proxy(recording.reference(item.name), rng=rng)
         else:
-            current.reference = Proxy(
-                _Remember(self._executor().execute, self._memo.setdefault((seed, item.name), [])),
-                rng=rng,
-            )
-        plugin = self._plugin
-        plugin.error = None
+            memo = self._memo.setdefault((seed, item.name), [])
+            live = _Remember(self._executor().execute, memo, snapshot)
+            current.reference = Proxy(live, rng=rng)
         random_state = torch.get_rng_state()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            runtestprotocol(item.item, log=False, nextitem=None)
+        error = self._call(item)
         torch.set_rng_state(random_state)
-        error, plugin.error = plugin.error, None
-        transcript = current.student.transcript
-        hint = getattr(error, "misconception", None)
-        failed = error is not None and not isinstance(error, Todo)
-        seen = Evidence(item.name, transcript, failed, hint)
+        if student.fault is not None and not isinstance(student.fault, ValueError):
+            raise student.fault
+        transcript = student.transcript
+        seen = Evidence(
+            item.name,
+            failed=error is not None and not isinstance(error, Todo),
+            hint=getattr(error, "misconception", None),
+            answered=any(
+                exchange.outcome["kind"] == "value" and exchange.request["op"] in ("call", "invoke")
+                for exchange in transcript
+            ),
+            forbidden=tuple(
+                name for exchange in transcript for name in exchange.outcome.get("forbidden", ())
+            ),
+            timed_out=isinstance(error, StudentError) and error.kind == "timeout",
+            recall=lambda: transcript,
+        )
         if error is None:
-            return _result(item, "passed"), seen, None
+            return _result(item, "passed"), seen
         if isinstance(error, Todo):
-            return _result(item, "todo", str(error)), seen, error
+            return _result(item, "todo", str(error)), seen
         if isinstance(error, (AssertionError, StudentError)):
-            return _result(item, "failed", str(error)), seen, error
+            return _result(item, "failed", str(error)), seen
         if not _fault_is_students(error, transcript):
             raise error
         message = f"The answer has an unexpected form ({type(error).__name__}: {error})."
-        return _result(item, "failed", message), seen, error
+        return _result(item, "failed", message), seen
+
+    def _call(self, item: _Item) -> BaseException | None:
+        """Run one test; returns what it raised."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if item.plain is None:
+                self._plugin.error = None
+                runtestprotocol(item.item, log=False, nextitem=None)
+                error, self._plugin.error = self._plugin.error, None
+                return error
+            given = {name: getattr(self._current, name) for name in item.plain if name in GIVEN}
+            given |= {name: value for name, value in item.plain.items() if name not in GIVEN}
+            try:
+                item.function(**given)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                return error
+        return None
+
+    def _name(
+        self,
+        result: ExerciseResult,
+        evidence: list[Evidence],
+        needs: tuple[str, ...],
+        found: dict[str, str],
+        seed: int,
+        recording: Recording | None,
+    ) -> None:
+        """Name the mistake: as before where everything was answered as before."""
+        paths = tuple(seen.path for seen in evidence)
+        inherited = tuple((name, found[name]) for name in needs if name in found)
+        key = (seed, result.name, result.message, paths, inherited)
+        whole = recording is None and all(paths)
+        if whole and key in self._named:
+            result.misconception, result.message, result.section, mistake = self._named[key]
+            if mistake is not None:
+                found[result.name] = mistake
+            return
+        self._diagnose(result, evidence, needs, found, seed, recording)
+        if whole and len(self._named) < MAX_NAMED:
+            mistake = found.get(result.name)
+            self._named[key] = result.misconception, result.message, result.section, mistake
 
     def _diagnose(
         self,
@@ -344,11 +443,14 @@ class Graders:
         evidence: list[Evidence],
         needs: tuple[str, ...],
         found: dict[str, str],
+        seed: int,
         recording: Recording | None,
     ) -> None:
         """Name the mistake, or the earlier exercise's mistake that this one inherits."""
-        own, inherited, says = self._candidates(result.name, needs, found, recording)
-        reference = recording.replay("") if recording is not None else _live(self._executor)
+        own, inherited, says = self._candidates(result.name, needs, found, seed, recording)
+        reference = (
+            recording.replay("") if recording is not None else self._live("", seed, self._executor)
+        )
         result.misconception, first = diagnosis.diagnose(evidence, reference, own)
         if result.misconception in says:
             found[result.name] = result.misconception
@@ -380,7 +482,7 @@ class Graders:
         forbids = {exercise.name: exercise.forbids for exercise in self.assignment.exercises}
         for item in self.items:
             execute = Executor(namespace).execute
-            test, seen, _ = self._run_one(item, execute, seed, forbids[item.exercise], None)
+            test, seen = self._judge(item, execute, seed, forbids[item.exercise], None)
             if test.outcome != "passed":
                 raise ValueError(f"the reference fails {item.name}: {test.message}")
             yield item, seen.transcript, self._current.reference.transcript
@@ -395,6 +497,7 @@ class Graders:
         exercise: str,
         needs: tuple[str, ...],
         found: dict[str, str],
+        seed: int,
         recording: Recording | None,
     ) -> tuple[list[Candidate], list[Candidate], dict[str, tuple[str, str]]]:
         """Known mistakes of this exercise, mistakes inherited from others, and their sentences."""
@@ -409,7 +512,8 @@ class Graders:
         says = {item.name: (item.says, item.section) for item in misconceptions(self.chapter)}
 
         def candidate(name: str) -> Candidate:
-            return Candidate(name, _live(lambda: Executor(wrong_namespace(self.chapter, name))))
+            make = functools.partial(wrong_namespace, self.chapter, name)
+            return Candidate(name, self._live(name, seed, lambda: Executor(make())))
 
         own = [
             candidate(item.name)
@@ -419,49 +523,79 @@ class Graders:
         inherited = [candidate(found[name]) for name in needs if name in found]
         return own, inherited, says
 
+    def _live(self, name: str, seed: int, make: Callable[[], Executor]) -> diagnosis.Replay:
+        """Answers of an implementation at hand, each worked out once and when it is needed."""
+        memo: dict[str, tuple[_Remember, list[Outcome | None]]] = {}
 
-def _live(make: Callable[[], Executor]) -> diagnosis.Replay:
-    """Answers of an implementation that is at hand, each worked out once and when it is needed."""
-    memo: dict[str, tuple[Executor, list[Outcome | None]]] = {}
+        def replay(test: str, transcript: list[Exchange]) -> Iterator[Outcome | None]:
+            if test not in memo:
+                if self._replayed_bytes > MAX_REPLAYED:
+                    self._replayed.clear()
+                    self._replayed_bytes = 0
+                earlier = self._replayed.setdefault((name, seed, test), [])
+                memo[test] = _Remember(lambda request: make_once().execute(request), earlier), []
+                make_once = functools.cache(make)
+            remember, answers = memo[test]
+            for position, exchange in enumerate(transcript):
+                if position == len(answers):
+                    before = len(remember.known)
+                    answers.append(remember(exchange.request))
+                    if len(remember.known) > before:
+                        self._replayed_bytes += _size(remember.known[-1][1])
+                yield answers[position]
 
-    def replay(test: str, transcript: list[Exchange]) -> Iterator[Outcome | None]:
-        if test not in memo:
-            memo[test] = make(), []
-        executor, known = memo[test]
-        for position, exchange in enumerate(transcript):
-            if position == len(known):
-                known.append(executor.execute(exchange.request))
-            yield known[position]
+        return replay
 
-    return replay
+
+def _size(outcome: Outcome) -> int:
+    """About how many bytes an outcome takes."""
+    return 1000 + sum(tensor.numel() * tensor.element_size() for _, tensor in walk(outcome))
+
+
+# What was asked and answered, in order.
+_Conversation = list[tuple[Request, Outcome]]
 
 
 class _Remember:
-    """Answers from memory while the requests are the remembered ones, then from the reference."""
+    """Answers from memory while the requests are the remembered ones, then from `execute`.
 
-    def __init__(self, execute: Execute, known: list[tuple[str, Outcome]]) -> None:
+    Args:
+        execute: of an implementation that was asked nothing yet.
+        known: what is remembered; it grows.
+        keep: what to remember of a request whose tensors may still be changed.
+    """
+
+    def __init__(
+        self,
+        execute: Execute,
+        known: _Conversation,
+        keep: Callable[[Request], Request] = lambda request: request,
+    ) -> None:
         self.execute = execute
         self.known = known
+        self.keep = keep
         self.requests: list[Request] = []
-        self.asked = 0  # how many requests the live reference has carried out
+        self.asked = 0  # how many requests the implementation has carried out
         self.parted = False  # whether an earlier request was another than the remembered one
 
     def __call__(self, request: Request) -> Outcome:
         position = len(self.requests)
-        self.requests.append(request)
-        mark = diagnosis.fingerprint(request)
         if position < len(self.known) and not self.parted:
-            if self.known[position][0] == mark:
-                return self.known[position][1]
+            earlier, outcome = self.known[position]
+            if same_request(earlier, request):
+                self.requests.append(earlier)
+                return outcome
             # From here on the remembered answers belong to modules made in another way.
             self.parted = True
-        # Modules live in the reference's executor: bring it up to date before asking.
-        outcome: Outcome = {}
+        request = self.keep(request)
+        self.requests.append(request)
+        # Modules live in the executor: bring it up to date before asking.
+        outcome = {}
         while self.asked < len(self.requests):
             outcome = self.execute(self.requests[self.asked])
             self.asked += 1
         if position == len(self.known) and not self.parted:
-            self.known.append((mark, outcome))
+            self.known.append((request, outcome))
         return outcome
 
 
@@ -494,12 +628,7 @@ def _earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence])
 
     Otherwise code that raises ValueError whatever it is given would earn points.
     """
-    answered = {
-        seen.test
-        for seen in evidence
-        for exchange in seen.transcript
-        if exchange.outcome["kind"] == "value" and exchange.request["op"] in ("call", "invoke")
-    }
+    answered = {seen.test for seen in evidence if seen.answered}
     if any(test.outcome == "passed" and test.name in answered for test in tests):
         return
     open_ = "todo" if any(test.outcome == "todo" for test in tests) else "failed"

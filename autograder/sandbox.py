@@ -492,6 +492,42 @@ class _End:
     printed: str = ""
 
 
+class Answer:
+    """What came back for one request.
+
+    `frame` holds the worker's own bytes, and is None where the worker gave no valid answer. They
+    are read when the outcome is asked for: whoever knows the bytes already need not.
+    """
+
+    def __init__(self, kind: str, frame: bytearray | None, outcome: Outcome | None = None) -> None:
+        self.kind = kind
+        self.frame = frame
+        self._outcome = outcome
+
+    @property
+    def outcome(self) -> Outcome:
+        if self._outcome is None:
+            assert self.frame is not None
+            self._outcome = _read_outcome(self.frame)
+        return self._outcome
+
+
+def _read_outcome(frame: bytearray) -> Outcome:
+    return clean_outcome(wire.decode(frame, bounds=wire.ANSWER))
+
+
+def request_frame(request: Request) -> bytes:
+    """The message that carries a request to any worker.
+
+    Raises:
+        ValueError: the request cannot be sent, which is the caller's mistake.
+    """
+    try:
+        return wire.encode({"do": "execute", "request": request}, strides=True)
+    except wire.WireError as error:
+        raise ValueError(f"the request cannot be sent: {error}") from None
+
+
 class _Ended(Exception):
     def __init__(self, end: _End) -> None:
         super().__init__(end.message)
@@ -513,7 +549,7 @@ class Session:
         self._worker: socket.socket | None = None
         self._status: socket.socket | None = None
         self._number = 0
-        self._created: dict[int, Request] = {}
+        self._created: dict[int, tuple[Request, bytes]] = {}
         self._live: set[int] = set()
         self._changed: set[int] = set()
         self._hung: dict[str, int] = {}
@@ -543,12 +579,27 @@ class Session:
         Raises:
             ValueError: the request itself cannot be sent, which is the caller's mistake.
         """
+        return self.ask(request, request_frame(request)).outcome
+
+    def ask(
+        self,
+        request: Request,
+        frame: bytes,
+        kind_of: Callable[[bytearray], str | None] = lambda frame: None,
+    ) -> Answer:
+        """Like `execute`, with the message to send, made beforehand by `request_frame`.
+
+        Args:
+            kind_of: says of an answer's bytes of which kind the outcome is, where they were read
+                before; they are not read again then.
+        """
         if not self._loaded:
             self.load()
         try:
-            return self._execute(request)
+            return self._execute(request, frame, kind_of)
         except _Ended as ended:
-            return {"kind": ended.end.kind, "message": ended.end.message}
+            outcome = {"kind": ended.end.kind, "message": ended.end.message}
+            return Answer(ended.end.kind, None, outcome)
 
     def close(self) -> None:
         """End every process of the submission."""
@@ -557,7 +608,9 @@ class Session:
 
     # How it is done.
 
-    def _execute(self, request: Request) -> Outcome:
+    def _execute(
+        self, request: Request, frame: bytes, kind_of: Callable[[bytearray], str | None]
+    ) -> Answer:
         if self._worker is None:
             self._replay(reporting=False)
         operation, handle = request["op"], request.get("handle")
@@ -567,48 +620,51 @@ class Session:
         for needed in used:
             if needed not in self._created or needed in self._live:
                 continue
-            name = self._created[needed]["name"]
+            name = self._created[needed][0]["name"]
             if needed in self._changed:
-                return {
-                    "kind": "crash",
-                    "message": f"the trained {name} was lost when its process had to be ended",
-                }
-            again = self._ask(self._created[needed])
-            if again["kind"] != "value":
-                return again
+                message = f"the trained {name} was lost when its process had to be ended"
+                return Answer("crash", None, {"kind": "crash", "message": message})
+            again = self._ask(*self._created[needed], kind_of=lambda frame: None)
+            if again.kind != "value":
+                # Not an answer to this request, and so nothing to be remembered as one.
+                return Answer(again.kind, None, again.outcome)
             self._live.add(needed)
-        outcome = self._ask(request)
-        if outcome["kind"] == "value" and operation == "create":
-            self._created[handle] = request
+        answer = self._ask(request, frame, kind_of)
+        if answer.kind == "value" and operation == "create":
+            self._created[handle] = request, frame
             self._live.add(handle)
             self._changed.discard(handle)
         if operation == "step":
             self._changed.add(handle)
-        return outcome
+        return answer
 
-    def _ask(self, request: Request) -> Outcome:
+    def _ask(
+        self, request: Request, frame: bytes, kind_of: Callable[[bytearray], str | None]
+    ) -> Answer:
         """One request to the worker there is; it is gone afterwards if it did not behave."""
         if self._worker is None:
             self._replay(reporting=False)
         name = str(request.get("name") or request.get("method") or request["op"])
         if request["op"] not in ("call", "create") and request.get("handle") in self._created:
-            name = f"{self._created[request['handle']]['name']}.{name}"
+            name = f"{self._created[request['handle']][0]['name']}.{name}"
         seconds = self.limits.seconds_per_call
         if name in self._hung:
             seconds = max(seconds / 2 ** self._hung[name], min(seconds, SHORTEST_CALL))
         try:
-            reply = self._exchange({"do": "execute", "request": request}, seconds)
-            outcome = clean_outcome(reply.get("outcome"))
+            reply = self._exchange(frame, seconds)
+            kind = kind_of(reply)
+            outcome = _read_outcome(reply) if kind is None else None
         except _Ended as ended:
             if ended.end.kind == "timeout":
                 self._hung[name] = self._hung.get(name, 0) + 1
             raise
         except wire.WireError as error:
             raise _Ended(self._finish("protocol", f"the answer is not valid: {error}")) from None
-        if outcome["kind"] == "memory":
+        answer = Answer(outcome["kind"] if outcome else str(kind), reply, outcome)
+        if answer.kind == "memory":
             # Whatever filled the memory may still hold it.
             self._stop()
-        return outcome
+        return answer
 
     def _replay(self, reporting: bool) -> None:
         """Run the cells in a new worker, again from the start whenever one kills it."""
@@ -639,10 +695,11 @@ class Session:
     def _run_cell(self, cell: Cell) -> CellReport:
         began = self.spent
         try:
-            reply = self._exchange(
-                {"do": "cell", "name": cell.name, "source": cell.source},
-                self.limits.seconds_per_cell,
-            )
+            message = {"do": "cell", "name": cell.name, "source": cell.source}
+            frame = self._exchange(wire.encode(message), self.limits.seconds_per_cell)
+            reply = wire.decode(frame, bounds=wire.ANSWER)
+            if type(reply) is not dict:
+                raise wire.WireError("a cell's report has another form")
             status, error, printed = (reply.get(key) for key in ("status", "error", "printed"))
             if status not in ("ok", "error", "memory") or type(error) is not str:
                 raise wire.WireError("a cell's report has another form")
@@ -686,12 +743,11 @@ class Session:
                 if attempt == 2:
                     raise SandboxUnavailable("the sandbox's Python ends at once") from None
 
-    def _exchange(self, message: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Send one message and wait for its answer.
+    def _exchange(self, frame: bytes, seconds: float) -> bytearray:
+        """Send one message and wait for the frame that answers it.
 
         Raises:
             _Ended: there is no answer; the worker and all its processes are gone.
-            ValueError: the message cannot be encoded; nothing was sent.
         """
         if self._exhausted():
             if self._worker is not None:
@@ -701,16 +757,14 @@ class Session:
         assert self._worker is not None
         self._number += 1
         left = min(seconds, self.limits.seconds_total - self.spent)
-        try:
-            frame = wire.encode({"n": self._number, **message}, strides=True)
-        except wire.WireError as error:
-            raise ValueError(f"the request cannot be sent: {error}") from None
         began = time.monotonic()
         try:
-            wire.send_bytes(self._worker, frame, timeout=left)
+            wire.send_numbered(self._worker, self._number, frame, timeout=left)
             left = max(0.001, left - (time.monotonic() - began))
-            reply = wire.recv(self._worker, self.limits.answer_bytes, left, bounds=wire.ANSWER)
-            if type(reply) is not dict or reply.get("n") != self._number:
+            number, reply = wire.recv_numbered(
+                self._worker, self.limits.answer_bytes, left, bounds=wire.ANSWER
+            )
+            if number != self._number:
                 raise wire.WireError("it answers another question")
             return reply
         except TimeoutError:

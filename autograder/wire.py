@@ -27,6 +27,10 @@ import torch
 
 MAGIC = b"TbHwire1"
 PREFIX = struct.Struct("<8sIQ")
+# A frame that belongs to an exchange has the exchange's number in the place of half the magic word.
+NUMBERED = b"TbHn"
+NUMBERED_PREFIX = struct.Struct("<4sIIQ")
+AT_ONCE = 1 << 16
 INLINE_STRING = 256  # longer strings go to the payload
 TYPE_CHARACTERS = 100
 REPR_CHARACTERS = 200
@@ -534,6 +538,55 @@ def recv(
     frame[: PREFIX.size] = prefix
     _fill(sock, memoryview(frame)[PREFIX.size :], deadline)
     return decode(frame, limit=limit, strides=strides, bounds=bounds)
+
+
+def send_numbered(
+    sock: socket.socket, number: int, frame: bytes | bytearray, *, timeout: float | None = None
+) -> None:
+    """Send a frame that `encode` made, with the number of its exchange; errors as for `send`."""
+    _, header, payload = PREFIX.unpack_from(frame)
+    prefix = NUMBERED_PREFIX.pack(NUMBERED, number, header, payload)
+    sock.settimeout(timeout)
+    sock.sendall(prefix + memoryview(frame)[PREFIX.size :])
+
+
+def recv_numbered(
+    sock: socket.socket,
+    limit: int = DEFAULT_LIMIT,
+    timeout: float | None = None,
+    *,
+    bounds: Bounds = FILE,
+) -> tuple[int, bytearray]:
+    """Receive a number and the frame that belongs to it, which `decode` has still to read.
+
+    Nothing may follow: who sends numbered frames waits for the answer to each.
+
+    Raises:
+        WireError: what came does not begin as a frame does, is too long, or has bytes behind it.
+        TimeoutError, EOFError, OSError: as for `recv`.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    sock.settimeout(timeout)
+    data = bytearray(sock.recv(AT_ONCE))
+    if not data:
+        raise EOFError("the connection was closed")
+    have = len(data)
+    if have < PREFIX.size:
+        data.extend(bytes(PREFIX.size - have))
+        _fill(sock, memoryview(data)[have:], deadline)
+        have = PREFIX.size
+    word, number, header, payload = NUMBERED_PREFIX.unpack_from(data)
+    if word != NUMBERED:
+        raise WireError("the bytes do not begin as an answer does")
+    data[: PREFIX.size] = PREFIX.pack(MAGIC, header, payload)
+    _lengths(data[: PREFIX.size], limit, bounds)
+    size = PREFIX.size + header + payload
+    if have > size:
+        raise WireError("more came than one frame")
+    if have < size:
+        data.extend(bytes(size - have))
+        _fill(sock, memoryview(data)[have:], deadline)
+    return number, data
 
 
 def _fill(sock: socket.socket, view: memoryview, deadline: float | None) -> None:

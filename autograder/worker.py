@@ -153,11 +153,11 @@ class Worker:
         warnings.filterwarnings("ignore", message=".*non-interactive.*")
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The reply to one message: {"n", "cell"} or {"n", "outcome"}."""
+        """The reply to one message: what became of a cell, or the outcome of a request."""
         if message["do"] == "cell":
             status, error = self._cell(message["name"], message["source"])
             text = self.printed.take()
-            return {"n": message["n"], "status": status, "error": error, "printed": text}
+            return {"status": status, "error": error, "printed": text}
         try:
             outcome = self.executor.execute(message["request"])
         except MemoryError:
@@ -171,7 +171,7 @@ class Worker:
                 "where": "",
             }
         self.printed.take()
-        return {"n": message["n"], "outcome": outcome}
+        return outcome
 
     def _cell(self, name: str, source: str) -> tuple[str, str]:
         filename = f"<{name}>"
@@ -226,9 +226,10 @@ def serve(sock: socket.socket, output_bytes: int, answer_bytes: int) -> None:
     wire.send(sock, {"n": 0})
     while True:
         try:
-            message = wire.recv(sock, REQUEST_LIMIT, strides=True)
+            number, frame = wire.recv_numbered(sock, REQUEST_LIMIT)
         except (EOFError, OSError):
             return
+        message = wire.decode(frame, limit=REQUEST_LIMIT, strides=True)
         reply = worker.answer(message)
         try:
             frame = wire.encode(reply, limit=answer_bytes, bounds=wire.ANSWER)
@@ -236,11 +237,11 @@ def serve(sock: socket.socket, output_bytes: int, answer_bytes: int) -> None:
             frame = wire.encode(_instead(message, "memory", MEMORY))
         except BaseException as error:
             frame = wire.encode(_instead(message, "protocol", f"{_words(error)}"))
-        wire.send_bytes(sock, frame)
+        wire.send_numbered(sock, number, frame)
 
 
 def _instead(message: dict[str, Any], kind: str, words: str) -> dict[str, Any]:
     if message["do"] == "cell":
-        return {"n": message["n"], "status": "ok", "error": words, "printed": ""}
+        return {"status": "ok", "error": words, "printed": ""}
     words = words if kind == "memory" else f"the answer cannot be sent: {words}"
-    return {"n": message["n"], "outcome": {"kind": kind, "message": words}}
+    return {"kind": kind, "message": words}

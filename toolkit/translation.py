@@ -326,7 +326,7 @@ def _amount(rng: random.Random) -> int | Decimal:
 
 
 def _unit_width(unit: str, locale: Locale) -> str | None:
-    """The width "long", or "short" where CLDR has no longer form than the short one; None for neither."""
+    """The width "long", or "short" where CLDR has no longer form; None if it has neither."""
     forms = locale.unit_display_names  # (loads the locale)
     patterns = locale._data["unit_patterns"].get(unit, {})
     for width in ("long", "short"):

@@ -120,8 +120,8 @@ def make_pairs(
         count: how many.
         source, target: any locales of Babel, such as "en", "de", "fr", "zh", "ja" or "pt_BR".
         length: how many items are joined into one sentence by the language's list pattern
-            («a, b, and c»), or (smallest, largest) to draw this number for each sentence. One item
-            has about 3 to 12 tokens.
+            («a, b, and c»), or (smallest, largest) to draw this number for each sentence. In
+            English an item has 6 tokens on average: 1 item about 5, 10 items about 60.
         kinds: which kinds of items (see `kinds()`); None for all that both locales have.
         seed: the same seed gives the same pairs.
         with_alignment: whether to say which source token each target token renders.
@@ -387,18 +387,25 @@ def _percent(rng: random.Random, here: Locale, there: Locale, alone: bool) -> _R
 
 @functools.cache
 def _names(here: Locale, there: Locale, what: str) -> list[str]:
-    """Codes of countries or languages whose names tell them apart in both locales."""
-    tables = [getattr(locale, what) for locale in (here, there)]
-    codes = []
-    for code in sorted(set(tables[0]) & set(tables[1])):
-        real = what == "languages" or code not in _NO_COUNTRIES
-        if real and len(code) == 2 and code.isalpha():
-            codes.append(code)
-    counts = [Counter(_plain(table[code]) for code in codes) for table in tables]
+    """Codes of the countries or languages whose names stand for nothing else in both locales.
+
+    English calls a country and its language Nauru: which is meant could not be translated.
+    """
+    codes, counts = {}, []
+    for table in ("territories", "languages"):
+        shared = sorted(set(getattr(here, table)) & set(getattr(there, table)))
+        two_letters = [code for code in shared if len(code) == 2 and code.isalpha()]
+        codes[table] = [c for c in two_letters if table == "languages" or c not in _NO_COUNTRIES]
+    for locale in (here, there):
+        names = [getattr(locale, t)[code] for t, chosen in codes.items() for code in chosen]
+        counts.append(Counter(_plain(name).casefold() for name in names))
     return [
         code
-        for code in codes
-        if all(n[_plain(t[code])] == 1 for t, n in zip(tables, counts, strict=True))
+        for code in codes[what]
+        if all(
+            count[_plain(getattr(locale, what)[code]).casefold()] == 1
+            for locale, count in zip((here, there), counts, strict=True)
+        )
     ]
 
 

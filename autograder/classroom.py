@@ -32,7 +32,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -776,30 +776,11 @@ class Books:
             if late.get(result.student, 0) > 0:
                 result.notes.append(f"handed in {span(late[result.student])} late")
 
-    @contextmanager
-    def in_haste(self) -> Iterator[None]:
-        """Let SQLite write without waiting for the disk after each of nbgrader's many commits.
+    def kept_open(self) -> AbstractContextManager[None]:
+        """Enter many students in less time; see `autograder.gradebook`."""
+        from autograder.gradebook import kept_open
 
-        A power cut could then damage the gradebook, so a copy of it is kept until all is written.
-        """
-        from sqlalchemy import event
-        from sqlalchemy.engine import Engine
-
-        def connected(connection: Any, _: Any) -> None:
-            connection.execute("PRAGMA synchronous=OFF")
-
-        gradebook = self.course / "gradebook.db"
-        copy = gradebook.with_suffix(".db.before")
-        if gradebook.is_file():
-            shutil.copyfile(gradebook, copy)
-        event.listen(Engine, "connect", connected)
-        try:
-            yield
-        finally:
-            event.remove(Engine, "connect", connected)
-        with gradebook.open("rb+") as file:
-            os.fsync(file.fileno())
-        copy.unlink(missing_ok=True)
+        return kept_open(self.course / "gradebook.db")
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
@@ -995,7 +976,7 @@ def grade(
     books = Books(course, chapter, step)
     tell("books", 0, len(submissions))
     results = []
-    with books.in_haste():
+    with books.kept_open():
         if due is not None:
             books.due(due)
         books.enter([*(Person(one.student) for one in submissions), *roster])

@@ -25,6 +25,7 @@ import nbformat
 from nbconvert.exporters import NotebookExporter
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
+from nbformat.validator import normalize
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.preprocessors import CheckCellMetadata, NbGraderPreprocessor
 from nbgrader.utils import compute_checksum
@@ -118,7 +119,24 @@ def _is_known(resources: dict[str, Any] | None) -> bool:
     return (course.get("assignment"), course.get("student")) in RESULTS
 
 
-class TolerantExporter(NotebookExporter):
+class Unguarded:
+    """An exporter that hands one copy of a notebook from step to step.
+
+    nbconvert copies a notebook once more and validates it after every step, in case a step does
+    what it may not. nbgrader's steps and ours are known, and what comes out is validated when it
+    is written.
+    """
+
+    _preprocessors: list[Any]
+
+    def _preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        _, nb = normalize(nb)
+        for step in self._preprocessors:
+            nb, resources = step(nb, resources)
+        return nb, resources
+
+
+class TolerantExporter(Unguarded, NotebookExporter):
     """Opens what nbformat cannot: other encodings, damaged JSON, files that are no notebook."""
 
     def from_filename(
@@ -297,7 +315,7 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
         if name is None:
             text = result.printed.get(cell.get("id", ""), "")
             if text:
-                cell.outputs.append(nbformat.v4.new_output("stream", name="stdout", text=text))
+                cell.outputs.append(NotebookNode(output_type="stream", name="stdout", text=text))
             continue
         most = float(cell.metadata.nbgrader["points"])
         exercise = result.exercises.get(name)
@@ -310,9 +328,17 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
             "text/plain": render.card_text(card),
             RESULT: SubmissionResult("", exercises={name: exercise}).to_dict()["exercises"][name],
         }
-        cell.outputs.append(nbformat.v4.new_output("display_data", data=data))
-        value = nbformat.v4.new_output("execute_result", data={"text/plain": repr(points)})
-        cell.outputs.append(value)
+        cell.outputs += nbformat.from_dict(
+            [
+                {"output_type": "display_data", "data": data, "metadata": {}},
+                {
+                    "output_type": "execute_result",
+                    "data": {"text/plain": repr(points)},
+                    "metadata": {},
+                    "execution_count": None,
+                },
+            ]
+        )
 
 
 TAGS = {

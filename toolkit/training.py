@@ -138,7 +138,6 @@ def fit(
             initial=run.step,
             disable=not shown,
             unit="step",
-            leave=False,
         )
         model.train()
         began = time.perf_counter()

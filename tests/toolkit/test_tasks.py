@@ -1,0 +1,98 @@
+"""The tasks follow their rules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from toolkit import tasks
+from toolkit.translation import BOS, EOS, PAD
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(("task", "turned"), [(tasks.copy_task, False), (tasks.reverse_task, True)])
+def test_the_target_is_the_source_or_its_reverse(task, turned: bool) -> None:
+    batch = task(200, (2, 6), 5, seeded())
+    lengths = batch.source_mask.sum(1).tolist()
+    assert set(lengths) == {2, 3, 4, 5, 6}
+    for row, n in enumerate(lengths):
+        source = batch.source[row, :n].tolist()
+        expected = source[::-1] if turned else source
+        assert batch.target_out[row].tolist() == [*expected, EOS] + [PAD] * (6 - n)
+        assert batch.target_in[row].tolist() == [BOS, *expected] + [PAD] * (6 - n)
+        assert batch.source[row, n:].eq(PAD).all()
+    assert set(batch.source[batch.source_mask].tolist()) == {4, 5, 6, 7, 8}
+
+
+def test_a_single_length_needs_no_padding() -> None:
+    batch = tasks.reverse_task(8, 5, 3, seeded())
+    assert batch.source.shape == (8, 5)
+    assert batch.target_in.shape == batch.target_out.shape == (8, 6)
+    assert batch.source_mask.all()
+    assert batch.target_mask.all()
+
+
+@pytest.mark.parametrize("delay", [0, 1, 7])
+def test_the_symbol_to_recall_stands_before_the_fillers(delay: int) -> None:
+    tokens, targets = tasks.delayed_recall(300, delay, 4, seeded())
+    assert tokens.shape == (300, delay + 2)
+    assert torch.equal(tokens[:, 0], targets)
+    assert tokens[:, 1:-1].eq(4).all()
+    assert tokens[:, -1].eq(5).all()
+    assert set(targets.tolist()) == {0, 1, 2, 3}
+
+
+def test_noisy_fillers_are_symbols_and_say_nothing() -> None:
+    tokens, targets = tasks.delayed_recall(4000, 3, 4, seeded(), noise=True)
+    assert torch.equal(tokens[:, 0], targets)
+    fillers = tokens[:, 1:-1]
+    assert set(fillers.flatten().tolist()) == {0, 1, 2, 3}
+    agree = (fillers == targets[:, None]).float().mean()
+    assert abs(agree - 0.25) < 0.03  # 12000 draws: a false alarm has probability below 1e-11
+
+
+@pytest.mark.parametrize("back", [0, 1, 3, 9, 12])
+def test_what_is_asked_is_the_token_some_places_earlier(back: int) -> None:
+    tokens, targets = tasks.recall_back(50, 10, back, 6, seeded())
+    assert tokens.shape == targets.shape == (50, 10)
+    for place in range(10):
+        expected = tokens[:, place - back] if place >= back else torch.full((50,), -1)
+        assert torch.equal(targets[:, place], expected)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda g: tasks.copy_task(5, (1, 9), 9, g).source,
+        lambda g: tasks.delayed_recall(50, 2, 9, g, noise=True).tokens,
+        lambda g: tasks.recall_back(5, 9, 2, 9, g).tokens,
+    ],
+)
+def test_only_the_generator_decides(draw) -> None:
+    torch.manual_seed(1)
+    first = draw(seeded(3))
+    torch.manual_seed(2)
+    assert torch.equal(first, draw(seeded(3)))
+    other = draw(seeded(4))
+    assert first.shape != other.shape or not torch.equal(first, other)
+    assert first.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda: tasks.copy_task(0, 3, 3, seeded()), "batch"),
+        (lambda: tasks.copy_task(1, 0, 3, seeded()), "length"),
+        (lambda: tasks.copy_task(1, (3, 2), 3, seeded()), "length"),
+        (lambda: tasks.reverse_task(1, 3, 0, seeded()), "symbols"),
+        (lambda: tasks.delayed_recall(1, -1, 3, seeded()), "delay"),
+        (lambda: tasks.recall_back(1, 3, -1, 3, seeded()), "back"),
+        (lambda: tasks.recall_back(1, 0, 1, 3, seeded()), "length"),
+    ],
+)
+def test_numbers_that_make_no_task_are_refused(call, name: str) -> None:
+    with pytest.raises(ValueError, match=f"^{name} must be"):
+        call()

@@ -755,7 +755,7 @@ class GRUCell(nn.Module):
 
 # %% exercise="LSTMCell" points=3 section="seq-lstm" forbids="RNN GRU LSTM RNNCell GRUCell LSTMCell"
 class LSTMCell(nn.Module):
-    """Long short-term memory (Hochreiter and Schmidhuber 1997) with a forget gate (Gers et al. 2000).
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; forget gate: Gers et al. 2000).
 
     Parameters: ``weight_ih`` (4H, I), ``weight_hh`` (4H, H), ``bias_ih`` (4H,), ``bias_hh`` (4H,);
     in each, the rows of i come first, then those of f, of g and of o.

@@ -72,21 +72,7 @@ def library_documents(
     Raises:
         ValueError: a module that the library does not have as Python source, or another part.
     """
-    if part not in ("docstrings", "sources"):
-        raise ValueError(f'part must be "docstrings" or "sources", not {part!r}')
-    documents = []
-    for name in MODULES if modules is None else modules:
-        path = _source(name)
-        if path is not None:
-            documents.append((name, _read(path, part)))
-        elif modules is not None:
-            raise ValueError(
-                f"the standard library has no Python source of {name!r} here; give names such as "
-                "'json.decoder', or None for the default list"
-            )
-    if not documents:
-        raise ValueError("no source of the standard library is installed here, or no module named")
-    return documents
+    return [(name, _read(path, part)) for name, path in _sources(modules, part)]
 
 
 def library_text(
@@ -106,8 +92,33 @@ def library_text(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"limit must be 1 or more, not {limit}")
-    texts = (text for _, text in library_documents(modules, part=part) if text)
+    texts: list[str] = []
+    for _, path in _sources(modules, part):
+        text = _read(path, part)
+        if text:
+            texts.append(text)
+        if limit is not None and sum(map(len, texts)) >= limit:
+            break  # the rest need not be read
     return "\n".join(texts)[:limit]
+
+
+def _sources(modules: Sequence[str] | None, part: str) -> list[tuple[str, Path]]:
+    """The files of the modules."""
+    if part not in ("docstrings", "sources"):
+        raise ValueError(f'part must be "docstrings" or "sources", not {part!r}')
+    sources = []
+    for name in MODULES if modules is None else modules:
+        path = _source(name)
+        if path is not None:
+            sources.append((name, path))
+        elif modules is not None:
+            raise ValueError(
+                f"the standard library has no Python source of {name!r} here; give names such as "
+                "'json.decoder', or None for the default list"
+            )
+    if not sources:
+        raise ValueError("no source of the standard library is installed here, or no module named")
+    return sources
 
 
 def _source(name: str) -> Path | None:

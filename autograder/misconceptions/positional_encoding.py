@@ -695,11 +695,6 @@ add(
     ("if not 0 <= position < 2**bits:", "if not position < 2**bits:"),
 )
 add(
-    "binary_range_unchecked",
-    "Positions below 0 or from 2^bits on are accepted; raise a ValueError.",
-    ("if not 0 <= position < 2**bits:", "if False:"),
-)
-add(
     "binary_floats_accepted",
     "Positions that are no integers are accepted; raise a ValueError.",
     (
@@ -1341,11 +1336,6 @@ add(
     "A width below 2 is not refused; raise a ValueError.",
     (EVEN_WIDTH, "if d_model % 2 != 0:"),
 )
-add(
-    "columns_unchecked",
-    "No width is refused; raise a ValueError if it is odd or below 2.",
-    (EVEN_WIDTH, "if False:"),
-)
 
 add = _mistakes_in("offset_rotation", "pos-rotation")
 TURN = "offset * base ** (-even.double() / d_model)"
@@ -1371,15 +1361,6 @@ add(
     (DIAGONAL, DIAGONAL.replace("cos(", "sin(")),
     (UPPER, UPPER.replace("sin(", "cos(")),
     (LOWER, LOWER.replace("sin(", "cos(")),
-)
-add(
-    "rotation_cosine_first",
-    "Your blocks fit pairs with the cosine first; in the table the sine comes first.",
-    (
-        "return matrix",
-        "order = torch.arange(d_model).view(-1, 2).flip(1).flatten()\n"
-        "    return matrix[order][:, order]",
-    ),
 )
 add(
     "rotation_diagonal_only",
@@ -1791,13 +1772,6 @@ add(
     "You write 0 over masked weights after the softmax only; the rest of the row then sums to less "
     "than 1. Mask the scores first.",
     (FILL, "scores"),
-)
-add(
-    "relative_mask_before_offsets",
-    "You multiply the scores by the mask as numbers; a masked score becomes 0 and still gets "
-    "weight.",
-    (FILL, "scores * ~hidden"),
-    (ZEROED, "torch.softmax(scores, dim=-1)"),
 )
 add(
     "relative_mask_per_head",

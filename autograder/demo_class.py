@@ -16,10 +16,11 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import random
 import re
 import shutil
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import dedent
@@ -652,28 +653,33 @@ def make(
 
 
 def make_honest(out: Path, chapter: str = "attention", count: int = 10) -> list[str]:
-    """Write `count` submissions without tricks: right, mistaken, half done, in turn.
+    """Write `count` submissions without tricks, hardly two of them alike.
 
+    Everybody has one style and makes up to three mistakes; one in six has not come to the end.
     Nothing in them hangs, crashes or is damaged, so that stock nbgrader can grade them too.
 
     Returns:
         The students' names.
     """
+    from autograder.variants import changed_source, misconceptions
+
     maker = _maker(Path(out), chapter, 0)
-    kinds: list[Callable[[], Notebook]] = [maker.complete]
-    kinds += [
-        functools.partial(lambda style: maker.blank().answer(style, maker.full), style)
-        for style in styles(chapter).values()
-    ]
-    for chosen in mistakes(chapter):
-        kinds.append(functools.partial(lambda chosen: maker.mistaken(chosen)[0], chosen))
-    kinds.append(
-        lambda: maker.blank().answer(maker.right, list(maker.full)[: len(maker.full) // 2])
-    )
+    names = list(maker.full)
+    known = [maker.right, *styles(chapter).values()]
     students = []
     for number in range(count):
-        student = f"honest-{number + 1:02}"
-        maker.hand_in(student, "honest work", "honest", kinds[number % len(kinds)]())
+        chance = random.Random(number)
+        style = chance.choice(known)
+        wrong = {
+            mistake.exercise: mistake
+            for mistake in chance.sample(misconceptions(chapter), chance.choice((0, 0, 1, 1, 2, 3)))
+        }
+        done = names if chance.random() > 1 / 6 else names[: chance.randrange(1, len(names))]
+        work = maker.blank().answer(style, done)
+        for name in set(wrong) & set(done):
+            work.write(name, cells_of_source(changed_source(chapter, wrong[name]))[name])
+        student = f"honest-{number + 1:03}"
+        maker.hand_in(student, "honest work", "honest", work)
         students.append(student)
     return students
 

@@ -43,6 +43,8 @@ def close_enough(actual: torch.Tensor, expected: torch.Tensor, slack: float = 1.
         return False
     if not expected.is_floating_point():
         return bool((actual == expected).all())
+    if actual.dtype == expected.dtype and torch.equal(actual, expected):
+        return True  # What follows would say so too, but takes its time.
     left, right = actual.to(torch.float64), expected.to(torch.float64)
     limit = slack * tolerance(expected)
     same = (left - right).abs() <= limit

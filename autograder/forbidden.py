@@ -38,7 +38,6 @@ def forbidden_calls(sources: Iterable[str], exercise: str, forbids: Iterable[str
     for name in list(names):
         names.update(MODULE_FUNCTIONS.get(name, ()))
     read = _read(tuple(sources))
-    modules, definitions = read.library, read.definitions
     found: list[str] = []
     seen: set[str] = set()
     queue = [exercise]
@@ -47,14 +46,13 @@ def forbidden_calls(sources: Iterable[str], exercise: str, forbids: Iterable[str
         if current in seen:
             continue
         seen.add(current)
-        for definition in definitions.get(current, ()):
-            for node in ast.walk(definition):
-                own = isinstance(node, ast.Name) and node.id in definitions
-                name = "" if own else _library_name(node, modules)
-                if name in names and name not in found:
-                    found.append(name)
-                if isinstance(node, ast.Name) and node.id in definitions:
-                    queue.append(node.id)
+        for statement in read.definitions.get(current, ()):
+            for text, is_name in statement.mentions:
+                if is_name and text in read.definitions:
+                    queue.append(text)
+                    continue
+                meant = read.library(text) if is_name else [text]
+                found += [name for name in meant if name in names and name not in found]
     return found
 
 
@@ -110,33 +108,55 @@ def evasions(sources: Iterable[str], exercise: str, judged_apart: Iterable[str] 
         judged_apart: exercises that forbid something themselves, and so answer for themselves.
     """
     read = _read(tuple(sources))
-    imports, definitions, loose = read.imports, read.definitions, read.loose
-    apart = set(judged_apart) - {exercise}
-    own = _reached(definitions.get(exercise, []), definitions, apart)
-    found: list[str] = []
-    for nodes in (own, _reached(loose, definitions, apart)):
-        allowed = {
-            id(right)
-            for node in nodes
-            if isinstance(node, ast.Compare)
-            for operator, right in zip(node.ops, node.comparators, strict=True)
-            if isinstance(operator, (ast.In, ast.NotIn))  # "google.colab" in sys.modules
-        }
-        for node in nodes:
-            found += _changes(node, imports, allowed)
-    for node in own:
-        found += _computes(node, imports)
+    judged = frozenset(judged_apart)
+    own = _reached(read.definitions.get(exercise, []), read.definitions, judged - {exercise})
+    found = [means for statement in own for means in _changes(statement, read.imports)]
+    found += _loose_changes(tuple(sources), judged)
+    for statement in own:
+        found += _computes(statement, read.imports)
     return list(dict.fromkeys(found))
 
 
-def _changes(node: ast.AST, imports: dict[str, str], allowed: set[int]) -> list[str]:
-    """What in `node` could change the program that runs it."""
+@functools.lru_cache(maxsize=4)
+def _loose_changes(sources: tuple[str, ...], apart: frozenset[str]) -> list[str]:
+    """The means in what runs when the cells do, found once for all exercises."""
+    read = _read(sources)
+    reached = _reached(read.loose, read.definitions, apart)
+    return [means for statement in reached for means in _changes(statement, read.imports)]
+
+
+def _changes(statement: _Statement, imports: dict[str, list[str]]) -> list[str]:
+    """What in a statement could change the program that runs it."""
+    allowed = {
+        id(right)
+        for node in statement.suspects
+        if isinstance(node, ast.Compare)
+        for operator, right in zip(node.ops, node.comparators, strict=True)
+        if isinstance(operator, (ast.In, ast.NotIn))  # "google.colab" in sys.modules
+    }
+    return [means for node in statement.suspects for means in _change(node, imports, allowed)]
+
+
+def _computes(statement: _Statement, imports: dict[str, list[str]]) -> list[str]:
+    """What in a statement calls something that its text does not name, or calls it elsewhere."""
+    found = [
+        dotted
+        for name in statement.names
+        for dotted in imports.get(name, ())
+        if dotted.split(".")[0] in WORKERS
+    ]
+    for node in statement.suspects:
+        found += _computed(node)
+    return found
+
+
+def _change(node: ast.AST, imports: dict[str, list[str]], allowed: set[int]) -> list[str]:
     if isinstance(node, ast.Attribute):
         if node.attr in PRYING:
             return [node.attr]
         if node.attr == "modules" and id(node) not in allowed:
             base = node.value
-            if isinstance(base, ast.Name) and imports.get(base.id) == "sys":
+            if isinstance(base, ast.Name) and "sys" in imports.get(base.id, ()):
                 return ["sys.modules"]
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PRYING:
         return [node.value]
@@ -161,11 +181,7 @@ def _changes(node: ast.AST, imports: dict[str, str], allowed: set[int]) -> list[
     return []
 
 
-def _computes(node: ast.AST, imports: dict[str, str]) -> list[str]:
-    """What in `node` calls something that its text does not name, or calls it elsewhere."""
-    if isinstance(node, ast.Name):
-        module = imports.get(node.id, "")
-        return [module] if module.split(".")[0] in WORKERS else []
+def _computed(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in ("vars", "globals", "locals"):
             return [f"{node.func.id}(...)"]
@@ -180,50 +196,112 @@ def _computes(node: ast.AST, imports: dict[str, str]) -> list[str]:
 
 
 def _reached(
-    start: list[ast.AST], definitions: dict[str, list[ast.AST]], apart: set[str]
-) -> list[ast.AST]:
-    """Every node of `start` and of the definitions that it reaches by name."""
-    nodes: list[ast.AST] = []
+    start: list[_Statement], definitions: dict[str, list[_Statement]], apart: frozenset[str]
+) -> list[_Statement]:
+    """`start` and the definitions that it reaches by name."""
+    statements: list[_Statement] = []
     seen, queue = set(apart), list(start)
     while queue:
-        for node in ast.walk(queue.pop()):
-            nodes.append(node)
-            if isinstance(node, ast.Name) and node.id in definitions and node.id not in seen:
-                seen.add(node.id)
-                queue.extend(definitions[node.id])
-    return nodes
+        statement = queue.pop()
+        statements.append(statement)
+        for name in statement.names:
+            if name in definitions and name not in seen:
+                seen.add(name)
+                queue.extend(definitions[name])
+    return statements
+
+
+@dataclass(frozen=True, eq=False)
+class _Statement:
+    """A statement at the top level of a cell.
+
+    Args:
+        names: the names in it, each once.
+        mentions: what may name a function of the library, in order: attributes and texts, and
+            names (True), which mean what they were imported as.
+        suspects: the nodes at which `evasions` looks.
+    """
+
+    names: tuple[str, ...]
+    mentions: tuple[tuple[str, bool], ...]
+    suspects: tuple[ast.AST, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Cell:
+    """A cell's code, read once for a whole class: many hand in the same cell."""
+
+    imports: tuple[tuple[str, str], ...]  # local name, dotted name
+    defined: tuple[tuple[str, _Statement], ...]
+    loose: tuple[_Statement, ...]  # statements that run with their cell
 
 
 @dataclass
 class _Reading:
-    """A notebook's code, read once for all exercises."""
+    """A notebook's code. A name that is imported twice may mean either."""
 
-    library: dict[str, str] = field(default_factory=dict)  # local name -> PyTorch's dotted name
-    imports: dict[str, str] = field(default_factory=dict)  # local name -> any dotted name
-    definitions: dict[str, list[ast.AST]] = field(default_factory=dict)
-    loose: list[ast.AST] = field(default_factory=list)  # statements that run with their cell
+    imports: dict[str, list[str]] = field(default_factory=dict)
+    definitions: dict[str, list[_Statement]] = field(default_factory=dict)
+    loose: list[_Statement] = field(default_factory=list)
+
+    def library(self, name: str) -> list[str]:
+        """The last parts of what a name can mean in the library."""
+        meanings = [dotted.split(".") for dotted in self.imports.get(name, ())]
+        return [parts[-1] for parts in meanings if parts[0] in LIBRARY]
 
 
 @functools.lru_cache(maxsize=4)
 def _read(sources: tuple[str, ...]) -> _Reading:
     read = _Reading()
-    for tree in map(_parse, sources):
-        if tree is None:
-            continue
-        for node in ast.walk(tree):
-            _note_import(node, read.library)
-            if isinstance(node, ast.Import):
-                for item in node.names:
-                    read.imports[item.asname or item.name.split(".")[0]] = item.name
-            elif isinstance(node, ast.ImportFrom):
-                for item in node.names:
-                    read.imports[item.asname or item.name] = f"{node.module}.{item.name}"
-        for statement in tree.body:
-            for name in _defined(statement):
-                read.definitions.setdefault(name, []).append(statement)
-            if not isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                read.loose.append(statement)
+    for source in sources:
+        cell = _read_cell(source)
+        for name, dotted in cell.imports:
+            read.imports.setdefault(name, []).append(dotted)
+        for name, statement in cell.defined:
+            read.definitions.setdefault(name, []).append(statement)
+        read.loose += cell.loose
     return read
+
+
+@functools.lru_cache(maxsize=2048)
+def _read_cell(source: str) -> _Cell:
+    tree = _parse(source)
+    imports: list[tuple[str, str]] = []
+    defined: list[tuple[str, _Statement]] = []
+    loose: list[_Statement] = []
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.Import):
+            for item in node.names:
+                first = item.name.split(".")[0]
+                imports.append((item.asname, item.name) if item.asname else (first, first))
+        elif isinstance(node, ast.ImportFrom):
+            for item in node.names:
+                imports.append((item.asname or item.name, f"{node.module}.{item.name}"))
+    for body in tree.body if tree is not None else ():
+        statement = _read_statement(body)
+        defined += [(name, statement) for name in _defined(body)]
+        if not isinstance(body, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            loose.append(statement)
+    return _Cell(tuple(imports), tuple(defined), tuple(loose))
+
+
+SUSPECT = (ast.Attribute, ast.Constant, ast.Import, ast.ImportFrom, ast.Call, ast.Compare)
+
+
+def _read_statement(body: ast.stmt) -> _Statement:
+    names: dict[str, None] = {}
+    mentions: dict[tuple[str, bool], None] = {}
+    suspects = []
+    for node in ast.walk(body):
+        if isinstance(node, ast.Name):
+            names[node.id] = None
+            mentions[node.id, True] = None
+        elif isinstance(node, SUSPECT):
+            suspects.append(node)
+            text = _mentioned(node)
+            if text:
+                mentions[text, False] = None
+    return _Statement(tuple(names), tuple(mentions), tuple(suspects))
 
 
 def _parse(source: str) -> ast.Module | None:
@@ -235,17 +313,6 @@ def _parse(source: str) -> ast.Module | None:
         return ast.parse("\n".join(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _note_import(node: ast.AST, modules: dict[str, str]) -> None:
-    if isinstance(node, ast.Import):
-        for item in node.names:
-            if item.name.split(".")[0] in LIBRARY:
-                dotted = item.name if item.asname else item.name.split(".")[0]
-                modules[item.asname or dotted] = dotted
-    elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in LIBRARY:
-        for item in node.names:
-            modules[item.asname or item.name] = f"{node.module}.{item.name}"
 
 
 def _defined(node: ast.AST) -> list[str]:
@@ -264,17 +331,13 @@ def _is_name(node: ast.AST) -> bool:
     return isinstance(node, ast.Name)
 
 
-def _library_name(node: ast.AST, modules: dict[str, str]) -> str:
-    """What a node names in the library: `softmax` for F.softmax, x.softmax and getattr's text."""
+def _mentioned(node: ast.AST) -> str:
+    """What a node may name in the library: `softmax` for F.softmax, x.softmax, getattr's text."""
     if isinstance(node, ast.Attribute):
         base = node.value
         # An attribute of the student's own object, such as self.softmax, is looked at where it
         # is assigned.
-        if isinstance(base, ast.Name) and base.id == "self":
-            return ""
-        return node.attr
-    if isinstance(node, ast.Name) and node.id in modules:
-        return modules[node.id].split(".")[-1]
+        return "" if isinstance(base, ast.Name) and base.id == "self" else node.attr
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr":
         texts = [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
         return next((text for text in texts if isinstance(text, str)), "")

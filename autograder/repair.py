@@ -467,6 +467,7 @@ def _lines(source: str) -> list[str]:
     return [line.rstrip() for line in source.splitlines() if line.strip()]
 
 
+@functools.lru_cache(maxsize=4096)
 def _untouched(source: str, stub: str) -> bool:
     """Nothing was written: the stub, whatever became of its comments, or nothing at all."""
     if not source.strip() or _same(source, stub):
@@ -475,9 +476,22 @@ def _untouched(source: str, stub: str) -> bool:
     if mine is None or released is None or not mine.body or not released.body:
         return False
     try:
-        return ast.dump(mine) == ast.dump(released)
+        return _same_tree(mine, released)
     except RecursionError:
         return False
+
+
+def _same_tree(one: Any, other: Any) -> bool:
+    """Whether two syntax trees say the same, wherever it stands in the text."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, ast.AST):
+        return all(
+            _same_tree(getattr(one, name, None), getattr(other, name, None)) for name in one._fields
+        )
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same_tree, one, other))
+    return repr(one) == repr(other)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -318,7 +318,16 @@ def test_modules_have_exactly_the_named_parameters(cls):
     assert {name: tuple(p.shape) for name, p in module.named_parameters()} == shapes
     assert set(module.state_dict()) == set(shapes)
     for name, parameter in module.named_parameters():
-        assert parameter.std() > 0, f"{name} starts constant"
+        assert parameter.unique().numel() > 1, f"{name} starts constant"
+
+
+@pytest.mark.parametrize("cls", list(PARAMETERS)[:3], ids=lambda cls: cls.__name__)
+def test_cells_start_from_numbers_as_large_as_torchs(cls):
+    """Uniform within 1 / sqrt(H) of 0, whatever the width of the input."""
+    for hidden in (16, 100):
+        for parameter in cls(7, hidden).parameters():
+            assert 0.5 / math.sqrt(hidden) < parameter.abs().max() <= 1 / math.sqrt(hidden)
+            assert parameter.min() < 0 < parameter.max()
 
 
 @KINDS

@@ -392,7 +392,7 @@ def test_decode_words(student, reference, draw):
 @exercise("decode")
 def test_decode_stops(student, reference, draw):
     """The text ends before the first EOS, whatever follows."""
-    for ids in [[4, EOS], [4, 5, EOS, 6, 7], [4, EOS, 5, EOS, 6], [EOS, 4], [EOS]]:
+    for ids in [[4, 5, EOS, 6, 7], [4, EOS, 5, EOS, 6], [4, EOS], [EOS, 4], [EOS]]:
         same_text(student, reference, ids)
 
 
@@ -986,8 +986,8 @@ def test_encoder_refusals(student, draw):
             "sequences of length 0": (torch.zeros(2, 0, dtype=torch.int64), None),
             "ids of dtype float32": (ids.float(), None),
             "ids of dtype bool": (full, None),
-            "the id 6 where vocab_size is 6": (torch.tensor([[1, 2, 6]]), None),
             "the id -1": (torch.tensor([[1, -1, 2]]), None),
+            "the id 6 where vocab_size is 6": (torch.tensor([[1, 2, 6]]), None),
             "a mask of dtype float32": (ids, full.float()),
             "a mask of dtype int64": (ids, full.long()),
             "a mask of shape (2, 2) for ids of shape (2, 3)": (ids, full[:, :2]),
@@ -1174,8 +1174,8 @@ def test_bidirectional_refusals(student, draw):
             "sequences of length 0": (torch.zeros(2, 0, dtype=torch.int64), None),
             "ids of dtype float32": (ids.float(), None),
             "ids of dtype bool": (full, None),
-            "the id 6 where vocab_size is 6": (torch.tensor([[1, 2, 6]]), None),
             "the id -1": (torch.tensor([[1, -1, 2]]), None),
+            "the id 6 where vocab_size is 6": (torch.tensor([[1, 2, 6]]), None),
             "a mask of dtype float32": (ids, full.float()),
             "a mask of shape (2, 2) for ids of shape (2, 3)": (ids, full[:, :2]),
             "a mask of shape (1, 3) for ids of shape (2, 3)": (ids, full[:1]),
@@ -1498,13 +1498,15 @@ def encoder_state_of_zeros(size):
     }
 
 
-def forced_steps(student, draw, batch, steps, ratio):
+def forced_steps(student, draw, batch, steps, ratio, training=False):
     """Which inputs of steps 1, 2, ... were the target's, (B, U - 1): told by the logits."""
     size = len(FREE)
     mine = student.module(
         "Seq2Seq", state=telling_state(), **translator_options(4, size, size, size)
     )
     every = torch.arange(size).unsqueeze(0)
+    if training:
+        mine.train()
     patterns = mine(torch.zeros(1, 1, dtype=torch.int64), every)
     expect.shape(patterns, (1, size, size), what="the logits")
     target_in = draw.integers(1, 6, batch, steps)
@@ -1528,7 +1530,7 @@ def forced_steps(student, draw, batch, steps, ratio):
 def test_forcing_rate(student, draw):
     """An input is the target's with the given probability, the own choice otherwise."""
     for ratio in (0.25, 0.7):
-        forced = forced_steps(student, draw, 48, 41, ratio)
+        forced = forced_steps(student, draw, 48, 41, ratio, training=True)
         share = float(forced.float().mean())
         near = abs(share - (1 - ratio)) < 0.1
         expect.rate(
@@ -1668,10 +1670,12 @@ def test_log_prob_extremes(student, reference, draw):
     closed = draw.normal(2, 3, 4)
     closed[:, :, PAD] = -torch.inf
     padded = torch.tensor([[1, 2, 3], [3, PAD, PAD]])
+    zeros = torch.zeros(1, 2, dtype=torch.int64)
     for case, *given in [
-        ("logits of the order of 1000", logits, targets, None),
         ("400 steps", long, many, None),
+        ("logits of the order of 1000", logits, targets, None),
         ("logits of -inf for PAD", closed, padded, padded != PAD),
+        ("a vocabulary of one token", draw.normal(1, 2, 1), zeros, right_padded([1], 2)),
     ]:
         got, want = student.sequence_log_prob(*given), reference.sequence_log_prob(*given)
         expect.close(got, want, what="the log-probability", case=case)
@@ -1801,7 +1805,35 @@ def misleading_table():
 
 def sources_of(*first):
     """Sources whose first tokens are given: a table needs no more."""
-    return torch.tensor([[token, 1] for token in first])
+    return torch.tensor([[token] for token in first])
+
+
+def remembering_state(draw):
+    """A Seq2Seq in which it matters whose state is whose.
+
+    A state is the mean of the one before and of the token just read, so that every choice depends
+    on all earlier ones. No token is certain, but EOS is: likely after 5, 5 and unlikely elsewhere.
+    """
+    size = 6
+    state = encoder_state(draw, "gru", 7, size, size, "encoder.")
+    state = {name: 0.4 * value for name, value in state.items()}
+    weight_ih = torch.zeros(3 * size, 2 * size)
+    weight_ih[2 * size :, :size] = 3 * torch.eye(size)
+    output = torch.cat([draw.normal(size, size, scale=0.4), draw.normal(size, size)], dim=1)
+    output[EOS] = 0.0
+    output[EOS, 5] = 40.0
+    bias = torch.zeros(size)
+    bias[EOS] = -25.0
+    state |= {
+        "decoder.embedding.weight": torch.eye(size),
+        "decoder.cell.weight_ih": weight_ih,
+        "decoder.cell.weight_hh": torch.zeros(3 * size, size),
+        "decoder.cell.bias_ih": torch.zeros(3 * size),
+        "decoder.cell.bias_hh": torch.zeros(3 * size),
+        "decoder.output.weight": output,
+        "decoder.output.bias": bias,
+    }
+    return {name: value.double() for name, value in state.items()}
 
 
 def own_translator(student, draw, batch):
@@ -1809,13 +1841,13 @@ def own_translator(student, draw, batch):
 
     The searches must work with any translator, but answer for nobody's encoder.
     """
-    state = {name: value.double() for name, value in translator_state(draw, 7, 6).items()}
-    state["decoder.output.bias"][EOS] += 2.0  # some hypotheses should end
+    options = translator_options(7, 6, 6, 6)
+    state = remembering_state(draw)
     table = random_table(draw, sources=7)
     source = draw.integers(0, 7, batch, 4)
     mask = right_padded([1 + row % 4 for row in range(batch)], 4)
     try:
-        model = student.module("Seq2Seq", state=state, dtype=torch.float64, **translator_options())
+        model = student.module("Seq2Seq", state=state, dtype=torch.float64, **options)
         model.method("step", source[:, 0] * 0 + BOS, tuple(model.method("start", source, mask)))
     except (StudentError, Todo, TypeError):
         model = student.module("NextTokenTable", table=table)
@@ -1823,22 +1855,19 @@ def own_translator(student, draw, batch):
 
 
 def log_probs(model, source, mask, targets):
-    """What the model itself says of each next token along the rows of targets: (B, U, V)."""
-    state = tuple(model.method("start", source, mask))
-    previous = torch.full_like(source[:, 0], BOS)
+    """What the model itself says of each next token along the rows of targets: (B, U, V).
+
+    One source serves any number of rows.
+    """
+    times = len(targets) // len(source)
+    state = tuple(part.repeat_interleave(times, 0) for part in model.method("start", source, mask))
+    previous = torch.full_like(targets[:, 0], BOS)
     steps = []
     for step in range(targets.shape[1]):
         logits, state = model.method("step", previous, tuple(state))
         steps.append(logits.double().log_softmax(-1))
         previous = targets[:, step]
     return torch.stack(steps, dim=1)
-
-
-def log_prob_of(model, source, mask, ids):
-    """The log-probability of one sequence, as the model itself says."""
-    targets = torch.tensor([ids])
-    said = log_probs(model, source, mask, targets)
-    return float(said.gather(-1, targets.unsqueeze(-1)).sum())
 
 
 # --------------------------------------------------------------------------------------------
@@ -1930,13 +1959,13 @@ def test_greedy_random_tables(student, reference, draw):
 @exercise("greedy_decode")
 def test_greedy_any_translator(student, draw):
     """Every row follows the model's own argmax, with the source's mask, also for a Seq2Seq."""
-    model, source, mask = own_translator(student, draw, 6)
+    model, source, mask = own_translator(student, draw, 12)
     for case, given in [("a source without a mask", None), ("a source with a mask", mask)]:
         ids = student.greedy_decode(model, source, source_mask=given, max_length=7)
         expect.tensor(ids, what="the ids")
         expect.true(
-            ids.ndim == 2 and len(ids) == 6 and 1 <= ids.shape[1] <= 7,
-            f"the ids should have shape (6, at most 7), but have {tuple(ids.shape)} for {case}.",
+            ids.ndim == 2 and len(ids) == 12 and 1 <= ids.shape[1] <= 7,
+            f"the ids should have shape (12, at most 7), but have {tuple(ids.shape)} for {case}.",
         )
         expect.true(
             ids.dtype == torch.int64 and bool(((ids >= 0) & (ids < 6)).all()),
@@ -2049,23 +2078,19 @@ def test_exhaustive_tiny_probabilities(student, reference, draw):
 @exercise("exhaustive_search")
 def test_exhaustive_any_translator(student, draw):
     """By the model's own account nothing is more probable, with a mask too, for a Seq2Seq."""
-    model, source, mask = own_translator(student, draw, 1)
-    for case, given in [("a source without a mask", None), ("a source with a mask", mask)]:
-        result = student.exhaustive_search(model, source, 3, source_mask=given)
-        ids, log_prob = expect.pair(result, what="the result (ids, log_prob)")
-        every = torch.cartesian_prod(*[torch.arange(6)] * 3)  # (216, 3)
-        said = log_probs(
-            model,
-            source.repeat(len(every), 1),
-            None if given is None else given.repeat(len(every), 1),
-            every,
-        )
-        total = said.gather(-1, every.unsqueeze(-1)).squeeze(-1).cumsum(-1)  # (216, 3)
-        ends = (every == EOS) & ((every == EOS).cumsum(-1) == 1)
-        place = int(total.masked_fill(~ends, -torch.inf).argmax())
-        row, step = divmod(place, 3)
+    model, sources, masks = own_translator(student, draw, 6)
+    every = torch.cartesian_prod(*[torch.arange(6)] * 3)  # (216, 3)
+    ends = (every == EOS) & ((every == EOS).cumsum(-1) == 1)
+    for number in range(6):
+        source, mask = sources[number : number + 1], masks[number : number + 1]
+        mask = mask if number % 2 else None
+        got = student.exhaustive_search(model, source, 3, source_mask=mask)
+        said = log_probs(model, source, mask, every).gather(-1, every.unsqueeze(-1))
+        total = said.squeeze(-1).cumsum(-1)  # (216, 3)
+        row, step = divmod(int(total.masked_fill(~ends, -torch.inf).argmax()), 3)
         wanted = (every[row, : step + 1].tolist(), float(total[row, step]))
-        same_search((ids, log_prob), wanted, f"{case}, a Seq2Seq as the translator")
+        words = "without a mask" if mask is None else "with a mask"
+        same_search(got, wanted, f"a source {words}, a Seq2Seq as the translator")
 
 
 # --------------------------------------------------------------------------------------------
@@ -2216,22 +2241,32 @@ def test_beam_tiny_probabilities(student, reference, draw):
 @exercise("beam_search")
 def test_beam_any_translator(student, draw):
     """Each score is what the model itself says of the hypothesis, with the source's mask."""
-    model, source, mask = own_translator(student, draw, 1)
-    for case, given in [("a source without a mask", None), ("a source with a mask", mask)]:
-        found = student.beam_search(model, source, 4, 5, source_mask=given)
+    model, sources, masks = own_translator(student, draw, 4)
+    for number in range(4):
+        source, mask = sources[number : number + 1], masks[number : number + 1]
+        mask = mask if number % 2 == 0 else None
+        found = student.beam_search(model, source, 4, 5, source_mask=mask)
         expect.true(
             isinstance(found, (list, tuple)) and len(found) == 4,
             "the result should be a list of 4 hypotheses for a beam of 4.",
         )
-        scores = []
-        for ids, score in found:
+        pairs = [expect.pair(entry, what="a hypothesis") for entry in found]
+        for ids, _ in pairs:
             expect.true(
-                isinstance(ids, (list, tuple)) and all(type(token) is int for token in ids),
-                "the ids of a hypothesis should be a list of ints.",
+                isinstance(ids, (list, tuple))
+                and 1 <= len(ids) <= 5
+                and all(type(token) is int and 0 <= token < 6 for token in ids),
+                "the ids of a hypothesis should be a list of 1 to max_length ints.",
             )
-            wanted = log_prob_of(model, source, given, list(ids))
-            same_number(score, wanted, what=f"the score of {list(ids)}", case=f"{case}, a Seq2Seq")
-            scores.append(score)
+        padded = torch.tensor([[*ids, *[PAD] * (5 - len(ids))] for ids, _ in pairs])
+        said = log_probs(model, source, mask, padded).gather(-1, padded.unsqueeze(-1))
+        words = "without a mask" if mask is None else "with a mask"
+        for (ids, score), steps in zip(pairs, said.squeeze(-1), strict=True):
+            wanted = float(steps[: len(ids)].sum())
+            case = f"a source {words}, a Seq2Seq as the translator"
+            same_number(score, wanted, what=f"the score of {list(ids)}", case=case)
+        scores = [score for _, score in pairs]
         expect.true(
-            scores == sorted(scores, reverse=True), "the hypotheses should stand best first."
+            scores == sorted(scores, reverse=True),
+            "the hypotheses should stand best first.",
         )

@@ -730,13 +730,6 @@ add(
     (CANDIDATE, "torch.tanh(x_n + h_n)"),
 )
 add(
-    "gru_gates_swapped",
-    "Your r and z have changed roles: r resets the state inside the candidate, z mixes candidate "
-    "and old state.",
-    (CANDIDATE, "torch.tanh(x_n + z * h_n)"),
-    (MIX, "(1 - r) * n + r * h"),
-)
-add(
     "gru_candidate_sigmoid",
     "Your candidate is a sigmoid; it is a tanh, since a state may be negative.",
     (CANDIDATE, "torch.sigmoid(x_n + r * h_n)"),
@@ -1980,11 +1973,6 @@ add(
     "exhaustive_mask_ignored",
     "Your model does not get source_mask; pass it to start.",
     ("model.start(source, source_mask)", "model.start(source)"),
-)
-add(
-    "exhaustive_goes_on_after_eos",
-    "Your search extends sequences beyond EOS; what has ended is not continued.",
-    (EXTEND, "pass"),
 )
 add(
     "exhaustive_tensor_ids",

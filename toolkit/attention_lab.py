@@ -1,4 +1,4 @@
-"""Data and training loops for the experiments of the attention chapter.
+"""Data for the experiments of the attention chapter.
 
 Both tasks are made by rule, so what a model ought to look at is known exactly.
 
@@ -11,11 +11,11 @@ Both tasks are made by rule, so what a model ought to look at is known exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 PAD = 0
 
@@ -189,37 +189,3 @@ class Referents:
     def sentence(self, words: str) -> Tensor:
         """The ids (1, T) of a sentence written with the words of this task."""
         return torch.tensor([[self.index[word] for word in words.split()]])
-
-
-# --------------------------------------------------------------------------- training
-
-
-def train(
-    model: nn.Module,
-    loss: Callable[[int], Tensor],
-    steps: int,
-    *,
-    rate: float = 3e-3,
-    clip: float = 1.0,
-) -> list[float]:
-    """Adam with a linear decay over the last half. Returns the loss of every step.
-
-    Args:
-        loss: called with the step's number, returns a scalar.
-    """
-    optimiser = torch.optim.Adam(model.parameters(), lr=rate)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min(1.0, 2.0 * (1.0 - step / steps) + 0.02)
-    )
-    model.train()
-    history = []
-    for step in range(steps):
-        value = loss(step)
-        optimiser.zero_grad(set_to_none=True)
-        value.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimiser.step()
-        schedule.step()
-        history.append(float(value.detach()))
-    model.eval()
-    return history

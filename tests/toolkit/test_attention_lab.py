@@ -91,21 +91,3 @@ def test_a_written_sentence_gets_its_ids_back() -> None:
     assert [task.words[i] for i in ids[0]] == ["the", "dog", "did", "not", "cross", "the", "river"]
     with pytest.raises(KeyError):
         task.sentence("the unicorn")
-
-
-def test_training_lowers_the_loss_and_leaves_the_model_in_eval_mode() -> None:
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 1), nn.Dropout(0.5))
-    x = torch.randn(64, 3)
-    y = x @ torch.tensor([[1.0], [-2.0], [0.5]])
-    modes = []
-
-    def loss(step: int) -> torch.Tensor:
-        modes.append(model.training)
-        return nn.functional.mse_loss(model[0](x), y)
-
-    history = lab.train(model, loss, 200, rate=0.1)
-    assert len(history) == 200
-    assert history[-1] < 0.01 * history[0]
-    assert all(modes)
-    assert not model.training

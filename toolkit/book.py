@@ -32,7 +32,7 @@ SOURCE = ROOT / "book"
 OUT = ROOT / "build" / "book"
 PACKAGES = ("solutions", "toolkit", "autograder")
 # What an executed page depends on besides the course's own modules.
-LIBRARIES = ("torch", "numpy", "matplotlib", "ipywidgets", "myst-nb")
+LIBRARIES = ("torch", "numpy", "matplotlib", "ipywidgets", "myst-nb", "Babel", "sacrebleu")
 IMPORT = re.compile(
     rf"^[ \t]*(?:from|import)[ \t]+((?:{'|'.join(PACKAGES)})[\w.]*)"
     r"(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*))?",

@@ -1,0 +1,398 @@
+"""Models, measures and data for the experiments of the chapter on tokens and positions.
+
+* Measures of a position code, that is of a table (length, width) with one row a position:
+  smallest distance, what a linear map can and cannot do with it, how many columns move.
+* A small encoder without positions of its own. What tells it the order, a module that adds
+  vectors or an attention that knows distances, is handed in.
+* The requirements of a position code as a table of numbers, one line a code.
+* A linear probe that takes a sum of a token's and a position's vector apart again.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from toolkit import training
+
+# --------------------------------------------------------------------------- measures of a code
+
+
+@dataclass(frozen=True)
+class Closest:
+    """The two rows of a table that lie nearest to each other, and their distance."""
+
+    distance: float
+    first: int
+    second: int
+
+
+def closest_rows(table: Tensor, block: int = 1000) -> Closest:
+    """The smallest distance between two different rows, over all pairs, in float64.
+
+    Args:
+        table: (N, D) with at least two rows.
+        block: rows compared with all others at a time; it only bounds the memory.
+
+    Raises:
+        ValueError: if the table has fewer than two rows.
+    """
+    if len(table) < 2:
+        raise ValueError(f"two rows are needed for a distance; the table has {len(table)}")
+    rows = table.double()
+    squares = rows.square().sum(-1)  # (N,)
+    best, first, second = math.inf, 0, 0
+    for begin in range(0, len(rows), block):
+        part = rows[begin : begin + block]  # (block, D)
+        gram = squares[begin : begin + block, None] + squares - 2 * part @ rows.T  # (block, N)
+        inside = torch.arange(len(part))
+        gram[inside, begin + inside] = math.inf  # not the row itself
+        value, place = gram.flatten().min(0)
+        if value < best:
+            best = value.item()
+            first, second = begin + int(place) // len(rows), int(place) % len(rows)
+    # Subtracting squares cancels; the distance of the pair itself is exact.
+    exact = (rows[first] - rows[second]).norm().item()
+    return Closest(exact, min(first, second), max(first, second))
+
+
+def distance_range(table: Tensor, block: int = 2000) -> tuple[float, float]:
+    """Smallest and largest distance between two different rows, in the table's own precision.
+
+    table: (N, D). For tables too large for `closest_rows`: every pair is looked at once.
+    """
+    squares = table.square().sum(-1)  # (N,)
+    low, high = math.inf, 0.0
+    for begin in range(0, len(table), block):
+        part = table[begin : begin + block]
+        for other in range(begin, len(table), block):
+            gram = part @ table[other : other + block].T  # (block, block)
+            gram = squares[begin : begin + block, None] + squares[other : other + block] - 2 * gram
+            high = max(high, gram.max().item())
+            if other == begin:
+                gram.fill_diagonal_(math.inf)
+            low = min(low, gram.min().item())
+    return math.sqrt(max(low, 0.0)), math.sqrt(high)
+
+
+def fit_residual(features: Tensor, targets: Tensor) -> float:
+    """Root mean square of what the best linear map from features to targets leaves, in float64.
+
+    features: (N, F), targets: (N, G). No constant is added.
+    """
+    x, y = features.double(), targets.double()
+    solution = torch.linalg.lstsq(x, y, driver="gelsd").solution
+    return (x @ solution - y).square().mean().sqrt().item()
+
+
+def moving_columns(table: Tensor, threshold: float = 1.0) -> int:
+    """How many columns change by more than `threshold` between the rows of the table."""
+    return int(((table.amax(0) - table.amin(0)) > threshold).sum())
+
+
+def place_readout(table: Tensor) -> float:
+    """Share of variance of the position that a linear read-out of the code explains.
+
+    Fitted on the even rows and measured on the odd ones; 1 is perfect, 0 no better than the mean.
+    """
+    rows = torch.cat([table.double(), torch.ones(len(table), 1, dtype=torch.float64)], 1)
+    place = torch.linspace(0, 1, len(table), dtype=torch.float64)
+    even = torch.arange(len(table)) % 2 == 0
+    # Directions weaker than rcond are left out, or rounding would be amplified a millionfold.
+    solution = torch.linalg.lstsq(rows[even], place[even, None], rcond=1e-6, driver="gelsd")
+    error = rows[~even] @ solution.solution[:, 0] - place[~even]
+    return 1 - (error.var() / place[~even].var()).item()
+
+
+# --------------------------------------------------------------------------- requirements
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a position code offers: one number a requirement.
+
+    bounded: largest absolute entry.
+    unique: distance of the two positions that are hardest to tell apart.
+    neighbours: smallest distance of two neighbours.
+    equal_gaps: how much the distance of positions `gap` apart varies along the sequence,
+        (largest - smallest) / mean; 0 if equal gaps are equally different everywhere.
+    token: share of tokens still nearest to their own embedding after the code was added.
+    order: share of positions that one affine map, fitted to "one later", brings nearer to the
+        next position than to the previous one.
+    distance: the largest gap up to which a larger gap always means a larger mean distance.
+    offset: what the best affine map from the code of p to the code of p + gap leaves, relative to
+        the code's root mean square; 0 if an offset is one linear map.
+    """
+
+    bounded: float
+    unique: float
+    neighbours: float
+    equal_gaps: float
+    token: float
+    order: float
+    distance: int
+    offset: float
+
+    def holds(self) -> dict[str, bool]:
+        """The requirements, and whether each is met. The limits are conventions of the book."""
+        return {
+            "bounded": self.bounded <= 10,
+            "unique": self.unique > 0.1,
+            "neighbours": self.neighbours > 0.1,
+            "equal gaps": self.equal_gaps < 0.01,
+            "token": self.token > 0.99,
+            "order": self.order > 0.99,
+            "distance": self.distance >= 5,
+            "offset": self.offset < 1e-3,
+        }
+
+
+def report(table: Tensor, gap: int = 5, tokens: int = 100) -> Report:
+    """Measure a position code.
+
+    Args:
+        table: (length, D), one row a position; narrower ones than 64 are filled up with zeros.
+        gap: the offset of `equal_gaps` and `offset`.
+        tokens: how many random token vectors of variance 1 the code is added to.
+
+    Raises:
+        ValueError: if the table is not longer than 2 * gap.
+    """
+    if len(table) <= 2 * gap:
+        raise ValueError(f"gap {gap} needs more than {2 * gap} positions, there are {len(table)}")
+    rows = table.double()
+    steps = {k: (rows[k:] - rows[:-k]).norm(dim=1) for k in range(1, 2 * gap + 1)}
+    mean = {k: step.mean().item() for k, step in steps.items()}
+    growing = [k for k in range(1, 2 * gap) if mean[k + 1] <= mean[k] + 1e-9]
+
+    wide = F.pad(rows, (0, max(0, 64 - rows.shape[1])))  # (length, D or 64)
+    draw = torch.Generator().manual_seed(0)
+    words = torch.randn(tokens, wide.shape[1], generator=draw, dtype=torch.float64)
+    which = torch.randint(tokens, (len(wide),), generator=draw)
+    nearest = torch.cdist(words[which] + wide, words).argmin(-1)  # (length,)
+
+    moved = _affine(rows[:-1], rows[1:])  # (length - 1, D): where "one later" takes each position
+    later = (moved[1:] - rows[2:]).norm(dim=1) < (moved[1:] - rows[:-2]).norm(dim=1)
+    left = _affine(rows[:-gap], rows[gap:]) - rows[gap:]
+    scale = rows.square().mean().sqrt().clamp(min=1e-12)
+    spread = (steps[gap].max() - steps[gap].min()) / steps[gap].mean().clamp(min=1e-12)
+    return Report(
+        bounded=rows.abs().max().item(),
+        unique=closest_rows(rows).distance,
+        neighbours=steps[1].min().item(),
+        equal_gaps=spread.item(),
+        token=(nearest == which).double().mean().item(),
+        order=later.double().mean().item(),
+        distance=growing[0] if growing else 2 * gap,
+        offset=(left.square().mean().sqrt() / scale).item(),
+    )
+
+
+def _affine(x: Tensor, y: Tensor) -> Tensor:
+    """The best affine map of x to y, applied to x."""
+    x = torch.cat([x, torch.ones(len(x), 1, dtype=x.dtype)], 1)
+    return x @ torch.linalg.lstsq(x, y, driver="gelsd").solution
+
+
+def requirements_table(reports: Mapping[str, Report]) -> str:
+    """All reports as an HTML table, a line a code, a tick or a cross beside each number.
+
+    Raises:
+        ValueError: if there is no report.
+    """
+    if not reports:
+        raise ValueError("there is nothing to put into the table; give at least one report")
+    names = list(next(iter(reports.values())).holds())
+    head = "".join(f"<th scope=col>{name}</th>" for name in names)
+    lines = []
+    for code, one in reports.items():
+        numbers = (getattr(one, name.replace(" ", "_")) for name in names)
+        cells = "".join(
+            f"<td>{'✓' if met else '✗'} {_short(number)}</td>"
+            for number, met in zip(numbers, one.holds().values(), strict=True)
+        )
+        lines.append(f"<tr><th scope=row>{html.escape(code)}</th>{cells}</tr>")
+    return (
+        "<div style='overflow-x:auto'><table><thead><tr><th scope=col>code</th>"
+        f"{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _short(number: float) -> str:
+    if number == 0:
+        return "0"
+    return f"{number:.0e}" if abs(number) < 1e-3 else f"{number:.3g}"
+
+
+# --------------------------------------------------------------------------- a small encoder
+
+
+class Attention(nn.Module):
+    """Plain multi-head self-attention, (B, T, D) -> (B, T, D): it knows no order."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.inputs, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix the positions. x: (B, T, D)."""
+        batch, length, width = x.shape
+        joint = self.inputs(x).view(batch, length, 3, self.heads, -1)  # (B, T, 3, H, Dh)
+        query, key, value = joint.permute(2, 0, 3, 1, 4)  # each (B, H, T, Dh)
+        mixed = F.scaled_dot_product_attention(query, key, value)  # (B, H, T, Dh)
+        return self.output(mixed.transpose(1, 2).reshape(batch, length, width))
+
+
+class Encoder(nn.Module):
+    """Embeddings times the root of the width, positions, two attention layers, a word a position.
+
+    Args:
+        words, answers: sizes of the input and output vocabularies.
+        width: of the token vectors.
+        positions: module (B, T, D) -> (B, T, D) that adds positions, or None.
+        attention: makes the attention of one layer; its result may be the output alone or a
+            tuple that begins with it. Plain attention with four heads if None.
+        layers: number of layers, each attention and a feed-forward network in the pre-norm form.
+    """
+
+    def __init__(
+        self,
+        words: int,
+        answers: int,
+        width: int,
+        positions: nn.Module | None = None,
+        attention: Callable[[], nn.Module] | None = None,
+        layers: int = 2,
+    ) -> None:
+        super().__init__()
+        make = attention or (lambda: Attention(width, 4))
+        self.tokens = nn.Embedding(words, width)
+        nn.init.normal_(self.tokens.weight, std=width**-0.5)  # variance 1 after the scaling
+        self.scale = math.sqrt(width)
+        self.positions = nn.Identity() if positions is None else positions
+        self.attentions = nn.ModuleList(make() for _ in range(layers))
+        self.networks = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width))
+            for _ in range(layers)
+        )
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2 * layers + 1))
+        self.answer = nn.Linear(width, answers)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens (B, T) int64 -> logits (B, T, answers)."""
+        x = self.positions(self.tokens(tokens) * self.scale)  # (B, T, D)
+        for layer, (attend, network) in enumerate(zip(self.attentions, self.networks, strict=True)):
+            mixed = attend(self.norms[2 * layer](x))
+            x = x + (mixed[0] if isinstance(mixed, tuple) else mixed)  # (B, T, D)
+            x = x + network(self.norms[2 * layer + 1](x))  # (B, T, D)
+        return self.answer(self.norms[-1](x))  # (B, T, answers)
+
+
+def right_by_position(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Share of right answers at each position, NaN where no row has a target.
+
+    Args:
+        model: (B, T) -> (B, T, answers).
+        tokens, targets: (B, T); targets are -1 where nothing is asked.
+
+    Returns:
+        float32 (T,) on the CPU.
+    """
+    with torch.no_grad():
+        right = model(tokens).argmax(-1) == targets  # (B, T)
+    asked = targets >= 0
+    return ((right & asked).sum(0) / asked.sum(0)).float().cpu()
+
+
+# --------------------------------------------------------------------------- taking a sum apart
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Shares of tokens and positions that a probe names from sums it has not seen.
+
+    token, position: named by a linear map.
+    position_after: the position whose code is nearest to what is left once the vector of the token
+        that was named is subtracted.
+    """
+
+    token: float
+    position: float
+    position_after: float
+
+
+def take_apart(
+    tokens: Tensor, positions: Tensor, steps: int, *, batch_size: int = 256, seed: int = 0
+) -> Apart:
+    """Train one linear map to name the token and the position of a sum of their vectors.
+
+    A tenth of all pairs (token, position), chosen by the seed, is kept out of the training and
+    used for the measurement.
+
+    Args:
+        tokens: (V, D) token vectors.
+        positions: (L, D) position vectors.
+        steps: training steps.
+    """
+    count, length = len(tokens), len(positions)
+    draw = torch.Generator().manual_seed(seed)
+    order = torch.randperm(count * length, generator=draw)
+    held, seen = order[: count * length // 10], order[count * length // 10 :]
+    device = tokens.device
+    torch.manual_seed(seed)
+    probe = nn.Linear(tokens.shape[1], count + length).to(device)
+
+    def both(pairs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        which, where = (pairs // length).to(device), (pairs % length).to(device)
+        logits = probe(tokens[which] + positions[where]).float()  # (N, V + L)
+        return logits[:, :count], logits[:, count:], which, where
+
+    def loss(_: int) -> Tensor:
+        rows = torch.randint(len(seen), (batch_size,), generator=draw)
+        token_logits, position_logits, which, where = both(seen[rows])
+        return F.cross_entropy(token_logits, which) + F.cross_entropy(position_logits, where)
+
+    training.fit(probe, loss, steps, rate=1e-2, seed=seed, progress=False)
+    with torch.no_grad():
+        token_logits, position_logits, which, where = both(held)
+        named = token_logits.argmax(-1)  # (N,)
+        rest = tokens[which] + positions[where] - tokens[named]  # (N, D)
+        return Apart(
+            (named == which).float().mean().item(),
+            (position_logits.argmax(-1) == where).float().mean().item(),
+            (torch.cdist(rest, positions).argmin(-1) == where).float().mean().item(),
+        )
+
+
+# --------------------------------------------------------------------------- translation, tagged
+
+
+def translate(model: nn.Module, source: Tensor, lengths: Sequence[int]) -> list[list[int]]:
+    """The most probable target word at every real position; one list of ids a sentence.
+
+    source: (B, T) int64, the model (B, T) -> (B, T, words).
+    """
+    with torch.no_grad():
+        best = model(source).argmax(-1)  # (B, T)
+    return [row[:n] for row, n in zip(best.tolist(), lengths, strict=True)]
+
+
+def bleu(written: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> float:
+    """Corpus BLEU by sacreBLEU, of sentences given as lists of words."""
+    import sacrebleu
+
+    lines = [[" ".join(words) for words in sentences] for sentences in (written, right)]
+    # `force`: the sentences are split into words on purpose.
+    return sacrebleu.corpus_bleu(lines[0], [lines[1]], tokenize="none", force=True).score
+
+
+def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    """Mean, and half the distance between the largest and the smallest value."""
+    return sum(values) / len(values), (max(values) - min(values)) / 2

@@ -11,6 +11,7 @@ This file is copied into the sandbox: it imports PyTorch and the standard librar
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import random
 from collections.abc import Callable, Iterator
@@ -41,6 +42,7 @@ MODULE_FUNCTIONS = {
 MODULE = "__module__"
 
 
+@functools.lru_cache(maxsize=4096)
 def _canonical(name: str) -> str:
     """One name for the aliases of a function: `special_softmax`, `_softmax` and `softmax.int`."""
     return name.split(".")[0].removeprefix("special").strip("_")
@@ -114,6 +116,8 @@ def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     left, right = left.detach(), right.detach()
+    if torch.equal(left, right):
+        return True
     same = left == right
     if left.is_floating_point():
         same = same | (left.isnan() & right.isnan())
@@ -148,15 +152,20 @@ class _StateMismatch(Exception):
 
 
 class Executor:
-    """Runs requests against `namespace`, the names that an implementation defines."""
+    """Runs requests against `namespace`, the names that an implementation defines.
 
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    With `alone` nothing but requests draws random numbers in this process, so that the state of
+    the generators need not be put back after each.
+    """
+
+    def __init__(self, namespace: dict[str, Any], *, alone: bool = False) -> None:
         self.namespace = namespace
+        self.alone = alone
         self.handles: dict[int, torch.nn.Module] = {}
 
     def execute(self, request: Request) -> Outcome:
         """Carry out one request. Whatever the implementation does becomes an outcome."""
-        random_state, torch_state = random.getstate(), torch.get_rng_state()
+        states = None if self.alone else (random.getstate(), torch.get_rng_state())
         try:
             # The generator itself: torch.manual_seed also queues work for absent accelerators.
             torch.default_generator.manual_seed(request.get("rng", 0))
@@ -178,8 +187,9 @@ class Executor:
                 }
             return self._error(error)
         finally:
-            random.setstate(random_state)
-            torch.set_rng_state(torch_state)
+            if states is not None:
+                random.setstate(states[0])
+                torch.set_rng_state(states[1])
 
     # One method for each kind of request.
 

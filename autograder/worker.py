@@ -141,7 +141,7 @@ class Worker:
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
-        self.executor = Executor(self.namespace)
+        self.executor = Executor(self.namespace, alone=True)
         shell = _Shell(self._run_text)
         for name, value in {
             "get_ipython": lambda: shell,

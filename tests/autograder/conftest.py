@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
-from autograder import variants
+from autograder import paths, variants
 from autograder.assignment import Assignment, Exercise
 from autograder.executor import Executor
 from autograder.runner import Graders
 from autograder.variants import Misconception
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 SOURCE = textwrap.dedent(
     '''
@@ -148,3 +153,27 @@ def toy(tmp_path, monkeypatch):
     return SimpleNamespace(
         run=run, graders=graders, source=SOURCE, path=path, assignment=ASSIGNMENT
     )
+
+
+@pytest.fixture(scope="session")
+def solved() -> Callable[..., NotebookNode]:
+    """Makes the students' notebook on attention with the reference's answers, some changed."""
+    from autograder import builder, repair
+
+    instructor, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
+    answers = {
+        cell.metadata.nbgrader.grade_id: cell.source
+        for cell in instructor.cells
+        if cell.metadata.get("nbgrader", {}).get("solution")
+    }
+
+    def make(**changes: str) -> NotebookNode:
+        nb = repair.blank(repair.released("attention"))
+        for cell in nb.cells:
+            marks = cell.metadata.get("nbgrader", {})
+            if marks.get("solution"):
+                lines = changes.get(marks.grade_id, answers[marks.grade_id]).splitlines()
+                cell.source = "\n".join(line for line in lines if "### " not in line)
+        return nb
+
+    return make

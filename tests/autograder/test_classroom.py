@@ -14,7 +14,7 @@ from nbgrader.api import Gradebook
 from typer.testing import CliRunner
 
 from autograder import __main__ as command_line
-from autograder import builder, classroom, paths, repair
+from autograder import classroom, paths, repair
 from autograder.assignment import load
 from autograder.classroom import ClassroomError, Person, Submission, collect
 from autograder.repair import RepairedNotebook
@@ -35,23 +35,6 @@ def sandbox_reason() -> str:
 REASON = sandbox_reason()
 LIMITS = Limits(seconds_per_call=5)
 needs_sandbox = pytest.mark.skipif(bool(REASON), reason=REASON)
-
-
-def solved(**changes: str) -> nbformat.NotebookNode:
-    """The students' notebook with the reference's answers, some of them changed."""
-    instructor, _ = builder.instructor(paths.SOLUTIONS / f"{CHAPTER}.py")
-    answers = {
-        cell.metadata.nbgrader.grade_id: cell.source
-        for cell in instructor.cells
-        if cell.metadata.get("nbgrader", {}).get("solution")
-    }
-    nb = repair.blank(repair.released(CHAPTER))
-    for cell in nb.cells:
-        marks = cell.metadata.get("nbgrader", {})
-        if marks.get("solution"):
-            lines = changes.get(marks.grade_id, answers[marks.grade_id]).splitlines()
-            cell.source = "\n".join(line for line in lines if "### " not in line)
-    return nb
 
 
 def put(path: Path, content: nbformat.NotebookNode | str | bytes) -> Path:
@@ -241,7 +224,7 @@ def course(prepared, tmp_path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def graded(tmp_path_factory, prepared):
+def graded(tmp_path_factory, prepared, solved):
     """A class of ten, graded with two processes; the submissions' state before and after."""
     if REASON:
         pytest.skip(REASON)
@@ -361,7 +344,7 @@ class TestGrade:
         folder = graded[0].course / "submitted" / "full" / CHAPTER
         assert {path.name for path in folder.iterdir()} == {f"{CHAPTER}.ipynb", "timestamp.txt"}
 
-    def test_grading_again_takes_the_known_results(self, graded, tmp_path):
+    def test_grading_again_takes_the_known_results(self, graded, tmp_path, solved):
         submitted = tmp_path / "again"
         put(submitted / "other.ipynb", solved())
         cached = set((graded[0].course / "cache" / CHAPTER).glob("*.json"))
@@ -372,7 +355,7 @@ class TestGrade:
         # Code that did not change is not run again.
         assert set((graded[0].course / "cache" / CHAPTER).glob("*.json")) == cached
 
-    def test_lateness_is_noted(self, graded, tmp_path):
+    def test_lateness_is_noted(self, graded, tmp_path, solved):
         course = graded[0].course
         due = "2030-02-03 08:00:00 UTC"
         submitted = tmp_path / "late"
@@ -406,7 +389,7 @@ class Failing:
 @pytest.mark.slow
 @pytest.mark.sandbox
 @needs_sandbox
-def test_a_grader_that_fails_costs_only_its_exercise_and_is_told():
+def test_a_grader_that_fails_costs_only_its_exercise_and_is_told(solved):
     from autograder.runner import Graders
 
     graders = Failing(Graders(CHAPTER))
@@ -432,7 +415,7 @@ def test_without_a_sandbox_nothing_is_graded(tmp_path, course, monkeypatch):
 
 
 @pytest.mark.slow
-def test_told_so_it_grades_without_a_sandbox_and_reports_again(tmp_path, course):
+def test_told_so_it_grades_without_a_sandbox_and_reports_again(tmp_path, course, solved):
     put(tmp_path / "in" / "s1.ipynb", solved())
     app = command_line._app(["grade", "report"])
     place = ["--course", str(course)]

@@ -18,30 +18,14 @@ from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import determine_grade
 from traitlets.config import Config
 
-from autograder import builder, classroom, nbgrader_plugin, paths, repair
+from autograder import classroom, nbgrader_plugin, paths, repair
 from autograder.assignment import load
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 from autograder.sandbox import Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)
-
-
-def solved(**changes: str) -> nbformat.NotebookNode:
-    """The students' notebook with the reference's answers, some of them changed."""
-    instructor, _ = builder.instructor(paths.SOLUTIONS / f"{CHAPTER}.py")
-    answers = {
-        cell.metadata.nbgrader.grade_id: cell.source
-        for cell in instructor.cells
-        if cell.metadata.get("nbgrader", {}).get("solution")
-    }
-    nb = repair.blank(repair.released(CHAPTER))
-    for cell in nb.cells:
-        marks = cell.metadata.get("nbgrader", {})
-        if marks.get("solution"):
-            lines = changes.get(marks.grade_id, answers[marks.grade_id]).splitlines()
-            cell.source = "\n".join(line for line in lines if "### " not in line)
-    return nb
+ANSWER = "Because of the variance."
 
 
 @pytest.fixture(scope="module")
@@ -133,17 +117,18 @@ def test_the_repositorys_configuration_is_nbgraders(tmp_path):
 class TestBooks:
     """nbgrader's gradebook, without running anything."""
 
-    def record(self, course: Path, result: SubmissionResult) -> classroom.Books:
+    def record(
+        self, course: Path, result: SubmissionResult, nb: nbformat.NotebookNode
+    ) -> classroom.Books:
         release = classroom.prepare(course, CHAPTER)
         books = classroom.Books(course, CHAPTER)
-        nb = solved(why_scale="Because of the variance.")
         graded = classroom.Graded(result, nbformat.writes(nb))
         books.record(classroom.Submission("s"), graded, release)
         assert result.notes == []
         return books
 
-    def test_a_manual_mark_and_comment_survive_regrading(self, course):
-        self.record(course, result_with(0.5))
+    def test_a_manual_mark_and_comment_survive_regrading(self, course, solved):
+        self.record(course, result_with(0.5), solved(why_scale=ANSWER))
         database = f"sqlite:///{course}/gradebook.db"
         with Gradebook(database) as gradebook:
             grade = gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s")
@@ -154,7 +139,7 @@ class TestBooks:
             comment = gradebook.find_comment("why_scale", CHAPTER, CHAPTER, "s")
             comment.manual_comment = "Good."
             gradebook.db.commit()
-        self.record(course, result_with(0.25))
+        self.record(course, result_with(0.25), solved(why_scale=ANSWER))
         with Gradebook(database) as gradebook:
             assert gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s").score == 2.5
             assert gradebook.find_grade("check_DotScore", CHAPTER, CHAPTER, "s").score == 1.5
@@ -163,11 +148,11 @@ class TestBooks:
             again = gradebook.find_grade("check_causal_mask", CHAPTER, CHAPTER, "s")
             assert again.score == 0.25
 
-    def test_a_manual_mark_counts_in_feedback_and_report(self, course):
+    def test_a_manual_mark_counts_in_feedback_and_report(self, course, solved):
         from autograder import report
 
         result = result_with(1.0)
-        books = self.record(course, result)
+        books = self.record(course, result, solved(why_scale=ANSWER))
         with books.open() as gradebook:
             grade = gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s")
             grade.manual_score, grade.needs_manual_grade = 2.5, False
@@ -178,14 +163,14 @@ class TestBooks:
         assert row.hand.waiting == 1
         assert "2.5 of 3 points" in books.feedback("s").read_text(encoding="utf-8")
 
-    def test_the_export_of_nbgrader_goes_on(self, course, tmp_path):
-        books = self.record(course, result_with(1.0))
+    def test_the_export_of_nbgrader_goes_on(self, course, tmp_path, solved):
+        books = self.record(course, result_with(1.0), solved(why_scale=ANSWER))
         books.export(tmp_path / "out.csv")
         assert ",s," in (tmp_path / "out.csv").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def commands(tmp_path_factory, prepared):
+def commands(tmp_path_factory, prepared, solved):
     """A course graded by typing `nbgrader autograde` and `nbgrader generate_feedback`."""
     try:
         with Sandbox():
@@ -288,7 +273,7 @@ class TestCommands:
             assert grade.auto_score is None
 
 
-def test_nbgrader_refuses_to_grade_without_a_sandbox(course, monkeypatch, tmp_path):
+def test_nbgrader_refuses_to_grade_without_a_sandbox(course, monkeypatch, tmp_path, solved):
     monkeypatch.setenv("PATH", str(tmp_path))
     classroom.shared_marker.cache_clear()
     folder = course / "submitted" / "s" / CHAPTER

@@ -366,3 +366,63 @@ def test_a_socket_that_says_too_little_too_much_or_nothing():
         left.sendall(frame([1], payload=2**40))
         with pytest.raises(wire.WireError, match="longer than 1024 bytes"):
             wire.recv(right, 1024, 5)
+
+
+def test_a_numbered_frame_arrives_as_it_was_encoded():
+    sent = wire.encode({"x": torch.arange(50_000)})
+    left, right = socket.socketpair()
+    with left, right:
+        sender = threading.Thread(target=wire.send_numbered, args=(left, 7, sent))
+        sender.start()
+        number, frame = wire.recv_numbered(right, 1 << 24, 30)
+        sender.join()
+    assert (number, bytes(frame)) == (7, sent)
+
+
+def test_a_numbered_frame_may_come_in_pieces():
+    sent = wire.encode([1, 2])
+    left, right = socket.socketpair()
+    with left, right:
+
+        def trickle():
+            other, end = socket.socketpair()
+            with other, end:
+                wire.send_numbered(other, 2**32 - 1, sent)
+                for octet in end.recv(1 << 16):
+                    left.sendall(bytes([octet]))
+
+        sender = threading.Thread(target=trickle)
+        sender.start()
+        assert wire.recv_numbered(right, 1 << 10, 30) == (2**32 - 1, bytearray(sent))
+        sender.join()
+
+
+@pytest.mark.parametrize(
+    "octets",
+    [
+        SAMPLE,  # without a number
+        b"rubbish" * 10,
+        wire.NUMBERED_PREFIX.pack(wire.NUMBERED, 1, 2**32 - 1, 0),
+        wire.NUMBERED_PREFIX.pack(wire.NUMBERED, 1, 10, 2**63),
+        wire.NUMBERED_PREFIX.pack(wire.NUMBERED, 1, 1, 0) + b"1 and more",
+    ],
+)
+def test_anything_but_one_numbered_frame_is_refused_at_once(octets):
+    left, right = socket.socketpair()
+    with left, right:
+        left.sendall(octets)
+        with pytest.raises(wire.WireError):
+            wire.recv_numbered(right, 1 << 20, 30, bounds=wire.ANSWER)
+
+
+def test_a_numbered_frame_that_does_not_come_is_waited_for_no_longer_than_allowed():
+    left, right = socket.socketpair()
+    with right:
+        with left:
+            with pytest.raises(TimeoutError):
+                wire.recv_numbered(right, 1 << 10, 0.05)
+            left.sendall(wire.NUMBERED_PREFIX.pack(wire.NUMBERED, 1, 100, 0))
+            with pytest.raises(TimeoutError):
+                wire.recv_numbered(right, 1 << 10, 0.05)
+        with pytest.raises(EOFError):
+            wire.recv_numbered(right, 1 << 10, 5)

@@ -1,0 +1,117 @@
+"""nbgrader's gradebook answers and stores the same while it is kept open."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+from nbgrader.api import Gradebook, MissingEntry
+
+from autograder import builder
+from autograder.gradebook import kept_open
+
+pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+PLACE = ("notes", "homework")
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """A gradebook with one assignment of two graded cells and one student's submission."""
+    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder._schema_version)
+    path = tmp_path / "gradebook.db"
+    with Gradebook(f"sqlite:///{path}") as book:
+        book.add_assignment("homework")
+        book.add_notebook("notes", "homework")
+        for name in ("one", "two"):
+            book.add_grade_cell(name, *PLACE, max_score=2, cell_type="code")
+            book.add_solution_cell(name, *PLACE)
+            book.add_source_cell(name, *PLACE, cell_type="code", source=f"# {name}", locked=True)
+        book.add_student("ada")
+        book.add_submission("homework", "ada")
+    return path
+
+
+def opened(path):
+    return Gradebook(f"sqlite:///{path}")
+
+
+def scores(path):
+    with opened(path) as book:
+        return {name: book.find_grade(name, *PLACE, "ada").score for name in ("one", "two")}
+
+
+def test_marks_and_comments_entered_in_haste_are_there_afterwards(file):
+    with kept_open(file):
+        with opened(file) as book:
+            book.find_grade("one", *PLACE, "ada").auto_score = 1.5
+            book.find_comment("two", *PLACE, "ada").manual_comment = "well done"
+            book.db.commit()
+        assert scores(file) == {"one": 1.5, "two": 0}
+    assert scores(file) == {"one": 1.5, "two": 0}
+    with opened(file) as book:
+        assert book.find_comment("two", *PLACE, "ada").comment == "well done"
+
+
+def test_what_is_asked_for_is_the_same_as_ever(file):
+    def seen():
+        with opened(file) as book:
+            source = book.find_source_cell("one", *PLACE)
+            return (
+                source.source,
+                source.locked,
+                book.find_graded_cell("two", *PLACE).max_score,
+                book.find_grade("two", *PLACE, "ada").max_score,
+                book.find_comment("one", *PLACE, "ada").comment,
+            )
+
+    plain = seen()
+    with kept_open(file):
+        assert [seen(), seen()] == [plain, plain]
+
+
+def test_what_is_not_there_is_missing(file):
+    with kept_open(file), opened(file) as book:
+        for find in (book.find_source_cell, book.find_graded_cell):
+            with pytest.raises(MissingEntry):
+                find("three", *PLACE)
+        for find in (book.find_grade, book.find_comment):
+            with pytest.raises(MissingEntry):
+                find("three", *PLACE, "ada")
+            with pytest.raises(MissingEntry):
+                find("one", *PLACE, "nobody")
+
+
+def test_a_student_who_comes_later_is_found(file):
+    with kept_open(file), opened(file) as book:
+        with pytest.raises(MissingEntry):
+            book.find_grade("one", *PLACE, "bob")
+        book.add_student("bob")
+        book.add_submission("homework", "bob")
+        book.find_grade("one", *PLACE, "bob").auto_score = 2
+        book.db.commit()
+    with opened(file) as book:
+        assert book.find_submission("homework", "bob").score == 2
+
+
+def test_other_gradebooks_are_none_of_its_business(file, tmp_path):
+    other = tmp_path / "other.db"
+    with kept_open(file):
+        with opened(other) as book:
+            book.add_student("eve")
+        with opened(other) as book:
+            assert [student.id for student in book.students] == ["eve"]
+    assert "eve" not in [student.id for student in opened(file).students]
+
+
+def test_nbgrader_is_as_before_afterwards(file):
+    before = dict(vars(Gradebook))
+    with pytest.raises(RuntimeError, match="stop"), kept_open(file):
+        raise RuntimeError("stop")
+    assert dict(vars(Gradebook)) == before
+
+
+def test_a_copy_is_kept_until_all_is_written(file):
+    copy = file.with_suffix(".db.before")
+    with kept_open(file):
+        assert sqlite3.connect(copy).execute("SELECT id FROM student").fetchall() == [("ada",)]
+    assert not copy.exists()

@@ -1,0 +1,661 @@
+"""The graders of `seq2seq`: every legitimate style earns full marks, known mistakes don't."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+
+import pytest
+
+from autograder import paths
+from autograder.builder import instructor
+from autograder.demo import seq2seq as demo
+from autograder.demo_class import reference_answers, styles
+from autograder.executor import Executor
+from autograder.runner import Graders
+from autograder.variants import (
+    Misconception,
+    changed_source,
+    load_variant,
+    misconceptions,
+    reference_namespace,
+    source_of,
+    wrong_namespace,
+)
+from autograder.verify import TRIVIAL
+
+CHAPTER = "seq2seq"
+SEEDS = (0, 1, 2)
+SEARCHES = ("greedy_decode", "exhaustive_search", "beam_search")
+ANCHORS = {
+    f"seq-{name}"
+    for name in (
+        *("families", "vocabulary", "padding", "rnn", "gru", "lstm", "memory", "encoder"),
+        *("bidirectional", "decoder", "objective", "likelihood", "teacher-forcing", "greedy"),
+        *("beam", "bottleneck", "alignment"),
+    )
+}
+
+# Right answers that look unlike the reference and unlike those in autograder/demo.
+STYLES: dict[tuple[str, str], str] = {}
+
+
+def style(exercise: str, name: str, source: str) -> None:
+    STYLES[exercise, name] = textwrap.dedent(source)
+
+
+style(
+    "build_vocabulary",
+    "most_common of a sorted text, a tuple",
+    """
+    def build_vocabulary(sentences, min_count=1, max_size=None):
+        if not sentences or min_count < 1 or (max_size is not None and max_size < 4):
+            raise ValueError("limits")
+        text = sorted(token for sentence in sentences for token in sentence)
+        ranked = Counter(text).most_common()
+        words = [token for token, count in ranked if count >= min_count and token not in SPECIALS]
+        room = len(words) if max_size is None else max_size - 4
+        return tuple(SPECIALS) + tuple(words[:room])
+    """,
+)
+style(
+    "encode",
+    "index and insert",
+    """
+    def encode(tokens, vocabulary, add_bos=False, add_eos=False):
+        if tuple(vocabulary[:4]) != tuple(SPECIALS):
+            raise ValueError("specials")
+        ids = []
+        for token in tokens:
+            try:
+                ids.append(vocabulary.index(token))
+            except ValueError:
+                ids.append(UNK)
+        if add_bos:
+            ids.insert(0, BOS)
+        if add_eos:
+            ids.append(EOS)
+        return tuple(ids)
+    """,
+)
+style(
+    "decode",
+    "everything checked first",
+    """
+    def decode(ids, vocabulary):
+        if EOS in ids:
+            ids = ids[: ids.index(EOS)]
+        if ids and not (min(ids) >= 0 and max(ids) < len(vocabulary)):
+            raise ValueError("ids")
+        return [vocabulary[i] for i in ids if vocabulary[i] not in ("<pad>", "<bos>")]
+    """,
+)
+style(
+    "pad_to_length",
+    "rows concatenated",
+    """
+    def pad_to_length(sequences, length, keep="start"):
+        if len(sequences) == 0 or length <= 0 or keep not in ("start", "end"):
+            raise ValueError("input")
+        rows, masks = [], []
+        for sequence in sequences:
+            if not all(isinstance(i, int) and not isinstance(i, bool) for i in sequence):
+                raise ValueError("ids")
+            row = torch.tensor(sequence, dtype=torch.long)
+            row = row[:length] if keep == "start" else row[max(len(row) - length, 0) :]
+            gap = length - len(row)
+            rows.append(torch.cat([row, torch.full((gap,), PAD)]))
+            masks.append(torch.cat([torch.ones(len(row)), torch.zeros(gap)]).bool())
+        return [torch.stack(rows), torch.vstack(masks)]
+    """,
+)
+style(
+    "sliding_windows",
+    "range and break",
+    """
+    def sliding_windows(sequence, length, stride):
+        if not len(sequence) or length < 1 or stride < 1 or stride > length:
+            raise ValueError("input")
+        windows, masks = [], []
+        for start in range(0, len(sequence), stride):
+            window = list(sequence[start : start + length])
+            masks.append([True] * len(window) + [False] * (length - len(window)))
+            windows.append(window + [PAD] * (length - len(window)))
+            if start + length >= len(sequence):
+                break
+        return torch.LongTensor(windows), torch.BoolTensor(masks)
+    """,
+)
+style(
+    "GRUCell",
+    "weights cut by hand, h + (1 - z)(n - h)",
+    """
+    class GRUCell(nn.Module):
+        def __init__(self, input_size, hidden_size):
+            super().__init__()
+            self.I, self.H = input_size, hidden_size
+            self.weight_ih = nn.Parameter(torch.zeros(3 * hidden_size, input_size))
+            self.weight_hh = nn.Parameter(torch.zeros(3 * hidden_size, hidden_size))
+            self.bias_ih = nn.Parameter(torch.zeros(3 * hidden_size))
+            self.bias_hh = nn.Parameter(torch.zeros(3 * hidden_size))
+
+        def forward(self, x, h):
+            if x.size(1) != self.I or h.size(1) != self.H or x.size(0) != h.size(0):
+                raise ValueError("sizes")
+            def cut(k):
+                rows = slice(k * self.H, (k + 1) * self.H)
+                return (
+                    torch.einsum("hi,bi->bh", self.weight_ih[rows], x) + self.bias_ih[rows],
+                    torch.einsum("hk,bk->bh", self.weight_hh[rows], h) + self.bias_hh[rows],
+                )
+            (ri, rh), (zi, zh), (ni, nh) = cut(0), cut(1), cut(2)
+            r = 1 / (1 + torch.exp(-(ri + rh).clamp(-60, 60)))
+            z = (zi + zh).sigmoid()
+            n = (ni + nh * r).tanh()
+            return h + (1 - z) * (n - h)
+    """,
+)
+style(
+    "LSTMCell",
+    "gates by name",
+    """
+    class LSTMCell(nn.Module):
+        def __init__(self, input_size, hidden_size):
+            super().__init__()
+            shapes = [(4 * hidden_size, k) for k in (input_size, hidden_size)]
+            self.weight_ih, self.weight_hh = (nn.Parameter(torch.randn(s)) for s in shapes)
+            self.bias_ih, self.bias_hh = (nn.Parameter(torch.randn(s[0])) for s in shapes)
+
+        def forward(self, x, state):
+            h, c = state
+            if x.shape[-1] != self.weight_ih.shape[1]:
+                raise ValueError("x")
+            if not h.shape == c.shape == (x.shape[0], self.weight_hh.shape[1]):
+                raise ValueError("state")
+            both = torch.cat([x, h], -1) @ torch.cat([self.weight_ih, self.weight_hh], 1).T
+            a = both + (self.bias_ih + self.bias_hh)
+            gate = dict(zip("ifgo", a.tensor_split(4, dim=1)))
+            c = c * gate["f"].sigmoid()
+            c += gate["i"].sigmoid() * gate["g"].tanh()
+            return [gate["o"].sigmoid() * c.tanh(), c]
+    """,
+)
+style(
+    "Encoder",
+    "states written into a tensor, rows that wait left out of the step",
+    """
+    class Encoder(nn.Module):
+        def __init__(self, vocab_size, embed_dim, hidden_size, cell="gru"):
+            super().__init__()
+            if cell not in ("rnn", "gru", "lstm"):
+                raise ValueError(cell)
+            self.embedding = nn.Embedding(vocab_size, embed_dim)
+            self.cell = dict(rnn=RNNCell, gru=GRUCell, lstm=LSTMCell)[cell](embed_dim, hidden_size)
+            self.H = hidden_size
+
+        def forward(self, ids, mask=None):
+            if ids.is_floating_point() or ids.dtype == torch.bool or ids.numel() == 0:
+                raise ValueError("ids")
+            if (ids < 0).any() or (ids >= self.embedding.num_embeddings).any():
+                raise ValueError("vocabulary")
+            if mask is None:
+                mask = torch.ones(ids.shape).bool()
+            if mask.dtype is not torch.bool or mask.shape != ids.shape:
+                raise ValueError("mask")
+            if (mask.sum(1) == 0).any():
+                raise ValueError("empty row")
+            B, T = ids.shape
+            dtype = self.embedding.weight.dtype
+            states = torch.zeros(B, T, self.H, dtype=dtype)
+            h, c = torch.zeros(B, self.H, dtype=dtype), torch.zeros(B, self.H, dtype=dtype)
+            for t in range(T):
+                rows = mask[:, t].nonzero().squeeze(1)
+                if len(rows) == 0:
+                    continue
+                x = self.embedding(ids[rows, t])
+                if isinstance(self.cell, LSTMCell):
+                    new, memory = self.cell(x, (h[rows], c[rows]))
+                    c = c.index_copy(0, rows, memory)
+                else:
+                    new = self.cell(x, h[rows])
+                h = h.index_copy(0, rows, new)
+                states[rows, t] = new
+            return [states, (h, c) if isinstance(self.cell, LSTMCell) else h]
+    """,
+)
+style(
+    "BidirectionalEncoder",
+    "an Encoder's way, with a loop from the back",
+    """
+    class BidirectionalEncoder(nn.Module):
+        def __init__(self, vocab_size, embed_dim, hidden_size, decoder_size):
+            super().__init__()
+            self.embedding = nn.Embedding(vocab_size, embed_dim)
+            self.bridge = nn.Linear(hidden_size * 2, decoder_size)
+            self.backward_cell = GRUCell(embed_dim, hidden_size)
+            self.forward_cell = GRUCell(embed_dim, hidden_size)
+            self.H = hidden_size
+
+        def forward(self, ids, mask=None):
+            if ids.dtype is not torch.long or min(ids.shape) == 0:
+                raise ValueError("ids")
+            if ids.min() < 0 or ids.max() > self.embedding.num_embeddings - 1:
+                raise ValueError("vocabulary")
+            if mask is None:
+                mask = torch.ones_like(ids) == 1
+            if mask.dtype is not torch.bool or mask.shape != ids.shape:
+                raise ValueError("mask")
+            if not all(row.any() for row in mask):
+                raise ValueError("row")
+            m = mask.unsqueeze(-1).to(self.embedding.weight.dtype)
+            e = self.embedding(ids)
+            B, T, _ = e.shape
+            f, b = [e.new_zeros(B, self.H)], [e.new_zeros(B, self.H)]
+            for t in range(T):
+                f.append(m[:, t] * self.forward_cell(e[:, t], f[-1]) + (1 - m[:, t]) * f[-1])
+                s = T - 1 - t
+                b.insert(0, m[:, s] * self.backward_cell(e[:, s], b[0]) + (1 - m[:, s]) * b[0])
+            states = torch.cat([torch.stack(f[1:], 1), torch.stack(b[:-1], 1)], -1) * m
+            return states, torch.tanh(self.bridge(torch.cat([f[-1], b[0]], -1)))
+    """,
+)
+FORCING = """
+class Seq2Seq(nn.Module):
+    def __init__(self, source_size, target_size, embed_dim, hidden_size):
+        super().__init__()
+        self.encoder = Encoder(source_size, embed_dim, hidden_size, "gru")
+        self.decoder = DecoderStep(target_size, embed_dim, hidden_size, hidden_size)
+
+    def start(self, source, source_mask=None):
+        _, context = self.encoder(source, source_mask)
+        return context, context
+
+    def step(self, previous, state):
+        logits, s = self.decoder(previous, *state)
+        return logits, (s, state[1])
+
+    def forward(self, source, target_in, source_mask=None, teacher_forcing_ratio=1.0):
+        if not (0 <= teacher_forcing_ratio <= 1) or target_in.size(1) < 1:
+            raise ValueError("ratio")
+        state = self.start(source, source_mask)
+        B, U = target_in.shape
+        word, result = target_in[:, 0], []
+        for t in range(U):
+            logits, state = self.step(word, state)
+            result.append(logits[:, None])
+            if t + 1 < U:
+                own = torch.max(logits, dim=1).indices
+                COINS
+        return torch.cat(result, dim=1)
+"""
+style(
+    "Seq2Seq",
+    "numbers of Python's random",
+    "import random\n"
+    + FORCING.replace(
+        "COINS",
+        "word = own.clone()\n"
+        "                for b in range(B):\n"
+        "                    if random.random() < teacher_forcing_ratio:\n"
+        "                        word[b] = target_in[b, t + 1]",
+    ),
+)
+style(
+    "Seq2Seq",
+    "the other coin, masked_scatter",
+    FORCING.replace(
+        "COINS",
+        "free = torch.rand(B) >= teacher_forcing_ratio\n"
+        "                word = target_in[:, t + 1].masked_scatter(free, own[free])",
+    ),
+)
+style(
+    "sequence_log_prob",
+    "one-hot targets",
+    """
+    def sequence_log_prob(logits, targets, mask=None):
+        if logits.dim() != 3 or targets.shape != logits.shape[:2]:
+            raise ValueError("targets")
+        if targets.dtype != torch.int64:
+            raise ValueError("dtype")
+        if mask is None:
+            mask = torch.ones_like(targets, dtype=torch.bool)
+        if mask.shape != targets.shape or mask.dtype != torch.bool:
+            raise ValueError("mask")
+        real = targets[mask]
+        if ((real < 0) | (real >= logits.shape[2])).any():
+            raise ValueError("vocabulary")
+        safe = torch.where(mask, targets, 0)
+        chosen = nn.functional.one_hot(safe, logits.shape[2]).bool() & mask[..., None]
+        log_probs = nn.functional.log_softmax(logits, dim=2)
+        return log_probs.where(chosen, torch.zeros_like(log_probs)).sum(dim=(1, 2))
+    """,
+)
+style(
+    "sequence_loss",
+    "the mean over what is real, by rows",
+    """
+    def sequence_loss(logits, targets, pad=PAD):
+        mask = torch.logical_not(targets == pad)
+        count = int(mask.sum())
+        if count == 0:
+            raise ValueError("nothing real")
+        rows = sequence_log_prob(logits, targets, mask)
+        return sum(-row / count for row in rows)
+    """,
+)
+style(
+    "greedy_decode",
+    "every column kept, cut afterwards",
+    """
+    def greedy_decode(model, source, source_mask=None, max_length=20):
+        if max_length < 1:
+            raise ValueError("max_length")
+        with torch.no_grad():
+            state = model.start(source, source_mask)
+            word = torch.full((len(source),), BOS)
+            columns = []
+            for _ in range(max_length):
+                logits, state = model.step(word, state)
+                word = torch.max(logits, dim=-1)[1]
+                columns.append(word)
+        ids = torch.stack(columns, dim=1)
+        ended = (ids == EOS).long().cumsum(dim=1) - (ids == EOS).long() > 0
+        ids[ended] = PAD
+        lengths = (~ended).sum(dim=1)
+        return ids[:, : int(lengths.max())].contiguous()
+    """,
+)
+style(
+    "exhaustive_search",
+    "itertools.product, every sequence scored from the start",
+    """
+    import itertools
+
+    def exhaustive_search(model, source, max_length, source_mask=None):
+        if len(source) != 1 or max_length < 1:
+            raise ValueError("input")
+        first = model.start(source, source_mask)
+        vocabulary = model.step(torch.tensor([BOS]), first)[0].shape[1]
+        others = [i for i in range(vocabulary) if i != EOS]
+        best, best_ids = -math.inf, None
+        for length in range(max_length):
+            for body in itertools.product(others, repeat=length):
+                state, total, previous = first, 0.0, BOS
+                for token in (*body, EOS):
+                    logits, state = model.step(torch.tensor([previous]), state)
+                    total += float(logits.log_softmax(-1)[0, token])
+                    if total == -math.inf:
+                        break
+                    previous = token
+                if total > best:
+                    best, best_ids = total, (*body, EOS)
+        if best_ids is None:
+            raise ValueError("no end")
+        return [list(best_ids), best]
+    """,
+)
+style(
+    "beam_search",
+    "the best of each hypothesis merged, states in a list",
+    """
+    def beam_search(model, source, beam_size, max_length, source_mask=None, alpha=0.0):
+        if beam_size < 1 or max_length < 1 or alpha < 0 or source.size(0) != 1:
+            raise ValueError("input")
+        beam, done = [(0.0, [], model.start(source, source_mask))], []
+        while beam and len(beam[0][1]) < max_length:
+            found = []
+            for total, ids, state in beam:
+                previous = torch.tensor([ids[-1]]) if ids else torch.tensor([BOS])
+                logits, after = model.step(previous, state)
+                top = torch.log_softmax(logits[0], 0).topk(min(beam_size, logits.shape[1]))
+                for value, token in zip(top.values, top.indices):
+                    if torch.isfinite(value):
+                        found.append((total + value.item(), [*ids, token.item()], after))
+            found = sorted(found, key=lambda one: one[0], reverse=True)
+            found = found[: beam_size - len(done)]
+            done.extend(one for one in found if one[1][-1] == EOS)
+            beam = [one for one in found if one[1][-1] != EOS]
+        result = [(tuple(ids), total / len(ids) ** alpha) for total, ids, _ in done + beam]
+        result.sort(key=lambda pair: pair[1], reverse=True)
+        return tuple(result)
+    """,
+)
+
+
+@pytest.fixture(scope="module")
+def graders() -> Graders:
+    return Graders(CHAPTER, assignment=instructor(paths.SOLUTIONS / f"{CHAPTER}.py")[1])
+
+
+def given() -> str:
+    """What a student's notebook gives before the first exercise."""
+    text = source_of(CHAPTER)
+    start = text.index("PAD, BOS, EOS, UNK")
+    imports = (
+        "import math\nfrom collections import Counter\nimport torch\nfrom torch import Tensor, nn\n"
+    )
+    return imports + text[start : text.index("# %% [markdown]", start)]
+
+
+def failures(graders: Graders, namespace: dict, exercises: list[str], seed: int = 0) -> list[str]:
+    results = graders.run(
+        Executor(namespace).execute, seed=seed, exercises=exercises, diagnose=False
+    )
+    return [
+        f"{test.name}: {test.message}"
+        for result in results.values()
+        for test in result.tests
+        if test.outcome != "passed"
+    ]
+
+
+def changed(source: str) -> dict:
+    """The reference's names, one exercise replaced."""
+    namespace = dict(reference_namespace(CHAPTER))
+    exec(compile(source, "<answer>", "exec"), namespace)
+    return namespace
+
+
+# Right answers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("exercise", "name"), STYLES, ids=lambda part: part.replace(" ", "_"))
+def test_a_right_answer_in_another_style_passes_every_test(graders, exercise, name):
+    namespace = changed(STYLES[exercise, name])
+    for seed in SEEDS:
+        assert failures(graders, namespace, [exercise], seed) == []
+
+
+@pytest.mark.parametrize("name", ["loops", "vectorised", "helpers"])
+def test_a_whole_notebook_in_another_style_earns_every_point(graders, name):
+    chosen = styles(CHAPTER)[name]
+    cells = [given()]
+    for exercise in graders.assignment.exercises:
+        cells += [*chosen.own.get(exercise.name, ()), chosen.answers[exercise.name]]
+    namespace: dict = {}
+    exec(compile("\n\n".join(cells), f"<{name}>", "exec"), namespace)
+    results = graders.run(Executor(namespace).execute, seed=3, diagnose=False, sources=cells)
+    assert {one.name: one.message for one in results.values() if one.points < one.max_points} == {}
+
+
+def test_every_exercise_is_solved_in_at_least_two_styles_besides_the_reference(graders):
+    right = reference_answers(CHAPTER)
+    solved = [exercise for exercise, _ in STYLES]
+    for kept in styles(CHAPTER).values():
+        solved += [name for name, answer in kept.answers.items() if answer != right[name]]
+    assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 2] == []
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_reference_earns_every_point_at_any_seed(graders, seed):
+    results = graders.run(Executor(reference_namespace(CHAPTER)).execute, seed=seed)
+    assert {one.name: one.message for one in results.values() if one.points < one.max_points} == {}
+
+
+BROKEN = {
+    "missing": "    def __init__(self, *args):\n        raise NotImplementedError\n",
+    "failing": "    def __init__(self, *args):\n        raise RuntimeError\n",
+    "without parameters": "    def forward(self, *args):\n        return None\n",
+}
+
+
+@pytest.mark.parametrize("name", [*BROKEN, "gru_z_swapped", "encoder_mask_ignored"])
+def test_a_search_does_not_answer_for_the_encoder(graders, name):
+    if name in BROKEN:
+        code = "class Encoder(nn.Module):\n" + BROKEN[name]
+        mistake = Misconception(name, "Encoder", "", "", code=code)
+    else:
+        mistake = next(item for item in misconceptions(CHAPTER) if item.name == name)
+    namespace = load_variant(changed_source(CHAPTER, mistake))
+    assert failures(graders, namespace, [mistake.exercise]) != []
+    assert failures(graders, namespace, list(SEARCHES)) == []
+
+
+# Answers without work, and forbidden ones -------------------------------------------------------
+
+
+@pytest.mark.parametrize("cheat", TRIVIAL)
+def test_an_answer_without_work_earns_nothing(graders, cheat):
+    body = TRIVIAL[cheat]
+    for exercise in graders.assignment.exercises:
+        if isinstance(reference_namespace(CHAPTER)[exercise.name], type):
+            source = (
+                f"class {exercise.name}(nn.Module):\n"
+                "    def __init__(self, *args, **kwargs):\n        super().__init__()\n"
+                "    def forward(self, *args, **kwargs):\n" + textwrap.indent(body, " " * 8)
+            )
+        else:
+            source = f"def {exercise.name}(*args, **kwargs):\n" + textwrap.indent(body, " " * 4)
+        results = graders.run(
+            Executor(changed(source)).execute, exercises=[exercise.name], diagnose=False
+        )
+        assert results[exercise.name].points == 0, exercise.name
+
+
+@pytest.mark.parametrize("name", demo.FORBIDDEN)
+def test_a_forbidden_function_earns_nothing_however_right_the_answer(graders, name):
+    exercise, _, source = demo.FORBIDDEN[name]
+    right = reference_answers(CHAPTER)
+    cells = [given()]
+    cells += [source if one == exercise else answer for one, answer in right.items()]
+    namespace: dict = {}
+    exec(compile("\n\n".join(cells), f"<{name}>", "exec"), namespace)
+    result = graders.run(Executor(namespace).execute, exercises=[exercise], sources=cells)[exercise]
+    assert (result.points, result.misconception) == (0, "forbidden")
+
+    allowed = dataclasses.replace(
+        graders.assignment,
+        exercises=tuple(
+            dataclasses.replace(one, forbids=()) for one in graders.assignment.exercises
+        ),
+    )
+    assert failures(Graders(CHAPTER, assignment=allowed), namespace, [exercise]) == []
+
+
+# The shape of the graders, and the known mistakes ------------------------------------------------
+
+
+def test_tests_say_what_they_are_for_and_some_are_hidden(graders):
+    for exercise in graders.assignment.exercises:
+        tests = [item for item in graders.items if item.exercise == exercise.name]
+        hidden = sum(item.hidden for item in tests)
+        assert 4 <= len(tests) <= 10, exercise.name
+        assert 1 / 5 <= hidden / len(tests) <= 1 / 2, exercise.name
+        for item in tests:
+            assert item.purpose != item.name, f"{item.name} has no docstring"
+            assert item.purpose.endswith("."), item.name
+    assert len({item.name for item in graders.items}) == len(graders.items)
+
+
+def test_every_known_mistake_can_be_made_and_says_what_to_do():
+    known = misconceptions(CHAPTER)
+    assert len(known) >= 60
+    for mistake in known:
+        compile(changed_source(CHAPTER, mistake), mistake.name, "exec")
+        assert mistake.section in ANCHORS, mistake.name
+        assert mistake.says.endswith("."), mistake.name
+        assert len(mistake.says) <= 240, mistake.name
+
+
+def test_every_exercise_has_known_mistakes(graders):
+    made = [mistake.exercise for mistake in misconceptions(CHAPTER)]
+    assert [e.name for e in graders.assignment.exercises if made.count(e.name) < 5] == []
+
+
+def test_the_demonstration_makes_known_mistakes_in_different_exercises():
+    known = {mistake.name: mistake.exercise for mistake in misconceptions(CHAPTER)}
+    made = [known[name] for name in demo.MISTAKES]
+    assert len(set(made)) == len(made) >= 8
+
+
+# Mistakes of the source documents and of well-known public code; `verify` tries all of them.
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vocabulary_specials_twice",
+        "pad_keep_swapped",
+        "pad_mask_from_ids",
+        "windows_lose_the_tail",
+        "rnn_without_state_bias",
+        "gru_z_swapped",
+        "gru_order_z_r_n",
+        "gru_reset_before_product",
+        "lstm_input_and_forget_swapped",
+        "lstm_output_without_tanh",
+        "encoder_final_after_padding",
+        "encoder_final_column_of_states",
+        "bidirectional_halves",
+        "bidirectional_backward_in_padding",
+        "step_relu_on_embedding",
+        "forcing_inverted",
+        "forcing_per_batch",
+        "forcing_per_step",
+        "forcing_per_row",
+        "forcing_shifted",
+        "forcing_starts_from_zeros",
+        "log_prob_log_of_product",
+        "loss_mean_of_means",
+        "loss_padding_counted",
+        "greedy_rows_go_on",
+        "greedy_eos_dropped",
+        "greedy_bos_included",
+        "exhaustive_greedy",
+        "exhaustive_product",
+        "beam_state_not_reordered",
+        "beam_length_with_bos",
+        "beam_normalised_during_search",
+    ],
+)
+def test_a_known_mistake_loses_points_and_is_named(graders, name):
+    mistake = next(item for item in misconceptions(CHAPTER) if item.name == name)
+    result = graders.run(
+        Executor(wrong_namespace(CHAPTER, name)).execute, exercises=[mistake.exercise]
+    )[mistake.exercise]
+    assert result.points < result.max_points
+    assert result.misconception == name
+    assert result.message == mistake.says
+
+
+@pytest.mark.parametrize(
+    ("coins", "name"),
+    [
+        (
+            "word = own.clone()\n"
+            "                for b in range(B):\n"
+            "                    if random.random() > teacher_forcing_ratio:\n"
+            "                        word[b] = target_in[b, t + 1]",
+            "forcing_inverted",
+        ),
+        (
+            "forced = random.random() < teacher_forcing_ratio\n"
+            "                word = target_in[:, t + 1] if forced else own",
+            "forcing_per_step",
+        ),
+    ],
+)
+def test_a_mistake_with_random_numbers_of_its_own_is_still_named(graders, coins, name):
+    namespace = changed("import random\n" + FORCING.replace("COINS", coins))
+    result = graders.run(Executor(namespace).execute, exercises=["Seq2Seq"])["Seq2Seq"]
+    assert result.points < result.max_points
+    assert result.misconception == name

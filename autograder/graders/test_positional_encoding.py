@@ -220,14 +220,14 @@ def same_training(student, reference, text, count):
     )
 
 
+# Ties can hardly be avoided in long texts. Those of the first tests have none, so that a wrong
+# choice among equals costs the tests that are about it, and not all.
+
+
 @exercise("train_bpe")
-def test_train_bpe_values(student, reference, draw):
+def test_train_bpe_values(student, reference):
     """Each step merges the most frequent pair, and later merges build on earlier ones."""
-    for text, count in [
-        ("abcab abcab cab", 3),
-        ("low lower lowest newer", 6),
-        (text_of(draw, "abc", 24), 8),
-    ]:
+    for text, count in [("abcab abcab cab", 3), ("ca cc cbcb ccc ccac abbc bbbbb cccbb ca c", 4)]:
         same_training(student, reference, text, count)
 
 
@@ -241,32 +241,28 @@ def test_train_bpe_ties(student, reference):
 @exercise("train_bpe")
 def test_train_bpe_within_chunks(student, reference):
     """A space opens a new chunk; no pair is counted and nothing is merged across the border."""
-    for text, count in [("b a b a b a bc", 2), ("ab  ab\n\nab", 3), ("xy x yx y x yx y", 5)]:
+    for text, count in [("ab ab abb aa a", 2), ("a  b\nab aaa aaa aa", 3)]:
         same_training(student, reference, text, count)
 
 
 @exercise("train_bpe")
 def test_train_bpe_counts(student, reference):
     """A chunk counts as often as it occurs, and aaa holds the pair (a, a) twice."""
-    for text, count in [
-        (" zy zy zy zy ab abc abd", 1),
-        ("aaa bc", 1),
-        ("xaaaa bcx bc bc", 3),
-    ]:
+    for text, count in [("aba aaa ab aaa bba ba", 1), ("bbbb ba aaba bbca ba ccb", 3)]:
         same_training(student, reference, text, count)
 
 
 @exercise("train_bpe")
 def test_train_bpe_stops(student, reference):
     """Training ends early when no pair is left, even if each pair occurs only once until then."""
-    for text, count in [("ab", 5), ("abc d", 9), ("a", 3), ("", 2), ("abab", 0), ("abab ba", 20)]:
+    for text, count in [("ab", 5), ("a", 3), ("", 2), ("abab", 0), ("abab", 9)]:
         same_training(student, reference, text, count)
 
 
 @exercise("train_bpe")
 def test_train_bpe_bytes(student, reference):
-    """Tokens start as the bytes of UTF-8, so é is two of them and 你 three."""
-    for text, count in [("é", 1), ("é è é", 2), ("naïve café 你好 你好", 6)]:
+    """Tokens start as the bytes of UTF-8, so é is two of them."""
+    for text, count in [("é", 1), ("aéé éé aaé a aa", 2), ("éé aaa ü aüü éaü a üaé", 4)]:
         same_training(student, reference, text, count)
 
 
@@ -285,7 +281,7 @@ def test_train_bpe_refuses(student):
 @exercise("train_bpe")
 def test_train_bpe_other_texts(student, reference, draw):
     """Other random texts, with repeated letters and all kinds of white space, are learned right."""
-    for letters, count in [("ab", 12), ("abcé", 12), ("a", 4)]:
+    for letters, count in [("ab", 12), ("abcé", 12), ("a", 4), ("你好a🙂", 8)]:
         text = text_of(draw, letters, 40, longest=6, spaces=[" ", " ", "  ", "\n", "\t "])
         same_training(student, reference, text, count)
 

@@ -759,6 +759,11 @@ add(
     (EXPONENTS, f"torch.arange({COUNT}, dtype=torch.float64) / max({COUNT} - 1, 1)"),
 )
 add(
+    "frequencies_one_too_many",
+    "You count k up to d_model/2; the last is d_model/2 - 1, since columns end at d_model - 1.",
+    (EXPONENTS, "torch.arange(0, d_model + 1, 2, dtype=torch.float64) / d_model"),
+)
+add(
     "frequencies_linear",
     "Your frequencies fall by equal steps; they fall by equal factors, a geometric sequence.",
     (POWER, f"torch.linspace(1.0, 1.0 / base, {COUNT})"),

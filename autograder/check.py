@@ -162,7 +162,7 @@ class Judge:
             asked: dict[str, _Asked] = {}
             with quiet():
                 results = self.graders.run(
-                    _noting(Executor(namespace).execute, asked),
+                    _noting(Executor(namespace).execute, self.graders, asked),
                     seed=SEED,
                     exercises=[exercise.name],
                     recording=self.recording,
@@ -389,14 +389,12 @@ def _recording(chapter: str, graders: Graders) -> Recording | None:
 
 
 def _noting(
-    execute: Callable[[dict[str, Any]], dict[str, Any]], asked: dict[str, _Asked]
+    execute: Callable[[dict[str, Any]], dict[str, Any]], graders: Graders, asked: dict[str, _Asked]
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """`execute`, with each test's last request kept. pytest names the running test itself."""
+    """`execute`, with each test's last request kept."""
 
     def noted(request: dict[str, Any]) -> dict[str, Any]:
-        current = os.environ.get("PYTEST_CURRENT_TEST", "")
-        test = current.rsplit(" (", 1)[0].rsplit("::", 1)[-1]
-        entry = asked.setdefault(test, _Asked({}, request, request))
+        entry = asked.setdefault(graders.running, _Asked({}, request, request))
         entry.last = request
         if request["op"] == "create":
             entry.create[request["handle"]] = request

@@ -216,6 +216,7 @@ class Graders:
         unknown = {item.exercise for item in self.items} - known
         if unknown:
             raise ValueError(f"graders of {chapter} name unknown exercises: {sorted(unknown)}")
+        self.running = ""  # the test that is asking
         self._memo: dict[tuple[int, str], _Conversation] = {}
         self._known = Known()
         self._replayed: dict[tuple[str, int, str], _Conversation] = {}
@@ -354,6 +355,7 @@ class Graders:
         recording: Recording | None,
     ) -> tuple[TestResult, Evidence]:
         rng = zlib.crc32(f"{seed}:{item.name}".encode())
+        self.running = item.name
         current = self._current
         current.draw = Draw(seed, item.name)
         current.student = student = Proxy(execute, rng=rng, forbids=forbids)

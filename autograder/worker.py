@@ -153,11 +153,11 @@ class Worker:
         warnings.filterwarnings("ignore", message=".*non-interactive.*")
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
-        """The reply to one message: what became of a cell, or the outcome of a request."""
+        """The reply to one message: {"n", and what became of a cell} or {"n", "outcome"}."""
         if message["do"] == "cell":
             status, error = self._cell(message["name"], message["source"])
             text = self.printed.take()
-            return {"status": status, "error": error, "printed": text}
+            return {"n": message["n"], "status": status, "error": error, "printed": text}
         try:
             outcome = self.executor.execute(message["request"])
         except MemoryError:
@@ -171,7 +171,7 @@ class Worker:
                 "where": "",
             }
         self.printed.take()
-        return outcome
+        return {"n": message["n"], "outcome": outcome}
 
     def _cell(self, name: str, source: str) -> tuple[str, str]:
         filename = f"<{name}>"
@@ -229,10 +229,12 @@ def serve(sock: socket.socket, output_bytes: int, answer_bytes: int) -> None:
             number, frame = wire.recv_numbered(sock, REQUEST_LIMIT)
         except (EOFError, OSError):
             return
-        message = wire.decode(frame, limit=REQUEST_LIMIT, strides=True)
+        message = {"n": number, **wire.decode(frame, limit=REQUEST_LIMIT, strides=True)}
         reply = worker.answer(message)
+        # Equal outcomes are to be equal frames: the number goes beside the frame.
+        number, body = reply["n"], reply.get("outcome", reply)
         try:
-            frame = wire.encode(reply, limit=answer_bytes, bounds=wire.ANSWER)
+            frame = wire.encode(body, limit=answer_bytes, bounds=wire.ANSWER)
         except MemoryError:
             frame = wire.encode(_instead(message, "memory", MEMORY))
         except BaseException as error:

@@ -106,9 +106,12 @@ class Known:
 
     def talk(self, seed: int, test: str, ask: Ask) -> Talk:
         """Begin a test with an implementation, and go on for as long as it is known how."""
+        if self._full():  # What the class needs most will be there again soon.
+            self._nodes.clear()
+            self._steps.clear()
+            self._bytes = 0
         root = hashlib.blake2b(f"{seed}:{test}".encode(), digest_size=16).digest()
-        if root not in self._nodes and not self._full():
-            self._nodes[root] = _Node("")
+        self._nodes.setdefault(root, _Node(""))
         talk = Talk(self, root, ask)
         talk.follow()
         return talk

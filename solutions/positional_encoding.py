@@ -509,6 +509,7 @@ def wordpiece_encode(
 #
 # * Layer: `table = nn.Embedding(vocab_size, d_model)`. Nothing else.
 # * `forward(ids)`: `ids` `(B, T)` integers; the result is `(B, T, D)`.
+# * `ValueError` if `vocab_size` or `d_model` is smaller than 1, when the module is made.
 # * `ValueError` if `ids` is not of an integer type (floating point and bool are refused), if it is
 #   empty ($B = 0$ or $T = 0$), or if an id is negative or at least `vocab_size`.
 #
@@ -539,9 +540,15 @@ class TokenEmbedding(nn.Module):
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
-        """Create ``table``."""
+        """Create ``table``.
+
+        Raises:
+            ValueError: if vocab_size or d_model is smaller than 1.
+        """
         super().__init__()
         ### BEGIN SOLUTION
+        if vocab_size < 1 or d_model < 1:
+            raise ValueError(f"a table of {vocab_size} tokens and width {d_model} holds nothing")
         self.table = nn.Embedding(vocab_size, d_model)
         ### END SOLUTION
 

@@ -120,6 +120,7 @@ def wordpiece_encode(word, vocabulary, unknown="[UNK]", prefix="##", max_chars=1
 class TokenEmbedding(nn.Module):
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()
+        demand(min(vocab_size, d_model) > 0, "there must be tokens, and numbers for each")
         self.vocab_size, self.scale = vocab_size, d_model**0.5
         self.table = nn.Embedding(vocab_size, d_model)
 

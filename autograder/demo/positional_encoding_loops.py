@@ -110,6 +110,8 @@ def wordpiece_encode(word, vocabulary, unknown="[UNK]", prefix="##", max_chars=1
 class TokenEmbedding(nn.Module):
     def __init__(self, vocab_size, d_model):
         super().__init__()
+        if vocab_size <= 0 or d_model <= 0:
+            raise ValueError("sizes are at least 1")
         self.table = nn.Embedding(vocab_size, d_model)
 
     def forward(self, ids):

@@ -102,6 +102,8 @@ def wordpiece_encode(
 class TokenEmbedding(nn.Module):
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()
+        if not (vocab_size >= 1 and d_model >= 1):
+            raise ValueError("an empty table")
         self.table = nn.Embedding(vocab_size, d_model)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
 

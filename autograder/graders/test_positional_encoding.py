@@ -579,7 +579,7 @@ def test_embedding_parameters(student):
 @exercise("TokenEmbedding")
 def test_embedding_values(student, reference, draw):
     """Each id becomes its row of the table, multiplied by √d_model."""
-    for batch, length, vocab_size, d_model in [(1, 2, 6, 3), (1, 1, 2, 1), (2, 4, 5, 8)]:
+    for batch, length, vocab_size, d_model in [(1, 2, 6, 3), (1, 1, 1, 1), (2, 4, 5, 8)]:
         mine, theirs = embedding_pair(student, reference, draw, vocab_size, d_model)
         ids = draw.integers(0, vocab_size, batch, length)
         case = sizes(B=batch, T=length, vocab_size=vocab_size, D=d_model)
@@ -592,6 +592,19 @@ def test_embedding_refuses_ids(student, draw):
     mine = student.module("TokenEmbedding", vocab_size=4, d_model=2)
     for ids in ([[1, 9]], [[0, 4]], [[-1, 2]], [[1, 2], [3, 5]], [[0.0, 1.0]], [[True, False]]):
         expect.raises("ValueError", lambda ids=ids: mine(torch.tensor(ids)), what=f"ids={ids}")
+
+
+@exercise("TokenEmbedding")
+def test_embedding_refuses_sizes(student):
+    """A width or a vocabulary of 0 raises a ValueError as soon as the module is made."""
+    for vocab_size, d_model in [(4, 0), (0, 4), (4, -1)]:
+        expect.raises(
+            "ValueError",
+            lambda vocab_size=vocab_size, d_model=d_model: student.module(
+                "TokenEmbedding", vocab_size=vocab_size, d_model=d_model
+            ),
+            what=f"vocab_size={vocab_size}, d_model={d_model}",
+        )
 
 
 @exercise("TokenEmbedding")

@@ -574,6 +574,12 @@ add(
     ),
 )
 add(
+    "embedding_zero_width",
+    "A table of width 0 or without tokens is made without complaint; raise a ValueError in "
+    "__init__.",
+    ("if vocab_size < 1 or d_model < 1:", "if vocab_size < 0 or d_model < 0:"),
+)
+add(
     "embedding_detached",
     "Your embeddings are right, but no gradient reaches the table; don't detach it or use .data.",
     (SCALED, "self.table(ids.long()).detach() * math.sqrt(width)"),

@@ -159,6 +159,8 @@ style(
 class TokenEmbedding(nn.Module):
     def __init__(self, vocab_size, d_model):
         super().__init__()
+        if vocab_size < 1 or d_model < 1:
+            raise ValueError("sizes")
         self.table = nn.Embedding(vocab_size, d_model)
         nn.init.uniform_(self.table.weight, -0.1, 0.1)
 

@@ -386,6 +386,12 @@ def test_token_embedding_refuses_what_is_no_id(ids):
         pe.TokenEmbedding(7, 4)(ids)
 
 
+@pytest.mark.parametrize(("vocab_size", "d_model"), [(0, 4), (7, 0), (7, -2)])
+def test_an_embedding_of_no_size_is_refused(vocab_size, d_model):
+    with pytest.raises(ValueError, match="holds nothing"):
+        pe.TokenEmbedding(vocab_size, d_model)
+
+
 PARAMETERS = {
     pe.TokenEmbedding: ({"vocab_size": 7, "d_model": 4}, {"table.weight": (7, 4)}),
     pe.PositionalEncoding: ({"d_model": 4}, {}),

@@ -132,6 +132,39 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return detached.clone()
 
 
+def _changed_lists(given: dict[str, Any], inputs: dict[str, Any]) -> Iterator[str]:
+    """Labels of arguments in which something else than a tensor was changed in place."""
+    pairs = [
+        *(
+            (str(i), *both)
+            for i, both in enumerate(zip(given["args"], inputs["args"], strict=True))
+        ),
+        *((name, value, inputs["kwargs"][name]) for name, value in given["kwargs"].items()),
+    ]
+    for label, before, after in pairs:
+        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after):
+            yield label
+
+
+def _same_lists(before: Any, after: Any) -> bool:
+    """Equal but for tensors and modules, which are compared elsewhere or not at all."""
+    if isinstance(before, torch.Tensor) or isinstance(after, torch.nn.Module):
+        return True
+    if isinstance(before, (list, tuple)):
+        return (
+            type(before) is type(after)
+            and len(before) == len(after)
+            and all(map(_same_lists, before, after))
+        )
+    if isinstance(before, dict):
+        return (
+            isinstance(after, dict)
+            and before.keys() == after.keys()
+            and all(_same_lists(value, after[key]) for key, value in before.items())
+        )
+    return before is after or bool(before == after)
+
+
 def _with_modules(value: Any, handles: dict[int, torch.nn.Module]) -> Any:
     """The same nesting with the module itself wherever a dict stands for one."""
     if isinstance(value, dict):
@@ -290,6 +323,8 @@ class Executor:
             or label not in after
             or not same_tensor(before[label], after[label])
         ]
+        named = {label.split(".")[0] for label in mutated}
+        mutated += [label for label in _changed_lists(given, inputs) if label not in named]
         grads: dict[str, torch.Tensor | None] = {}
         if with_grad:
             floating = [

@@ -169,6 +169,7 @@ def test_merge_pair_values(student, reference, draw):
             reference.merge_pair(ids, both, new),
             case=f"ids={ids}, pair={both}, new_id={new}",
         )
+        expect.unchanged(student.observe("merge_pair", ids, both, new, grad=False))
 
 
 @exercise("merge_pair")
@@ -320,6 +321,7 @@ def test_bpe_encode_values(student, reference, draw):
         (text_of(draw, "abc", 12), merges_of(draw, "abc", 8)),
     ]:
         same_encoding(student, reference, text, merges)
+        expect.unchanged(student.observe("bpe_encode", text, merges, grad=False))
 
 
 @exercise("bpe_encode")
@@ -408,6 +410,7 @@ def test_bpe_decode_values(student, reference, draw):
         ([], [(A, B)]),
     ]:
         same_text(student, reference, ids, merges)
+        expect.unchanged(student.observe("bpe_decode", ids, merges, grad=False))
 
 
 @exercise("bpe_decode")

@@ -216,8 +216,10 @@ def test_vocabulary_min_count(student, reference, draw):
     """Words that occur less often than min_count are left out."""
     sentences = [["a", "b", "a"], ["c", "a", "c"], sentence(draw, 12, "defg")]
     for least in (1, 2, 3, 50):
+        seen = student.observe("build_vocabulary", sentences, grad=False, min_count=least)
+        expect.unchanged(seen)
         same_list(
-            student.build_vocabulary(sentences, min_count=least),
+            seen.value,
             reference.build_vocabulary(sentences, min_count=least),
             what="the vocabulary",
             case=f"min_count={least}",
@@ -298,6 +300,7 @@ def test_encode_known(student, reference, draw):
             what="the ids",
             case=str(tokens),
         )
+        expect.unchanged(student.observe("encode", tokens, WORDS, grad=False))
 
 
 @exercise("encode")
@@ -387,6 +390,7 @@ def test_decode_words(student, reference, draw):
     """Each id becomes the word at its place; an unknown word stays visible as <unk>."""
     for ids in [[5], [4, 5, 6], [4, UNK, 9], draw.integers(3, 10, 8).tolist()]:
         same_text(student, reference, ids)
+        expect.unchanged(student.observe("decode", ids, WORDS, grad=False))
 
 
 @exercise("decode")
@@ -471,6 +475,7 @@ def test_pad_longer(student, reference, draw):
                 reference.pad_to_length(given, length, keep=keep),
                 case=f'lengths {lengths} to {length} and keep="{keep}"',
             )
+        expect.unchanged(student.observe("pad_to_length", given, length, grad=False))
 
 
 @exercise("pad_to_length")
@@ -546,6 +551,7 @@ def test_pad_batch_values(student, reference, draw):
     for lengths in ([1], [3], [2, 3], [4, 1, 6, 6]):
         given = sequences(draw, lengths)
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=f"lengths {lengths}")
+        expect.unchanged(student.observe("pad_batch", given, grad=False))
 
 
 @exercise("pad_batch")
@@ -643,8 +649,9 @@ def test_windows_lose_nothing(student, draw):
     for total, length, stride in [(11, 4, 3), (12, 4, 3), (13, 4, 3), (20, 7, 7), (17, 9, 1)]:
         (given,) = sequences(draw, [total])
         case = f"{total} ids, length={length} and stride={stride}"
-        result = student.sliding_windows(given, length, stride)
-        windows, mask = expect.pair(result, what="the result (windows, mask)")
+        seen = student.observe("sliding_windows", given, length, stride, grad=False)
+        expect.unchanged(seen)
+        windows, mask = expect.pair(seen.value, what="the result (windows, mask)")
         count = 1 + max(0, -(-(total - length) // stride))
         expect.shape(windows, (count, length), what="the windows", case=case)
         expect.shape(mask, (count, length), what="the mask", case=case)

@@ -50,6 +50,20 @@ def _merge(body: str) -> str:
 
 
 add(
+    "merge_in_place",
+    "Your merge_pair writes into the list that it was given; build a new list and return that.",
+    code=_merge(
+        """
+    position = 0
+    while position < len(ids):
+        if tuple(ids[position : position + 2]) == pair:
+            ids[position : position + 2] = [new_id]
+        position += 1
+    return ids
+"""
+    ),
+)
+add(
     "merge_second_kept",
     "The second id of a merged pair stays behind the new id; the new id replaces both, so move on "
     "by two places after a merge.",

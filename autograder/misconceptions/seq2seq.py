@@ -408,6 +408,18 @@ add = _mistakes_in("pad_batch", "seq-padding")
 LONGEST = "max((len(sequence) for sequence in sequences), default=0)"
 PADDED = "pad_to_length(sequences, longest)"
 add(
+    "batch_padded_in_place",
+    "Your pad_batch appends the padding to the lists that it was given; leave them as they are and "
+    "write into a tensor of your own.",
+    (
+        f"return {PADDED}",
+        f"padded = {PADDED}\n"
+        "    for sequence in sequences:\n"
+        "        sequence += [PAD] * (longest - len(sequence))\n"
+        "    return padded",
+    ),
+)
+add(
     "batch_to_the_shortest",
     "Your rows are as long as the shortest sequence, so ids are lost; take the longest.",
     (

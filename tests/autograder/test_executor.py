@@ -45,6 +45,23 @@ def test_inputs_changed_in_place_are_named_and_the_originals_kept(grad):
     assert y.tolist() == [0, 0]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.append(4),
+        lambda a: a[1].sort(),
+        lambda a: a[1].__setitem__(0, 7),
+        lambda a: a.clear(),
+    ],
+    ids=["longer", "sorted inside", "another number", "emptied"],
+)
+def test_lists_changed_in_place_are_named_too(change):
+    given = [1, [3, 2]]
+    assert call(lambda kept, a: change(a), [5, [6]], given)["mutated"] == ["1"]
+    assert given == [1, [3, 2]]
+    assert call(lambda kept, a: [*a, 4], [5, [6]], given)["mutated"] == []
+
+
 def test_gradients_are_those_of_autograd():
     x = torch.randn(3, dtype=torch.float64)
     outcome = call(lambda a: a**3, x, grad=True, cotangent=7)

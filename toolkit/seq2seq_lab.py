@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -73,11 +74,11 @@ def recall_rate(
     kind: str, delay: int, *, symbols: int = 8, keep: float = 0.0, seed: int = 0,
     preset: device.Preset | None = None,
 ) -> float:  # fmt: skip
-    """Train on delayed recall and return the share of right answers on new sequences.
+    """Train on delayed recall among random symbols; the share of right answers on new sequences.
 
     Args:
         kind, keep: see `Recall`.
-        delay: fillers between the symbol and the question.
+        delay: other symbols between the one that counts and the question.
         symbols: how many symbols there are to choose from; guessing gets 1 / symbols right.
     """
     chosen = preset or device.preset()
@@ -86,12 +87,12 @@ def recall_rate(
     model = Recall(kind, symbols + 2, chosen.width // 2, keep)
 
     def loss(step: int) -> Tensor:
-        task = tasks.delayed_recall(chosen.batch_size, delay, symbols, draw)
+        task = tasks.delayed_recall(chosen.batch_size, delay, symbols, draw, noise=True)
         logits = model(task.tokens.to(chosen.device))
         return nn.functional.cross_entropy(logits.float(), task.targets.to(chosen.device))
 
     training.fit(model, loss, chosen.steps // 2, seed=seed, preset=chosen)
-    unseen = tasks.delayed_recall(500, delay, symbols, draw)
+    unseen = tasks.delayed_recall(500, delay, symbols, draw, noise=True)
     with torch.no_grad():
         answers = model(unseen.tokens.to(chosen.device)).argmax(-1).cpu()
     return float((answers == unseen.targets).float().mean())
@@ -201,6 +202,18 @@ def exact_rate(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
     return sum(right) / len(right)
 
 
+def token_rate(written: Tensor, target: Tensor) -> float:
+    """Share of the reference's tokens, `<eos>` included, that were written at their place.
+
+    Args:
+        written: (B, n) int64, what a decoder wrote.
+        target: (B, U) int64, the reference with padding.
+    """
+    shared = min(written.shape[1], target.shape[1])
+    right = (written[:, :shared] == target[:, :shared]) & (target[:, :shared] != PAD)
+    return float(right.sum() / (target != PAD).sum())
+
+
 def bleu(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
     """Corpus BLEU by sacreBLEU, 0 to 100, with its tokenizer for the language of the pairs."""
     import sacrebleu
@@ -290,28 +303,29 @@ def trace_beam(
 
 
 def search_page(
-    steps: Sequence[Step], words: Sequence[str], best: Sequence[int], chance: float, length: int
+    steps: Sequence[Step], words: Sequence[str], best: Sequence[int], chance: float
 ) -> str:
     """The steps of a beam as tables, one a step, and what came out, as HTML.
 
     Args:
+        steps, best, chance: what `trace_beam` returned.
         words: what each id says; ids that no step has looked at get no column.
-        length: how many tables there are room for; missing ones are left empty, so that pages of
-            different searches are equally high.
     """
     used = sorted({prefix[-1] for step in steps for prefix in step.looked_at})
-    say = lambda ids: " ".join(words[i] for i in ids) or words[BOS]  # noqa: E731
+
+    def say(ids: Sequence[int]) -> str:
+        return " ".join(words[i] for i in ids) or words[BOS]
+
     tables = []
-    for number, step in enumerate(steps[:length], 1):
+    for number, step in enumerate(steps, 1):
         parents = list(dict.fromkeys(prefix[:-1] for prefix in step.looked_at))
         matrix = [[step.looked_at.get((*parent, token), 0.0) for token in used]
                   for parent in parents]  # fmt: skip
         kept = "; ".join(say(prefix) for prefix in step.kept)
-        tables.append(
-            widgets.heat_table(
-                matrix, [say(parent) for parent in parents], [words[token] for token in used],
-                f"step {number}, kept: {kept}",
-            )
-        )  # fmt: skip
-    result = f"<p>Result: <b>{say([i for i in best if i not in (PAD, EOS)])}</b>, "
-    return widgets.side_by_side(*tables) + result + f"probability {chance:.3f}</p>"
+        caption = f"step {number}, kept: {kept}"
+        rows, columns = [say(parent) for parent in parents], [words[token] for token in used]
+        tables.append(widgets.heat_table(matrix, rows, columns, caption))
+    result = html.escape(say([i for i in best if i not in (PAD, EOS)]))
+    return (
+        f"{widgets.side_by_side(*tables)}<p>Result: <b>{result}</b>, probability {chance:.3f}</p>"
+    )

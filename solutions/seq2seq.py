@@ -55,8 +55,8 @@
 # two methods:
 #
 # ```python
-# state = model.start(source, source_mask)    # (B, T) ids, (B, T) mask or None
-# logits, state = model.step(previous, state) # (B,) ids -> (B, V) logits of the next token
+# start(source, source_mask) -> state     # (B, T) ids, (B, T) mask or None
+# step(previous, state) -> logits, state  # (B,) ids -> (B, V) logits of the next token
 # ```
 #
 # A `state` is a tuple of tensors whose first dimension is the batch; nothing else about it is
@@ -1641,7 +1641,7 @@ def greedy_decode(
 # <details><summary>Hint 3</summary>
 #
 # Faster: all unfinished beginnings of one length are rows of one batch. To choose or repeat rows of
-# a state, write `tuple(part[rows] for part in state)`.
+# a state, write `tuple(t[rows] for t in state)`.
 #
 # </details>
 
@@ -1752,7 +1752,7 @@ def exhaustive_search(
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# The state must follow the hypotheses: `state = tuple(part[rows] for part in state)`, where `rows`
+# The state must follow the hypotheses: `tuple(t[rows] for t in state)`, where `rows`
 # lists, for each new live hypothesis, the row that it came from. A row may occur twice or not at
 # all.
 #

@@ -215,12 +215,12 @@ def table_frame(table: Any, caption: str, notes: Sequence[str] = ()) -> str:
 
 
 def pair_frame(frequency: float, position: int, offset: int, length: int = 48) -> str:
-    """One sine-cosine pair: its two waves with p and p + k marked, and the turn of its clock hand.
+    """One sine-cosine pair: its two waves with p and p + delta marked, and the turn of its clock hand.
 
     Args:
         frequency: omega of the pair, in radians a position.
         position: p, where the first hand stands.
-        offset: k, how far the second one is ahead; may be negative.
+        offset: delta, how far the second one is ahead; may be negative.
         length: positions on the horizontal axis.
     """
     width, height, left = 300.0, 90.0, 8.0
@@ -259,8 +259,8 @@ def pair_frame(frequency: float, position: int, offset: int, length: int = 48) -
         f"<div style='{_FRAME}'><svg viewBox='0 0 390 {height:.0f}' role='img' "
         f"aria-label='{label}' style='width:min(34em,100%);display:block'>{waves}{marks}{hands}"
         f"</svg><div>ω = {frequency:.4g}, wavelength {2 * math.pi / frequency:.4g}; "
-        f"the hand turns by ωk = {turn:.3g}</div>"
-        f"<div>p = {position}: {first} · p + k = {position + offset}: {second}</div>"
+        f"the hand turns by ωδ = {turn:.3g}</div>"
+        f"<div>p = {position}: {first} · p + δ = {position + offset}: {second}</div>"
         f"<div>matrix {matrix}, the same for every p</div></div>"
     )
 

@@ -256,9 +256,12 @@ def search_tree(
     places = {(): canvas.box(1.7, middle, "<bos>", width=2.2)}
     for depth, (level, survivors) in enumerate(zip(levels, kept, strict=True), 1):
         top = middle + line * (len(level) - 1) / 2
-        for index, (prefix, chance) in enumerate(level.items()):
+        for prefix in level:
             if prefix[:-1] not in places:
                 raise ValueError(f"{' '.join(prefix)!r} has no parent in the tree")
+        # In the order of their parents, so that no two arrows cross
+        ordered = sorted(level.items(), key=lambda item: -places[item[0][:-1]].y)
+        for index, (prefix, chance) in enumerate(ordered):
             alive, won = prefix in survivors, prefix == winner[: len(prefix)]
             x, y = 1.7 + column * depth, top - line * index
             places[prefix] = canvas.box(

@@ -440,7 +440,7 @@ def test_a_missing_notebook_and_a_nameless_one_are_one_sentence(tmp_path: Path) 
         check_notebook(tmp_path / "nothing.ipynb")
     path = tmp_path / "homework.ipynb"
     path.write_text('{"cells": [{"cell_type": "code", "source": 3}, 7]}', encoding="utf-8")
-    with pytest.raises(AssignmentError, match="add --chapter attention"):
+    with pytest.raises(AssignmentError, match="add --chapter seq2seq"):
         check_notebook(path)
     with pytest.raises(AssignmentError, match="Did you mean causal_mask"):
         check_notebook(path, ["causal_msk"], chapter="attention")

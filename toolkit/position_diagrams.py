@@ -209,13 +209,14 @@ def table_frame(table: Any, caption: str, notes: Sequence[str] = ()) -> str:
     return (
         f"<div style='{_FRAME}'><div>{html.escape(caption)}</div>"
         f"<img alt='{html.escape(caption, quote=True)}' src='data:image/png;base64,{picture}' "
-        "style='width:min(26em,100%);height:13em;image-rendering:pixelated;display:block'>"
+        "style='width:26em;max-width:100%;height:13em;object-fit:fill;image-rendering:pixelated;"
+        "display:block;background:none;border-radius:0'>"
         f"{lines}</div>"
     )
 
 
 def pair_frame(frequency: float, position: int, offset: int, length: int = 48) -> str:
-    """One sine-cosine pair: its two waves with p and p + delta marked, and the turn of its clock hand.
+    """One sine-cosine pair: its waves with p and p + delta marked, and the turn of its clock hand.
 
     Args:
         frequency: omega of the pair, in radians a position.
@@ -257,9 +258,10 @@ def pair_frame(frequency: float, position: int, offset: int, length: int = 48) -
     label = f"Pair of frequency {frequency:.4g}, positions {position} and {position + offset}"
     return (
         f"<div style='{_FRAME}'><svg viewBox='0 0 390 {height:.0f}' role='img' "
-        f"aria-label='{label}' style='width:min(34em,100%);display:block'>{waves}{marks}{hands}"
-        f"</svg><div>ω = {frequency:.4g}, wavelength {2 * math.pi / frequency:.4g}; "
-        f"the hand turns by ωδ = {turn:.3g}</div>"
+        f"aria-label='{label}' style='width:34em;max-width:100%;display:block'>"
+        f"{waves}{marks}{hands}</svg>"
+        f"<div>ω = {frequency:.4g}, wavelength {2 * math.pi / frequency:.4g}; the hand "
+        f"turns by ωδ = {turn:.3g}</div>"
         f"<div>p = {position}: {first} · p + δ = {position + offset}: {second}</div>"
         f"<div>matrix {matrix}, the same for every p</div></div>"
     )

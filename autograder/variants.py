@@ -83,6 +83,18 @@ def changed_source(chapter: str, misconception: Misconception) -> str:
     return source[:start] + cell + source[end:]
 
 
+def _cells(source: str) -> list[str]:
+    """A percent script, cell by cell."""
+    starts = [0, *(match.start() for match in _CELL.finditer(source)), len(source)]
+    return [source[start:end] for start, end in itertools.pairwise(starts)]
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(cell: str) -> types.CodeType:
+    """One cell's code. Variants of a chapter differ in one cell: the others are compiled once."""
+    return compile(cell, "<variant>", "exec", dont_inherit=True)
+
+
 def load_variant(source: str, name: str = "variant") -> dict[str, Any]:
     """Execute a module's source and return its names.
 
@@ -91,7 +103,8 @@ def load_variant(source: str, name: str = "variant") -> dict[str, Any]:
     module = types.ModuleType(f"solutions_{name}")
     sys.modules[module.__name__] = module
     try:
-        exec(compile(source, f"<{name}>", "exec", dont_inherit=True), module.__dict__)
+        for cell in _cells(source):
+            exec(_compiled(cell), module.__dict__)
     finally:
         del sys.modules[module.__name__]
     return module.__dict__

@@ -221,7 +221,8 @@ def requirements_table(reports: Mapping[str, Report]) -> str:
         )
         lines.append(f"<tr><th scope=row>{html.escape(code)}</th>{cells}</tr>")
     return (
-        "<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:13px'>"
+        "<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:13px;"
+        "border-collapse:separate;border-spacing:.7em 0'>"
         f"<thead><tr><th scope=col>code</th>{head}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table></div>"
     )

@@ -11,7 +11,8 @@ from __future__ import annotations
 import html
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -224,26 +225,46 @@ def bleu(texts: Sequence[str], pairs: Sequence[Pair]) -> float:
     return float(sacrebleu.corpus_bleu(list(texts), references, tokenize=tokenizer).score)
 
 
-def alignment_rate(weights: Tensor, pairs: Sequence[Pair]) -> float:
-    """Share of aligned target tokens whose largest weight lies on the source token they render.
+def alignment_counts(weights: Tensor, pairs: Sequence[Pair]) -> tuple[Counter, Counter]:
+    """Which target tokens have their largest weight on the source token they render.
 
     Args:
         weights: (B, U, S); row i of an entry belongs to target token i.
         pairs: B pairs with alignment.
 
+    Returns:
+        How often each target token found its source token, and how often it missed it; tokens that
+        are aligned to nothing are not counted.
+
     Raises:
         ValueError: if a pair has no alignment, or there is nothing aligned.
     """
     looked = weights.argmax(-1).tolist()  # (B, U)
-    hits = []
+    found: Counter = Counter()
+    missed: Counter = Counter()
     for pair, places in zip(pairs, looked, strict=True):
         if pair.alignment is None:
             raise ValueError("a pair has no alignment; make the pairs with with_alignment=True")
-        hits += [place == true for place, true in zip(places, pair.alignment, strict=False)
-                 if true >= 0]  # fmt: skip
-    if not hits:
+        for token, place, true in zip(pair.target_tokens, places, pair.alignment, strict=False):
+            if true >= 0:
+                (found if place == true else missed)[token] += 1
+    if not found and not missed:
         raise ValueError("no token of these pairs is aligned")
-    return sum(hits) / len(hits)
+    return found, missed
+
+
+def alignment_rate(weights: Tensor, pairs: Sequence[Pair], without: Collection[str] = ()) -> float:
+    """Share of aligned target tokens whose largest weight lies on the source token they render.
+
+    Args:
+        weights, pairs: see `alignment_counts`.
+        without: target tokens that are left out of account.
+    """
+    found, missed = alignment_counts(weights, pairs)
+    hits, misses = (
+        sum(n for token, n in counts.items() if token not in without) for counts in (found, missed)
+    )
+    return hits / (hits + misses)
 
 
 # --------------------------------------------------------------------------- search

@@ -170,6 +170,22 @@ def test_the_alignment_rate_counts_aligned_tokens_only(corpus: lab.Corpus) -> No
             perfect[row, i, j] = 1.0  # -1 marks the last column: such rows don't count
     assert lab.alignment_rate(perfect, pairs) == 1.0
     assert lab.alignment_rate(perfect.roll(1, dims=-1), pairs) == 0.0
+    found, missed = lab.alignment_counts(perfect, pairs)
+    assert sum(found.values()) == sum(j >= 0 for pair in pairs for j in pair.alignment)
+    assert not missed
+
+
+def test_tokens_can_be_left_out_of_the_rate(corpus: lab.Corpus) -> None:
+    pairs = [p for p in corpus.test if p.kind == "date"][:10]
+    nowhere = torch.zeros(len(pairs), 20, 20)
+    nowhere[..., -1] = 1.0
+    nowhere[0, 0] = 0.0
+    nowhere[0, 0, pairs[0].alignment[0]] = 1.0  # the first digit of the first year, and no other
+    digit = pairs[0].target_tokens[0]
+    found, missed = lab.alignment_counts(nowhere, pairs)
+    assert found == {digit: 1}
+    others = set(missed) - {digit}
+    assert lab.alignment_rate(nowhere, pairs, others) == 1 / (1 + missed[digit])
 
 
 def test_pairs_without_alignment_are_refused() -> None:

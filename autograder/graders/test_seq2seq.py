@@ -97,7 +97,8 @@ def same_list(actual, expected, what, case=""):
         )
     kind = type(expected[0]) if expected else object
     for item in actual:
-        if expected and type(item) is not kind:
+        # A subclass will do, such as NumPy's str_, but no bool for an int.
+        if expected and not (isinstance(item, kind) and not isinstance(item, bool)):
             raise Mistake(
                 f"{what} should hold {kind.__name__}s only, "
                 f"but holds a {expect.type_name(item)}{suffix}."
@@ -109,7 +110,8 @@ def same_list(actual, expected, what, case=""):
 def same_number(actual, expected, what, case=""):
     """A Python number agrees up to the rounding of a sum in float32."""
     suffix = f" for {case}" if case else ""
-    if type(actual) not in (float, int):
+    # NumPy's float64 is a float too: the sandbox hands it over as one.
+    if not isinstance(actual, (float, int)) or isinstance(actual, bool):
         raise Mistake(
             f"{what} should be a float, but is a {expect.type_name(actual)}{suffix}"
             + ("; .item() makes one." if isinstance(actual, torch.Tensor) else ".")
@@ -250,6 +252,7 @@ def test_vocabulary_refusals(student):
             "min_count=-1": ([["a"]], -1),
             "max_size=3": ([["a"]], 1, 3),
             "max_size=0": ([["a"]], 1, 0),
+            "max_size=-1": ([["a"]], 1, -1),
         },
     )
 
@@ -281,6 +284,9 @@ def test_vocabulary_min_count_and_max_size(student, reference, draw):
             what="the vocabulary",
             case=f"40 words, min_count={least} and max_size={size}",
         )
+    for sentences in ([[]], [[], []]):
+        case = f"{sentences}, sentences without words"
+        same_list(student.build_vocabulary(sentences), SPECIALS, what="the vocabulary", case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -305,10 +311,12 @@ def test_encode_known(student, reference, draw):
 
 @exercise("encode")
 def test_encode_unknown(student, reference, draw):
-    """A token that is not in the vocabulary becomes UNK."""
+    """A token that is not in the vocabulary becomes UNK, and the vocabulary stays as it is."""
     for tokens in [["dog"], ["the", "Cat"], sentence(draw, 8, ["mat", "dog", "on", "", "matt"])]:
+        seen = student.observe("encode", tokens, WORDS, grad=False)
+        expect.unchanged(seen)
         same_list(
-            student.encode(tokens, WORDS),
+            seen.value,
             reference.encode(tokens, WORDS),
             what="the ids",
             case=str(tokens),
@@ -320,8 +328,10 @@ def test_encode_marks(student, reference):
     """add_bos puts BOS in front and add_eos puts EOS behind, each by itself."""
     tokens = ["a", "cat"]
     for bos, eos in [(True, False), (False, True), (True, True), (False, False)]:
+        seen = student.observe("encode", tokens, WORDS, grad=False, add_bos=bos, add_eos=eos)
+        expect.unchanged(seen)
         same_list(
-            student.encode(tokens, WORDS, add_bos=bos, add_eos=eos),
+            seen.value,
             reference.encode(tokens, WORDS, add_bos=bos, add_eos=eos),
             what="the ids",
             case=f"add_bos={bos} and add_eos={eos}",
@@ -369,6 +379,10 @@ def test_encode_long(student, reference, draw):
         what="the ids",
         case="53 tokens and a vocabulary of 34",
     )
+    tokens = ["cat", *SPECIALS, "dog"]
+    same_list(
+        student.encode(tokens, WORDS), reference.encode(tokens, WORDS), "the ids", case=str(tokens)
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -377,8 +391,10 @@ def test_encode_long(student, reference, draw):
 
 
 def same_text(student, reference, ids, vocabulary=WORDS):
+    seen = student.observe("decode", ids, vocabulary, grad=False)
+    expect.unchanged(seen)
     same_list(
-        student.decode(ids, vocabulary),
+        seen.value,
         reference.decode(ids, vocabulary),
         what="the tokens",
         case=f"the ids {ids}",
@@ -388,15 +404,21 @@ def same_text(student, reference, ids, vocabulary=WORDS):
 @exercise("decode")
 def test_decode_words(student, reference, draw):
     """Each id becomes the word at its place; an unknown word stays visible as <unk>."""
-    for ids in [[5], [4, 5, 6], [4, UNK, 9], draw.integers(3, 10, 8).tolist()]:
+    for ids in [[5], [4, 5, 6], [4, UNK, 9], [UNK, 4, UNK], draw.integers(3, 10, 8).tolist()]:
         same_text(student, reference, ids)
-        expect.unchanged(student.observe("decode", ids, WORDS, grad=False))
 
 
 @exercise("decode")
 def test_decode_stops(student, reference, draw):
-    """The text ends before the first EOS, whatever follows."""
-    for ids in [[4, 5, EOS, 6, 7], [4, EOS, 5, EOS, 6], [4, EOS], [EOS, 4], [EOS]]:
+    """The text ends before the first EOS, whatever follows: not even 99 or -1 is looked at."""
+    for ids in [
+        [4, 5, EOS, 6, 7],
+        [4, EOS, 5, EOS, 6],
+        [4, EOS],
+        [EOS, 4],
+        [EOS],
+        [4, EOS, 99, -1],
+    ]:
         same_text(student, reference, ids)
 
 
@@ -417,6 +439,7 @@ def test_decode_refusals(student):
             "the id 99 with a vocabulary of 10 words": ([99], WORDS),
             "the id -1": ([4, -1], WORDS),
             "the id -10 with a vocabulary of 10 words": ([-10, 4], WORDS),
+            "the id 10 before EOS": ([4, 10, EOS], WORDS),
         },
     )
 
@@ -470,12 +493,13 @@ def test_pad_longer(student, reference, draw):
     for lengths, length in [([3], 2), ([5, 2, 7], 3), ([4, 9], 1)]:
         given = sequences(draw, lengths)
         for keep in ("start", "end"):
+            seen = student.observe("pad_to_length", given, length, grad=False, keep=keep)
+            expect.unchanged(seen)
             same_padded(
-                student.pad_to_length(given, length, keep=keep),
+                seen.value,
                 reference.pad_to_length(given, length, keep=keep),
                 case=f'lengths {lengths} to {length} and keep="{keep}"',
             )
-        expect.unchanged(student.observe("pad_to_length", given, length, grad=False))
 
 
 @exercise("pad_to_length")
@@ -508,6 +532,7 @@ def test_pad_refusals(student):
             "the id 4.0, a float": ([[5], [4.0]], 2),
             'the id "4", a string': ([["4"]], 2),
             "the id True, a bool": ([[4, True]], 2),
+            "the id None": ([[4, None]], 2),
             "a float among the ids that are cut off": ([[4, 5, 6.5]], 2),
         },
     )
@@ -637,7 +662,9 @@ def test_windows_refusals(student):
             "length=0": ([4, 5, 6], 0, 1),
             "stride=0": ([4, 5, 6], 2, 0),
             "stride=-1": ([4, 5, 6], 2, -1),
+            "length=0 and stride=0": ([4, 5, 6], 0, 0),
             "length=2 with stride=3, which skips ids": ([4, 5, 6, 7], 2, 3),
+            "length=5 with stride=6, though one window does": ([4, 5, 6], 5, 6),
         },
     )
 
@@ -727,6 +754,10 @@ def cell_refusals(student, draw, name):
             "an x of batch size 3 with a state of batch size 1": (
                 draw.normal(3, 3),
                 draw.normal(1, 4),
+            ),
+            "an x of batch size 1 with a state of batch size 3": (
+                draw.normal(1, 3),
+                draw.normal(3, 4),
             ),
         },
     )
@@ -887,6 +918,7 @@ def test_lstm_refusals(student, draw):
             "an h of batch size 1 with an x of batch size 2": (x, (draw.normal(1, 4), c)),
             "a c of batch size 1 with an x of batch size 2": (x, (h, draw.normal(1, 4))),
             "an x of batch size 3 with a state of batch size 2": (draw.normal(3, 3), (h, c)),
+            "an x of batch size 1 with a state of batch size 2": (draw.normal(1, 3), (h, c)),
         },
     )
 
@@ -986,6 +1018,10 @@ def test_encoder_refusals(student, draw):
     full = torch.ones(2, 3, dtype=torch.bool)
     empty_row = full.clone()
     empty_row[1] = False
+    first_empty, short = full.clone(), full.clone()
+    first_empty[0], short[0, 1:] = False, False
+    outside, below = ids.clone(), ids.clone()
+    outside[0, 2], below[0, 1] = 6, -1
     refuses(
         mine,
         {
@@ -993,14 +1029,19 @@ def test_encoder_refusals(student, draw):
             "sequences of length 0": (torch.zeros(2, 0, dtype=torch.int64), None),
             "ids of dtype float32": (ids.float(), None),
             "ids of dtype bool": (full, None),
+            "ids of dtype int32": (ids.int(), None),
             "the id -1": (torch.tensor([[1, -1, 2]]), None),
             "the id 6 where vocab_size is 6": (torch.tensor([[1, 2, 6]]), None),
+            "the id 6 at a padded place": (outside, short),
+            "the id -1 at a padded place": (below, short),
             "a mask of dtype float32": (ids, full.float()),
             "a mask of dtype int64": (ids, full.long()),
+            "a mask of dtype uint8": (ids, full.byte()),
             "a mask of shape (2, 2) for ids of shape (2, 3)": (ids, full[:, :2]),
             "a mask of shape (1, 3) for ids of shape (2, 3)": (ids, full[:1]),
             "a mask of shape (3,) for ids of shape (2, 3)": (ids, full[0]),
             "a row without a real token": (ids, empty_row),
+            "a first row without a real token": (ids, first_empty),
         },
     )
 
@@ -1013,7 +1054,7 @@ def test_encoder_refuses_other_cells(student):
         student.module("Encoder", vocab_size=6, embed_dim=2, hidden_size=3, cell=cell)
 
     make("rnn")
-    refuses(make, {'cell="elman"': ("elman",), 'cell="transformer"': ("transformer",)})
+    refuses(make, {'cell="elman"': ("elman",), 'cell="GRU"': ("GRU",), 'cell=""': ("",)})
 
 
 @hidden
@@ -1042,8 +1083,8 @@ def test_encoder_any_mask(student, reference, draw):
         mask = draw.mask(4, 5, keep=0.6)
         mask[0] = torch.tensor([False, False, True, True, True])
         mask[1] = torch.tensor([True, False, False, True, False])
-        case = f'cell="{cell}", padding anywhere'
-        same_results(mine(ids, mask), theirs(ids, mask), ENCODED, case)
+        case = f'cell="{cell}", padding anywhere, in train mode'
+        same_results(mine.train()(ids, mask), theirs(ids, mask), ENCODED, case)
 
 
 @hidden
@@ -1053,6 +1094,7 @@ def test_encoder_gradients(student, reference, draw):
     for cell in KINDS:
         mine, theirs = encoder_pair(student, reference, draw, cell, dtype=torch.float64)
         ids, mask = draw.integers(0, 7, 2, 4), right_padded([4, 2])
+        ids[0, 1] = PAD  # a real token like any other: its row learns too
         seen, wanted = mine.observe(ids, mask), theirs.observe(ids, mask)
         same_results(seen.value, wanted.value, ENCODED, f'cell="{cell}", float64')
         names = labels({"embedding.weight": 0, **gate_shapes("cell.", 1, 1, 1)})
@@ -1174,6 +1216,10 @@ def test_bidirectional_refusals(student, draw):
     full = torch.ones(2, 3, dtype=torch.bool)
     empty_row = full.clone()
     empty_row[0] = False
+    short = full.clone()
+    short[0, 1:] = False
+    outside, below = ids.clone(), ids.clone()
+    outside[0, 2], below[0, 1] = 6, -1
     refuses(
         mine,
         {
@@ -1181,11 +1227,17 @@ def test_bidirectional_refusals(student, draw):
             "sequences of length 0": (torch.zeros(2, 0, dtype=torch.int64), None),
             "ids of dtype float32": (ids.float(), None),
             "ids of dtype bool": (full, None),
+            "ids of dtype int32": (ids.int(), None),
             "the id -1": (torch.tensor([[1, -1, 2]]), None),
             "the id 6 where vocab_size is 6": (torch.tensor([[1, 2, 6]]), None),
+            "the id 6 at a padded place": (outside, short),
+            "the id -1 at a padded place": (below, short),
             "a mask of dtype float32": (ids, full.float()),
+            "a mask of dtype int64": (ids, full.long()),
+            "a mask of dtype uint8": (ids, full.byte()),
             "a mask of shape (2, 2) for ids of shape (2, 3)": (ids, full[:, :2]),
             "a mask of shape (1, 3) for ids of shape (2, 3)": (ids, full[:1]),
+            "a mask of shape (3,) for ids of shape (2, 3)": (ids, full[0]),
             "a row without a real token": (ids, empty_row),
         },
     )
@@ -1203,6 +1255,10 @@ def test_bidirectional_ignores_padding(student, reference, draw):
         given[~mask] = draw.integers(0, 7, int((~mask).sum()))
         case = f"any ids in the padding up to length {longest}"
         same_results(mine(given, mask), theirs(given, mask), BIDIRECTIONAL, case)
+    mask = draw.mask(3, 7, keep=0.6)
+    mask[0, :2], mask[0, 2:5] = False, True
+    case = "padding anywhere, in train mode"
+    same_results(mine.train()(ids, mask), theirs(ids, mask), BIDIRECTIONAL, case)
 
 
 @hidden
@@ -1223,6 +1279,7 @@ def test_bidirectional_gradients(student, reference, draw):
     """Gradients reach the embedding, both cells and the bridge; float64 stays float64."""
     mine, theirs = bidirectional_pair(student, reference, draw, dtype=torch.float64)
     ids, mask = draw.integers(0, 7, 2, 4), right_padded([2, 4])
+    ids[1, 2] = PAD  # a real token like any other: its row learns too
     seen, wanted = mine.observe(ids, mask), theirs.observe(ids, mask)
     same_results(seen.value, wanted.value, BIDIRECTIONAL, "float64")
     names = ["embedding.weight", "bridge.weight", "bridge.bias"]
@@ -1336,14 +1393,16 @@ def test_step_refusals(student, draw):
         mine,
         {
             "the id 6 where vocab_size is 6": (torch.tensor([1, 6]), state, context),
-            "the id -1": (torch.tensor([-1, 1]), state, context),
+            "the id -1": (torch.tensor([1, -1]), state, context),
             "a previous token of dtype float32": (token.float(), state, context),
             "a previous token of dtype bool": (token > 2, state, context),
+            "a previous token of dtype int32": (token.int(), state, context),
             "a state of width 4 where hidden_size is 3": (token, draw.normal(2, 4), context),
             "a context of width 3 where context_size is 4": (token, state, draw.normal(2, 3)),
             "a state of batch size 3 with 2 tokens": (token, draw.normal(3, 3), context),
             "a state of batch size 1 with 2 tokens": (token, draw.normal(1, 3), context),
             "a context of batch size 1 with 2 tokens": (token, state, draw.normal(1, 4)),
+            "a context of batch size 3 with 2 tokens": (token, state, draw.normal(3, 4)),
         },
     )
 
@@ -1355,8 +1414,8 @@ def test_step_equal_widths(student, reference, draw):
     mine, theirs = decoder_pair(student, reference, draw, 4, 4, 4, 4)
     token, state, context = decoder_inputs(draw, 4, 4, 4, 4)
     for step in range(3):
-        got, want = mine(token, state, context), theirs(token, state, context)
-        same_results(got, want, STEP, f"all sizes 4, step {step}")
+        got, want = mine.train()(token, state, context), theirs(token, state, context)
+        same_results(got, want, STEP, f"all sizes 4, step {step}, in train mode")
         state, token = want[1], want[0].argmax(-1)
 
 
@@ -1366,6 +1425,7 @@ def test_step_gradients(student, reference, draw):
     """Gradients reach state, context and every parameter; float64 stays float64."""
     mine, theirs = decoder_pair(student, reference, draw, 6, 2, 3, 4, dtype=torch.float64)
     token, state, context = decoder_inputs(draw, 3, 6, 3, 4)
+    token[1] = PAD  # a token like any other: its row learns too
     inputs = token, state.double(), context.double()
     seen, wanted = mine.observe(*inputs), theirs.observe(*inputs)
     same_results(seen.value, wanted.value, STEP, "float64")
@@ -1474,8 +1534,8 @@ def test_forcing_refusals(student, draw):
 FREE = [6, 7, 6, 7, 6, 7, 6, 7]
 
 
-def telling_state():
-    size = len(FREE)
+def telling_state(free):
+    size = len(free)
     state = encoder_state_of_zeros(size)
     weight_ih = torch.zeros(3 * size, 2 * size)
     weight_ih[2 * size :, :size] = 3 * torch.eye(size)
@@ -1483,7 +1543,7 @@ def telling_state():
     bias_ih[size : 2 * size] = -40.0
     output = torch.zeros(size, 2 * size)
     output[:, :size] = torch.eye(size)
-    output[FREE, range(size)] += 5.0
+    output[free, range(size)] += 5.0
     return state | {
         "decoder.embedding.weight": torch.eye(size),
         "decoder.cell.weight_ih": weight_ih,
@@ -1509,7 +1569,7 @@ def forced_steps(student, draw, batch, steps, ratio, training=False):
     """Which inputs of steps 1, 2, ... were the target's, (B, U - 1): told by the logits."""
     size = len(FREE)
     mine = student.module(
-        "Seq2Seq", state=telling_state(), **translator_options(4, size, size, size)
+        "Seq2Seq", state=telling_state(FREE), **translator_options(4, size, size, size)
     )
     every = torch.arange(size).unsqueeze(0)
     if training:
@@ -1534,6 +1594,29 @@ def forced_steps(student, draw, batch, steps, ratio, training=False):
 
 
 @exercise("Seq2Seq")
+def test_forcing_goes_on_after_eos(student, reference, draw):
+    """There are U steps, each fed by the same rule, whether or not a row has produced EOS."""
+    after = [6, EOS, 4, 7, EOS, 3, 5, 3]  # the own choice: BOS, EOS, 4, EOS, 4, ...
+    size = len(after)
+    mine, theirs = pair(
+        student,
+        reference,
+        "Seq2Seq",
+        telling_state(after),
+        **translator_options(4, size, size, size),
+    )
+    target_in = torch.tensor([[BOS, EOS, PAD, PAD, PAD], [BOS, 5, 6, EOS, PAD]])
+    source = torch.zeros(2, 3, dtype=torch.int64)
+    for ratio in (0.0, 1.0):
+        expect.close(
+            mine(source, target_in, teacher_forcing_ratio=ratio),
+            theirs(source, target_in, teacher_forcing_ratio=ratio),
+            what="the logits",
+            case=f"rows in which EOS comes before the last step, a ratio of {ratio:g}",
+        )
+
+
+@exercise("Seq2Seq")
 def test_forcing_rate(student, draw):
     """An input is the target's with the given probability, the own choice otherwise."""
     for ratio in (0.25, 0.7):
@@ -1553,8 +1636,15 @@ def test_forcing_rate(student, draw):
 @hidden
 @exercise("Seq2Seq")
 def test_forcing_drawn_for_each(student, draw):
-    """Every row and every step is drawn for itself, not one draw for many."""
+    """Every row, step and call is drawn for itself, not one draw for many."""
     forced = forced_steps(student, draw, 24, 33, 0.5)
+    again = forced_steps(student, draw, 24, 33, 0.5)
+    # By chance with a probability of 2 ** -768: the seed of PyTorch's generator is another one.
+    expect.true(
+        not torch.equal(forced, again),
+        "Two calls with a ratio of 0.5 force the same inputs; draw with PyTorch's global generator "
+        "and don't set its seed in forward.",
+    )
     for rows, words in [(True, "rows in one step"), (False, "neighbouring steps of one row")]:
         left, right = (forced[::2], forced[1::2]) if rows else (forced[:, ::2], forced[:, 1::2])
         same = left == right
@@ -1648,7 +1738,13 @@ def test_log_prob_refusals(student, draw):
             "a mask of shape (2, 2) for targets of shape (2, 3)": (logits, targets, mask[:, :2]),
             "a mask of shape (2, 1) for targets of shape (2, 3)": (logits, targets, mask[:, :1]),
             "a real target of 4 with a vocabulary of 4": (logits, beyond),
+            "targets of shape (3,) for logits of shape (2, 3, 4)": (logits, targets[0]),
+            "targets of shape (2, 4) for logits of shape (2, 3, 4)": (
+                logits,
+                torch.cat([targets, targets[:, :1]], dim=1),
+            ),
             "a real target of -1": (logits, below, mask),
+            "a real target of -100": (logits, below * 100),
         },
     )
 
@@ -1662,6 +1758,7 @@ def test_log_prob_other_types(student):
         student.sequence_log_prob,
         {
             "targets of dtype float32": (logits, targets.float()),
+            "targets of dtype int32": (logits, targets.int()),
             "a mask of dtype float32": (logits, targets, torch.ones(2, 3)),
             "a mask of dtype int64": (logits, targets, targets),
         },
@@ -1751,6 +1848,8 @@ def test_loss_other_pad(student, reference, draw):
 def test_loss_refusals(student, draw):
     """No real target, and whatever sequence_log_prob refuses, raise a ValueError."""
     logits, targets = draw.normal(2, 3, 5), draw.integers(1, 5, 2, 3)
+    one_below = targets.clone()
+    one_below[1, 1] = -100
     refuses(
         student.sequence_loss,
         {
@@ -1758,7 +1857,9 @@ def test_loss_refusals(student, draw):
             "a batch of -100 only with pad=-100": (logits, torch.full_like(targets, -100), -100),
             "targets of shape (2, 2) for logits of shape (2, 3, 5)": (logits, targets[:, :2]),
             "the real target 5 with a vocabulary of 5": (logits, torch.full_like(targets, 5)),
-            "the real target -100 with pad=0": (logits, torch.full_like(targets, -100)),
+            "the real target -100 with pad=0": (logits, one_below),
+            "targets of dtype float32": (logits, targets.float()),
+            "targets of dtype int32": (logits, targets.int()),
         },
     )
 
@@ -1919,6 +2020,8 @@ def test_greedy_max_length(student, reference, draw):
     for length in (1, 2, 5):
         case = f"a source that never ends, max_length={length}"
         same_greedy(student, reference, table, sources_of(0), case, max_length=length)
+    case = "a source that never ends, and no max_length given"
+    same_greedy(student, reference, table, sources_of(0), case)
     case = "two sources of which one never ends, max_length=5"
     same_greedy(student, reference, table, sources_of(0, 1), case, max_length=5)
 
@@ -2025,6 +2128,19 @@ def test_exhaustive_values(student, reference, draw):
         table[:, :, :, EOS] -= 1.0
         table[0, length - 1, :, EOS] += 5.0
         case = f"V={vocabulary}, max_length={length}"
+        same_exhaustive(student, reference, table, case, length)
+
+
+@exercise("exhaustive_search")
+def test_exhaustive_looks_at_all(student, reference, draw):
+    """The best sequence may look worse than all others of its length until its very last token."""
+    for vocabulary, length in [(5, 3), (6, 4)]:
+        table = random_table(draw, 1, length, vocabulary, scale=0.5)
+        rare = vocabulary - 1
+        table[:, :, :, EOS] = -30.0
+        table[:, length - 2, :, rare] = -8.0
+        table[:, length - 1, rare, EOS] = 30.0
+        case = f"V={vocabulary}, max_length={length}, EOS likely only after the rare token {rare}"
         same_exhaustive(student, reference, table, case, length)
 
 
@@ -2199,6 +2315,7 @@ def test_beam_refusals(student, draw):
             "beam_size=0": (mine, one, 0, 3),
             "beam_size=-2": (mine, one, -2, 3),
             "max_length=0": (mine, one, 2, 0),
+            "max_length=-1": (mine, one, 2, -1),
             "alpha=-0.5": (mine, one, 2, 3, None, -0.5),
             "two sources": (mine, sources_of(0, 1), 2, 3),
         },

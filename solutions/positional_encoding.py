@@ -901,8 +901,9 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 # * `forward(x)`: `x` `(B, T, D)`; the result has the same shape and type. Position $t$ is the
 #   **second** dimension: every example of the batch gets the same codes.
 # * Dropout with probability `dropout` acts on the sum, in train mode only.
-# * `ValueError` if `x` is not `d_model` wide, or if $T$ is larger than `max_length`. (Without a
-#   check some wrong shapes are broadcast in silence.)
+# * `ValueError` if `d_model` or `max_length` is smaller than 1 (when the module is created), if `x`
+#   is not `d_model` wide, or if $T$ is larger than `max_length`. (Without a check some wrong shapes
+#   are broadcast in silence.)
 #
 # *Example.* For `x` of zeros `(2, 3, 4)` the result in eval mode is, for both examples, the first
 # three rows of `sinusoidal_table(5000, 4)`.

@@ -97,7 +97,7 @@ def same_ids(actual, expected, what="the ids", case=""):
         isinstance(actual, (list, tuple)),
         f"{what} should be a list of integers, but the result is a {expect.type_name(actual)}.",
     )
-    odd = [value for value in actual if type(value) is not int]
+    odd = [value for value in actual if not isinstance(value, int) or isinstance(value, bool)]
     expect.true(
         not odd,
         f"{what} should be Python integers, but one is a {expect.type_name((odd or [0])[0])}.",
@@ -198,7 +198,18 @@ def test_merge_pair_edges(student, reference):
 @hidden
 @exercise("merge_pair")
 def test_merge_pair_long(student, reference, draw):
-    """Long random lists, with pairs of equal and of different ids, give the reference's ids."""
+    """A new id is never merged again, and ids are numbers, not digits; long lists work too."""
+    for ids, both, new in [
+        ([11, 2, 1, 22, 1, 2, 21, 2], (1, 2), 9),
+        ([1, 2, 2, 1, 2], (1, 2), 1),
+        ([1, 1, 2, 1, 2], (1, 2), 2),
+        ([1, 1, 1, 1, 1], (1, 1), 1),
+    ]:
+        same_ids(
+            student.merge_pair(ids, both, new),
+            reference.merge_pair(ids, both, new),
+            case=f"ids={ids}, pair={both}, new_id={new}",
+        )
     for both in [(0, 1), (1, 1), (1, 0), (2, 2), (1, 2)]:
         ids = draw.integers(0, 3, 60).tolist() + list(both)
         same_ids(
@@ -242,7 +253,12 @@ def test_train_bpe_ties(student, reference):
 @exercise("train_bpe")
 def test_train_bpe_within_chunks(student, reference):
     """A space opens a new chunk; no pair is counted and nothing is merged across the border."""
-    for text, count in [("ab ab abb aa a", 2), ("a  b\nab aaa aaa aa", 3)]:
+    for text, count in [
+        ("ab ab abb aa a", 2),
+        ("a  b\nab aaa aaa aa", 3),
+        (" ab\n ab b \n\n", 3),
+        ("\t\ta\t\t", 2),
+    ]:
         same_training(student, reference, text, count)
 
 
@@ -342,6 +358,7 @@ def test_bpe_encode_chunks(student, reference):
     for text, merges in [
         ("ab ab", [(B, SPACE), (A, B)]),
         ("a  b\n\nab", [(A, SPACE), (SPACE, SPACE), (10, A), (10, 10)]),
+        (" ab  ", [(SPACE, SPACE), (SPACE, A), (257, B)]),
     ]:
         same_encoding(student, reference, text, merges)
 
@@ -481,7 +498,9 @@ PIECES = ["un", "##aff", "##able", "##a", "##b", "##ff", "a", "u", "##n", "able"
 
 def same_pieces(student, reference, word, vocabulary, **options):
     named = "".join(f", {name}={value!r}" for name, value in options.items())
-    actual = student.wordpiece_encode(word, vocabulary, **options)
+    seen = student.observe("wordpiece_encode", word, vocabulary, grad=False, **options)
+    expect.unchanged(seen)
+    actual = seen.value
     expect.true(
         isinstance(actual, (list, tuple)),
         f"the pieces should be a list of strings, but the result is a {expect.type_name(actual)}.",
@@ -509,6 +528,7 @@ def test_wordpiece_unknown(student, reference):
         ("abcd", ["ab", "a", "##bcd", "##c"]),
         ("xun", PIECES),
         ("ingable", PIECES),
+        ("ing", PIECES),
         ("playun", PIECES),
     ]:
         same_pieces(student, reference, given, vocabulary)
@@ -532,13 +552,16 @@ def test_wordpiece_refuses(student):
 @hidden
 @exercise("wordpiece_encode")
 def test_wordpiece_own_marks(student, reference):
-    """Another prefix and another unknown token are used wherever they are given."""
+    """Other prefixes and unknown tokens are used; max_chars counts characters; case matters."""
     pieces = ["un", "_able", "##able", "_b", "able"]
     same_pieces(student, reference, "unable", pieces, prefix="_")
     same_pieces(student, reference, "unx", pieces, unknown="<unk>", prefix="_")
     same_pieces(student, reference, "unable", ["un", "able"], prefix="")
     same_pieces(student, reference, "ünöb", ["ü", "@@nö", "@@b", "@@n"], prefix="@@")
     same_pieces(student, reference, "abc", ["ab", "##c"], unknown="?", max_chars=2)
+    same_pieces(student, reference, "ééé", ["é", "##é"], max_chars=3)
+    same_pieces(student, reference, "Una", ["Un", "un", "##a"])
+    same_pieces(student, reference, "UNa", ["Un", "un", "##a"])
 
 
 @hidden
@@ -600,7 +623,7 @@ def test_embedding_refuses_ids(student, draw):
 @exercise("TokenEmbedding")
 def test_embedding_refuses_sizes(student):
     """A width or a vocabulary of 0 raises a ValueError as soon as the module is made."""
-    for vocab_size, d_model in [(4, 0), (0, 4), (4, -1)]:
+    for vocab_size, d_model in [(4, 0), (0, 4), (4, -1), (-2, 4)]:
         expect.raises(
             "ValueError",
             lambda vocab_size=vocab_size, d_model=d_model: student.module(
@@ -626,7 +649,8 @@ def test_embedding_refuses_empty(student):
 @exercise("TokenEmbedding")
 def test_embedding_every_row(student, reference, draw):
     """Every id of the vocabulary has its row, in float64 and for ids that are not contiguous."""
-    mine, theirs = embedding_pair(student, reference, draw, 9, 5, dtype=torch.float64)
+    # A width of 4, whose root is exact, lets float64 be asked of a scale held in float32 too.
+    mine, theirs = embedding_pair(student, reference, draw, 9, 4, dtype=torch.float64)
     ids = torch.arange(9).view(3, 3).t()
     expect.close(mine(ids), theirs(ids), what="the embeddings", case="all ids, float64")
     ids = draw.integers(0, 9, 1, 6).expand(3, 6)
@@ -639,7 +663,7 @@ def test_embedding_every_row(student, reference, draw):
 @exercise("TokenEmbedding")
 def test_embedding_gradients(student, reference, draw):
     """The gradient of each row is the scaled sum over the places where its id stands."""
-    mine, theirs = embedding_pair(student, reference, draw, 5, 3, dtype=torch.float64)
+    mine, theirs = embedding_pair(student, reference, draw, 5, 4, dtype=torch.float64)
     ids = torch.tensor([[0, 2, 0], [4, 2, 0]])
     same_gradients(
         mine.observe(ids), theirs.observe(ids), {"parameter table.weight": "table.weight"}
@@ -692,7 +716,10 @@ def test_binary_code_refuses(student):
     for positions, bits in [
         (torch.tensor([1, 8]), 3),
         (torch.tensor([0, -1]), 3),
+        (torch.tensor([2, 0, 1, 9]), 3),
+        (torch.tensor([3, 2, 1, -1]), 3),
         (torch.tensor([1.0, 2.0]), 3),
+        (torch.tensor([True, False]), 3),
         (torch.tensor([0]), 0),
         (torch.tensor([0]), -2),
     ]:
@@ -908,7 +935,9 @@ def test_table_refuses(student):
         (3, 0, 10000.0),
         (3, -2, 10000.0),
         (3, 4, 1.0),
+        (3, 4, 0.5),
         (3, 4, 0.0),
+        (3, 4, -2.0),
     ]:
         expect.raises(
             "ValueError",
@@ -985,6 +1014,8 @@ def test_encoding_buffer(student):
         f"The buffer table has the shape {tuple(buffers['table'])}; it should be (9, 4), "
         "which is (max_length, d_model).",
     )
+    rows = student.module("PositionalEncoding", d_model=2).buffers().get("table", [0])[0]
+    expect.true(rows == 5000, f"By default the table should have 5000 rows, but has {rows}.")
     expect.true(
         not state,
         f"The state dict should be empty, but holds {', '.join(sorted(state))}; "
@@ -1036,7 +1067,15 @@ def test_encoding_dropout(student, reference, draw):
 
 @exercise("PositionalEncoding")
 def test_encoding_refuses(student, draw):
-    """A sequence longer than max_length, or of another width, raises a ValueError."""
+    """A longer sequence, another width, and a table without rows or columns raise a ValueError."""
+    for d_model, most in [(0, 3), (4, 0), (-2, 3), (4, -1)]:
+        expect.raises(
+            "ValueError",
+            lambda d_model=d_model, most=most: student.module(
+                "PositionalEncoding", d_model=d_model, max_length=most
+            ),
+            what=f"d_model={d_model}, max_length={most}",
+        )
     mine = student.module("PositionalEncoding", d_model=4, max_length=3)
     for shape in [(2, 4, 4), (1, 9, 4), (2, 3, 5), (2, 3, 1), (1, 2, 2)]:
         expect.raises(
@@ -1066,7 +1105,7 @@ def test_encoding_full_length(student, reference, draw):
 @hidden
 @exercise("PositionalEncoding")
 def test_encoding_dtype(student, reference, draw):
-    """The table follows the module to float64 and bfloat16, and the default is no dropout."""
+    """The sum has the type of x, whatever the table's, and the default is no dropout."""
     for dtype in (torch.float64, torch.bfloat16):
         mine, theirs = pair(
             student, reference, "PositionalEncoding", dtype=dtype, d_model=4, max_length=6
@@ -1081,6 +1120,13 @@ def test_encoding_dtype(student, reference, draw):
             near(got, want, 6, what="the sum", case="float64")
         else:
             expect.close(got, want, what="the sum", case="bfloat16")
+    for dtype, given in [(torch.float64, torch.float32), (torch.float32, torch.bfloat16)]:
+        mine = student.module("PositionalEncoding", dtype=dtype, d_model=4, max_length=6)
+        got = mine(draw.normal(2, 5, 4).to(given))
+        expect.true(
+            isinstance(got, torch.Tensor) and got.dtype == given,
+            f"For an x of {given} the sum should have this dtype, also after .to({dtype}).",
+        )
 
 
 @hidden
@@ -1135,6 +1181,7 @@ def test_half_table_refuses(student):
         (3, 0, 10000.0),
         (3, -2, 10000.0),
         (3, 4, 1.0),
+        (3, 4, 0.5),
     ]:
         expect.raises(
             "ValueError",
@@ -1523,11 +1570,11 @@ def test_relative_mask_for_all(student, reference, draw):
 
 @exercise("RelativeSelfAttention")
 def test_relative_mask_for_each_example(student, reference, draw):
-    """A (B, T, T) or (B, 1, T) mask holds for every head of its own example."""
+    """A (B, T, T) or (B, 1, T) mask holds for every head of its own example, (T,) for all keys."""
     for batch, heads in [(2, 2), (3, 1), (2, 4)]:
         mine, theirs = relative_pair(student, reference, draw, 4, heads, 1)
         x = draw.normal(batch, 3, 4)
-        for shape in [(batch, 3, 3), (batch, 1, 3)]:
+        for shape in [(batch, 3, 3), (batch, 1, 3), (1, 3, 3), (3,)]:
             mask = draw.mask(*shape, keep=0.6)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
@@ -1542,6 +1589,9 @@ def test_relative_fully_masked(student, reference, draw):
     same_results(mine(x, mask), theirs(x, mask), OUTPUT, "position 2 of the second example masked")
     mask = torch.zeros(4, 4, dtype=torch.bool)
     same_results(mine(x, mask), theirs(x, mask), OUTPUT, "everything masked")
+    mask = torch.tensor([True, False, True, True]).unsqueeze(1)
+    case = "a mask of shape (T, 1) that masks the whole row 1"
+    same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
 
 @exercise("RelativeSelfAttention")
@@ -1556,15 +1606,17 @@ def test_relative_refuses(student, draw):
             what=f"d_model={width} with {heads} heads",
         )
     mine = student.module("RelativeSelfAttention", d_model=4, num_heads=2, max_distance=2)
-    expect.raises("ValueError", lambda: mine(draw.normal(2, 3, 5)), what="x of width 5")
+    for width in (5, 6, 2):
+        x = draw.normal(2, 3, width)
+        expect.raises("ValueError", lambda x=x: mine(x), what=f"x of width {width}")
     x = draw.normal(2, 3, 4)
-    for dtype in (torch.float32, torch.int64):
+    for dtype in (torch.float32, torch.int64, torch.uint8):
         expect.raises(
             "ValueError",
             lambda dtype=dtype: mine(x, torch.ones(3, 3, dtype=dtype)),
             what=f"a mask of dtype {dtype}",
         )
-    for shape in [(3, 4), (3, 3, 3), (4, 3)]:
+    for shape in [(3, 4), (3, 3, 3), (4, 3), (2,), (1, 1, 3, 3), (2, 2, 3, 3)]:
         expect.raises(
             "ValueError",
             lambda shape=shape: mine(x, torch.ones(shape, dtype=torch.bool)),
@@ -1575,12 +1627,16 @@ def test_relative_refuses(student, draw):
 @hidden
 @exercise("RelativeSelfAttention")
 def test_relative_strided_float64(student, reference, draw):
-    """Transposed, expanded and float64 inputs, longer than the clipping distance, are right."""
-    mine, theirs = relative_pair(student, reference, draw, 6, 2, 3, dtype=torch.float64)
-    x = draw.normal(2, 6, 9).double().transpose(1, 2)
+    """Transposed, expanded, large and float64 inputs, longer than the clipping distance, work."""
+    # Heads of width 4, whose root is exact: a scale held in float32 is as good.
+    mine, theirs = relative_pair(student, reference, draw, 12, 3, 3, dtype=torch.float64)
+    x = draw.normal(2, 12, 9).double().transpose(1, 2)
     same_results(mine(x), theirs(x), OUTPUT, "float64, transposed, T=9")
-    x, mask = draw.normal(1, 5, 6).double().expand(3, 5, 6), draw.mask(1, 5, 5)
-    same_results(mine(x, mask), theirs(x, mask), OUTPUT, "an expanded input, mask (1, T, T)")
+    large = draw.normal(1, 4, 12).double() * 100
+    same_results(mine(large), theirs(large), OUTPUT, "entries of the order of 100")
+    x, mask = draw.normal(1, 5, 12).double().expand(3, 5, 12), draw.mask(1, 5, 5)
+    got = mine.train()(x, mask)
+    same_results(got, theirs(x, mask), OUTPUT, "an expanded input, mask (1, T, T), in train mode")
 
 
 @hidden
@@ -1605,9 +1661,10 @@ def test_relative_sees_offsets_only(student, reference, draw):
 @hidden
 @exercise("RelativeSelfAttention")
 def test_relative_gradients(student, reference, draw):
-    """Gradients flow to x and to all parameters; x and the mask are left as they were."""
-    mine, theirs = relative_pair(student, reference, draw, 6, 3, 2, dtype=torch.float64)
-    x, mask = draw.normal(2, 5, 6).double(), draw.mask(2, 5, 5)
+    """Gradients flow to x and all parameters, past a fully masked row; inputs are left alone."""
+    mine, theirs = relative_pair(student, reference, draw, 12, 3, 2, dtype=torch.float64)
+    x, mask = draw.normal(2, 5, 12).double(), draw.mask(2, 5, 5)
+    mask[1, 2] = False
     seen, wanted = mine.observe(x, mask), theirs.observe(x, mask)
     names = {"0": "x"} | {f"parameter {name}.weight": f"{name}.weight" for name in PROJECTIONS}
     # A bias of k_proj adds the same number to a whole row of scores: its gradient is zero.

@@ -898,8 +898,9 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 # * The table of exercise 10 (base 10000) is the buffer `table` `(max_length, d_model)`, registered
 #   with `persistent=False`: it is no parameter, takes no gradient, moves with the module
 #   (`module.to(...)`), and is not saved, so `state_dict()` is empty. There are no parameters.
-# * `forward(x)`: `x` `(B, T, D)`; the result has the same shape and type. Position $t$ is the
-#   **second** dimension: every example of the batch gets the same codes.
+# * `forward(x)`: `x` `(B, T, D)`; the result has the same shape and type as `x`, whatever the type
+#   of the table. Position $t$ is the **second** dimension: every example of the batch gets the same
+#   codes.
 # * Dropout with probability `dropout` acts on the sum, in train mode only.
 # * `ValueError` if `d_model` or `max_length` is smaller than 1 (when the module is created), if `x`
 #   is not `d_model` wide, or if $T$ is larger than `max_length`. (Without a check some wrong shapes

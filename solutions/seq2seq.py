@@ -969,8 +969,9 @@ class Encoder(nn.Module):
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`; `forward_cell` and
 #   `backward_cell`, each your `GRUCell(embed_dim, hidden_size)`;
 #   `bridge = nn.Linear(2 * hidden_size, decoder_size)`.
-# * `forward(ids, mask=None)` as in exercise 10. The backward direction starts from zeros at each
-#   row's **last real token**, not in the padding behind it.
+# * `forward(ids, mask=None)` as in exercise 10: where the mask is `False`, wherever that is, both
+#   directions carry their states over. The backward direction starts from zeros at each row's
+#   **last real token**, not in the padding behind it.
 # * Returns `(states, state)`: `states` `(B, T, 2H)`, the forward half first, 0 at padding; `state`
 #   `(B, decoder_size)`.
 # * `ValueError` and what is not to be called: as in exercise 10.
@@ -1372,7 +1373,7 @@ class Seq2Seq(nn.Module):
 # </details>
 
 
-# %% exercise="sequence_log_prob" points=2 section="seq-likelihood" forbids="cross_entropy nll_loss CrossEntropyLoss NLLLoss"
+# %% exercise="sequence_log_prob" points=2 section="seq-likelihood" forbids="cross_entropy nll_loss CrossEntropyLoss NLLLoss cross_entropy_loss nll_loss_nd nll_loss2d"
 def sequence_log_prob(logits: Tensor, targets: Tensor, mask: Tensor | None = None) -> Tensor:
     """Log-probability of each target sequence, by the chain rule (Sutskever et al. 2014, eq. 1).
 
@@ -1452,7 +1453,7 @@ def sequence_log_prob(logits: Tensor, targets: Tensor, mask: Tensor | None = Non
 # </details>
 
 
-# %% exercise="sequence_loss" points=2 section="seq-likelihood" forbids="cross_entropy nll_loss CrossEntropyLoss NLLLoss"
+# %% exercise="sequence_loss" points=2 section="seq-likelihood" forbids="cross_entropy nll_loss CrossEntropyLoss NLLLoss cross_entropy_loss nll_loss_nd nll_loss2d"
 def sequence_loss(logits: Tensor, targets: Tensor, pad: int = PAD) -> Tensor:
     """Negative log-likelihood per real token of the batch.
 

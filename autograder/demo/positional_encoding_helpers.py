@@ -187,7 +187,7 @@ class PositionalEncoding(Adding):
         self.after = nn.Sequential(nn.Identity(), nn.Dropout(dropout))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.after(self.added(x, self.table))
+        return self.after(self.added(x, self.table.type_as(x)))
 
 
 # %% exercise="interleaved_to_half"

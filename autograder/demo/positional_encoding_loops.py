@@ -199,7 +199,7 @@ class PositionalEncoding(nn.Module):
             raise ValueError("too long")
         tokens = []
         for t in range(x.size(1)):
-            tokens.append(x[:, t] + self.table[t])
+            tokens.append(x[:, t] + self.table[t].to(x.dtype))
         return self.drop(torch.stack(tokens, dim=1))
 
 

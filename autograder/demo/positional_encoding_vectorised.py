@@ -161,7 +161,7 @@ class PositionalEncoding(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if x.size(-1) != self.table.size(-1) or x.size(1) > self.table.size(0):
             raise ValueError(f"x {tuple(x.shape)} does not fit the table {tuple(self.table.shape)}")
-        total = x + self.table.narrow(0, 0, x.size(1)).unsqueeze(0)
+        total = x + self.table.narrow(0, 0, x.size(1)).unsqueeze(0).type_as(x)
         return F.dropout(total, self.rate, self.training)
 
 

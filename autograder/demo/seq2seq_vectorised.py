@@ -199,10 +199,10 @@ class BidirectionalEncoder(nn.Module):
         self.forward_cell, self.backward_cell = (GRUCell(embed_dim, hidden_size) for _ in "fb")
         self.bridge = nn.Linear(2 * hidden_size, decoder_size)
 
-    def run(self, cell: nn.Module, x: Tensor) -> Tensor:
+    def run(self, cell: nn.Module, x: Tensor, mask: Tensor) -> Tensor:
         h, history = x.new_zeros(len(x), self.hidden_size), []
-        for token in x.unbind(1):
-            h = cell(token, h)
+        for token, real in zip(x.unbind(1), mask[..., None].unbind(1), strict=True):
+            h = torch.where(real, cell(token, h), h)
             history.append(h)
         return torch.stack(history, 1)  # (B, T, H)
 
@@ -215,16 +215,11 @@ class BidirectionalEncoder(nn.Module):
             mask = torch.ones(ids.shape, dtype=torch.bool)
         if mask.dtype != torch.bool or mask.shape != ids.shape or not mask.any(1).all():
             raise ValueError("mask")
-        # Each row turned round within its real tokens, the padding left where it is.
-        lengths = mask.sum(1, keepdim=True)  # (B, 1)
-        place = torch.arange(ids.shape[1]).expand_as(ids)  # (B, T)
-        turn = torch.where(place < lengths, lengths - 1 - place, place)[..., None]  # (B, T, 1)
         x = self.embedding(ids)  # (B, T, E)
-        ahead = self.run(self.forward_cell, x)
-        back = self.run(self.backward_cell, x.gather(1, turn.expand_as(x)))
-        rows, last = torch.arange(len(ids)), lengths[:, 0] - 1
-        ends = torch.cat([ahead[rows, last], back[rows, last]], dim=1)  # (B, 2H)
-        states = torch.cat([ahead, back.gather(1, turn.expand_as(back))], dim=2)  # (B, T, 2H)
+        ahead = self.run(self.forward_cell, x, mask)
+        back = self.run(self.backward_cell, x.flip(1), mask.flip(1)).flip(1)
+        ends = torch.cat([ahead[:, -1], back[:, 0]], dim=1)  # (B, 2H)
+        states = torch.cat([ahead, back], dim=2)  # (B, T, 2H)
         return states * mask[..., None], self.bridge(ends).tanh()
 
 
@@ -312,8 +307,8 @@ def sequence_log_prob(logits: Tensor, targets: Tensor, mask: Tensor | None = Non
 
 # %% exercise="sequence_loss"
 def sequence_loss(logits: Tensor, targets: Tensor, pad: int = PAD) -> Tensor:
-    if logits.shape[:2] != targets.shape:
-        raise ValueError("shapes")
+    if logits.shape[:2] != targets.shape or targets.dtype != torch.int64:
+        raise ValueError("targets")
     real = targets.ne(pad)
     if not real.any():
         raise ValueError("only padding")

@@ -138,6 +138,24 @@ add(
         "len(ids[position : position + 2]) == 2 and set(ids[position : position + 2]) <= set(pair)",
     ),
 )
+add(
+    "merge_of_digits",
+    "The ids are joined to a text and replaced there, where the pair (1, 2) is also found inside "
+    "11 and 2; compare numbers.",
+    code=_merge("""
+    text = " ".join(map(str, ids)).replace(f"{pair[0]} {pair[1]}", str(new_id))
+    return [int(part) for part in text.split()]
+"""),
+)
+add(
+    "merge_again",
+    "A new id is merged again at once when it is one of the pair itself; what was used for one "
+    "replacement is not there for the next, so go on behind it.",
+    (
+        "            merged.append(new_id)\n            position += 2",
+        "            ids = [*ids[:position], new_id, *ids[position + 2 :]]",
+    ),
+)
 
 add = _mistakes_in("train_bpe", "pos-bpe")
 
@@ -548,6 +566,16 @@ add(
     "An empty word is not refused; raise a ValueError.",
     ("if not word:", "if False:"),
 )
+add(
+    "wordpiece_changes_its_vocabulary",
+    "The vocabulary is sorted in place; a piece's place in it is its id, so leave it as it is.",
+    ("known = set(vocabulary)", "vocabulary.sort(key=len)\n    known = set(vocabulary)"),
+)
+add(
+    "wordpiece_length_in_bytes",
+    "The word's length is counted in bytes; max_chars is a number of characters.",
+    ("len(word) > max_chars", "len(word.encode()) > max_chars"),
+)
 
 add = _mistakes_in("TokenEmbedding", "pos-embedding")
 SCALED = "self.table(ids.long()) * math.sqrt(width)"
@@ -727,6 +755,12 @@ add(
     "binary_bits_unchecked",
     "A number of bits below 1 is not refused with a ValueError.",
     ("if bits < 1:", "if False:"),
+)
+add(
+    "binary_bools_accepted",
+    "Positions of type bool are accepted; a mask is no list of positions: refuse it with a "
+    "ValueError.",
+    (" or positions.dtype == torch.bool", ""),
 )
 
 add = _mistakes_in("angular_frequencies", "pos-frequencies")
@@ -1232,6 +1266,21 @@ add(
     "encoding_width_unchecked",
     "An x of another width is not refused with a ValueError; width 1 would even be broadcast.",
     ("if x.shape[-1] != d_model:", "if False:"),
+)
+add(
+    "encoding_type_of_table",
+    "The sum takes the type of the table; it should keep that of x: convert the rows with "
+    ".to(x.dtype) before you add them.",
+    (".to(x.dtype)", ""),
+)
+add(
+    "encoding_sizes_unchecked",
+    "A table without rows or columns is accepted; refuse a d_model or max_length below 1 with a "
+    "ValueError when the module is made.",
+    (
+        "sinusoidal_table(max_length, d_model)",
+        "sinusoidal_table(max(1, max_length), max(1, d_model))",
+    ),
 )
 
 add = _mistakes_in("half_and_half_table", "pos-layouts")
@@ -1932,4 +1981,17 @@ add(
     "relative_width_unchecked",
     "An x of another width than d_model is not refused with a ValueError.",
     ("if width != self.q_proj.in_features:", "if False:"),
+)
+add(
+    "relative_nan_gradients",
+    "The gradients of a fully masked row are NaN: its softmax is taken over -inf only, and what is "
+    "added to the scores keeps the NaN. Fill with the smallest finite number instead.",
+    (
+        "scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)",
+        "scores = scores + torch.zeros_like(scores).masked_fill(hidden, -torch.inf)",
+    ),
+    (
+        "torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)",
+        "torch.nan_to_num(torch.softmax(scores, dim=-1)).masked_fill(hidden, 0.0)",
+    ),
 )

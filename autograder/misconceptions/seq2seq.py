@@ -150,6 +150,12 @@ add(
     "An empty list of sentences is not refused; raise a ValueError, since nothing can be counted.",
     ("if not sentences:", "if False:"),
 )
+add(
+    "vocabulary_no_words_refused",
+    "Sentences without words are refused, though there are sentences; the vocabulary is then the "
+    "four special tokens alone.",
+    ("if not sentences:", "if not any(sentences):"),
+)
 
 add = _mistakes_in("encode", "seq-vocabulary")
 LOOKUP = "[position.get(token, UNK) for token in tokens]"
@@ -215,6 +221,23 @@ add(
         "if vocabulary[: len(SPECIALS)] != SPECIALS:",
         "if not set(SPECIALS) <= set(vocabulary):",
     ),
+)
+add(
+    "encode_changes_its_input",
+    "BOS and EOS are written into the list of tokens itself, so that the caller's sentence grows; "
+    "make a new list.",
+    (
+        "    ids = [",
+        '    if add_bos:\n        tokens.insert(0, "<bos>")\n'
+        '    if add_eos:\n        tokens.append("<eos>")\n'
+        "    add_bos = add_eos = False\n    ids = [",
+    ),
+)
+add(
+    "encode_specials_unknown",
+    "A special token that stands among the tokens becomes UNK; it has an id in the vocabulary like "
+    "every other token.",
+    ("enumerate(vocabulary)}", "enumerate(vocabulary) if i > UNK}"),
 )
 
 add = _mistakes_in("decode", "seq-vocabulary")
@@ -296,6 +319,25 @@ add(
     (
         'raise ValueError(f"id {i} is outside the vocabulary of {len(vocabulary)} tokens")',
         "i = UNK",
+    ),
+)
+add(
+    "decode_checks_past_eos",
+    "An id behind EOS is refused, though nobody reads it; stop at EOS before you look further.",
+    (
+        "    tokens = []",
+        "    if any(not 0 <= i < len(vocabulary) for i in ids):\n        raise ValueError\n"
+        "    tokens = []",
+    ),
+)
+add(
+    "decode_changes_its_input",
+    "PAD and BOS are removed from the list of ids itself; leave it as it is and collect the tokens "
+    "in a new one.",
+    (
+        "    tokens = []",
+        "    for mark in (PAD, BOS):\n        while mark in ids:\n            ids.remove(mark)\n"
+        "    tokens = []",
     ),
 )
 
@@ -1083,6 +1125,25 @@ add(
     "An empty batch is not refused with a ValueError; it is an error of the caller.",
     (IDS_EMPTY, "if False:"),
 )
+add(
+    "encoder_padded_ids_unchecked",
+    "An id outside the vocabulary is accepted where the mask is False; padded places count too, "
+    "so check all ids.",
+    (
+        "        vocab_size = self.embedding.num_embeddings",
+        "        if mask is not None and mask.dtype == torch.bool and mask.shape == ids.shape:\n"
+        "            ids = ids.masked_fill(~mask, PAD)\n"
+        "        vocab_size = self.embedding.num_embeddings",
+    ),
+)
+add(
+    "encoder_int32_accepted",
+    "Ids of other integer types than torch.int64 are accepted; refuse them with a ValueError.",
+    (
+        "if ids.dtype != torch.int64:",
+        "if ids.is_floating_point() or ids.dtype == torch.bool:",
+    ),
+)
 
 add = _mistakes_in("BidirectionalEncoder", "seq-bidirectional")
 STEP = "h = torch.where(mask[:, t, None], cell(x[:, t], h), h)"
@@ -1230,6 +1291,34 @@ add(
     "IndexError.",
     (IDS_RANGE, "if False:"),
 )
+add(
+    "bidirectional_padded_ids_unchecked",
+    "An id outside the vocabulary is accepted where the mask is False; padded places count too, "
+    "so check all ids.",
+    (
+        "        vocab_size = self.embedding.num_embeddings",
+        "        if mask is not None and mask.dtype == torch.bool and mask.shape == ids.shape:\n"
+        "            ids = ids.masked_fill(~mask, PAD)\n"
+        "        vocab_size = self.embedding.num_embeddings",
+    ),
+)
+add(
+    "bidirectional_int32_accepted",
+    "Ids of other integer types than torch.int64 are accepted; refuse them with a ValueError.",
+    (
+        "if ids.dtype != torch.int64:",
+        "if ids.is_floating_point() or ids.dtype == torch.bool:",
+    ),
+)
+add(
+    "bidirectional_padding_idx",
+    "padding_idx freezes the row of id 0, so that it never learns; the mask is what says what "
+    "padding is: leave padding_idx out.",
+    (
+        "self.embedding = nn.Embedding(vocab_size, embed_dim)",
+        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=PAD)",
+    ),
+)
 
 # --------------------------------------------------------------------------------------------
 # Decoder and training
@@ -1342,6 +1431,22 @@ add(
         "state = state.expand(len(previous), -1)\n"
         "        context = context.expand(len(previous), -1)\n"
         "        cell_input = torch.cat",
+    ),
+)
+add(
+    "step_padding_idx",
+    "padding_idx freezes the row of id 0, so that it never learns; leave padding_idx out.",
+    (
+        "self.embedding = nn.Embedding(vocab_size, embed_dim)",
+        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=PAD)",
+    ),
+)
+add(
+    "step_int32_accepted",
+    "Tokens of other integer types than torch.int64 are accepted; refuse them with a ValueError.",
+    (
+        "if previous.dtype != torch.int64:",
+        "if previous.is_floating_point() or previous.dtype == torch.bool:",
     ),
 )
 
@@ -1501,6 +1606,24 @@ add(
     "Your logits are right, but computed without a graph, so that nothing can be learned; no_grad "
     "is for decoding.",
     ("steps.append(logits)", "steps.append(logits.detach())"),
+)
+add(
+    "forcing_same_draw_in_each_call",
+    "The choice is the same in every call, because the seed is set inside forward; draw from "
+    "PyTorch's global generator and leave its seed alone.",
+    ("        forced = torch.rand(", "        torch.manual_seed(0)\n        forced = torch.rand("),
+)
+add(
+    "forcing_pad_after_eos",
+    "A row that has produced EOS is fed PAD; in training every row goes on for U steps, fed by the "
+    "rule for all steps.",
+    (
+        "                own = steps[-1].argmax(dim=-1)  # (B,)",
+        "                own = steps[-1].argmax(dim=-1)  # (B,)\n"
+        "                earlier = [one.argmax(dim=-1) == EOS for one in steps[:-1]]\n"
+        "                if earlier:\n"
+        "                    own = own.masked_fill(torch.stack(earlier).any(dim=0), PAD)",
+    ),
 )
 
 # --------------------------------------------------------------------------------------------
@@ -2000,6 +2123,18 @@ add(
     "exhaustive_batch_accepted",
     "More than one source is not refused; raise a ValueError.",
     ("if len(source) != 1:", "source = source[:1]\n    if False:"),
+)
+add(
+    "exhaustive_pruned",
+    "Your search drops beginnings that look improbable, as a beam does; a rare beginning may still "
+    "lead to the most probable sequence, so drop none but those of probability 0.",
+    (
+        "        log_prob = total[rows, previous]  # (P',)",
+        "        log_prob = total[rows, previous]  # (P',)\n"
+        "        keep = log_prob.topk(min(50, len(log_prob))).indices\n"
+        "        rows, previous, log_prob = rows[keep], previous[keep], log_prob[keep]\n"
+        "        prefixes = [prefixes[place] for place in keep.tolist()]",
+    ),
 )
 
 add = _mistakes_in("beam_search", "seq-beam")

@@ -268,6 +268,8 @@ style(
 class PositionalEncoding(nn.Module):
     def __init__(self, d_model, max_length=5000, dropout=0.0):
         super().__init__()
+        if d_model < 1 or max_length < 1:
+            raise ValueError("sizes")
         self.p = dropout
         self.register_buffer("table", torch.empty(max_length, d_model), persistent=False)
         self.table.copy_(sinusoidal_table(max_length, d_model))
@@ -276,7 +278,7 @@ class PositionalEncoding(nn.Module):
         B, T, D = x.shape
         if D != self.table.shape[1] or T > self.table.shape[0]:
             raise ValueError("shape")
-        total = x + nn.functional.embedding(torch.arange(T), self.table)
+        total = x + nn.functional.embedding(torch.arange(T), self.table.to(x.dtype))
         if self.training and self.p > 0:
             total = total * torch.bernoulli(torch.full_like(total, 1 - self.p)) / (1 - self.p)
         return total
@@ -437,7 +439,7 @@ class RelativeSelfAttention(nn.Module):
         index = relative_indices(T, self.max_distance).expand(B, self.num_heads, T, T)
         scores = q @ k.mT + torch.gather(q @ self.key_offsets.T, 3, index)
         if mask is not None:
-            if mask.dtype != torch.bool:
+            if mask.dtype != torch.bool or mask.dim() > 3:
                 raise ValueError("bool")
             if mask.dim() == 3:
                 mask = mask.unsqueeze(1)
@@ -452,6 +454,271 @@ class RelativeSelfAttention(nn.Module):
         shares = torch.einsum("bhij,ijr->bhir", weights, near)
         z = weights @ v + shares @ self.value_offsets
         return self.out_proj(z.transpose(1, 2).flatten(2)), weights
+""",
+)
+
+# Answers as unlike all others as the texts allow -------------------------------------------------
+
+style(
+    "merge_pair",
+    "characters of a string",
+    """
+def merge_pair(ids, pair, new_id):
+    text = "".join(map(chr, ids))
+    return [ord(ch) for ch in text.replace(chr(pair[0]) + chr(pair[1]), chr(new_id))]
+""",
+)
+style(
+    "bpe_encode",
+    "the merges one after the other",
+    """
+def bpe_encode(text, merges):
+    out = []
+    for c in chunks(text):
+        ids = list(c.encode("utf-8"))
+        for m, pair in enumerate(merges):
+            ids = merge_pair(ids, tuple(pair), 256 + m)
+        out.extend(ids)
+    return out
+""",
+)
+style(
+    "bpe_decode",
+    "a stack and a bytearray",
+    """
+def bpe_decode(ids, merges):
+    top = 255 + len(merges)
+    if ids and (min(ids) < 0 or max(ids) > top):
+        raise ValueError
+    stack, out = list(reversed(ids)), bytearray()
+    while stack:
+        i = stack.pop()
+        if i > 255:
+            stack += reversed(merges[i - 256])
+        else:
+            out.append(i)
+    return str(out, "utf-8", "replace")
+""",
+)
+style(
+    "wordpiece_encode",
+    "recursion over the pieces that fit",
+    """
+def wordpiece_encode(word, vocabulary, unknown="[UNK]", prefix="##", max_chars=100):
+    if word == "":
+        raise ValueError
+    if len(word) > max_chars:
+        return [unknown]
+
+    def cut(rest, mark):
+        if not rest:
+            return []
+        fits = [p for p in vocabulary if len(p) > len(mark) and (mark + rest).startswith(p)]
+        if not fits:
+            return None
+        best = max(fits, key=len)
+        tail = cut(rest[len(best) - len(mark) :], prefix)
+        return None if tail is None else [best] + tail
+
+    return cut(word, "") or [unknown]
+""",
+)
+style(
+    "TokenEmbedding",
+    "indexing, a scale held as a tensor",
+    """
+class TokenEmbedding(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        if min(vocab_size, d_model) < 1:
+            raise ValueError
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, d_model)
+        self.scale = torch.sqrt(torch.tensor(d_model))
+
+    def forward(self, ids):
+        if ids.dtype not in {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}:
+            raise ValueError
+        if 0 in ids.shape:
+            raise ValueError
+        if ((ids < 0) | (ids >= self.table.num_embeddings)).any():
+            raise ValueError
+        return self.table.weight[ids.long()] * self.scale
+""",
+)
+style(
+    "binary_code",
+    "a remainder column by column",
+    """
+def binary_code(positions, bits):
+    if bits <= 0 or positions.dtype == torch.bool or positions.is_floating_point():
+        raise ValueError
+    rest, columns = positions.clone(), []
+    for _ in range(bits):
+        columns.append(rest.remainder(2))
+        rest = torch.div(rest, 2, rounding_mode="floor")
+    if rest.ne(0).any():
+        raise ValueError
+    return torch.stack(columns, -1).to(torch.float32)
+""",
+)
+style(
+    "offset_rotation",
+    "a matrix exponential",
+    """
+def offset_rotation(offset, d_model, base=10000.0):
+    if not isinstance(offset, int) or d_model <= 0 or d_model % 2 != 0 or not base > 1:
+        raise ValueError
+    g = torch.zeros(d_model, d_model, dtype=torch.float64)
+    for k in range(d_model // 2):
+        w = base ** (-2 * k / d_model)
+        g[2 * k, 2 * k + 1] = w
+        g[2 * k + 1, 2 * k] = -w
+    return (
+        torch.matrix_exp(g * offset).float()
+        if abs(offset) < 50
+        else torch.linalg.matrix_power(torch.matrix_exp(g), offset).float()
+    )
+""",
+)
+style(
+    "LearnedPositions",
+    "a product with one-hot rows",
+    """
+class LearnedPositions(nn.Module):
+    def __init__(self, max_length, d_model):
+        super().__init__()
+        self.add_module("table", nn.Embedding(max_length, d_model))
+
+    def forward(self, x):
+        n, d = self.table.weight.shape
+        if x.size(1) > n or x.size(2) != d:
+            raise ValueError
+        pick = torch.eye(n, dtype=x.dtype)[: x.size(1)]
+        return torch.baddbmm(
+            x, pick.expand(len(x), -1, -1), self.table.weight.expand(len(x), -1, -1)
+        )
+""",
+)
+style(
+    "interleaved_to_half",
+    "a stable argsort",
+    """
+def interleaved_to_half(d_model):
+    if d_model < 1 or d_model % 2 == 1:
+        raise ValueError
+    return torch.argsort(torch.arange(d_model) % 2, stable=True)
+""",
+)
+style(
+    "relative_indices",
+    "NumPy",
+    """
+import numpy as np
+
+
+def relative_indices(length, max_distance):
+    if length < 1 or max_distance < 0:
+        raise ValueError
+    i, j = np.indices((length, length))
+    return torch.from_numpy(np.clip(j - i, -max_distance, max_distance) + max_distance)
+""",
+)
+style(
+    "RelativeSelfAttention",
+    "a loop over the heads, sqrt of a tensor",
+    """
+class RelativeSelfAttention(nn.Module):
+    def __init__(self, d_model, num_heads, max_distance):
+        super().__init__()
+        if d_model % num_heads:
+            raise ValueError
+        self.h, self.k, self.d = num_heads, max_distance, d_model // num_heads
+        for n in "vkq":
+            self.add_module(n + "_proj", nn.Linear(d_model, d_model))
+        self.out_proj = nn.Linear(d_model, d_model)
+        for n in ("value", "key"):
+            self.register_parameter(
+                n + "_offsets", nn.Parameter(torch.zeros(2 * max_distance + 1, self.d))
+            )
+        self.scale = torch.sqrt(torch.tensor(self.d, dtype=torch.float32))
+
+    def forward(self, x, mask=None):
+        if x.shape[-1] != self.h * self.d:
+            raise ValueError
+        B, T, _ = x.shape
+        m = torch.ones(B, T, T, dtype=torch.bool) if mask is None else mask
+        if m.dtype != torch.bool:
+            raise ValueError
+        try:
+            m = m.expand(B, T, T)
+        except RuntimeError as e:
+            raise ValueError(str(e))
+        idx = relative_indices(T, self.k)
+        outs, ws = [], []
+        for q, k, v in zip(
+            *(p(x).split(self.d, -1) for p in (self.q_proj, self.k_proj, self.v_proj))
+        ):
+            kk = k[:, None] + self.key_offsets[idx]
+            vv = v[:, None] + self.value_offsets[idx]
+            s = (q[:, :, None] * kk).sum(-1) / self.scale
+            s = s.masked_fill(~m, -1e9)
+            w = torch.softmax(s, -1) * m
+            ws.append(w)
+            outs.append((w[..., None] * vv).sum(2))
+        return [self.out_proj(torch.cat(outs, -1)), torch.stack(ws, 1)]
+""",
+)
+style(
+    "RelativeSelfAttention",
+    "one-hot distances, a softmax by hand",
+    """
+class RelativeSelfAttention(nn.Module):
+    def __init__(self, d_model, num_heads, max_distance):
+        super().__init__()
+        if d_model // num_heads * num_heads != d_model:
+            raise ValueError
+        self.cfg = dict(d=d_model, h=num_heads, k=max_distance)
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(d_model, d_model) for _ in range(4)
+        )
+        self.key_offsets, self.value_offsets = (
+            nn.Parameter(torch.empty(2 * max_distance + 1, d_model // num_heads).normal_())
+            for _ in "kv"
+        )
+
+    def forward(self, x, mask=None):
+        d, h, n = self.cfg["d"], self.cfg["h"], self.cfg["k"]
+        if x.size(2) != d:
+            raise ValueError
+        B, T = x.shape[:2]
+        if mask is not None:
+            if mask.dtype is not torch.bool:
+                raise ValueError
+            if mask.dim() > 3 or any(
+                a not in (1, b) for a, b in zip(reversed(mask.shape), (T, T, B))
+            ):
+                raise ValueError
+        q, k, v = (
+            nn.functional.linear(x, p.weight, p.bias).reshape(B, T, h, d // h)
+            for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        R = nn.functional.one_hot(relative_indices(T, n), 2 * n + 1).to(x.dtype)
+        s = torch.einsum("bihd,bjhd->bhij", q, k) + torch.einsum(
+            "bihd,rd,ijr->bhij", q, self.key_offsets, R
+        )
+        s = s * (d // h) ** -0.5
+        keep = (
+            torch.ones(B, T, T, dtype=x.dtype)
+            if mask is None
+            else mask.to(x.dtype).broadcast_to(B, T, T)
+        )
+        e = torch.exp(s - s.amax(-1, keepdim=True).detach()) * keep[:, None]
+        total = e.sum(-1, keepdim=True)
+        w = e / torch.where(total > 0, total, torch.ones_like(total))
+        z = torch.einsum("bhij,bjhd->bihd", w, v) + torch.einsum(
+            "bhij,ijr,rd->bihd", w, R, self.value_offsets
+        )
+        return self.out_proj(z.reshape(B, T, d)), w
 """,
 )
 

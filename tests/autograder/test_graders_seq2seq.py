@@ -194,7 +194,7 @@ style(
             self.H = hidden_size
 
         def forward(self, ids, mask=None):
-            if ids.is_floating_point() or ids.dtype == torch.bool or ids.numel() == 0:
+            if ids.dtype is not torch.long or ids.numel() == 0:
                 raise ValueError("ids")
             if (ids < 0).any() or (ids >= self.embedding.num_embeddings).any():
                 raise ValueError("vocabulary")
@@ -419,6 +419,214 @@ style(
         result = [(tuple(ids), total / len(ids) ** alpha) for total, ids, _ in done + beam]
         result.sort(key=lambda pair: pair[1], reverse=True)
         return tuple(result)
+    """,
+)
+
+style(
+    "build_vocabulary",
+    "a heap, a list of its own type, an exception of its own",
+    """
+    import heapq
+
+    class Vocabulary(list):
+        pass
+
+    class Refused(ValueError):
+        pass
+
+    def build_vocabulary(sentences, min_count=1, max_size=None):
+        if len(sentences) == 0 or not min_count >= 1 or (max_size is not None and max_size <= 3):
+            raise Refused
+        counts = {}
+        for token in sum(sentences, []):
+            counts[token] = counts.get(token, 0) + 1
+        heap = [(-n, t) for t, n in counts.items() if t not in SPECIALS and n >= min_count]
+        heapq.heapify(heap)
+        words = Vocabulary(SPECIALS)
+        while heap and (max_size is None or len(words) < max_size):
+            words.append(heapq.heappop(heap)[1])
+        return words
+    """,
+)
+style(
+    "decode",
+    "strings of NumPy",
+    """
+    import itertools
+    import numpy as np
+
+    def decode(ids, vocabulary):
+        read = list(itertools.takewhile(lambda i: i != EOS, ids))
+        if any(i not in range(len(vocabulary)) for i in read):
+            raise ValueError
+        words = np.array(vocabulary)
+        return [words[i] for i in read if i > BOS]
+    """,
+)
+style(
+    "pad_to_length",
+    "pad_sequence, a named tuple",
+    """
+    from collections import namedtuple
+
+    Padded = namedtuple("Padded", "ids mask")
+
+    def pad_to_length(sequences, length, keep="start"):
+        cut = {"start": slice(None, length), "end": slice(-length, None)}.get(keep)
+        if len(sequences) < 1 or length < 1 or cut is None:
+            raise ValueError
+        if {type(i) for s in sequences for i in s} - {int}:
+            raise ValueError
+        rows = [torch.tensor(s[cut], dtype=torch.int64) for s in sequences]
+        rows.append(torch.zeros(length, dtype=torch.int64))
+        ids = nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)[:-1]
+        lengths = torch.tensor([len(row) for row in rows[:-1]])
+        return Padded(ids, torch.arange(length) < lengths[:, None])
+    """,
+)
+style(
+    "sliding_windows",
+    "unfold: windows that share memory",
+    """
+    def sliding_windows(sequence, length, stride):
+        n = len(sequence)
+        if n == 0 or length < 1 or stride < 1 or stride > length:
+            raise ValueError
+        total = -(-max(0, n - length) // stride) * stride + length
+        padded = nn.functional.pad(torch.tensor(sequence), (0, total - n))
+        real = torch.arange(total) < n
+        return padded.unfold(0, length, stride), real.unfold(0, length, stride)
+    """,
+)
+style(
+    "RNNCell",
+    "register_parameter, in place on its own, things kept on the module",
+    """
+    class RNNCell(nn.Module):
+        def __init__(self, input_size, hidden_size):
+            super().__init__()
+            self.register_parameter("bias_hh", nn.Parameter(torch.zeros(hidden_size)))
+            self.register_parameter("bias_ih", nn.Parameter(torch.zeros(hidden_size)))
+            for name, width in (("weight_ih", input_size), ("weight_hh", hidden_size)):
+                self.register_parameter(name, nn.Parameter(torch.zeros(hidden_size, width)))
+            self.history, self.notes = [], {"x": torch.ones(3)}
+
+        @property
+        def sizes(self):
+            return self.weight_ih.size(1), self.weight_hh.size(1)
+
+        def forward(self, x, h):
+            if (x.size(-1), h.size(-1)) != self.sizes or x.shape[:-1] != h.shape[:-1]:
+                raise ValueError
+            a = torch.addmm(self.bias_ih, x, self.weight_ih.t())
+            return a.addmm(h, self.weight_hh.t()).add_(self.bias_hh).tanh_()
+    """,
+)
+style(
+    "Encoder",
+    "each row alone, lists of real tokens only",
+    """
+    class Encoder(nn.Module):
+        CELLS = {"rnn": RNNCell, "gru": GRUCell, "lstm": LSTMCell}
+
+        def __init__(self, vocab_size, embed_dim, hidden_size, cell="gru"):
+            super().__init__()
+            if cell not in self.CELLS:
+                raise ValueError
+            self.memory, self.hidden_size = cell == "lstm", hidden_size
+            self.embedding = nn.Embedding(vocab_size, embed_dim)
+            self.cell = self.CELLS[cell](embed_dim, hidden_size)
+
+        def forward(self, ids, mask=None):
+            if ids.dtype is not torch.int64 or 0 in ids.shape:
+                raise ValueError
+            if not bool(((ids >= 0) & (ids < self.embedding.num_embeddings)).all()):
+                raise ValueError
+            mask = torch.full(ids.shape, True) if mask is None else mask
+            if mask.dtype != torch.bool or mask.shape != ids.shape or not mask.any(1).all():
+                raise ValueError
+            rows, ends = [], []
+            for tokens, real in zip(ids, mask):
+                h = torch.zeros(1, self.hidden_size).to(self.embedding.weight)
+                state, row = (h, h), []
+                for token, is_real in zip(tokens, real.tolist()):
+                    if is_real:
+                        x = self.embedding(token)[None]
+                        state = self.cell(x, state) if self.memory else (self.cell(x, state[0]), h)
+                    row.append(state[0] if is_real else h)
+                rows.append(torch.cat(row))
+                ends.append(state)
+            h, c = (torch.cat(parts) for parts in zip(*ends))
+            return torch.stack(rows), [h, c] if self.memory else h
+    """,
+)
+style(
+    "sequence_log_prob",
+    "torch.distributions",
+    """
+    def sequence_log_prob(logits, targets, mask=None):
+        if logits.ndim != 3 or targets.shape != logits.shape[:2] or targets.dtype != torch.int64:
+            raise ValueError
+        real = torch.ones(targets.shape).bool() if mask is None else mask
+        if real.dtype != torch.bool or real.shape != targets.shape:
+            raise ValueError
+        if (((targets < 0) | (targets >= logits.shape[-1])) & real).any():
+            raise ValueError
+        said = torch.distributions.Categorical(logits=logits, validate_args=False)
+        return torch.where(real, said.log_prob(torch.where(real, targets, 0)), 0.0).sum(1)
+    """,
+)
+style(
+    "exhaustive_search",
+    "the most probable beginning first, from a heap; a float of NumPy",
+    """
+    import heapq
+    import numpy as np
+
+    @torch.inference_mode()
+    def exhaustive_search(model, source, max_length, source_mask=None):
+        if source.shape[0] != 1 or max_length < 1:
+            raise ValueError
+        heap, number = [(0.0, 0, [], model.start(source, source_mask))], 0
+        while heap:
+            cost, _, ids, state = heapq.heappop(heap)
+            if ids and ids[-1] == EOS:
+                return ids, np.float64(-cost)
+            if len(ids) < max_length:
+                logits, new = model.step(torch.tensor([ids[-1] if ids else BOS]), state)
+                for token, p in enumerate(logits[0].double().log_softmax(0).numpy()):
+                    if np.isfinite(p):
+                        number += 1
+                        heapq.heappush(heap, (cost - float(p), number, [*ids, token], new))
+        raise ValueError
+    """,
+)
+style(
+    "beam_search",
+    "every hypothesis read again from the start, floats of NumPy, pairs as lists",
+    """
+    import numpy as np
+
+    def beam_search(model, source, beam_size, max_length, source_mask=None, alpha=0.0):
+        if min(beam_size, max_length) < 1 or alpha < 0 or len(source) != 1:
+            raise ValueError
+
+        @torch.no_grad()
+        def after(ids):
+            state = model.start(source, source_mask)
+            for token in (BOS, *ids):
+                logits, state = model.step(torch.tensor([token]), state)
+            return logits[0].double().log_softmax(-1).numpy()
+
+        live, done = [((), np.float64(0))], []
+        for _ in range(max_length):
+            found = [((*ids, v), s + p) for ids, s in live for v, p in enumerate(after(ids))]
+            found = [one for one in found if one[1] > -np.inf]
+            found = sorted(found, key=lambda one: -one[1])[: beam_size - len(done)]
+            done += [one for one in found if one[0][-1] == EOS]
+            live = [one for one in found if one[0][-1] != EOS]
+        pairs = [[list(ids), s / np.power(len(ids), alpha)] for ids, s in done + live]
+        return sorted(pairs, key=lambda pair: -pair[1])
     """,
 )
 

@@ -56,7 +56,7 @@ def _loss(before: str, call: str) -> str:
     text = f"""
         def sequence_loss(logits, targets, pad=PAD):
             real = targets != pad
-            if not real.any() or logits.shape[:-1] != targets.shape:
+            if not real.any() or targets.dtype != torch.int64 or logits.shape[:-1] != targets.shape:
                 raise ValueError("nothing to learn from")
             if ((targets < 0) | (targets >= logits.shape[-1]))[real].any():
                 raise ValueError("a target outside the vocabulary")

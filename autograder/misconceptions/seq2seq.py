@@ -1762,6 +1762,12 @@ add(
     ("if logits.shape[:-1] != targets.shape:", "if False:"),
     ("if mask.dtype != torch.bool or mask.shape != targets.shape:", "if False:"),
 )
+add(
+    "log_prob_ends_at_first_gap",
+    "A row ends at its first masked step; the mask may be False anywhere, and the steps behind it "
+    "that are real count.",
+    ("chosen.masked_fill(~mask, 0.0)", "chosen.masked_fill(~mask.cumprod(dim=1).bool(), 0.0)"),
+)
 
 add = _mistakes_in("sequence_loss", "seq-likelihood")
 LOSS = "-sequence_log_prob(logits, targets, real).sum() / real.sum()"
@@ -1858,6 +1864,11 @@ add(
         'raise ValueError(f"every target is padding ({pad}); there is nothing to learn from")',
         "return logits.sum() * 0",
     ),
+)
+add(
+    "loss_ends_at_first_pad",
+    "A row ends at its first padding; every target that is not `pad` counts, wherever it stands.",
+    ("real = targets != pad", "real = (targets != pad).cumprod(dim=1).bool()"),
 )
 
 # --------------------------------------------------------------------------------------------

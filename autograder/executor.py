@@ -14,6 +14,7 @@ import contextlib
 import functools
 import linecache
 import random
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -42,6 +43,12 @@ MODULE_FUNCTIONS = {
 MODULE = "__module__"
 
 
+# The types of torch's compiled functions and methods.
+BUILT_IN = frozenset(
+    [types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType]
+)
+
+
 @functools.lru_cache(maxsize=4096)
 def _canonical(name: str) -> str:
     """One name for the aliases of a function: `special_softmax`, `_softmax` and `softmax.int`."""
@@ -64,12 +71,23 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.watched = watched
         self.seen: list[str] = []
+        self.harmless: set[Callable[..., Any]] = set()
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
+        # Every torch call of the exercise comes this way; most are known to be harmless.
+        if type(func) not in BUILT_IN or func not in self.harmless:
+            self._judge(func)
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    def _judge(self, func: Callable[..., Any]) -> None:
         name = _canonical(getattr(func, "__name__", ""))
-        if name in self.watched and name not in self.seen:
+        if name not in self.watched:
+            # Only what compares by identity may be remembered: an object of the student's own
+            # could call itself equal to the function that is watched for.
+            if type(func) in BUILT_IN:
+                self.harmless.add(func)
+        elif name not in self.seen:
             self.seen.append(name)
-        return func(*args, **(kwargs or {}))
 
 
 def clone_input(tensor: torch.Tensor) -> torch.Tensor:

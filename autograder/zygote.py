@@ -498,6 +498,15 @@ def become_nobody(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
+def warm_up() -> None:
+    """Call what imports hundreds of modules when it is first used, 0.2 s and more at a time."""
+    import torch
+
+    torch.broadcast_shapes((1,), (2,))
+    torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    repr(torch.ones(1))
+
+
 def main() -> None:
     """Prepare once, then fork a keeper for every request until the control socket closes."""
     plan = json.loads(sys.argv[1])
@@ -539,6 +548,7 @@ def main() -> None:
         with contextlib.suppress(Exception):
             importlib.import_module("matplotlib").use("Agg")
             importlib.import_module("matplotlib.pyplot")
+            warm_up()
     gc.collect()
     gc.freeze()
     # Keepers are nobody's to wait for: what is to be known they tell the trusted process.

@@ -1044,7 +1044,7 @@ def test_dropout_is_independent(student, draw):
     p = 0.3
     # Two independent decisions agree with probability p² + (1-p)²; the pairs below are disjoint.
     agree = p**2 + (1 - p) ** 2
-    weights = positive(draw, 4, 4, 20, 20)
+    weights = positive(draw, 2, 4, 10, 20)
     first = student.attention_dropout(weights, p, True)
     second = student.attention_dropout(weights, p, True)
     expect.shape(first, weights.shape, what="the result")

@@ -44,6 +44,7 @@ from nbformat import NotebookNode
 from autograder import paths, repair
 from autograder.assignment import Assignment, AssignmentError, load
 from autograder.cells import cells_of
+from autograder.innocent import innocent
 from autograder.repair import RepairedNotebook
 from autograder.results import ExerciseResult, SubmissionResult
 
@@ -464,7 +465,10 @@ class Marker:
         self.start()
         assert self._sandbox is not None
         seen: set[str] = set()
-        with self._sandbox.session(cells_of(nb), self.limits) as session:
+        cells = cells_of(nb)
+        forbids = [name for exercise in self.assignment.exercises for name in exercise.forbids]
+        watched = not innocent([cell.source for cell in cells], forbids)
+        with self._sandbox.session(cells, self.limits, watched=watched) as session:
 
             def ask(*question: Any) -> Answer:
                 answer = session.ask(*question)
@@ -473,7 +477,7 @@ class Marker:
 
             reports = session.load()
             seen |= {report.status for report in reports}
-            sources = [cell.source for cell in cells_of(nb)]
+            sources = [cell.source for cell in cells]
             exercises, notes = self._judge(ask, sources)
         result = SubmissionResult(
             "",

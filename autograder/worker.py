@@ -155,6 +155,7 @@ class Worker:
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """The reply to one message: {"n", and what became of a cell} or {"n", "outcome"}."""
         if message["do"] == "cell":
+            self.executor.watching = message["watched"]
             status, error = self._cell(message["name"], message["source"])
             text = self.printed.take()
             return {"n": message["n"], "status": status, "error": error, "printed": text}

@@ -1246,7 +1246,7 @@ def test_attention_broadcast_masks(student, reference, draw):
 @exercise("scaled_dot_product_attention")
 def test_attention_dropout_on_weights(student, reference, draw):
     """In training each weight is dropped with probability p before it meets the values."""
-    p, keys = 0.4, 30
+    p, keys = 0.4, 18
     query, key, _ = attention_inputs(draw, (4,), keys, keys, 4, 1)
     # Two identity matrices side by side as values: the output shows each used weight twice.
     value = torch.eye(keys).repeat(1, 2).expand(4, keys, 2 * keys)
@@ -1976,12 +1976,12 @@ def test_heads_dropout_on_weights(student, reference, draw):
     mine = student.module(
         "MultiHeadAttention", state=state, d_model=width, num_heads=heads, dropout=p
     )
-    query, key = draw.normal(8, 30, width), draw.normal(8, keys, width)
+    query, key = draw.normal(8, 12, width), draw.normal(8, keys, width)
     value = torch.eye(keys).repeat(1, 2 * heads).expand(8, keys, width)
     output, weights = expect.pair(mine.train()(query, key, value))
-    expect.shape(output, (8, 30, width), what="the output")
-    expect.shape(weights, (8, heads, 30, keys), what="the weights")
-    used, copy = output.reshape(8, 30, heads, 2, keys).transpose(1, 2).unbind(dim=3)
+    expect.shape(output, (8, 12, width), what="the output")
+    expect.shape(weights, (8, heads, 12, keys), what="the weights")
+    used, copy = output.reshape(8, 12, heads, 2, keys).transpose(1, 2).unbind(dim=3)
     expect.close(
         copy,
         used,

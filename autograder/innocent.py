@@ -1,0 +1,193 @@
+"""Code that cannot call a forbidden function, whatever it does, need not be watched while it runs.
+
+Watching every call of PyTorch doubles the time of code that works number by number. A notebook is
+innocent if each name in it is one of a list of harmless ones, or its own: then there is no way from
+it to a function that an exercise forbids. Anything that is not known to be harmless makes it
+suspect, which costs nobody a point: its code is watched, as all code would be without this file.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+from collections.abc import Iterable
+
+import torch
+
+from autograder.executor import MODULE_FUNCTIONS, canonical, watched_functions
+from autograder.forbidden import PRYING
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Modules that lead nowhere but to what `HARMLESS` lists.
+MODULES = _words(
+    """
+    autograder collections collections.abc functools heapq itertools math re torch torch.nn
+    torch.nn.functional typing
+    """
+)
+# Attributes of those modules, of tensors, of modules of a network and of Python's own values, and
+# names that are imported. None of them calls another function of PyTorch that an exercise forbids,
+# or finds anything by a name that is put together at run time.
+HARMLESS = _words(
+    """
+    __init__ abs acos add add_ add_module addmm all allclose amax amin aminmax Any any
+    append arange arccos argmax argmin argsort array as_tensor asin atan atleast_1d baddbmm
+    bernoulli bfloat16 bias bitwise_and block_diag bmm bool BoolTensor broadcast_shapes
+    broadcast_tensors broadcast_to byte cache Callable cartesian_prod cat ceil chain
+    checks_for children chunk clamp clamp_min clone combinations concat constant_ contiguous
+    copy copy_ cos count Counter cpu cummax cumprod cumsum data defaultdict deque detach
+    device diag diag_embed diagonal dim div dot double Dropout dropout dtype e einsum
+    element_size Embedding embedding embedding_dim empty empty_like endswith enumerate eq
+    erf eval exp exp2 expand expand_as expm1 extend eye fill_ findall finfo flatten flip
+    float float16 float32 float64 FloatTensor floor forward from_iterable full full_like
+    functional gather ge gelu Generator get GRUCell gt half heappop heappush hstack hypot
+    Identity iinfo imag in_features index index_add index_add_ index_put index_put_
+    index_select inf init insert int int16 int32 int64 int8 integers is_complex
+    is_contiguous is_floating_point isclose isdisjoint isfinite isinf isnan isneginf item
+    items Iterable Iterator join kaiming_normal_ kaiming_uniform_ keys kron kthvalue le lerp
+    Linear linear linspace log log10 log1p log2 log_softmax logaddexp logical_and
+    logical_not logical_or logical_xor logsumexp long LongTensor lower lru_cache lt
+    manual_seed Mapping masked_fill masked_fill_ masked_scatter masked_select matmul matrix
+    max maximum mean min minimum mm Module ModuleDict ModuleList moveaxis movedim mT mul
+    mul_ mv nan nan_to_num narrow ndim ne neg neg_ new_empty new_full new_ones new_tensor
+    new_zeros nlargest nn no_grad nonzero NoReturn norm normal_ nsmallest num_embeddings
+    numel one_hot ones ones_ ones_like OrderedDict orthogonal_ out_features outer pad
+    pairwise Parameter ParameterList partial permutations permute pi polar pop pow prod
+    product rand rand_like randint randn randn_like randperm real reciprocal reduce
+    register_buffer register_parameter relu remainder remove repeat repeat_interleave
+    replace requires_grad requires_grad_ reshape reverse rot90 round rsqrt scatter scatter_
+    scatter_add scatter_add_ searchsorted select Sequence Sequential shape sigmoid sign sin
+    Size size softmax sort split splitlines sqrt square squeeze stack startswith stride
+    strip sub sub_ sum swapaxes T t take take_along_dim tan tanh Tensor tensor tensor_split
+    tensordot tile to tolist topk trace training transpose tril tril_indices triu
+    triu_indices trunc type_as uint8 unbind unflatten unfold uniform_ unique unsqueeze
+    update upper values vander var view view_as vstack weight where wraps xavier_normal_
+    xavier_uniform_ zeros zeros_ zeros_like zip zip_longest
+    """
+)
+BUILTINS = _words(
+    """
+    abs all any ArithmeticError AssertionError BaseException bool bytearray bytes chr
+    classmethod complex dict divmod enumerate Exception False filter float frozenset hash id
+    IndexError int isinstance issubclass iter KeyError len list LookupError map max min next
+    None NotImplemented NotImplementedError object ord OverflowError pow print property
+    range repr reversed round RuntimeError set setattr slice sorted staticmethod
+    StopIteration str sum super True tuple type TypeError ValueError ZeroDivisionError zip
+    """
+)
+DUNDERS = frozenset(
+    ["__init__", "__call__", "__len__", "__iter__", "__getitem__", "__contains__", "__repr__"]
+)
+# How the attributes of frames, code and other inner parts of Python begin.
+INNER = ("__", "f_", "gi_", "cr_", "ag_", "co_", "tb_", "func_")
+# What the worker adds to Python's own names.
+GIVEN = frozenset(["get_ipython", "display", "exit", "quit"])
+REFUSED = (ast.Match, ast.Await, ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWith)
+
+
+@functools.cache
+def _of_torch() -> frozenset[str]:
+    """The names of PyTorch: an attribute called so may be PyTorch's, whoever else has one."""
+    places = (torch, torch.Tensor, torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.init)
+    return frozenset(name for place in places for name in dir(place))
+
+
+def innocent(sources: Iterable[str], forbids: Iterable[str]) -> bool:
+    """Whether no code in a notebook can reach a function that its assignment forbids.
+
+    Args:
+        sources: the notebook's code cells.
+        forbids: what all exercises of the assignment forbid, such as "softmax" or "nn.GRUCell".
+    """
+    return _innocent(tuple(sources), frozenset(forbids))
+
+
+@functools.lru_cache(maxsize=8)
+def _innocent(sources: tuple[str, ...], forbids: frozenset[str]) -> bool:
+    watched = watched_functions(tuple(forbids))
+    harmless = frozenset(
+        name
+        for name in HARMLESS
+        if not watched & {canonical(each) for each in (name, *MODULE_FUNCTIONS.get(name, ()))}
+    )
+    nodes: list[ast.AST] = []
+    for source in sources:
+        if any(line.lstrip().startswith(("%", "!", "?")) for line in source.splitlines()):
+            return False  # a magic may run its line
+        try:
+            nodes += ast.walk(ast.parse(source))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # It will not run either.
+    modules: set[str] = set()
+    bound: set[str] = set()
+    for node in nodes:
+        if isinstance(node, REFUSED):
+            return False
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            if not _imports(node, harmless, modules, bound):
+                return False
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            bound.add(node.id)
+    if modules & bound:
+        return False  # a name for a module, and for something else
+    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("__"):
+            if node.name not in DUNDERS:
+                return False
+        elif isinstance(node, ast.Name):
+            if node.id in modules:
+                if id(node) not in bases or not isinstance(node.ctx, ast.Load):
+                    return False  # a module that goes by another name from here on
+            elif node.id.startswith("__") or not (node.id in bound or node.id in BUILTINS):
+                return False
+            elif node.id in GIVEN or (hasattr(builtins, node.id) and node.id not in BUILTINS):
+                return False  # bound in one place, it may be `eval` in another
+        elif isinstance(node, ast.Attribute) and node.attr not in harmless:
+            # An attribute of the notebook's own, of text or of a list.
+            pries = node.attr in PRYING or node.attr.startswith(INNER)
+            if pries or node.attr in _of_torch() or _root(node) in modules:
+                return False
+        elif isinstance(node, ast.Delete):
+            return False
+    return True
+
+
+def _imports(
+    node: ast.Import | ast.ImportFrom, harmless: frozenset[str], modules: set[str], bound: set[str]
+) -> bool:
+    """Note what an import binds; False if it is not a harmless one."""
+    for item in node.names:
+        if isinstance(node, ast.Import):
+            if item.name not in MODULES:
+                return False
+            modules.add(item.asname or item.name.split(".")[0])
+        else:
+            if node.level or node.module not in MODULES:
+                return False
+            if f"{node.module}.{item.name}" in MODULES:
+                modules.add(item.asname or item.name)
+            elif item.name in harmless:
+                bound.add(item.asname or item.name)
+            else:
+                return False
+    return True
+
+
+def _root(node: ast.Attribute) -> str:
+    """The name at the left end of a.b.c, empty if that is no name."""
+    base: ast.AST = node
+    while isinstance(base, ast.Attribute):
+        base = base.value
+    return base.id if isinstance(base, ast.Name) else ""

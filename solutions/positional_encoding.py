@@ -1395,9 +1395,9 @@ def relative_indices(length: int, max_distance: int) -> Tensor:
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# A softmax over nothing but $-\infty$ is NaN, and its gradient stays NaN even if you overwrite the
-# value. Fill with the smallest finite number instead, `torch.finfo(scores.dtype).min`, and set what
-# is masked to 0 *after* the softmax. Give the mask its head axis: `(B, 1, T, T)`.
+# A softmax over nothing but $-\infty$ is NaN, and so may be its gradient, even where you overwrite
+# the value. Fill with the smallest finite number instead, `torch.finfo(scores.dtype).min`, and set
+# what is masked to 0 *after* the softmax. Give the mask its head axis: `(B, 1, T, T)`.
 #
 # </details>
 

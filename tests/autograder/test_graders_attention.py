@@ -6,7 +6,13 @@ import pytest
 
 from autograder.executor import Executor
 from autograder.runner import Graders
-from autograder.variants import changed_source, misconceptions, reference_namespace
+from autograder.variants import (
+    changed_source,
+    load_variant,
+    misconceptions,
+    reference_namespace,
+    source_of,
+)
 
 SEEDS = (0, 1, 2)
 
@@ -1151,3 +1157,15 @@ def test_a_mistake_with_random_numbers_of_its_own_is_still_named(graders, exerci
     exec(source, namespace)
     result = graders.run(Executor(namespace).execute, exercises=[exercise])[exercise]
     assert result.misconception == name
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_scale_kept_in_float32_is_right_for_float64_too(graders, seed):
+    source = source_of("attention")
+    assert source.count("/ math.sqrt(d_k)") == 1
+    changed = source.replace("/ math.sqrt(d_k)", "/ torch.sqrt(torch.tensor(d_k))")
+    namespace = load_variant(changed, "float32_scale")
+    results = graders.run(Executor(namespace).execute, seed=seed, diagnose=False)
+    assert {name: one.points for name, one in results.items()} == {
+        name: one.max_points for name, one in results.items()
+    }

@@ -246,16 +246,14 @@ class Executor:
     # One method for each kind of request.
 
     def _op_call(self, request: Request) -> Outcome:
-        parameters: dict[str, torch.Tensor] = {}
-        for handle, training in request.get("modules", {}).items():
-            module = self.handles[int(handle)]
-            module.train(bool(training))
-            parameters.update(module.named_parameters())
-        return self._run(self._named(request["name"]), request, parameters)
+        return self._run(self._named(request["name"]), request, self._given_modules(request))
 
     def _op_create(self, request: Request) -> Outcome:
         cls = self._named(request["name"])
-        module = cls(**transform(request.get("kwargs", {}), clone_input))
+        kwargs = transform(request.get("kwargs", {}), clone_input)
+        if request.get("modules"):
+            kwargs = _with_modules(kwargs, self.handles)
+        module = cls(**kwargs)
         if not isinstance(module, torch.nn.Module):
             raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
         if request.get("dtype"):
@@ -271,7 +269,9 @@ class Executor:
         module.train(bool(request.get("training", False)))
         method = request.get("method", "forward")
         function = module if method == "forward" else getattr(module, method)
-        return self._run(function, request, parameters=dict(module.named_parameters()))
+        parameters = self._given_modules(request)
+        parameters.update(module.named_parameters())
+        return self._run(function, request, parameters)
 
     def _op_inspect(self, request: Request) -> Outcome:
         module = self.handles[request["handle"]]
@@ -302,6 +302,15 @@ class Executor:
         except KeyError:
             raise _MissingName(f"{name} is not defined") from None
 
+    def _given_modules(self, request: Request) -> dict[str, torch.Tensor]:
+        """Put the modules among the arguments in their mode; their parameters, by name."""
+        parameters: dict[str, torch.Tensor] = {}
+        for handle, training in request.get("modules", {}).items():
+            module = self.handles[int(handle)]
+            module.train(bool(training))
+            parameters.update(module.named_parameters())
+        return parameters
+
     def _run(
         self, function: Callable[..., Any], request: Request, parameters: dict[str, torch.Tensor]
     ) -> Outcome:
@@ -328,7 +337,7 @@ class Executor:
         watch = _Watch(watched_functions(forbids))
         with (
             watch if watch.watched else contextlib.nullcontext(),
-            contextlib.nullcontext() if with_grad else torch.no_grad(),
+            contextlib.nullcontext() if with_grad or request.get("autograd") else torch.no_grad(),
         ):
             value = function(*inputs["args"], **inputs["kwargs"])
 

@@ -54,6 +54,18 @@ def _plain(value: Any, used: dict[str, bool]) -> Any:
     return {MODULE: value._number}
 
 
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The part of a request that says with what a function is called."""
+    used: dict[str, bool] = {}
+    arguments: dict[str, Any] = {
+        "args": [_plain(value, used) for value in args],
+        "kwargs": {key: _plain(value, used) for key, value in kwargs.items()},
+    }
+    if used:
+        arguments["modules"] = used
+    return arguments
+
+
 @dataclass
 class Observation:
     """A value and what else was seen: gradients by input label, inputs changed in place.
@@ -110,17 +122,16 @@ class Proxy:
 
         A handle among the arguments reaches the function as the module that it stands for.
         """
-        used: dict[str, bool] = {}
-        request = {
-            "op": "call",
-            "name": name,
-            "args": [_plain(value, used) for value in args],
-            "kwargs": {key: _plain(value, used) for key, value in kwargs.items()},
-            "grad": grad,
-        }
-        if used:
-            request["modules"] = used
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": grad}
         return self._ask(request, f"Your {name}")
+
+    def training(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call function `name` where gradients are recorded, so that it can train a handle.
+
+        Otherwise a call whose gradients nobody asks for runs under `torch.no_grad()`.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
+        return self._ask({**request, "autograd": True}, f"Your {name}").value
 
     def module(
         self,
@@ -131,13 +142,19 @@ class Proxy:
         dtype: torch.dtype | None = None,
         **kwargs: Any,
     ) -> Handle:
-        """Create class `name` with `kwargs`, load `state` strictly; the handle is in eval mode."""
+        """Create class `name` with `kwargs`, load `state` strictly; the handle is in eval mode.
+
+        `name` may also be a function that returns a module, and a handle among the arguments
+        reaches it as the module that it stands for.
+        """
         self._handles += 1
+        arguments = _arguments((), kwargs)
+        del arguments["args"]
         request = {
             "op": "create",
             "handle": self._handles,
             "name": name,
-            "kwargs": kwargs,
+            **arguments,
             "state": state,
             "dtype": str(dtype).removeprefix("torch.") if dtype else None,
         }
@@ -185,11 +202,11 @@ class Handle:
 
     def observe(self, *args: Any, grad: bool = True, **kwargs: Any) -> Observation:
         """Forward, with gradients to the inputs and to the parameters."""
-        return self._ask("invoke", args=list(args), kwargs=kwargs, grad=grad, method="forward")
+        return self._ask("invoke", **_arguments(args, kwargs), grad=grad, method="forward")
 
     def method(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call another method of the module."""
-        request = {"args": list(args), "kwargs": kwargs, "grad": False, "method": method}
+        request = {**_arguments(args, kwargs), "grad": False, "method": method}
         return self._ask("invoke", **request).value
 
     def train(self) -> Handle:

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -625,7 +625,7 @@ class Session:
         used = [int(name) for name in request.get("modules", ())]
         if operation != "create":
             used.append(handle)
-        for needed in used:
+        for needed in self._with_parts(used):
             if needed not in self._created or needed in self._live:
                 continue
             name = self._created[needed][0]["name"]
@@ -644,7 +644,17 @@ class Session:
             self._changed.discard(handle)
         if operation == "step":
             self._changed.add(handle)
+        if request.get("autograd"):
+            self._changed.update(used)
         return answer
+
+    def _with_parts(self, handles: list[int | None]) -> Iterator[int | None]:
+        """The handles, each after those that it was made from."""
+        for handle in handles:
+            if handle in self._created:
+                parts = self._created[handle][0].get("modules", ())
+                yield from self._with_parts([int(part) for part in parts])
+            yield handle
 
     def _ask(
         self, request: Request, frame: bytes, kind_of: Callable[[bytearray], str | None]

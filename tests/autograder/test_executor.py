@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from autograder.executor import Executor, clone_input, same_tensor
-from autograder.proxy import Proxy
+from autograder.proxy import Proxy, StudentError
 
 
 def call(function, *args, **options):
@@ -217,3 +217,40 @@ def test_a_module_made_earlier_can_be_an_argument(training, expected):
     assert seen.value.item() == expected
     assert set(seen.grads) == {"x", "parameter factor"}
     assert seen.mutated == []
+
+
+class Twice(torch.nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x, last=None):
+        x = self.part(self.part(x))
+        return x if last is None else last(x)
+
+
+def test_a_module_may_be_made_from_modules_by_a_function_and_be_given_one_when_called():
+    names = {"Scale": Scale, "twice": lambda part: Twice(part)}
+    proxy = Proxy(Executor(names).execute)
+    first, last = proxy.module("Scale"), proxy.module("Scale")
+    twice = proxy.module("twice", part=first)
+    assert twice.parameters() == {"part.factor": []}
+    seen = twice.observe(torch.ones(()), last=last.train())
+    assert seen.value.item() == 54.0  # 3 * 3, and 6 in training mode
+    assert seen.grads["parameter part.factor"].item() != 0
+    assert seen.grads["parameter factor"].item() != 0
+
+
+def test_a_function_can_train_a_module_where_gradients_are_recorded():
+    def descend(model, x):
+        model(x).backward()
+        with torch.no_grad():
+            model.factor -= model.factor.grad
+        return float(model.factor)
+
+    proxy = Proxy(Executor({"Scale": Scale, "descend": descend}).execute)
+    module = proxy.module("Scale")
+    assert proxy.training("descend", module, torch.tensor(2.0)) == 1.0
+    assert module.state()["factor"].item() == 1.0
+    with pytest.raises(StudentError):
+        proxy._call("descend", module, torch.tensor(2.0))

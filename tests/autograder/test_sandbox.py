@@ -630,6 +630,29 @@ def test_modules_are_made_again_after_a_crash_unless_they_had_learned(submit):
     assert "trained Scale was lost" in lost["message"]
 
 
+def test_after_a_crash_a_module_is_made_again_with_the_ones_it_was_made_from(submit):
+    session = submit(
+        "import os, torch\nfrom torch import nn\n"
+        "class Two(nn.Module):\n"
+        "    def __init__(self, part):\n        super().__init__()\n        self.part = part\n"
+        "    def forward(self, x):\n        return self.part(self.part(x))\n"
+        "class Scale(nn.Module):\n    def forward(self, x):\n        return 3 * x\n"
+        "def die():\n    os._exit(1)\n"
+        "def train(model):\n    pass\n"
+    )
+    session.execute({"op": "create", "handle": 1, "name": "Scale", "kwargs": {}})
+    part = {"kwargs": {"part": {"__module__": 1}}, "modules": {"1": False}}
+    assert session.execute({"op": "create", "handle": 2, "name": "Two", **part})["kind"] == "value"
+    assert session.execute(call("die"))["kind"] == "crash"
+    ask = {"op": "invoke", "handle": 2, "args": [torch.ones(1)], "kwargs": {}}
+    assert session.execute(ask)["value"].item() == 9
+    given = {"args": [{"__module__": 2}], "kwargs": {}, "modules": {"2": False}}
+    trained = {"op": "call", "name": "train", "autograd": True, **given}
+    assert session.execute(trained)["kind"] == "value"
+    session.execute(call("die"))
+    assert "trained Two was lost" in session.execute(ask)["message"]
+
+
 # ------------------------------------------------------------------------------- too much
 
 

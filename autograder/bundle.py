@@ -150,15 +150,14 @@ def contents(chapter: str, book: str = "") -> dict[str, bytes]:
                 f"exercises/{chapter}/{name} is missing; run python -m autograder build {chapter}."
             ) from None
     files[f"exercises/{chapter}/assignment.json"] = assignment.to_json().encode()
-    for module in sorted(modules(START, "autograder")):
+    graders = paths.GRADERS / f"test_{chapter}.py"
+    shown = visible(graders.read_text(encoding="utf-8"), graders.name)
+    for module in sorted(modules({*START, *_imports(shown, "autograder")}, "autograder")):
         file = _file(module)
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
     files["autograder/__main__.py"] = MAIN.encode()
     files["autograder/graders/__init__.py"] = b""
-    graders = paths.GRADERS / f"test_{chapter}.py"
-    files[f"autograder/graders/{graders.name}"] = visible(
-        graders.read_text(encoding="utf-8"), graders.name
-    ).encode()
+    files[f"autograder/graders/{graders.name}"] = shown.encode()
     given = _imports(_notebook_code(files[notebook]), "toolkit")
     for module in sorted(modules({"toolkit", *given}, "toolkit")):
         file = _file(module)

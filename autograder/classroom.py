@@ -335,6 +335,7 @@ def grader_hash(chapter: str) -> str:
     digest = hashlib.sha256()
     files = [
         paths.GRADERS / f"test_{chapter}.py",
+        paths.GRADERS / "common.py",
         paths.SOLUTIONS / f"{chapter}.py",
         paths.PACKAGE / "misconceptions" / f"{chapter}.py",
         paths.EXERCISES / chapter / "assignment.json",

@@ -8,10 +8,13 @@ import itertools
 import re
 import sys
 import types
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from autograder.paths import SOLUTIONS
+
+Swap = tuple[str, str]  # a text of the cell, and what to put in its place
 
 _CELL = re.compile(r"^# %%", re.MULTILINE)
 _OPTION = re.compile(r'\bexercise="([^"]+)"')
@@ -34,8 +37,21 @@ class Misconception:
     exercise: str
     says: str
     section: str
-    swap: list[tuple[str, str]] = field(default_factory=list)
+    swap: list[Swap] = field(default_factory=list)
     code: str = ""
+
+
+def mistakes_in(known: list[Misconception], exercise: str, section: str) -> Callable[..., None]:
+    """A function that adds to `known` a mistake in `exercise`.
+
+    It takes the mistake's name, what it says, the swaps, `code` instead of them, and `read`, the
+    section to reread if it is not `section`.
+    """
+
+    def add(name: str, says: str, *swap: Swap, code: str = "", read: str = section) -> None:
+        known.append(Misconception(name, exercise, says, read, list(swap), code))
+
+    return add
 
 
 @functools.cache

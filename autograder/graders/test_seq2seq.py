@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 
 from autograder import expect
+from autograder.graders.common import pair, same_gradients, same_parameters, sizes
 from autograder.grading import Mistake, exercise, hidden
 from autograder.proxy import StudentError, Todo
 
@@ -28,54 +29,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 
-def sizes(**named: int) -> str:
-    """`B=2, T=3`, to tell the student which case failed."""
-    return ", ".join(f"{name}={value}" for name, value in named.items())
-
-
-def pair(student, reference, name, state=None, dtype=None, **kwargs):
-    """The student's module and the reference's, with the same parameters."""
-    if state is not None and dtype is not None:
-        state = {key: value.to(dtype) for key, value in state.items()}
-    return (
-        student.module(name, state=state, dtype=dtype, **kwargs),
-        reference.module(name, state=state, dtype=dtype, **kwargs),
-    )
-
-
-def same_parameters(handle, expected):
-    """The parameters have the names and the shapes that the exercise states."""
-    actual = {name: tuple(shape) for name, shape in handle.parameters().items()}
-    for name, shape in expected.items():
-        expect.true(
-            name in actual,
-            f"There is no parameter called {name}; "
-            f"yours are {', '.join(sorted(actual)) or 'none at all'}.",
-        )
-        expect.true(
-            actual[name] == shape,
-            f"The parameter {name} has the shape {actual[name]}; it should be {shape}.",
-        )
-    extra = sorted(set(actual) - set(expected))
-    expect.true(not extra, f"The exercise has no parameter called {', '.join(extra)}.")
-
-
-def same_gradients(mine, theirs, names, case=""):
-    """Gradients of a random weighted sum of the outputs agree, label by label.
-
-    Always asked for in float64: gradients are long sums, in float32 too coarse to compare closely.
-    """
-    for label, words in names.items():
-        expect.true(
-            mine.grads.get(label) is not None,
-            f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
-        )
-        expect.close(
-            mine.grads[label], theirs.grads[label], what=f"the gradient of {words}", case=case
-        )
-
-
-def same_results(mine, theirs, names, case=""):
+def same_states(mine, theirs, names, case=""):
     """A tuple of results agrees, in the order of the names; one of them may be a tuple itself."""
     expect.items(mine, len(names), what=f"the result ({', '.join(names)})")
     for name, actual, expected in zip(names, mine, theirs, strict=True):
@@ -887,7 +841,7 @@ def test_lstm_values(student, reference, draw):
         mine, theirs = cell_pair(student, reference, draw, "LSTMCell", inputs, width)
         x, state = lstm_inputs(draw, batch, inputs, width)
         case = sizes(B=batch, I=inputs, H=width)
-        same_results(mine(x, state), theirs(x, state), ("new h", "new c"), case)
+        same_states(mine(x, state), theirs(x, state), ("new h", "new c"), case)
 
 
 @exercise("LSTMCell")
@@ -900,7 +854,7 @@ def test_lstm_gates(student, reference, draw):
             mine, theirs = pair(student, reference, "LSTMCell", state, input_size=2, hidden_size=2)
             x, before = lstm_inputs(draw, 1, 2, 2)
             case = f"a bias of {bias:g} in the {name} gate"
-            same_results(mine(x, before), theirs(x, before), ("new h", "new c"), case)
+            same_states(mine(x, before), theirs(x, before), ("new h", "new c"), case)
 
 
 @exercise("LSTMCell")
@@ -932,7 +886,7 @@ def test_lstm_steps(student, reference, draw):
     for step in range(4):
         x = draw.normal(2, 2)
         left, right = mine(x, left), theirs(x, right)
-        same_results(left, right, ("new h", "new c"), f"step {step} from a state of zeros")
+        same_states(left, right, ("new h", "new c"), f"step {step} from a state of zeros")
         left = tuple(left)
 
 
@@ -943,7 +897,7 @@ def test_lstm_gradients(student, reference, draw):
     mine, theirs = cell_pair(student, reference, draw, "LSTMCell", 2, 3, dtype=torch.float64)
     x, state = lstm_inputs(draw, 4, 2, 3, torch.float64)
     seen, wanted = mine.observe(x, state), theirs.observe(x, state)
-    same_results(seen.value, wanted.value, ("new h", "new c"), "float64")
+    same_states(seen.value, wanted.value, ("new h", "new c"), "float64")
     names = {"0": "x", "1.0": "h", "1.1": "c"}
     same_gradients(seen, wanted, labels(gate_shapes("", 1, 1, 1), *names.items()))
     expect.unchanged(seen)
@@ -995,7 +949,7 @@ def test_encoder_values(student, reference, draw):
             mine, theirs = encoder_pair(student, reference, draw, cell)
             ids = draw.integers(0, 7, batch, length)
             case = f'cell="{cell}", {sizes(B=batch, T=length)}'
-            same_results(mine(ids), theirs(ids), ENCODED, case)
+            same_states(mine(ids), theirs(ids), ENCODED, case)
 
 
 @exercise("Encoder")
@@ -1007,7 +961,7 @@ def test_encoder_padding(student, reference, draw):
             mask = right_padded(lengths)
             ids = draw.integers(0, 7, *mask.shape).masked_fill(~mask, PAD)
             case = f'cell="{cell}", lengths {lengths}'
-            same_results(mine(ids, mask), theirs(ids, mask), ENCODED, case)
+            same_states(mine(ids, mask), theirs(ids, mask), ENCODED, case)
 
 
 @exercise("Encoder")
@@ -1070,7 +1024,7 @@ def test_encoder_ignores_padding(student, reference, draw):
             given[~mask] = draw.integers(0, 7, int((~mask).sum()))
             want = theirs(given, mask)
             case = f'cell="{cell}", any ids in the padding up to length {longest}'
-            same_results(mine(given, mask), want, ENCODED, case)
+            same_states(mine(given, mask), want, ENCODED, case)
 
 
 @hidden
@@ -1084,7 +1038,7 @@ def test_encoder_any_mask(student, reference, draw):
         mask[0] = torch.tensor([False, False, True, True, True])
         mask[1] = torch.tensor([True, False, False, True, False])
         case = f'cell="{cell}", padding anywhere, in train mode'
-        same_results(mine.train()(ids, mask), theirs(ids, mask), ENCODED, case)
+        same_states(mine.train()(ids, mask), theirs(ids, mask), ENCODED, case)
 
 
 @hidden
@@ -1096,7 +1050,7 @@ def test_encoder_gradients(student, reference, draw):
         ids, mask = draw.integers(0, 7, 2, 4), right_padded([4, 2])
         ids[0, 1] = PAD  # a real token like any other: its row learns too
         seen, wanted = mine.observe(ids, mask), theirs.observe(ids, mask)
-        same_results(seen.value, wanted.value, ENCODED, f'cell="{cell}", float64')
+        same_states(seen.value, wanted.value, ENCODED, f'cell="{cell}", float64')
         names = labels({"embedding.weight": 0, **gate_shapes("cell.", 1, 1, 1)})
         same_gradients(seen, wanted, names, f'cell="{cell}"')
         expect.unchanged(seen)
@@ -1154,7 +1108,7 @@ def test_bidirectional_values(student, reference, draw):
         mine, theirs = bidirectional_pair(student, reference, draw, decoder=decoder)
         ids = draw.integers(0, 7, batch, length)
         case = sizes(B=batch, T=length, decoder=decoder)
-        same_results(mine(ids), theirs(ids), BIDIRECTIONAL, case)
+        same_states(mine(ids), theirs(ids), BIDIRECTIONAL, case)
 
 
 @exercise("BidirectionalEncoder")
@@ -1164,7 +1118,7 @@ def test_bidirectional_padding(student, reference, draw):
         mine, theirs = bidirectional_pair(student, reference, draw)
         mask = right_padded(lengths)
         ids = draw.integers(0, 7, *mask.shape).masked_fill(~mask, PAD)
-        same_results(mine(ids, mask), theirs(ids, mask), BIDIRECTIONAL, f"lengths {lengths}")
+        same_states(mine(ids, mask), theirs(ids, mask), BIDIRECTIONAL, f"lengths {lengths}")
 
 
 @exercise("BidirectionalEncoder")
@@ -1254,11 +1208,11 @@ def test_bidirectional_ignores_padding(student, reference, draw):
         given = ids[:, :longest].clone()
         given[~mask] = draw.integers(0, 7, int((~mask).sum()))
         case = f"any ids in the padding up to length {longest}"
-        same_results(mine(given, mask), theirs(given, mask), BIDIRECTIONAL, case)
+        same_states(mine(given, mask), theirs(given, mask), BIDIRECTIONAL, case)
     mask = draw.mask(3, 7, keep=0.6)
     mask[0, :2], mask[0, 2:5] = False, True
     case = "padding anywhere, in train mode"
-    same_results(mine.train()(ids, mask), theirs(ids, mask), BIDIRECTIONAL, case)
+    same_states(mine.train()(ids, mask), theirs(ids, mask), BIDIRECTIONAL, case)
 
 
 @hidden
@@ -1270,7 +1224,7 @@ def test_bidirectional_sizes(student, reference, draw):
         mask = right_padded([3, 2, 1])
         ids = draw.integers(0, 7, 3, 3)
         case = sizes(embed=embed, hidden=width, decoder=decoder)
-        same_results(mine(ids, mask), theirs(ids, mask), BIDIRECTIONAL, case)
+        same_states(mine(ids, mask), theirs(ids, mask), BIDIRECTIONAL, case)
 
 
 @hidden
@@ -1281,7 +1235,7 @@ def test_bidirectional_gradients(student, reference, draw):
     ids, mask = draw.integers(0, 7, 2, 4), right_padded([2, 4])
     ids[1, 2] = PAD  # a real token like any other: its row learns too
     seen, wanted = mine.observe(ids, mask), theirs.observe(ids, mask)
-    same_results(seen.value, wanted.value, BIDIRECTIONAL, "float64")
+    same_states(seen.value, wanted.value, BIDIRECTIONAL, "float64")
     names = ["embedding.weight", "bridge.weight", "bridge.bias"]
     names += [name for direction in DIRECTIONS for name in gate_shapes(direction, 1, 1, 1)]
     same_gradients(seen, wanted, labels(names))
@@ -1359,7 +1313,7 @@ def test_step_values(student, reference, draw):
         expect.items(got, 2, what="the result (logits, state)")
         want = theirs(*inputs)
         # The logits follow from the state, so the state is compared first.
-        same_results(got[::-1], want[::-1], STEP[::-1], case)
+        same_states(got[::-1], want[::-1], STEP[::-1], case)
 
 
 @exercise("DecoderStep")
@@ -1415,7 +1369,7 @@ def test_step_equal_widths(student, reference, draw):
     token, state, context = decoder_inputs(draw, 4, 4, 4, 4)
     for step in range(3):
         got, want = mine.train()(token, state, context), theirs(token, state, context)
-        same_results(got, want, STEP, f"all sizes 4, step {step}, in train mode")
+        same_states(got, want, STEP, f"all sizes 4, step {step}, in train mode")
         state, token = want[1], want[0].argmax(-1)
 
 
@@ -1428,7 +1382,7 @@ def test_step_gradients(student, reference, draw):
     token[1] = PAD  # a token like any other: its row learns too
     inputs = token, state.double(), context.double()
     seen, wanted = mine.observe(*inputs), theirs.observe(*inputs)
-    same_results(seen.value, wanted.value, STEP, "float64")
+    same_states(seen.value, wanted.value, STEP, "float64")
     names = labels(decoder_shapes(1, 1, 1, 1), ("1", "the state"), ("2", "the context"))
     same_gradients(seen, wanted, names)
     expect.unchanged(seen)

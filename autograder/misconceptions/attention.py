@@ -12,29 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autograder.variants import Misconception
+from autograder.variants import Misconception, Swap, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-
-Swap = tuple[str, str]
-
-
-def _mistakes_in(exercise: str, section: str) -> Callable[..., None]:
-    """A function that adds a mistake in `exercise`; `section` is where to read, by default."""
-
-    def add(name: str, says: str, *swap: Swap, code: str = "", read: str = section) -> None:
-        MISCONCEPTIONS.append(
-            Misconception(
-                name=name,
-                exercise=exercise,
-                says=says,
-                section=read,
-                swap=list(swap),
-                code=code,
-            )
-        )
-
-    return add
 
 
 # What several cells have in common.
@@ -48,7 +28,7 @@ SCORES = "q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])"
 # Scores
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("DotScore", "att-scores")
+add = mistakes_in(MISCONCEPTIONS, "DotScore", "att-scores")
 DOT = "query @ key.transpose(1, 2)"
 add(
     "dot_scaled",
@@ -130,7 +110,7 @@ add(
     (DOT, "query.detach() @ key.transpose(1, 2)"),
 )
 
-add = _mistakes_in("BilinearScore", "att-scores")
+add = mistakes_in(MISCONCEPTIONS, "BilinearScore", "att-scores")
 BILINEAR = "query @ self.weight @ key.transpose(1, 2)"
 WEIGHT = "self.weight = nn.Parameter(torch.randn(query_dim, key_dim) / math.sqrt(key_dim))"
 add(
@@ -208,7 +188,7 @@ add(
     read="att-masks",
 )
 
-add = _mistakes_in("AdditiveScore", "att-scores")
+add = mistakes_in(MISCONCEPTIONS, "AdditiveScore", "att-scores")
 TANH = "torch.tanh(q + k)"
 add(
     "additive_linear",
@@ -297,7 +277,7 @@ add(
     read="att-masks",
 )
 
-add = _mistakes_in("ConcatScore", "att-scores")
+add = mistakes_in(MISCONCEPTIONS, "ConcatScore", "att-scores")
 CONCAT_TANH = "torch.tanh(self.projection(pairs))"
 add(
     "concat_linear",
@@ -389,7 +369,7 @@ add(
 # Weights and context
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("masked_softmax", "att-softmax")
+add = mistakes_in(MISCONCEPTIONS, "masked_softmax", "att-softmax")
 
 
 def _softmax(body: str) -> str:
@@ -635,7 +615,7 @@ add(
     read="att-masks",
 )
 
-add = _mistakes_in("context_vector", "att-context")
+add = mistakes_in(MISCONCEPTIONS, "context_vector", "att-context")
 CONTEXT = "weights @ values"
 add(
     "context_own_value_only",
@@ -713,7 +693,7 @@ add(
     (f"return {CONTEXT}", "return weights.detach() @ values"),
 )
 
-add = _mistakes_in("AttentionDecoderStep", "att-decoder")
+add = mistakes_in(MISCONCEPTIONS, "AttentionDecoderStep", "att-decoder")
 SCORE_STEP = "scores = self.score(s_prev.unsqueeze(1), annotations)"
 STEP_SOFTMAX = "masked_softmax(scores, mask)"
 STEP_CONTEXT = "context_vector(weights, annotations).squeeze(1)"
@@ -846,7 +826,7 @@ add(
     (STEP_SOFTMAX, "masked_softmax(scores, mask).detach()"),
 )
 
-add = _mistakes_in("attention_dropout", "att-dropout")
+add = mistakes_in(MISCONCEPTIONS, "attention_dropout", "att-dropout")
 KEEP = "torch.rand_like(weights, dtype=torch.float32) >= p"
 DROP = "return weights * keep / (1.0 - p)"
 DROP_OFF = "if not training or p == 0.0:"
@@ -959,7 +939,7 @@ add(
 # Scaled dot-product attention
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("scaled_dot_product_attention", "att-scaled")
+add = mistakes_in(MISCONCEPTIONS, "scaled_dot_product_attention", "att-scaled")
 SCALED = "query @ key.transpose(-2, -1) / math.sqrt(d_k)"
 UNSCALED = "query @ key.transpose(-2, -1)"
 WEIGHTS = "masked_softmax(scores, mask)"
@@ -1252,7 +1232,7 @@ add(
 # Masks
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("causal_mask", "att-causal")
+add = mistakes_in(MISCONCEPTIONS, "causal_mask", "att-causal")
 TRIL = "torch.ones(length, length, dtype=torch.bool).tril()"
 CAUSAL_CHECK = "if not isinstance(length, int) or length < 1:"
 add(
@@ -1310,7 +1290,7 @@ add(
     (CAUSAL_CHECK, "if isinstance(length, int) and length < 1:"),
 )
 
-add = _mistakes_in("padding_mask", "att-masks")
+add = mistakes_in(MISCONCEPTIONS, "padding_mask", "att-masks")
 REAL = "positions < lengths[:, None, None]"
 PADDING_CHECK = "if int(lengths.min()) < 0 or longest > max_length:"
 PADDING_TYPE = (
@@ -1387,7 +1367,7 @@ add(
     (PADDING_TYPE, "if lengths.is_floating_point():"),
 )
 
-add = _mistakes_in("decoder_mask", "att-masks")
+add = mistakes_in(MISCONCEPTIONS, "decoder_mask", "att-masks")
 BOTH = "return causal & real"
 add(
     "decoder_mask_or",
@@ -1551,7 +1531,7 @@ def _attention_mistakes(add: Callable[..., None], prefix: str) -> None:
     )
 
 
-add = _mistakes_in("SelfAttention", "att-self")
+add = mistakes_in(MISCONCEPTIONS, "SelfAttention", "att-self")
 _attention_mistakes(add, "self")
 add(
     "self_mask_ignored",
@@ -1589,7 +1569,7 @@ add(
     ),
 )
 
-add = _mistakes_in("MaskedSelfAttention", "att-causal")
+add = mistakes_in(MISCONCEPTIONS, "MaskedSelfAttention", "att-causal")
 _attention_mistakes(add, "masked_self")
 CAUSAL = "causal_mask(x.shape[1]).to(x.device)"
 AND_PADDING = "mask = mask & padding.unsqueeze(1)"
@@ -1701,7 +1681,7 @@ add(
 # Heads
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("split_heads", "att-heads")
+add = mistakes_in(MISCONCEPTIONS, "split_heads", "att-heads")
 SPLIT_VIEW = "x.view(batch, length, num_heads, width // num_heads)"
 SPLIT_RETURN = "return heads.transpose(1, 2)"
 add(
@@ -1758,7 +1738,7 @@ add(
     (SPLIT_RETURN, "return heads.transpose(1, 2).detach()"),
 )
 
-add = _mistakes_in("merge_heads", "att-heads")
+add = mistakes_in(MISCONCEPTIONS, "merge_heads", "att-heads")
 MERGE_RETURN = "return tokens.view(batch, length, num_heads * head_dim)"
 add(
     "merge_without_transpose",
@@ -1842,7 +1822,7 @@ def _averaged(attend: str, mixed: str) -> Swap:
     )
 
 
-add = _mistakes_in("MultiHeadAttention", "att-multihead")
+add = mistakes_in(MISCONCEPTIONS, "MultiHeadAttention", "att-multihead")
 HEADS_ARGS = "q, k, v, mask, self.dropout, self.training"
 HEADS_OUT = "self.out_proj(merge_heads(heads))"
 HEADS_RETURN = f"return {HEADS_OUT}, weights"
@@ -2129,7 +2109,7 @@ add(
 # Layouts
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("FusedMultiHeadAttention", "att-layouts")
+add = mistakes_in(MISCONCEPTIONS, "FusedMultiHeadAttention", "att-layouts")
 FUSED_QKV = "qkv = split_heads(self.qkv_proj(x), self.num_heads)"
 FUSED_CHUNK = "q, k, v = qkv.chunk(3, dim=-1)"
 FUSED_OUT = "self.o_proj(merge_heads(heads))"
@@ -2259,7 +2239,7 @@ add(
     ("if embed_dim % num_heads != 0:", "if False:"),
 )
 
-add = _mistakes_in("PerHeadAttention", "att-layouts")
+add = mistakes_in(MISCONCEPTIONS, "PerHeadAttention", "att-layouts")
 CONTRIBUTIONS = "contributions = heads @ self.w_o"
 PER_HEAD_RETURN = "return contributions.sum(dim=1), weights"
 add(
@@ -2396,7 +2376,7 @@ add(
     (UNEQUAL, "if False:"),
 )
 
-add = _mistakes_in("separate_to_fused", "att-layouts")
+add = mistakes_in(MISCONCEPTIONS, "separate_to_fused", "att-layouts")
 TO_NAMES = 'names = ("q_proj", "k_proj", "v_proj")'
 FUSED_WEIGHT = "torch.stack(weights, dim=1).reshape(-1, width)"
 FUSED_BIAS = "torch.stack(biases, dim=1).reshape(-1)"
@@ -2479,7 +2459,7 @@ add(
     (TO_OUT_BIAS, 'state["out_proj.bias"] / 1.5'),
 )
 
-add = _mistakes_in("separate_to_per_head", "att-layouts")
+add = mistakes_in(MISCONCEPTIONS, "separate_to_per_head", "att-layouts")
 COLUMNS = "weight.T.reshape(len(weight), num_heads, -1).transpose(0, 1).contiguous()"
 W_O = 'torch.stack(state["out_proj.weight"].T.chunk(num_heads))'
 BIAS_CHECK = 'if name.endswith("bias") and tensor.any():'
@@ -2558,7 +2538,7 @@ add(
     ),
 )
 
-add = _mistakes_in("separate_to_torch", "att-layouts")
+add = mistakes_in(MISCONCEPTIONS, "separate_to_torch", "att-layouts")
 IN_WEIGHT = 'torch.cat([state[f"{n}.weight"] for n in names])'
 IN_BIAS = 'torch.cat([state[f"{n}.bias"] for n in names])'
 add(
@@ -2621,7 +2601,7 @@ add(
 # Cross-attention
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("CrossAttention", "att-cross")
+add = mistakes_in(MISCONCEPTIONS, "CrossAttention", "att-cross")
 CROSS_MASK = "memory_mask[:, None, None, :]"
 CROSS_INPUTS = {"q_proj": "x", "k_proj": "memory", "v_proj": "memory"}
 add(

@@ -10,38 +10,16 @@ that a test asked: the first is then named.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from autograder.variants import Misconception
+from autograder.variants import Misconception, Swap, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-
-Swap = tuple[str, str]
-
-
-def _mistakes_in(exercise: str, section: str) -> Callable[..., None]:
-    """A function that adds a mistake in `exercise`; `section` is where to read, by default."""
-
-    def add(name: str, says: str, *swap: Swap, code: str = "", read: str = section) -> None:
-        MISCONCEPTIONS.append(
-            Misconception(
-                name=name,
-                exercise=exercise,
-                says=says,
-                section=read,
-                swap=list(swap),
-                code=code,
-            )
-        )
-
-    return add
 
 
 # --------------------------------------------------------------------------------------------
 # Tokens
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("merge_pair", "pos-tokens")
+add = mistakes_in(MISCONCEPTIONS, "merge_pair", "pos-tokens")
 
 
 def _merge(body: str) -> str:
@@ -157,7 +135,7 @@ add(
     ),
 )
 
-add = _mistakes_in("train_bpe", "pos-bpe")
+add = mistakes_in(MISCONCEPTIONS, "train_bpe", "pos-bpe")
 
 
 def _train(body: str) -> str:
@@ -280,7 +258,7 @@ add(
     ("range(256, 256 + num_merges)", "range(256, 257 + num_merges)"),
 )
 
-add = _mistakes_in("bpe_encode", "pos-bpe")
+add = mistakes_in(MISCONCEPTIONS, "bpe_encode", "pos-bpe")
 
 
 def _encode(body: str) -> str:
@@ -392,7 +370,7 @@ add(
     ("encoded += ids", "encoded.append(ids)"),
 )
 
-add = _mistakes_in("bpe_decode", "pos-bpe")
+add = mistakes_in(MISCONCEPTIONS, "bpe_decode", "pos-bpe")
 JOINED = 'b"".join(pieces[number] for number in ids).decode("utf-8", errors="replace")'
 CHECKED = "if not 0 <= number < len(pieces):"
 add(
@@ -445,7 +423,7 @@ add(
     (JOINED, JOINED.replace('b""', 'b" "')),
 )
 
-add = _mistakes_in("wordpiece_encode", "pos-wordpiece")
+add = mistakes_in(MISCONCEPTIONS, "wordpiece_encode", "pos-wordpiece")
 TOO_LONG = "if len(word) > max_chars:\n        return [unknown]"
 NO_PIECE = "else:\n            return [unknown]"
 LEAD = 'lead = prefix if start > 0 else ""'
@@ -577,7 +555,7 @@ add(
     ("len(word) > max_chars", "len(word.encode()) > max_chars"),
 )
 
-add = _mistakes_in("TokenEmbedding", "pos-embedding")
+add = mistakes_in(MISCONCEPTIONS, "TokenEmbedding", "pos-embedding")
 SCALED = "self.table(ids.long()) * math.sqrt(width)"
 OUTSIDE = "if lowest < 0 or highest >= size:"
 add(
@@ -686,7 +664,7 @@ add(
 # Codes of positions
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("binary_code", "pos-binary")
+add = mistakes_in(MISCONCEPTIONS, "binary_code", "pos-binary")
 DIGITS = "torch.arange(bits, device=positions.device)"
 BITS = "(positions.long()[:, None] >> digits & 1).float()"
 add(
@@ -763,7 +741,7 @@ add(
     (" or positions.dtype == torch.bool", ""),
 )
 
-add = _mistakes_in("angular_frequencies", "pos-frequencies")
+add = mistakes_in(MISCONCEPTIONS, "angular_frequencies", "pos-frequencies")
 EXPONENTS = "torch.arange(0, d_model, 2, dtype=torch.float64) / d_model"
 POWER = "(base**-exponents).float()"
 COUNT = "(d_model + 1) // 2"
@@ -863,7 +841,7 @@ add(
     ("if base <= 1:", "if False:"),
 )
 
-add = _mistakes_in("position_vector", "pos-sinusoid")
+add = mistakes_in(MISCONCEPTIONS, "position_vector", "pos-sinusoid")
 ANGLE = "position * base ** (-2 * pair / d_model)"
 ENTRY = "math.sin(angle) if dimension % 2 == 0 else math.cos(angle)"
 add(
@@ -975,7 +953,7 @@ add(
     ("if not isinstance(d_model, int) or d_model < 1:", "if False:"),
 )
 
-add = _mistakes_in("sinusoidal_table", "pos-sinusoid")
+add = mistakes_in(MISCONCEPTIONS, "sinusoidal_table", "pos-sinusoid")
 POSITIONS = "torch.arange(length, dtype=torch.float64)"
 ANGLES = "positions[:, None] * base**-exponents"
 SINES = "table[:, 0::2] = torch.sin(angles)"
@@ -1106,7 +1084,7 @@ add(
     ("if base <= 1:", "if False:"),
 )
 
-add = _mistakes_in("PositionalEncoding", "pos-module")
+add = mistakes_in(MISCONCEPTIONS, "PositionalEncoding", "pos-module")
 BUFFER = 'self.register_buffer("table", sinusoidal_table(max_length, d_model), persistent=False)'
 CODES = "self.table[: x.shape[1]].to(x.dtype)"
 SUM = "self.dropout(x + codes)"
@@ -1283,7 +1261,7 @@ add(
     ),
 )
 
-add = _mistakes_in("half_and_half_table", "pos-layouts")
+add = mistakes_in(MISCONCEPTIONS, "half_and_half_table", "pos-layouts")
 HALVES = "torch.cat([table[:, 0::2], table[:, 1::2]], dim=1)"
 RATES = "torch.arange(d_model // 2, dtype=torch.float64)"
 
@@ -1356,7 +1334,7 @@ add(
     (HALVES, "torch.cat([table[:, 0::2], table[:, 1::2]], dim=0)"),
 )
 
-add = _mistakes_in("interleaved_to_half", "pos-layouts")
+add = mistakes_in(MISCONCEPTIONS, "interleaved_to_half", "pos-layouts")
 COLUMNS = "torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])"
 EVEN_WIDTH = "if d_model < 2 or d_model % 2 != 0:"
 add(
@@ -1411,7 +1389,7 @@ add(
     (EVEN_WIDTH, "if d_model % 2 != 0:"),
 )
 
-add = _mistakes_in("offset_rotation", "pos-rotation")
+add = mistakes_in(MISCONCEPTIONS, "offset_rotation", "pos-rotation")
 TURN = "offset * base ** (-even.double() / d_model)"
 UPPER = "matrix[even, even + 1] = torch.sin(angles).float()"
 LOWER = "matrix[even + 1, even] = -torch.sin(angles).float()"
@@ -1508,7 +1486,7 @@ add(
 # Learned and relative positions
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("LearnedPositions", "pos-learned")
+add = mistakes_in(MISCONCEPTIONS, "LearnedPositions", "pos-learned")
 LEARNED = "x + self.table.weight[: x.shape[1]]"
 LEARNED_TOO_FAR = "if x.shape[1] > max_length:"
 add(
@@ -1617,7 +1595,7 @@ add(
     ("if x.shape[-1] != d_model:", "if False:"),
 )
 
-add = _mistakes_in("relative_indices", "pos-relative")
+add = mistakes_in(MISCONCEPTIONS, "relative_indices", "pos-relative")
 OFFSETS = "positions[None, :] - positions[:, None]"
 CLIPPED = "offsets.clamp(-max_distance, max_distance) + max_distance"
 add(
@@ -1709,7 +1687,7 @@ add(
     ("if length < 1:", "if False:"),
 )
 
-add = _mistakes_in("RelativeSelfAttention", "pos-relative")
+add = mistakes_in(MISCONCEPTIONS, "RelativeSelfAttention", "pos-relative")
 CONTENT = "scores = q @ k.transpose(-2, -1)  # (B, H, T, T)"
 RELATIVE = 'scores = scores + torch.einsum("bhid,ijd->bhij", q, key_offsets)  # (B, H, T, T)'
 SCALE = "scores = scores / math.sqrt(q.shape[-1])"

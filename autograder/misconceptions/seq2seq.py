@@ -11,38 +11,16 @@ that a test asked: the first is then named.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from autograder.variants import Misconception
+from autograder.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-
-Swap = tuple[str, str]
-
-
-def _mistakes_in(exercise: str, section: str) -> Callable[..., None]:
-    """A function that adds a mistake in `exercise`; `section` is where to read, by default."""
-
-    def add(name: str, says: str, *swap: Swap, code: str = "", read: str = section) -> None:
-        MISCONCEPTIONS.append(
-            Misconception(
-                name=name,
-                exercise=exercise,
-                says=says,
-                section=read,
-                swap=list(swap),
-                code=code,
-            )
-        )
-
-    return add
 
 
 # --------------------------------------------------------------------------------------------
 # Words and ids
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("build_vocabulary", "seq-vocabulary")
+add = mistakes_in(MISCONCEPTIONS, "build_vocabulary", "seq-vocabulary")
 ORDER = "key=lambda token: (-counts[token], token)"
 RESULT = "(SPECIALS + frequent)[:max_size]"
 add(
@@ -157,7 +135,7 @@ add(
     ("if not sentences:", "if not any(sentences):"),
 )
 
-add = _mistakes_in("encode", "seq-vocabulary")
+add = mistakes_in(MISCONCEPTIONS, "encode", "seq-vocabulary")
 LOOKUP = "[position.get(token, UNK) for token in tokens]"
 MARKED = "[BOS] * add_bos + ids + [EOS] * add_eos"
 add(
@@ -240,7 +218,7 @@ add(
     ("enumerate(vocabulary)}", "enumerate(vocabulary) if i > UNK}"),
 )
 
-add = _mistakes_in("decode", "seq-vocabulary")
+add = mistakes_in(MISCONCEPTIONS, "decode", "seq-vocabulary")
 STOP = """            break
 """
 add(
@@ -345,7 +323,7 @@ add(
 # Padding
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("pad_to_length", "seq-padding")
+add = mistakes_in(MISCONCEPTIONS, "pad_to_length", "seq-padding")
 KEPT = 'sequence[:length] if keep == "start" else sequence[-length:]'
 FILL_IDS = "ids[row, : len(kept)] = torch.tensor(kept, dtype=torch.int64)"
 FILL_MASK = "mask[row, : len(kept)] = True"
@@ -446,7 +424,7 @@ add(
     ("if length < 1:", "if False:"),
 )
 
-add = _mistakes_in("pad_batch", "seq-padding")
+add = mistakes_in(MISCONCEPTIONS, "pad_batch", "seq-padding")
 LONGEST = "max((len(sequence) for sequence in sequences), default=0)"
 PADDED = "pad_to_length(sequences, longest)"
 add(
@@ -534,7 +512,7 @@ add(
     (PADDED, "pad_to_length(sequences, max(map(len, sequences)))"),
 )
 
-add = _mistakes_in("sliding_windows", "seq-padding")
+add = mistakes_in(MISCONCEPTIONS, "sliding_windows", "seq-padding")
 FURTHER = "math.ceil(max(0, len(sequence) - length) / stride)"
 STARTS = "[stride * w for w in range(further + 1)]"
 add(
@@ -634,7 +612,7 @@ CHECK_H = "if h.shape != (x.shape[0], hidden_size):"
 FROM_INPUT = "x @ self.weight_ih.T + self.bias_ih"
 FROM_STATE = "h @ self.weight_hh.T + self.bias_hh"
 
-add = _mistakes_in("RNNCell", "seq-rnn")
+add = mistakes_in(MISCONCEPTIONS, "RNNCell", "seq-rnn")
 RNN = "torch.tanh(from_input + from_state)"
 add(
     "rnn_without_input_bias",
@@ -724,7 +702,7 @@ add(
     (FROM_STATE, "h.detach() @ self.weight_hh.T + self.bias_hh"),
 )
 
-add = _mistakes_in("GRUCell", "seq-gru")
+add = mistakes_in(MISCONCEPTIONS, "GRUCell", "seq-gru")
 MIX = "(1 - z) * n + z * h"
 CANDIDATE = "torch.tanh(x_n + r * h_n)"
 X_GATES = "x_r, x_z, x_n = from_input.chunk(3, dim=-1)"
@@ -831,7 +809,7 @@ add(
     (CHECK_X, "if False:"),
 )
 
-add = _mistakes_in("LSTMCell", "seq-lstm")
+add = mistakes_in(MISCONCEPTIONS, "LSTMCell", "seq-lstm")
 SPLIT = "i, f, g, o = (from_input + from_state).chunk(4, dim=-1)"
 MEMORY = "torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)"
 OUT = "torch.sigmoid(o) * torch.tanh(c)"
@@ -950,7 +928,7 @@ add(
 # Encoders
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("Encoder", "seq-encoder")
+add = mistakes_in(MISCONCEPTIONS, "Encoder", "seq-encoder")
 CARRY = "torch.where(real, a, b) for a, b in zip(new, state, strict=True)"
 KEEP = "states.append(torch.where(real, state[0], zeros))"
 FINAL = "final = state if lstm else state[0]"
@@ -1145,7 +1123,7 @@ add(
     ),
 )
 
-add = _mistakes_in("BidirectionalEncoder", "seq-bidirectional")
+add = mistakes_in(MISCONCEPTIONS, "BidirectionalEncoder", "seq-bidirectional")
 STEP = "h = torch.where(mask[:, t, None], cell(x[:, t], h), h)"
 ORDERS = """            (self.forward_cell, range(length)),
             (self.backward_cell, reversed(range(length))),
@@ -1324,7 +1302,7 @@ add(
 # Decoder and training
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("DecoderStep", "seq-decoder")
+add = mistakes_in(MISCONCEPTIONS, "DecoderStep", "seq-decoder")
 CELL_INPUT = "torch.cat([self.embedding(previous), context], dim=-1)"
 OUTPUT = "self.output(torch.cat([state, context], dim=-1))"
 NEW_STATE = "state = self.cell(cell_input, state)"
@@ -1450,7 +1428,7 @@ add(
     ),
 )
 
-add = _mistakes_in("Seq2Seq", "seq-teacher-forcing")
+add = mistakes_in(MISCONCEPTIONS, "Seq2Seq", "seq-teacher-forcing")
 DRAW = "torch.rand(target_in.shape, device=source.device) < teacher_forcing_ratio"
 CHOOSE = "torch.where(forced[:, t], target_in[:, t], own)"
 OWN = "own = steps[-1].argmax(dim=-1)"
@@ -1630,7 +1608,7 @@ add(
 # Likelihood and loss
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("sequence_log_prob", "seq-likelihood")
+add = mistakes_in(MISCONCEPTIONS, "sequence_log_prob", "seq-likelihood")
 LOG = "torch.log_softmax(logits, dim=-1)"
 CHOSEN = "log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)"
 TOTAL = "chosen.masked_fill(~mask, 0.0).sum(dim=-1)"
@@ -1769,7 +1747,7 @@ add(
     ("chosen.masked_fill(~mask, 0.0)", "chosen.masked_fill(~mask.cumprod(dim=1).bool(), 0.0)"),
 )
 
-add = _mistakes_in("sequence_loss", "seq-likelihood")
+add = mistakes_in(MISCONCEPTIONS, "sequence_loss", "seq-likelihood")
 LOSS = "-sequence_log_prob(logits, targets, real).sum() / real.sum()"
 add(
     "loss_mean_of_means",
@@ -1875,7 +1853,7 @@ add(
 # Decoding
 # --------------------------------------------------------------------------------------------
 
-add = _mistakes_in("greedy_decode", "seq-greedy")
+add = mistakes_in(MISCONCEPTIONS, "greedy_decode", "seq-greedy")
 BEST = "previous = logits.argmax(dim=-1).masked_fill(finished, PAD)"
 ENDED = "finished = finished | (previous == EOS)"
 LOOP = "while len(ids) < max_length and not finished.all():"
@@ -2006,7 +1984,7 @@ add(
     ("if max_length < 1:", "max_length = max(1, max_length)\n    if False:"),
 )
 
-add = _mistakes_in("exhaustive_search", "seq-beam")
+add = mistakes_in(MISCONCEPTIONS, "exhaustive_search", "seq-beam")
 EXTEND = "total[:, EOS] = -math.inf"
 PICK = "if finished > best:"
 NO_END = "if not best_ids:"
@@ -2148,7 +2126,7 @@ add(
     ),
 )
 
-add = _mistakes_in("beam_search", "seq-beam")
+add = mistakes_in(MISCONCEPTIONS, "beam_search", "seq-beam")
 TOTALS = "totals = log_prob[:, None] + torch.log_softmax(logits, dim=-1)"
 WIDTH = "width = min(beam_size - len(finished), totals.numel())"
 SCORE = "total / len(ids) ** alpha"

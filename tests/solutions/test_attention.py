@@ -1,78 +1,18 @@
 """The attention reference against implementations written by others, in value and gradient."""
 
-import ast
-import importlib.util
-import inspect
 import itertools
 import math
-import re
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 
-import jupytext
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from solutions import attention
+from tests.solutions.common import DTYPES, close, same_with_gradients, within_rate
 
-SOURCE = Path(attention.__file__)
 INF = float("inf")
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-# How often a statistical test may fail on correct code.
-FALSE_ALARM = 1e-9
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(2024)
-
-
-def close(actual: Tensor, expected: Tensor, what: str = "") -> None:
-    """Equal up to rounding: 64 units in the last place of the largest expected entry."""
-    assert actual.dtype == expected.dtype, what
-    assert actual.shape == expected.shape, what
-    scale = max(expected.abs().max().item(), 1.0) if expected.numel() else 1.0
-    error = (actual - expected).abs().max().item() if expected.numel() else 0.0
-    assert error <= 64 * torch.finfo(expected.dtype).eps * scale, f"{what}: off by {error}"
-
-
-def cotangent(output: Tensor) -> Tensor:
-    """A fixed weight for every entry, none like its neighbour."""
-    steps = torch.arange(1, output.numel() + 1, dtype=output.dtype)
-    return torch.sin(steps).reshape(output.shape)
-
-
-def same_with_gradients(
-    ours: Callable[..., Tensor | tuple[Tensor, ...]],
-    theirs: Callable[..., Tensor | tuple[Tensor, ...]],
-    inputs: Sequence[Tensor],
-    parameters: Sequence[Tensor] = (),
-) -> None:
-    """Same values, and same gradients with respect to inputs and parameters, of every output."""
-    inputs = [x.detach().clone().requires_grad_() for x in inputs]
-    wanted = [*inputs, *parameters]
-    results = []
-    for function in (ours, theirs):
-        out = function(*inputs)
-        out = out if isinstance(out, tuple) else (out,)
-        loss = sum((o * cotangent(o)).sum() for o in out)
-        gradients = torch.autograd.grad(loss, wanted, allow_unused=True)
-        results.append((out, gradients))
-    (our_values, our_gradients), (their_values, their_gradients) = results
-    for number, (a, b) in enumerate(zip(our_values, their_values, strict=True)):
-        close(a, b, f"output {number}")
-    for number, (a, b) in enumerate(zip(our_gradients, their_gradients, strict=True)):
-        assert (a is None) == (b is None), f"gradient {number}"
-        if a is not None:
-            close(a, b, f"gradient {number}")
-
-
-def within_rate(count: int, n: int, p: float) -> bool:
-    """Whether count of n fits the probability p, by Bernstein's bound at FALSE_ALARM."""
-    log = math.log(2 / FALSE_ALARM)
-    return abs(count / n - p) <= math.sqrt(2 * p * (1 - p) * log / n) + 2 * log / (3 * n)
 
 
 def fill(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -1215,119 +1155,6 @@ def test_the_worked_examples_of_the_text():
         state[f"{name}_proj.bias"] = torch.tensor([first, first + 1])
     state["out_proj.bias"] = torch.zeros(2)
     assert a.separate_to_fused(state, 2)["qkv_proj.bias"].tolist() == [1, 3, 5, 2, 4, 6]
-
-
-NAMES = [
-    "DotScore",
-    "BilinearScore",
-    "AdditiveScore",
-    "ConcatScore",
-    "masked_softmax",
-    "context_vector",
-    "AttentionDecoderStep",
-    "attention_dropout",
-    "scaled_dot_product_attention",
-    "causal_mask",
-    "padding_mask",
-    "decoder_mask",
-    "SelfAttention",
-    "MaskedSelfAttention",
-    "split_heads",
-    "merge_heads",
-    "MultiHeadAttention",
-    "FusedMultiHeadAttention",
-    "PerHeadAttention",
-    "separate_to_fused",
-    "separate_to_per_head",
-    "separate_to_torch",
-    "CrossAttention",
-]
-POINTS = [2, 2, 3, 3, 4, 1, 4, 2, 5, 1, 2, 2, 3, 2, 2, 1, 5, 4, 3, 3, 2, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def cells() -> list:
-    return jupytext.read(SOURCE).cells
-
-
-def test_every_exercise_has_text_hints_solution_and_an_active_check(cells):
-    exercises = [i for i, c in enumerate(cells) if "exercise" in c.metadata]
-    assert [cells[i].metadata["exercise"] for i in exercises] == NAMES
-    assert [cells[i].metadata["points"] for i in exercises] == POINTS
-    for name, i in zip(NAMES, exercises, strict=True):
-        text, solution, check = cells[i - 1 : i + 2]
-        assert text.cell_type == "markdown"
-        assert f"`{name}" in text.source
-        assert text.source.count("<summary>Hint") >= 2, name
-        assert text.source.count("<details>") == text.source.count("</details>")
-        assert f"`{solution.metadata['section']}`" in text.source
-        assert check.metadata["check"] == name
-        assert check.source == f'check("{name}")'
-        code = solution.source
-        assert code.count("### BEGIN SOLUTION") == code.count("### END SOLUTION") >= 1
-        assert f"{name}" in code
-
-
-def test_the_written_questions_have_model_answers(cells):
-    questions = {c.metadata["question"]: c for c in cells if "question" in c.metadata}
-    assert set(questions) == {"why_scale", "which_mask"}
-    for cell in questions.values():
-        assert cell.cell_type == "markdown"
-        assert cell.metadata["points"] == 3
-        begin, end = cell.source.index("### BEGIN SOLUTION"), cell.source.index("### END SOLUTION")
-        assert end - begin > 500
-
-
-def test_a_stub_with_its_regions_removed_is_valid_python(cells):
-    for cell in cells:
-        if "exercise" in cell.metadata:
-            stub = re.sub(
-                r"( *)### BEGIN SOLUTION.*?### END SOLUTION",
-                r"\1raise NotImplementedError",
-                cell.source,
-                flags=re.DOTALL,
-            )
-            ast.parse(stub)
-            assert "SOLUTION" not in stub
-
-
-def test_everything_public_is_documented_and_typed():
-    for name, thing in inspect.getmembers(attention):
-        if getattr(thing, "__module__", None) != attention.__name__:
-            continue
-        functions = [thing]
-        if inspect.isclass(thing):
-            functions = [v for v in vars(thing).values() if inspect.isfunction(v)]
-            assert thing.__doc__, name
-        for function in functions:
-            assert function.__doc__, f"{name}.{function.__name__}"
-            signature = inspect.signature(function)
-            assert signature.return_annotation is not inspect.Signature.empty
-            for parameter in signature.parameters.values():
-                assert parameter.name == "self" or parameter.annotation is not parameter.empty
-
-
-def test_the_module_imports_only_torch_and_the_standard_library():
-    modules = set()
-    for node in ast.walk(ast.parse(SOURCE.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            modules.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            modules.add(node.module)
-    assert modules <= {"math", "typing", "torch"}
-
-
-def test_importing_it_prints_nothing_and_leaves_pytorch_alone(capsys):
-    spec = importlib.util.spec_from_file_location("attention_again", SOURCE)
-    state, dtype, threads = (
-        torch.get_rng_state(),
-        torch.get_default_dtype(),
-        torch.get_num_threads(),
-    )
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_masks_and_random_numbers_are_made_where_the_inputs_are():

@@ -1,8 +1,5 @@
 """The positional-encoding reference against implementations written by others, and its contract."""
 
-import ast
-import importlib.util
-import inspect
 import itertools
 import json
 import keyword
@@ -10,9 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
-from pathlib import Path
 
-import jupytext
 import numpy as np
 import pytest
 import torch
@@ -23,64 +18,13 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from torch import Tensor, nn
 
 from solutions import positional_encoding as pe
+from tests.solutions.common import DTYPES, close, cotangent, same_with_gradients, within_rate
 
-SOURCE = Path(pe.__file__)
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 WIDTHS = pytest.mark.parametrize("d_model", [1, 2, 3, 4, 7, 16, 64, 513])
 EVEN = pytest.mark.parametrize("d_model", [2, 4, 6, 16, 64, 512])
 BASES = pytest.mark.parametrize("base", [10000.0, 10, 1.5, 1e6])
-# How often a statistical test may fail on correct code.
-FALSE_ALARM = 1e-9
 # Repeatable, and without a limit on the time of an example: this machine may be busy.
 examples = settings(derandomize=True, deadline=None, database=None, max_examples=150)
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(2024)
-
-
-def close(actual: Tensor, expected: Tensor, what: str = "") -> None:
-    """Equal up to rounding: 64 units in the last place of the largest expected entry."""
-    assert actual.dtype == expected.dtype, what
-    assert actual.shape == expected.shape, what
-    scale = max(expected.abs().max().item(), 1.0) if expected.numel() else 1.0
-    error = (actual - expected).abs().max().item() if expected.numel() else 0.0
-    assert error <= 64 * torch.finfo(expected.dtype).eps * scale, f"{what}: off by {error}"
-
-
-def cotangent(output: Tensor) -> Tensor:
-    """A fixed weight for every entry, none like its neighbour."""
-    steps = torch.arange(1, output.numel() + 1, dtype=output.dtype)
-    return torch.sin(steps).reshape(output.shape)
-
-
-def same_with_gradients(
-    ours: Callable[..., Tensor | tuple[Tensor, ...]],
-    theirs: Callable[..., Tensor | tuple[Tensor, ...]],
-    inputs: Sequence[Tensor],
-    parameters: Sequence[Tensor] = (),
-) -> None:
-    """Same values, and same gradients with respect to inputs and parameters, of every output."""
-    inputs = [x.detach().clone().requires_grad_() for x in inputs]
-    wanted = [*inputs, *parameters]
-    results = []
-    for function in (ours, theirs):
-        out = function(*inputs)
-        out = out if isinstance(out, tuple) else (out,)
-        loss = sum((o * cotangent(o)).sum() for o in out)
-        results.append((out, torch.autograd.grad(loss, wanted)))
-    (our_values, our_gradients), (their_values, their_gradients) = results
-    for number, (a, b) in enumerate(zip(our_values, their_values, strict=True)):
-        close(a, b, f"output {number}")
-    for number, (a, b) in enumerate(zip(our_gradients, their_gradients, strict=True)):
-        close(a, b, f"gradient {number}")
-
-
-def within_rate(count: int, n: int, p: float) -> bool:
-    """Whether count of n fits the probability p, by Bernstein's bound at FALSE_ALARM."""
-    log = math.log(2 / FALSE_ALARM)
-    return abs(count / n - p) <= math.sqrt(2 * p * (1 - p) * log / n) + 2 * log / (3 * n)
 
 
 # ---------------------------------------------------------------------------------- byte pairs
@@ -968,115 +912,6 @@ def test_the_worked_examples_of_the_text():
     third = 1 / 3
     expected = torch.tensor([[third, third, third], [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
     close(weights[0, 0].detach(), expected)
-
-
-NAMES = {
-    "merge_pair": 1,
-    "train_bpe": 4,
-    "bpe_encode": 3,
-    "bpe_decode": 2,
-    "wordpiece_encode": 3,
-    "TokenEmbedding": 2,
-    "binary_code": 2,
-    "angular_frequencies": 1,
-    "position_vector": 2,
-    "sinusoidal_table": 3,
-    "PositionalEncoding": 4,
-    "half_and_half_table": 2,
-    "interleaved_to_half": 2,
-    "offset_rotation": 3,
-    "LearnedPositions": 2,
-    "relative_indices": 2,
-    "RelativeSelfAttention": 5,
-}
-
-
-@pytest.fixture(scope="module")
-def cells() -> list:
-    return jupytext.read(SOURCE).cells
-
-
-def test_every_exercise_has_text_hints_solution_and_an_active_check(cells):
-    exercises = [i for i, c in enumerate(cells) if "exercise" in c.metadata]
-    assert {cells[i].metadata["exercise"]: cells[i].metadata["points"] for i in exercises} == NAMES
-    assert [cells[i].metadata["exercise"] for i in exercises] == list(NAMES)
-    for number, (name, i) in enumerate(zip(NAMES, exercises, strict=True), 1):
-        text, solution, check = cells[i - 1 : i + 2]
-        assert text.cell_type == "markdown"
-        assert f"### Exercise {number}: " in text.source
-        assert f"`{name}" in text.source
-        assert "*Example.*" in text.source
-        assert text.source.count("<summary>Hint") >= 2, name
-        assert text.source.count("<details>") == text.source.count("</details>")
-        assert f"`{solution.metadata['section']}`" in text.source
-        assert check.metadata["check"] == name
-        assert check.source == f'check("{name}")'
-        code = solution.source
-        assert code.count("### BEGIN SOLUTION") == code.count("### END SOLUTION") >= 1
-        # What the docstring refuses, the text says too.
-        assert ("ValueError" in code) == ("`ValueError`" in text.source), name
-
-
-def test_the_written_questions_have_model_answers(cells):
-    questions = {c.metadata["question"]: c for c in cells if "question" in c.metadata}
-    assert set(questions) == {"why_many_frequencies", "does_it_extrapolate"}
-    for cell in questions.values():
-        assert cell.cell_type == "markdown"
-        assert cell.metadata["points"] == 3
-        begin, end = cell.source.index("### BEGIN SOLUTION"), cell.source.index("### END SOLUTION")
-        assert end - begin > 500
-
-
-def test_a_stub_with_its_regions_removed_is_valid_python(cells):
-    for cell in cells:
-        if "exercise" in cell.metadata:
-            stub = re.sub(
-                r"( *)### BEGIN SOLUTION.*?### END SOLUTION",
-                r"\1raise NotImplementedError",
-                cell.source,
-                flags=re.DOTALL,
-            )
-            ast.parse(stub)
-            assert "SOLUTION" not in stub
-
-
-def test_everything_public_is_documented_and_typed():
-    for name, thing in inspect.getmembers(pe):
-        if getattr(thing, "__module__", None) != pe.__name__:
-            continue
-        functions = [thing]
-        if inspect.isclass(thing):
-            functions = [v for v in vars(thing).values() if inspect.isfunction(v)]
-            assert thing.__doc__, name
-        for function in functions:
-            assert function.__doc__, f"{name}.{function.__name__}"
-            signature = inspect.signature(function)
-            assert signature.return_annotation is not inspect.Signature.empty
-            for parameter in signature.parameters.values():
-                assert parameter.name == "self" or parameter.annotation is not parameter.empty
-
-
-def test_the_module_imports_only_torch_and_the_standard_library():
-    modules = set()
-    for node in ast.walk(ast.parse(SOURCE.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            modules.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            modules.add(node.module)
-    assert modules <= {"collections", "itertools", "math", "re", "torch"}
-
-
-def test_importing_it_prints_nothing_and_leaves_pytorch_alone(capsys):
-    spec = importlib.util.spec_from_file_location("positional_encoding_again", SOURCE)
-    state, dtype, threads = (
-        torch.get_rng_state(),
-        torch.get_default_dtype(),
-        torch.get_num_threads(),
-    )
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_indices_and_masks_are_made_where_the_inputs_are():

@@ -1,11 +1,7 @@
 """The sequence-to-sequence reference against implementations written by others or another way."""
 
-import ast
-import importlib.util
-import inspect
 import itertools
 import math
-import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -20,32 +16,10 @@ from torch.nn.utils import rnn
 
 from solutions import seq2seq
 from solutions.seq2seq import BOS, EOS, PAD, SPECIALS, UNK, NextTokenTable
+from tests.solutions.common import DTYPES, close, cotangent, within_rate
 
 SOURCE = Path(seq2seq.__file__)
 INF = float("inf")
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
-# How often a statistical test may fail on correct code.
-FALSE_ALARM = 1e-9
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(2024)
-
-
-def close(actual: Tensor, expected: Tensor, what: str = "") -> None:
-    """Equal up to rounding: 64 units in the last place of the largest expected entry."""
-    assert actual.dtype == expected.dtype, what
-    assert actual.shape == expected.shape, what
-    scale = max(expected.abs().max().item(), 1.0) if expected.numel() else 1.0
-    error = (actual - expected).abs().max().item() if expected.numel() else 0.0
-    assert error <= 64 * torch.finfo(expected.dtype).eps * scale, f"{what}: off by {error}"
-
-
-def cotangent(output: Tensor) -> Tensor:
-    """A fixed weight for every entry, none like its neighbour."""
-    steps = torch.arange(1, output.numel() + 1, dtype=output.dtype)
-    return torch.sin(steps).reshape(output.shape)
 
 
 def gradients(outputs: Iterable[Tensor], wanted: Iterable[Tensor]) -> tuple[Tensor, ...]:
@@ -66,12 +40,6 @@ def same_with_gradients(
     pairs = zip(gradients(ours, our_leaves), gradients(theirs, their_leaves), strict=True)
     for number, (a, b) in enumerate(pairs):
         close(a, b, f"gradient {number}")
-
-
-def within_rate(count: int, n: int, p: float) -> bool:
-    """Whether count of n fits the probability p, by Bernstein's bound at FALSE_ALARM."""
-    log = math.log(2 / FALSE_ALARM)
-    return abs(count / n - p) <= math.sqrt(2 * p * (1 - p) * log / n) + 2 * log / (3 * n)
 
 
 def ragged_mask(lengths: list[int]) -> Tensor:
@@ -1139,126 +1107,18 @@ def test_the_examples_of_the_exercise_texts_are_right():
     ]
 
 
-NAMES = [
-    "build_vocabulary",
-    "encode",
-    "decode",
-    "pad_to_length",
-    "pad_batch",
-    "sliding_windows",
-    "RNNCell",
-    "GRUCell",
-    "LSTMCell",
-    "Encoder",
-    "BidirectionalEncoder",
-    "DecoderStep",
-    "Seq2Seq",
-    "sequence_log_prob",
-    "sequence_loss",
-    "greedy_decode",
-    "exhaustive_search",
-    "beam_search",
-]
-POINTS = [2, 1, 1, 2, 2, 3, 2, 3, 3, 4, 4, 3, 5, 2, 2, 4, 2, 5]
 RECURRENT = {"RNN", "GRU", "LSTM", "RNNCell", "GRUCell", "LSTMCell"}
 
 
-@pytest.fixture(scope="module")
-def cells() -> list:
-    return jupytext.read(SOURCE).cells
-
-
-def test_every_exercise_has_text_hints_solution_and_an_active_check(cells):
-    exercises = [i for i, c in enumerate(cells) if "exercise" in c.metadata]
-    assert [cells[i].metadata["exercise"] for i in exercises] == NAMES
-    assert [cells[i].metadata["points"] for i in exercises] == POINTS
-    for name, i in zip(NAMES, exercises, strict=True):
-        text, solution, check = cells[i - 1 : i + 2]
-        assert text.cell_type == "markdown"
-        assert f"`{name}" in text.source
-        assert "*Example.*" in text.source
-        assert text.source.count("<summary>Hint") >= 2, name
-        assert text.source.count("<details>") == text.source.count("</details>")
-        assert f"`{solution.metadata['section']}`" in text.source
-        assert check.metadata["check"] == name
-        assert check.source == f'check("{name}")'
-        code = solution.source
-        assert code.count("### BEGIN SOLUTION") == code.count("### END SOLUTION") >= 1
-        assert f"{name}" in code
-
-
-def test_torchs_recurrent_modules_are_forbidden_wherever_a_cell_is_used(cells):
+def test_torchs_recurrent_modules_are_forbidden_wherever_a_cell_is_used():
+    cells = jupytext.read(SOURCE).cells
     forbids = {
         c.metadata["exercise"]: set(c.metadata.get("forbids", "").split())
         for c in cells
         if "exercise" in c.metadata
     }
-    for name in NAMES[6:13]:
+    using = {"Encoder", "BidirectionalEncoder", "DecoderStep", "Seq2Seq"}
+    for name in {"RNNCell", "GRUCell", "LSTMCell", *using}:
         assert forbids[name] == RECURRENT
     for name in ("sequence_log_prob", "sequence_loss"):
         assert forbids[name] >= {"cross_entropy", "nll_loss"}
-
-
-def test_the_written_questions_have_model_answers(cells):
-    questions = {c.metadata["question"]: c for c in cells if "question" in c.metadata}
-    assert {name: c.metadata["section"] for name, c in questions.items()} == {
-        "search_or_learning": "seq-objective",
-        "why_bottleneck": "seq-bottleneck",
-    }
-    for cell in questions.values():
-        assert cell.cell_type == "markdown"
-        assert cell.metadata["points"] == 3
-        begin, end = cell.source.index("### BEGIN SOLUTION"), cell.source.index("### END SOLUTION")
-        assert end - begin > 500
-
-
-def test_a_stub_with_its_regions_removed_is_valid_python(cells):
-    for cell in cells:
-        if "exercise" in cell.metadata:
-            stub = re.sub(
-                r"( *)### BEGIN SOLUTION.*?### END SOLUTION",
-                r"\1raise NotImplementedError",
-                cell.source,
-                flags=re.DOTALL,
-            )
-            ast.parse(stub)
-            assert "SOLUTION" not in stub
-
-
-def test_everything_public_is_documented_and_typed():
-    for name, thing in inspect.getmembers(seq2seq):
-        if getattr(thing, "__module__", None) != seq2seq.__name__:
-            continue
-        functions = [thing]
-        if inspect.isclass(thing):
-            functions = [v for v in vars(thing).values() if inspect.isfunction(v)]
-            assert thing.__doc__, name
-        for function in functions:
-            assert function.__doc__, f"{name}.{function.__name__}"
-            signature = inspect.signature(function)
-            assert signature.return_annotation is not inspect.Signature.empty
-            for parameter in signature.parameters.values():
-                assert parameter.name == "self" or parameter.annotation is not parameter.empty
-
-
-def test_the_module_imports_only_torch_and_the_standard_library():
-    modules = set()
-    for node in ast.walk(ast.parse(SOURCE.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            modules.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            modules.add(node.module)
-    assert modules <= {"math", "collections", "torch"}
-
-
-def test_importing_it_prints_nothing_and_leaves_pytorch_alone(capsys):
-    spec = importlib.util.spec_from_file_location("seq2seq_again", SOURCE)
-    state, dtype, threads = (
-        torch.get_rng_state(),
-        torch.get_default_dtype(),
-        torch.get_num_threads(),
-    )
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert (torch.get_default_dtype(), torch.get_num_threads()) == (dtype, threads)
-    assert capsys.readouterr() == ("", "")

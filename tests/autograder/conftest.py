@@ -14,6 +14,7 @@ from autograder.assignment import Assignment, Exercise
 from autograder.executor import Executor
 from autograder.runner import Graders
 from autograder.variants import Misconception
+from tests.autograder.chapter_graders import graders_of
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -177,3 +178,19 @@ def solved() -> Callable[..., NotebookNode]:
         return nb
 
     return make
+
+
+@pytest.fixture(scope="module")
+def graders(request: pytest.FixtureRequest) -> Graders:
+    """The graders of the chapter that the test file names in `CHAPTER`."""
+    return graders_of(request.module.CHAPTER)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each style, and one for each notable mistake, of a chapter's graders."""
+    if "styled" in metafunc.fixturenames:
+        styles = list(metafunc.cls.styles)
+        names = [f"{exercise}-{name}".replace(" ", "_") for exercise, name in styles]
+        metafunc.parametrize("styled", styles, ids=names)
+    if "mistaken" in metafunc.fixturenames:
+        metafunc.parametrize("mistaken", metafunc.cls.notable)

@@ -5,23 +5,18 @@ from __future__ import annotations
 import pytest
 
 from autograder.executor import Executor
-from autograder.runner import Graders
 from autograder.variants import (
-    changed_source,
     load_variant,
-    misconceptions,
     reference_namespace,
     source_of,
 )
-
-SEEDS = (0, 1, 2)
-
-# Right answers that look unlike the reference: (exercise, style) -> source.
-STYLES: dict[tuple[str, str], str] = {}
+from tests.autograder.chapter_graders import ChapterGraders, Styles
 
 
-def style(exercise: str, name: str, source: str) -> None:
-    STYLES[exercise, name] = source
+CHAPTER = "attention"
+
+STYLES = Styles()
+style = STYLES.add
 
 
 # The four score functions ---------------------------------------------------------------------
@@ -1017,121 +1012,6 @@ class CrossAttention(nn.Module):
 )
 
 
-@pytest.fixture(scope="module")
-def graders() -> Graders:
-    return Graders("attention")
-
-
-def failures(graders: Graders, namespace: dict, exercise: str, seed: int) -> list[str]:
-    results = graders.run(
-        Executor(namespace).execute, seed=seed, exercises=[exercise], diagnose=False
-    )
-    return [
-        f"{test.name}: {test.message}"
-        for test in results[exercise].tests
-        if test.outcome != "passed"
-    ]
-
-
-@pytest.mark.parametrize(("exercise", "name"), STYLES, ids=lambda part: part.replace(" ", "_"))
-def test_a_right_answer_in_another_style_passes_every_test(graders, exercise, name):
-    namespace = dict(reference_namespace("attention"))
-    exec(compile(STYLES[exercise, name], f"<{name}>", "exec"), namespace)
-    for seed in SEEDS:
-        assert failures(graders, namespace, exercise, seed) == []
-
-
-def test_every_exercise_is_solved_in_at_least_two_styles_besides_the_reference(graders):
-    solved = [exercise for exercise, _ in STYLES]
-    assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 2] == []
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_reference_earns_every_point_at_any_seed(graders, seed):
-    results = graders.run(Executor(reference_namespace("attention")).execute, seed=seed)
-    assert sum(r.points for r in results.values()) == graders.assignment.points
-
-
-def test_tests_say_what_they_are_for_and_some_are_hidden(graders):
-    for exercise in graders.assignment.exercises:
-        tests = [item for item in graders.items if item.exercise == exercise.name]
-        hidden = sum(item.hidden for item in tests)
-        assert 4 <= len(tests) <= 10, exercise.name
-        assert 1 / 5 <= hidden / len(tests) <= 1 / 2, exercise.name
-        for item in tests:
-            assert item.purpose != item.name, f"{item.name} has no docstring"
-            assert item.purpose.endswith("."), item.name
-    assert len({item.name for item in graders.items}) == len(graders.items)
-
-
-def test_every_known_mistake_can_be_made_and_says_what_to_do(graders):
-    sections = {exercise.section for exercise in graders.assignment.exercises}
-    sections |= {"att-scaling", "att-soft-lookup", "att-properties", "att-interpret"}
-    known = misconceptions("attention")
-    assert len(known) >= 50
-    for mistake in known:
-        compile(changed_source("attention", mistake), mistake.name, "exec")
-        assert mistake.section in sections, mistake.name
-        assert mistake.says.endswith("."), mistake.name
-        assert len(mistake.says) <= 240, mistake.name
-
-
-def test_every_exercise_has_known_mistakes(graders):
-    made = [mistake.exercise for mistake in misconceptions("attention")]
-    assert [e.name for e in graders.assignment.exercises if made.count(e.name) < 5] == []
-
-
-# Mistakes of the source documents and of well-known public code; `verify` tries all of them.
-@pytest.mark.parametrize(
-    "name",
-    [
-        "concat_linear",
-        "bilinear_weight_per_position",
-        "softmax_without_exp",
-        "softmax_finite_fill",
-        "softmax_nan_rows",
-        "softmax_mask_zero_after",
-        "context_own_value_only",
-        "decoder_scores_new_state",
-        "dropout_without_rescale",
-        "attention_scaled_by_d_k",
-        "attention_not_scaled",
-        "attention_hard",
-        "attention_softmax_over_queries",
-        "attention_mask_zero_before",
-        "attention_weights_after_dropout",
-        "causal_inverted",
-        "padding_on_queries",
-        "decoder_mask_padding_only",
-        "self_scaled_by_input",
-        "masked_self_one_ahead",
-        "split_by_view",
-        "merge_without_transpose",
-        "heads_mask_per_head",
-        "heads_split_result",
-        "heads_dropout_fixed",
-        "fused_not_interleaved",
-        "fused_width_overwritten",
-        "per_head_concatenated",
-        "to_fused_stacked",
-        "to_per_head_not_transposed",
-        "to_torch_order_k_q_v",
-        "cross_queries_from_memory",
-    ],
-)
-def test_a_known_mistake_loses_points_and_is_named(graders, name):
-    from autograder.variants import wrong_namespace
-
-    mistake = next(item for item in misconceptions("attention") if item.name == name)
-    results = graders.run(
-        Executor(wrong_namespace("attention", name)).execute, exercises=[mistake.exercise]
-    )
-    result = results[mistake.exercise]
-    assert result.points < result.max_points
-    assert result.misconception == name
-    assert result.message == mistake.says
-
-
 @pytest.mark.parametrize(
     ("exercise", "source", "name"),
     [
@@ -1169,3 +1049,42 @@ def test_a_scale_kept_in_float32_is_right_for_float64_too(graders, seed):
     assert {name: one.points for name, one in results.items()} == {
         name: one.max_points for name, one in results.items()
     }
+
+
+class TestGraders(ChapterGraders):
+    chapter = CHAPTER
+    styles = STYLES
+    notable = (
+        "concat_linear",
+        "bilinear_weight_per_position",
+        "softmax_without_exp",
+        "softmax_finite_fill",
+        "softmax_nan_rows",
+        "softmax_mask_zero_after",
+        "context_own_value_only",
+        "decoder_scores_new_state",
+        "dropout_without_rescale",
+        "attention_scaled_by_d_k",
+        "attention_not_scaled",
+        "attention_hard",
+        "attention_softmax_over_queries",
+        "attention_mask_zero_before",
+        "attention_weights_after_dropout",
+        "causal_inverted",
+        "padding_on_queries",
+        "decoder_mask_padding_only",
+        "self_scaled_by_input",
+        "masked_self_one_ahead",
+        "split_by_view",
+        "merge_without_transpose",
+        "heads_mask_per_head",
+        "heads_split_result",
+        "heads_dropout_fixed",
+        "fused_not_interleaved",
+        "fused_width_overwritten",
+        "per_head_concatenated",
+        "to_fused_stacked",
+        "to_per_head_not_transposed",
+        "to_torch_order_k_q_v",
+        "cross_queries_from_memory",
+    )

@@ -5,26 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autograder import demo_class
 from autograder.executor import Executor
 from autograder.runner import Graders
 from autograder.variants import (
-    changed_source,
-    misconceptions,
     reference_namespace,
     wrong_namespace,
 )
+from tests.autograder.chapter_graders import ChapterGraders, Styles, failures
 
 CHAPTER = "positional_encoding"
-SEEDS = (0, 1, 2)
 
 # Right answers that look unlike the reference and unlike the three of `autograder/demo`:
 # (exercise, style) -> source.
-STYLES: dict[tuple[str, str], str] = {}
-
-
-def style(exercise: str, name: str, source: str) -> None:
-    STYLES[exercise, name] = source
+STYLES = Styles()
+style = STYLES.add
 
 
 # Tokens -----------------------------------------------------------------------------------------
@@ -723,133 +717,6 @@ class RelativeSelfAttention(nn.Module):
 )
 
 
-@pytest.fixture(scope="module")
-def graders() -> Graders:
-    return Graders(CHAPTER)
-
-
-def failures(graders: Graders, namespace: dict, exercises: list[str], seed: int) -> list[str]:
-    results = graders.run(
-        Executor(namespace).execute, seed=seed, exercises=exercises, diagnose=False
-    )
-    return [
-        f"{test.name}: {test.message}"
-        for result in results.values()
-        for test in result.tests
-        if test.outcome != "passed"
-    ]
-
-
-@pytest.mark.parametrize(("exercise", "name"), STYLES, ids=lambda part: part.replace(" ", "_"))
-def test_a_right_answer_in_another_style_passes_every_test(graders, exercise, name):
-    namespace = dict(reference_namespace(CHAPTER))
-    exec(compile(STYLES[exercise, name], f"<{name}>", "exec"), namespace)
-    for seed in SEEDS:
-        assert failures(graders, namespace, [exercise], seed) == []
-
-
-@pytest.mark.parametrize("name", ["helpers", "loops", "vectorised"])
-def test_a_whole_notebook_in_another_style_passes_every_test(graders, name):
-    chosen = demo_class.styles(CHAPTER)[name]
-    namespace = dict(reference_namespace(CHAPTER))
-    exercises = [exercise.name for exercise in graders.assignment.exercises]
-    for exercise in exercises:
-        for source in (*chosen.own.get(exercise, ()), chosen.answers[exercise]):
-            exec(compile(source, f"<{name}>", "exec"), namespace)
-    for seed in SEEDS:
-        assert failures(graders, namespace, exercises, seed) == []
-
-
-def test_every_exercise_is_solved_in_at_least_three_styles_besides_the_reference(graders):
-    solved = [exercise for exercise, _ in STYLES]
-    right = demo_class.reference_answers(CHAPTER)
-    for chosen in demo_class.styles(CHAPTER).values():
-        solved += [name for name, answer in chosen.answers.items() if answer != right[name]]
-    assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 3] == []
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_reference_earns_every_point_at_any_seed(graders, seed):
-    results = graders.run(Executor(reference_namespace(CHAPTER)).execute, seed=seed)
-    assert sum(result.points for result in results.values()) == graders.assignment.points
-
-
-def test_tests_say_what_they_are_for_and_some_are_hidden(graders):
-    for exercise in graders.assignment.exercises:
-        tests = [item for item in graders.items if item.exercise == exercise.name]
-        hidden = sum(item.hidden for item in tests)
-        assert 4 <= len(tests) <= 10, exercise.name
-        assert 1 / 5 <= hidden / len(tests) <= 1 / 2, exercise.name
-        for item in tests:
-            assert item.purpose != item.name, f"{item.name} has no docstring"
-            assert item.purpose.endswith("."), item.name
-    assert len({item.name for item in graders.items}) == len(graders.items)
-
-
-def test_every_known_mistake_can_be_made_and_says_what_to_do(graders):
-    sections = {exercise.section for exercise in graders.assignment.exercises}
-    sections |= {"pos-requirements"}
-    known = misconceptions(CHAPTER)
-    assert len(known) >= 60
-    for mistake in known:
-        compile(changed_source(CHAPTER, mistake), mistake.name, "exec")
-        assert mistake.section in sections, mistake.name
-        assert mistake.says.endswith("."), mistake.name
-        assert len(mistake.says) <= 240, mistake.name
-
-
-def test_every_exercise_has_known_mistakes(graders):
-    made = [mistake.exercise for mistake in misconceptions(CHAPTER)]
-    assert [e.name for e in graders.assignment.exercises if made.count(e.name) < 5] == []
-
-
-# Mistakes of the source documents and of well-known public code; `verify` tries all of them.
-@pytest.mark.parametrize(
-    "name",
-    [
-        "merge_overlapping",
-        "bpe_across_chunks",
-        "bpe_ties_first_seen",
-        "bpe_chunk_once",
-        "encode_text_order",
-        "encode_characters",
-        "decode_token_by_token",
-        "wordpiece_partial",
-        "embedding_not_scaled",
-        "binary_most_significant_first",
-        "frequencies_from_one_to_d",
-        "frequencies_up_to_base",
-        "vector_first_pair_slow",
-        "vector_angle_to_the_power",
-        "vector_own_frequency",
-        "table_odd_fails",
-        "table_from_one",
-        "encoding_batch_row",
-        "encoding_parameter",
-        "encoding_dropout_before_sum",
-        "half_up_to_base",
-        "columns_inverse",
-        "rotation_transposed",
-        "rotation_diagonal_only",
-        "learned_from_the_end",
-        "indices_i_minus_j",
-        "indices_not_shifted",
-        "relative_offsets_unscaled",
-        "relative_without_value_offsets",
-        "relative_mask_per_head",
-    ],
-)
-def test_a_known_mistake_loses_points_and_is_named(graders, name):
-    mistake = next(item for item in misconceptions(CHAPTER) if item.name == name)
-    results = graders.run(
-        Executor(wrong_namespace(CHAPTER, name)).execute, exercises=[mistake.exercise]
-    )
-    result = results[mistake.exercise]
-    assert result.points < result.max_points
-    assert result.misconception == name
-    assert result.message == mistake.says
-
-
 # The same mistakes in code that shares no line with the reference.
 @pytest.mark.parametrize(
     ("exercise", "source", "name"),
@@ -1064,3 +931,40 @@ def test_an_answer_without_work_earns_nothing(graders, name):
             )
     results = graders.run(Executor(namespace).execute, diagnose=False)
     assert {exercise: r.points for exercise, r in results.items() if r.points} == {}
+
+
+class TestGraders(ChapterGraders):
+    chapter = CHAPTER
+    styles = STYLES
+    notable = (
+        "merge_overlapping",
+        "bpe_across_chunks",
+        "bpe_ties_first_seen",
+        "bpe_chunk_once",
+        "encode_text_order",
+        "encode_characters",
+        "decode_token_by_token",
+        "wordpiece_partial",
+        "embedding_not_scaled",
+        "binary_most_significant_first",
+        "frequencies_from_one_to_d",
+        "frequencies_up_to_base",
+        "vector_first_pair_slow",
+        "vector_angle_to_the_power",
+        "vector_own_frequency",
+        "table_odd_fails",
+        "table_from_one",
+        "encoding_batch_row",
+        "encoding_parameter",
+        "encoding_dropout_before_sum",
+        "half_up_to_base",
+        "columns_inverse",
+        "rotation_transposed",
+        "rotation_diagonal_only",
+        "learned_from_the_end",
+        "indices_i_minus_j",
+        "indices_not_shifted",
+        "relative_offsets_unscaled",
+        "relative_without_value_offsets",
+        "relative_mask_per_head",
+    )

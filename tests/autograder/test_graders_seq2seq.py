@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import textwrap
-
 import pytest
 
-from autograder import paths
-from autograder.builder import instructor
-from autograder.demo import seq2seq as demo
-from autograder.demo_class import reference_answers, styles
 from autograder.executor import Executor
-from autograder.runner import Graders
 from autograder.variants import (
     Misconception,
     changed_source,
     load_variant,
     misconceptions,
-    reference_namespace,
-    source_of,
-    wrong_namespace,
 )
-from autograder.verify import TRIVIAL
+from tests.autograder.chapter_graders import ChapterGraders, Styles, changed, failures
 
 CHAPTER = "seq2seq"
-SEEDS = (0, 1, 2)
 SEARCHES = ("greedy_decode", "exhaustive_search", "beam_search")
 ANCHORS = {
     f"seq-{name}"
@@ -37,11 +25,8 @@ ANCHORS = {
 }
 
 # Right answers that look unlike the reference and unlike those in autograder/demo.
-STYLES: dict[tuple[str, str], str] = {}
-
-
-def style(exercise: str, name: str, source: str) -> None:
-    STYLES[exercise, name] = textwrap.dedent(source)
+STYLES = Styles()
+style = STYLES.add
 
 
 style(
@@ -631,74 +616,7 @@ style(
 )
 
 
-@pytest.fixture(scope="module")
-def graders() -> Graders:
-    return Graders(CHAPTER, assignment=instructor(paths.SOLUTIONS / f"{CHAPTER}.py")[1])
-
-
-def given() -> str:
-    """What a student's notebook gives before the first exercise."""
-    text = source_of(CHAPTER)
-    start = text.index("PAD, BOS, EOS, UNK")
-    imports = (
-        "import math\nfrom collections import Counter\nimport torch\nfrom torch import Tensor, nn\n"
-    )
-    return imports + text[start : text.index("# %% [markdown]", start)]
-
-
-def failures(graders: Graders, namespace: dict, exercises: list[str], seed: int = 0) -> list[str]:
-    results = graders.run(
-        Executor(namespace).execute, seed=seed, exercises=exercises, diagnose=False
-    )
-    return [
-        f"{test.name}: {test.message}"
-        for result in results.values()
-        for test in result.tests
-        if test.outcome != "passed"
-    ]
-
-
-def changed(source: str) -> dict:
-    """The reference's names, one exercise replaced."""
-    namespace = dict(reference_namespace(CHAPTER))
-    exec(compile(source, "<answer>", "exec"), namespace)
-    return namespace
-
-
 # Right answers -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("exercise", "name"), STYLES, ids=lambda part: part.replace(" ", "_"))
-def test_a_right_answer_in_another_style_passes_every_test(graders, exercise, name):
-    namespace = changed(STYLES[exercise, name])
-    for seed in SEEDS:
-        assert failures(graders, namespace, [exercise], seed) == []
-
-
-@pytest.mark.parametrize("name", ["loops", "vectorised", "helpers"])
-def test_a_whole_notebook_in_another_style_earns_every_point(graders, name):
-    chosen = styles(CHAPTER)[name]
-    cells = [given()]
-    for exercise in graders.assignment.exercises:
-        cells += [*chosen.own.get(exercise.name, ()), chosen.answers[exercise.name]]
-    namespace: dict = {}
-    exec(compile("\n\n".join(cells), f"<{name}>", "exec"), namespace)
-    results = graders.run(Executor(namespace).execute, seed=3, diagnose=False, sources=cells)
-    assert {one.name: one.message for one in results.values() if one.points < one.max_points} == {}
-
-
-def test_every_exercise_is_solved_in_at_least_two_styles_besides_the_reference(graders):
-    right = reference_answers(CHAPTER)
-    solved = [exercise for exercise, _ in STYLES]
-    for kept in styles(CHAPTER).values():
-        solved += [name for name, answer in kept.answers.items() if answer != right[name]]
-    assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 2] == []
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_the_reference_earns_every_point_at_any_seed(graders, seed):
-    results = graders.run(Executor(reference_namespace(CHAPTER)).execute, seed=seed)
-    assert {one.name: one.message for one in results.values() if one.points < one.max_points} == {}
 
 
 BROKEN = {
@@ -723,84 +641,37 @@ def test_a_search_does_not_answer_for_the_encoder(graders, name):
 # Answers without work, and forbidden ones -------------------------------------------------------
 
 
-@pytest.mark.parametrize("cheat", TRIVIAL)
-def test_an_answer_without_work_earns_nothing(graders, cheat):
-    body = TRIVIAL[cheat]
-    for exercise in graders.assignment.exercises:
-        if isinstance(reference_namespace(CHAPTER)[exercise.name], type):
-            source = (
-                f"class {exercise.name}(nn.Module):\n"
-                "    def __init__(self, *args, **kwargs):\n        super().__init__()\n"
-                "    def forward(self, *args, **kwargs):\n" + textwrap.indent(body, " " * 8)
-            )
-        else:
-            source = f"def {exercise.name}(*args, **kwargs):\n" + textwrap.indent(body, " " * 4)
-        results = graders.run(
-            Executor(changed(source)).execute, exercises=[exercise.name], diagnose=False
-        )
-        assert results[exercise.name].points == 0, exercise.name
-
-
-@pytest.mark.parametrize("name", demo.FORBIDDEN)
-def test_a_forbidden_function_earns_nothing_however_right_the_answer(graders, name):
-    exercise, _, source = demo.FORBIDDEN[name]
-    right = reference_answers(CHAPTER)
-    cells = [given()]
-    cells += [source if one == exercise else answer for one, answer in right.items()]
-    namespace: dict = {}
-    exec(compile("\n\n".join(cells), f"<{name}>", "exec"), namespace)
-    result = graders.run(Executor(namespace).execute, exercises=[exercise], sources=cells)[exercise]
-    assert (result.points, result.misconception) == (0, "forbidden")
-
-    allowed = dataclasses.replace(
-        graders.assignment,
-        exercises=tuple(
-            dataclasses.replace(one, forbids=()) for one in graders.assignment.exercises
-        ),
-    )
-    assert failures(Graders(CHAPTER, assignment=allowed), namespace, [exercise]) == []
-
-
 # The shape of the graders, and the known mistakes ------------------------------------------------
 
 
-def test_tests_say_what_they_are_for_and_some_are_hidden(graders):
-    for exercise in graders.assignment.exercises:
-        tests = [item for item in graders.items if item.exercise == exercise.name]
-        hidden = sum(item.hidden for item in tests)
-        assert 4 <= len(tests) <= 10, exercise.name
-        assert 1 / 5 <= hidden / len(tests) <= 1 / 2, exercise.name
-        for item in tests:
-            assert item.purpose != item.name, f"{item.name} has no docstring"
-            assert item.purpose.endswith("."), item.name
-    assert len({item.name for item in graders.items}) == len(graders.items)
-
-
-def test_every_known_mistake_can_be_made_and_says_what_to_do():
-    known = misconceptions(CHAPTER)
-    assert len(known) >= 60
-    for mistake in known:
-        compile(changed_source(CHAPTER, mistake), mistake.name, "exec")
-        assert mistake.section in ANCHORS, mistake.name
-        assert mistake.says.endswith("."), mistake.name
-        assert len(mistake.says) <= 240, mistake.name
-
-
-def test_every_exercise_has_known_mistakes(graders):
-    made = [mistake.exercise for mistake in misconceptions(CHAPTER)]
-    assert [e.name for e in graders.assignment.exercises if made.count(e.name) < 5] == []
-
-
-def test_the_demonstration_makes_known_mistakes_in_different_exercises():
-    known = {mistake.name: mistake.exercise for mistake in misconceptions(CHAPTER)}
-    made = [known[name] for name in demo.MISTAKES]
-    assert len(set(made)) == len(made) >= 8
-
-
-# Mistakes of the source documents and of well-known public code; `verify` tries all of them.
 @pytest.mark.parametrize(
-    "name",
+    ("coins", "name"),
     [
+        (
+            "word = own.clone()\n"
+            "                for b in range(B):\n"
+            "                    if random.random() > teacher_forcing_ratio:\n"
+            "                        word[b] = target_in[b, t + 1]",
+            "forcing_inverted",
+        ),
+        (
+            "forced = random.random() < teacher_forcing_ratio\n"
+            "                word = target_in[:, t + 1] if forced else own",
+            "forcing_per_step",
+        ),
+    ],
+)
+def test_a_mistake_with_random_numbers_of_its_own_is_still_named(graders, coins, name):
+    namespace = changed(CHAPTER, "import random\n" + FORCING.replace("COINS", coins))
+    result = graders.run(Executor(namespace).execute, exercises=["Seq2Seq"])["Seq2Seq"]
+    assert result.points < result.max_points
+    assert result.misconception == name
+
+
+class TestGraders(ChapterGraders):
+    chapter = CHAPTER
+    styles = STYLES
+    notable = (
         "vocabulary_specials_twice",
         "pad_keep_swapped",
         "pad_mask_from_ids",
@@ -833,37 +704,4 @@ def test_the_demonstration_makes_known_mistakes_in_different_exercises():
         "beam_state_not_reordered",
         "beam_length_with_bos",
         "beam_normalised_during_search",
-    ],
-)
-def test_a_known_mistake_loses_points_and_is_named(graders, name):
-    mistake = next(item for item in misconceptions(CHAPTER) if item.name == name)
-    result = graders.run(
-        Executor(wrong_namespace(CHAPTER, name)).execute, exercises=[mistake.exercise]
-    )[mistake.exercise]
-    assert result.points < result.max_points
-    assert result.misconception == name
-    assert result.message == mistake.says
-
-
-@pytest.mark.parametrize(
-    ("coins", "name"),
-    [
-        (
-            "word = own.clone()\n"
-            "                for b in range(B):\n"
-            "                    if random.random() > teacher_forcing_ratio:\n"
-            "                        word[b] = target_in[b, t + 1]",
-            "forcing_inverted",
-        ),
-        (
-            "forced = random.random() < teacher_forcing_ratio\n"
-            "                word = target_in[:, t + 1] if forced else own",
-            "forcing_per_step",
-        ),
-    ],
-)
-def test_a_mistake_with_random_numbers_of_its_own_is_still_named(graders, coins, name):
-    namespace = changed("import random\n" + FORCING.replace("COINS", coins))
-    result = graders.run(Executor(namespace).execute, exercises=["Seq2Seq"])["Seq2Seq"]
-    assert result.points < result.max_points
-    assert result.misconception == name
+    )

@@ -1,0 +1,209 @@
+"""Tests that hold for the graders of every chapter, and what the chapters' own tests share.
+
+A chapter's test file names it in `CHAPTER`, for the fixture `graders`, and has a subclass:
+
+    class TestGraders(ChapterGraders):
+        chapter = CHAPTER
+        styles = STYLES
+        notable = ["attention_not_scaled", ...]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import textwrap
+from typing import Any
+
+import pytest
+
+from autograder import demo_class, paths
+from autograder.builder import instructor
+from autograder.executor import Executor
+from autograder.runner import Graders
+from autograder.variants import (
+    changed_source,
+    misconceptions,
+    reference_namespace,
+    source_of,
+    wrong_namespace,
+)
+from autograder.verify import TRIVIAL
+
+SEEDS = (0, 1, 2)
+
+
+class Styles(dict[tuple[str, str], str]):
+    """Right answers unlike the reference and those in `autograder/demo`, by exercise and name."""
+
+    def add(self, exercise: str, name: str, source: str) -> None:
+        self[exercise, name] = source
+
+
+@functools.cache
+def graders_of(chapter: str) -> Graders:
+    """The chapter's graders, with the assignment as its source says it now."""
+    return Graders(chapter, assignment=instructor(paths.SOLUTIONS / f"{chapter}.py")[1])
+
+
+def failures(
+    graders: Graders, namespace: dict[str, Any], exercises: list[str], seed: int = 0
+) -> list[str]:
+    """What fails, in words, when `namespace` answers the exercises."""
+    results = graders.run(
+        Executor(namespace).execute, seed=seed, exercises=exercises, diagnose=False
+    )
+    return [
+        f"{test.name}: {test.message}"
+        for result in results.values()
+        for test in result.tests
+        if test.outcome != "passed"
+    ]
+
+
+def changed(chapter: str, source: str) -> dict[str, Any]:
+    """The reference's names, those that `source` defines replaced."""
+    namespace = dict(reference_namespace(chapter))
+    exec(compile(textwrap.dedent(source), "<answer>", "exec"), namespace)
+    return namespace
+
+
+def given(chapter: str) -> str:
+    """The code that a student's notebook gives before the first exercise."""
+    cells = re.split(r"^# %%", source_of(chapter), flags=re.MULTILINE)[1:]
+    first = next(i for i, cell in enumerate(cells) if cell.lstrip().startswith("exercise="))
+    return "\n".join(cell.partition("\n")[2] for cell in cells[:first] if cell.startswith("\n"))
+
+
+def whole_notebook(chapter: str, answers: dict[str, str], own: dict[str, Any]) -> list[str]:
+    """The code cells of a notebook with these answers, and cells of the student's own."""
+    cells = [given(chapter)]
+    for exercise in graders_of(chapter).assignment.exercises:
+        cells += [*own.get(exercise.name, ()), answers[exercise.name]]
+    return cells
+
+
+def run_cells(cells: list[str]) -> dict[str, Any]:
+    """The names that the cells define."""
+    namespace: dict[str, Any] = {}
+    exec(compile("\n\n".join(cells), "<notebook>", "exec"), namespace)
+    return namespace
+
+
+class ChapterGraders:
+    """Every right answer earns everything, in any style; a wrong one loses points, and is named."""
+
+    chapter: str
+    styles: Styles
+    notable: tuple[str, ...]  # mistakes of the sources and of public code; `verify` tries all
+
+    # Right answers.
+
+    def test_a_right_answer_in_another_style_passes_every_test(self, graders, styled):
+        namespace = changed(self.chapter, self.styles[styled])
+        for seed in SEEDS:
+            assert failures(graders, namespace, [styled[0]], seed) == []
+
+    def test_a_whole_notebook_in_another_style_earns_every_point(self, graders):
+        for style in demo_class.styles(self.chapter).values():
+            cells = whole_notebook(self.chapter, style.answers, style.own)
+            execute = Executor(run_cells(cells)).execute
+            for seed in SEEDS:
+                results = graders.run(execute, seed=seed, diagnose=False, sources=cells)
+                assert {
+                    r.name: r.message for r in results.values() if r.points < r.max_points
+                } == {}
+
+    def test_every_exercise_is_solved_in_at_least_two_styles_besides_the_reference(self, graders):
+        solved = [exercise for exercise, _ in self.styles]
+        right = demo_class.reference_answers(self.chapter)
+        for style in demo_class.styles(self.chapter).values():
+            solved += [name for name, answer in style.answers.items() if answer != right[name]]
+        assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 2] == []
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_the_reference_earns_every_point_at_any_seed(self, graders, seed):
+        execute = Executor(reference_namespace(self.chapter)).execute
+        results = graders.run(execute, seed=seed, diagnose=False)
+        assert {r.name: r.message for r in results.values() if r.points < r.max_points} == {}
+
+    # Answers without work, and forbidden ones.
+
+    @pytest.mark.parametrize("cheat", TRIVIAL)
+    def test_an_answer_without_work_earns_nothing(self, graders, cheat):
+        body = TRIVIAL[cheat]
+        for exercise in graders.assignment.exercises:
+            if isinstance(reference_namespace(self.chapter)[exercise.name], type):
+                source = (
+                    f"class {exercise.name}(nn.Module):\n"
+                    "    def __init__(self, *args, **kwargs):\n        super().__init__()\n"
+                    "    def forward(self, *args, **kwargs):\n" + textwrap.indent(body, " " * 8)
+                )
+            else:
+                source = f"def {exercise.name}(*args, **kwargs):\n" + textwrap.indent(body, " " * 4)
+            execute = Executor(changed(self.chapter, source)).execute
+            results = graders.run(execute, exercises=[exercise.name], diagnose=False)
+            assert results[exercise.name].points == 0, exercise.name
+
+    def test_a_forbidden_function_earns_nothing_however_right_the_answer(self, graders):
+        extras = demo_class.extras(self.chapter)
+        right = demo_class.reference_answers(self.chapter)
+        for name, (exercise, _, source) in getattr(extras, "FORBIDDEN", {}).items():
+            if name in getattr(extras, "TAMPERING", ()):
+                continue  # Only a process of its own survives it; see test_demo_class.
+            cells = whole_notebook(self.chapter, {**right, exercise: source}, {})
+            namespace = run_cells(cells)
+            execute = Executor(namespace).execute
+            result = graders.run(execute, exercises=[exercise], sources=cells)[exercise]
+            assert (result.points, result.misconception) == (0, "forbidden")
+            allowed = tuple(
+                dataclasses.replace(one, forbids=()) for one in graders.assignment.exercises
+            )
+            lenient = dataclasses.replace(graders.assignment, exercises=allowed)
+            result = Graders(self.chapter, assignment=lenient).run(execute, exercises=[exercise])
+            assert result[exercise].points >= result[exercise].max_points / 2, name
+
+    # The shape of the graders.
+
+    def test_tests_say_what_they_are_for_and_some_are_hidden(self, graders):
+        for exercise in graders.assignment.exercises:
+            tests = [item for item in graders.items if item.exercise == exercise.name]
+            hidden = sum(item.hidden for item in tests)
+            assert 4 <= len(tests) <= 10, exercise.name
+            assert 1 / 5 <= hidden / len(tests) <= 1 / 2, exercise.name
+            for item in tests:
+                assert item.purpose != item.name, f"{item.name} has no docstring"
+                assert item.purpose.endswith("."), item.name
+        assert len({item.name for item in graders.items}) == len(graders.items)
+
+    # Known mistakes.
+
+    def test_every_known_mistake_can_be_made_and_says_what_to_do(self):
+        page = paths.ROOT.joinpath("book", f"{self.chapter}.md").read_text(encoding="utf-8")
+        anchors = set(re.findall(r"^\(([\w-]+)\)=$", page, re.MULTILINE))
+        known = misconceptions(self.chapter)
+        assert len(known) >= 60
+        for mistake in known:
+            compile(changed_source(self.chapter, mistake), mistake.name, "exec")
+            assert mistake.section in anchors, mistake.name
+            assert mistake.says.endswith("."), mistake.name
+            assert len(mistake.says) <= 240, mistake.name
+
+    def test_every_exercise_has_known_mistakes(self, graders):
+        made = [mistake.exercise for mistake in misconceptions(self.chapter)]
+        assert [e.name for e in graders.assignment.exercises if made.count(e.name) < 4] == []
+
+    def test_the_demonstration_makes_known_mistakes_in_different_exercises(self):
+        extras = demo_class.extras(self.chapter)
+        known = {mistake.name: mistake.exercise for mistake in misconceptions(self.chapter)}
+        made = [known[name] for name in getattr(extras, "MISTAKES", ())]
+        assert len(set(made)) == len(made) >= 8
+
+    def test_a_known_mistake_loses_points_and_is_named(self, graders, mistaken):
+        mistake = next(item for item in misconceptions(self.chapter) if item.name == mistaken)
+        execute = Executor(wrong_namespace(self.chapter, mistaken)).execute
+        result = graders.run(execute, exercises=[mistake.exercise])[mistake.exercise]
+        assert result.points < result.max_points
+        assert result.misconception == mistaken
+        assert result.message == mistake.says

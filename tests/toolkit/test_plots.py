@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 
 from toolkit import plots
-
-
-@pytest.fixture(autouse=True)
-def _fresh_figures() -> Iterator[None]:
-    with mpl.rc_context():
-        mpl.use("Agg")
-        plots.use_style()
-        yield
-    plt.close("all")
 
 
 def drawn(ax: plt.Axes) -> np.ndarray:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import base64
+import functools
 import io
 import itertools
 import math
 import re
-from collections.abc import Iterator
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
 
-from toolkit import diagrams, plots
+from tests.toolkit.drawings import Drawings, words
 from toolkit import position_diagrams as drawn
 
 LOW = [(108, 111), (256, 119), (32, 257)]  # lo, low, and low after a space
@@ -33,36 +32,8 @@ def draw(name: str) -> Figure:
     return drawn.merge_tree(" lowest", LOW)
 
 
-NAMES = ["sum", "offsets", "merges"]
-
-
-@pytest.fixture(autouse=True)
-def _fresh_figures() -> Iterator[None]:
-    with mpl.rc_context():
-        mpl.use("Agg")
-        plots.use_style()
-        yield
-    plt.close("all")
-
-
-def words(figure: Figure) -> list[str]:
-    return [text.get_text() for ax in figure.axes for text in ax.texts]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nothing_runs_out_of_the_picture(name: str) -> None:
-    assert diagrams.texts_outside(draw(name)) == []
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_two_texts_overlap(name: str) -> None:
-    figure = draw(name)
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
-    texts = [t for ax in figure.axes for t in ax.texts if t.get_text()]
-    boxes = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
-    clashes = [(a, b) for (a, x), (b, y) in itertools.combinations(boxes, 2) if x.overlaps(y)]
-    assert clashes == []
+class TestDrawings(Drawings):
+    drawings = {name: functools.partial(draw, name) for name in ("sum", "offsets", "merges")}
 
 
 def test_the_strips_show_the_table_its_multiple_the_position_and_the_sum() -> None:

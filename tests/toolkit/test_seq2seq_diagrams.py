@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from toolkit import diagrams as drawing
-from toolkit import plots
+from tests.toolkit.drawings import Drawings, words
 from toolkit import seq2seq_diagrams as diagrams
 
 LEVELS = [
@@ -34,33 +30,8 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _fresh_figures() -> Iterator[None]:
-    with mpl.rc_context():
-        mpl.use("Agg")
-        plots.use_style()
-        yield
-    plt.close("all")
-
-
-def words(figure: Figure) -> list[str]:
-    return [text.get_text() for ax in figure.axes for text in ax.texts]
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_nothing_runs_out_of_the_picture(name: str) -> None:
-    assert drawing.texts_outside(DRAWINGS[name]()) == []
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_no_two_texts_overlap(name: str) -> None:
-    figure = DRAWINGS[name]()
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
-    texts = [t for ax in figure.axes for t in ax.texts if t.get_text()]
-    boxes = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
-    clashes = [(a, b) for (a, x), (b, y) in itertools.combinations(boxes, 2) if x.overlaps(y)]
-    assert clashes == []
+class TestDrawings(Drawings):
+    drawings = DRAWINGS
 
 
 @pytest.mark.parametrize(("source", "target"), [(["a"], ["b"]), (["a", "b", "c"], ["d", "e"])])

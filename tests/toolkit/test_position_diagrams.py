@@ -32,8 +32,11 @@ def draw(name: str) -> Figure:
     return drawn.merge_tree(" lowest", LOW)
 
 
+DRAWINGS = {name: functools.partial(draw, name) for name in ("sum", "offsets", "merges")}
+
+
 class TestDrawings(Drawings):
-    drawings = {name: functools.partial(draw, name) for name in ("sum", "offsets", "merges")}
+    drawings = DRAWINGS
 
 
 def test_the_strips_show_the_table_its_multiple_the_position_and_the_sum() -> None:

@@ -331,8 +331,9 @@ class Executor:
         inputs = transform(given, fresh)
         if request.get("modules"):
             inputs = _with_modules(inputs, self.handles)
-        for parameter in parameters.values():
-            parameter.grad = None
+        if not request.get("autograd"):  # what an earlier step of training has left must stay
+            for parameter in parameters.values():
+                parameter.grad = None
         forbids = request.get("forbids", ()) if self.watching else ()
         watch = _Watch(watched_functions(forbids))
         with (

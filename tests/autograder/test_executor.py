@@ -254,3 +254,14 @@ def test_a_function_can_train_a_module_where_gradients_are_recorded():
     assert module.state()["factor"].item() == 1.0
     with pytest.raises(StudentError):
         proxy._call("descend", module, torch.tensor(2.0))
+
+
+def test_gradients_left_by_one_step_of_training_are_there_at_the_next():
+    def descend(model, x):
+        model(x).backward()
+        return float(model.factor.grad)
+
+    proxy = Proxy(Executor({"Scale": Scale, "descend": descend}).execute)
+    module = proxy.module("Scale")
+    assert proxy.training("descend", module, torch.tensor(2.0)) == 2.0
+    assert proxy.training("descend", module, torch.tensor(2.0)) == 4.0

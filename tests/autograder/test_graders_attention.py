@@ -12,7 +12,6 @@ from autograder.variants import (
 )
 from tests.autograder.chapter_graders import ChapterGraders, Styles
 
-
 CHAPTER = "attention"
 
 STYLES = Styles()

@@ -188,6 +188,20 @@ def test_what_a_notebook_says_to_ipython_and_to_us_is_understood(submit):
     assert value(session, "seen") == (1, [], False, False)
 
 
+def test_what_a_notebook_mentions_is_imported_before_it_and_for_all_later_ones(submit):
+    with Sandbox() as box:
+        source = (
+            "import sys\nthere = 'matplotlib.pyplot' in sys.modules\ndef seen():\n    return there"
+        )
+        named = source.replace("matplotlib.pyplot", "matplotlib' + '.pyplot")
+        hidden = source.replace("matplotlib.pyplot", "matplot' + 'lib.pyplot")
+        if not submit(hidden, box=box).load()[0].ok or not box.nested:
+            pytest.skip("a sandbox that serves one notebook imports nothing for it")
+        assert value(submit(hidden, box=box), "seen") is False
+        assert value(submit(named, box=box), "seen") is True
+        assert value(submit(hidden, box=box), "seen") is True
+
+
 def test_modules_are_made_asked_and_trained(submit):
     session = submit(
         "from torch import nn\nclass Scale(nn.Module):\n"

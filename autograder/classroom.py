@@ -38,13 +38,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autograder import startup  # isort: split
+
 import nbformat
 from nbformat import NotebookNode
 
 from autograder import paths, repair
 from autograder.assignment import Assignment, AssignmentError, load
 from autograder.cells import cells_of
-from autograder.innocent import innocent
 from autograder.repair import RepairedNotebook
 from autograder.results import ExerciseResult, SubmissionResult
 
@@ -462,6 +463,8 @@ class Marker:
             return None
 
     def _run(self, nb: NotebookNode) -> SubmissionResult:
+        from autograder.innocent import innocent
+
         self.start()
         assert self._sandbox is not None
         seen: set[str] = set()
@@ -609,6 +612,7 @@ _worker: tuple[Marker, NotebookNode] | None = None
 def _start_worker(options: dict[str, Any], release: str) -> None:
     """Begin a process of the pool."""
     global _worker
+    startup.collect_seldom()
     marker = Marker(**options)
     atexit.register(marker.close)
     _worker = (marker, nbformat.reads(release, as_version=4))
@@ -846,8 +850,12 @@ def prepare(course: Path, chapter: str) -> NotebookNode:
     for file in (source, paths.PACKAGE / "builder.py"):
         digest.update(file.read_bytes() if file.is_file() else b"")
     known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
-    if not (known and released.is_file() and (course / "gradebook.db").is_file()):
-        builder.prepare_course(course, [chapter])
+    gradebook = course / "gradebook.db"
+    if not (known and released.is_file() and gradebook.is_file()):
+        from autograder.gradebook import unhindered
+
+        with unhindered(gradebook):
+            builder.prepare_course(course, [chapter])
         stamp.write_text(digest.hexdigest(), encoding="ascii")
     config = CONFIG.format(root=str(paths.ROOT))
     file = course / "nbgrader_config.py"
@@ -919,6 +927,7 @@ def usable_cores() -> int:
         return os.cpu_count() or 1
 
 
+@startup.collecting_seldom()
 def grade(
     assignment: Assignment | str,
     submitted: Path,

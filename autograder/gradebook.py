@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ from nbgrader.api import (
     SubmittedAssignment,
     SubmittedNotebook,
 )
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 from sqlalchemy.orm import scoped_session, sessionmaker
 
 
@@ -90,18 +91,35 @@ class _Kept:
 
 
 @contextmanager
-def kept_open(file: Path) -> Iterator[None]:
-    """Let all of nbgrader's gradebooks at `file` share one engine that does not wait for the disk.
+def unhindered(file: Path) -> Iterator[None]:
+    """Write the gradebook at `file` without waiting for the disk after each of its commits.
 
     A power cut could damage the gradebook, so a copy of it is kept until all is written.
     """
-    url = f"sqlite:///{file}"
     copy = file.with_suffix(".db.before")
     if file.is_file():
         shutil.copyfile(file, copy)
-    kept = _Kept(url)
-    event.listen(kept.first.engine, "connect", _in_haste)
-    kept.first.engine.dispose()  # Connections that were made before know nothing of the haste.
+    event.listen(Engine, "connect", _in_haste)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", _in_haste)
+    if file.is_file():
+        with file.open("rb+") as opened:
+            os.fsync(opened.fileno())
+    copy.unlink(missing_ok=True)
+
+
+@contextmanager
+def kept_open(file: Path) -> Iterator[None]:
+    """Let all of nbgrader's gradebooks at `file` share one engine, `unhindered`."""
+    with unhindered(file), _shared(_Kept(f"sqlite:///{file}")):
+        yield
+
+
+@contextmanager
+def _shared(kept: _Kept) -> Iterator[None]:
+    """Give nbgrader's class the methods that use what is kept."""
     plain_init, plain_close = Gradebook.__init__, Gradebook.close
     find_grade, find_comment = Gradebook.find_grade, Gradebook.find_comment
     find_source, find_graded = Gradebook.find_source_cell, Gradebook.find_graded_cell
@@ -112,7 +130,7 @@ def kept_open(file: Path) -> Iterator[None]:
         course_id: str = "default_course",
         authenticator: Any = None,
     ) -> None:
-        if db_url == url:
+        if db_url == kept.url:
             kept.init(self, db_url, course_id, authenticator)
         else:
             plain_init(self, db_url, course_id, authenticator)
@@ -157,11 +175,10 @@ def kept_open(file: Path) -> Iterator[None]:
             yield
     finally:
         plain_close(kept.first)
-    with file.open("rb+") as opened:
-        os.fsync(opened.fileno())
-    copy.unlink(missing_ok=True)
 
 
 def _in_haste(connection: Any, _: Any) -> None:
+    if not isinstance(connection, sqlite3.Connection):
+        return
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("PRAGMA journal_mode=MEMORY")

@@ -8,7 +8,7 @@ import pytest
 from nbgrader.api import Gradebook, MissingEntry
 
 from autograder import builder
-from autograder.gradebook import kept_open
+from autograder.gradebook import kept_open, unhindered
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
 PLACE = ("notes", "homework")
@@ -115,3 +115,25 @@ def test_a_copy_is_kept_until_all_is_written(file):
     with kept_open(file):
         assert sqlite3.connect(copy).execute("SELECT id FROM student").fetchall() == [("ada",)]
     assert not copy.exists()
+
+
+def test_a_gradebook_that_is_written_unhindered_has_a_copy_until_it_is_complete(file):
+    copy = file.with_suffix(".db.before")
+
+    def waits():
+        with opened(file) as book, book.engine.connect() as connection:
+            return connection.exec_driver_sql("PRAGMA synchronous").scalar()
+
+    usual = waits()
+    with unhindered(file):
+        assert copy.is_file()
+        assert waits() == 0
+        with opened(file) as book:
+            book.find_grade("one", *PLACE, "ada").auto_score = 1
+            book.db.commit()
+    assert not copy.exists()
+    assert waits() == usual != 0
+    assert scores(file)["one"] == 1
+    with pytest.raises(KeyError), unhindered(file):
+        raise KeyError
+    assert copy.is_file()  # Nobody knows whether the gradebook is whole.

@@ -43,7 +43,7 @@ from autograder import startup  # isort: split
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import paths, repair
+from autograder import notebooks, paths, repair
 from autograder.assignment import Assignment, AssignmentError, load
 from autograder.cells import cells_of
 from autograder.repair import RepairedNotebook
@@ -603,7 +603,7 @@ def grade_one(marker: Marker, submission: Submission, release: NotebookNode) -> 
         "own": [cell.id for cell in nb.cells if cell.id not in own],
         "reason": mended.reason if mended is not None else "",
     }
-    return Graded(result, nbformat.writes(nb))
+    return Graded(result, notebooks.writes(nb))
 
 
 _worker: tuple[Marker, NotebookNode] | None = None
@@ -744,8 +744,9 @@ class Books:
         self.plugin.RESULTS[key] = graded.result
         try:
             failure = ""
-            for notebook in (graded.notebook, nbformat.writes(repair.blank(release))):
+            for notebook in (graded.notebook, ""):
                 # The second try is with an empty notebook: the marks come from the result.
+                notebook = notebook or notebooks.writes(repair.blank(release))
                 (folder / f"{self.chapter}.ipynb").write_text(notebook, encoding="utf-8")
                 with quiet_database():
                     said = self.api.autograde(self.chapter, student, force=True)

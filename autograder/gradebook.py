@@ -3,8 +3,9 @@
 nbgrader opens its gradebook a dozen times for every submission, each time with a new engine that
 looks at all tables, compiles every query anew, and waits for the disk after each of some sixty
 commits; and it asks for every cell's grade and comment by a query of its own. For one class in one
-process, `kept_open` lets all of nbgrader's gradebooks share one engine, and lets each answer from
-what one query brought. What is written, and by whom, stays nbgrader's own business.
+process, `kept_open` lets all of nbgrader's gradebooks share one engine, lets each answer from
+what one query brought, and commit once. What is written, and by whom, stays nbgrader's own
+business.
 """
 
 from __future__ import annotations
@@ -30,7 +31,34 @@ from nbgrader.api import (
     SubmittedNotebook,
 )
 from sqlalchemy import Engine, event
-from sqlalchemy.orm import scoped_session, sessionmaker
+from sqlalchemy.orm import Session, scoped_session, sessionmaker, undefer
+
+
+class _Patient(Session):
+    """A session that puts off commits until its gradebook is closed.
+
+    nbgrader commits after each cell. What is new or deleted is committed at once all the same:
+    nbgrader wants to hear then and there if it is refused, and no more than that is undone then.
+    Changes are sent before anything is asked that they could be part of.
+    """
+
+    waiting = False
+
+    def commit(self) -> None:
+        if self.new or self.deleted:
+            self.settle()
+        else:
+            self.waiting = True
+
+    def add(self, instance: object, **options: Any) -> None:
+        if self.waiting and not self.new:
+            self.settle()
+        super().add(instance, **options)
+
+    def settle(self) -> None:
+        """Commit."""
+        self.waiting = False
+        super().commit()
 
 
 class _Kept:
@@ -47,7 +75,11 @@ class _Kept:
         book.engine = self.first.engine
         # Nobody else writes while the class is entered: what was read need not be read again.
         factory = sessionmaker(
-            autoflush=True, bind=book.engine, future=True, expire_on_commit=False
+            class_=_Patient,
+            autoflush=True,
+            bind=book.engine,
+            future=True,
+            expire_on_commit=False,
         )
         book.db = scoped_session(factory)
         book.course_id, book.authenticator = course_id, authenticator
@@ -76,6 +108,8 @@ class _Kept:
                     Notebook.name == notebook, Assignment.name == assignment, Student.id == student
                 )
             )
+            if kind is Grade:
+                query = query.options(undefer(Grade.max_score))
             book.rows[key] = {name: row for row, name in query}
         return book.rows[key]
 
@@ -140,7 +174,10 @@ def _shared(kept: _Kept) -> Iterator[None]:
 
     def close(self: Gradebook) -> None:
         if shares(self):
-            self.db.remove()
+            try:
+                self.db().settle()
+            finally:
+                self.db.remove()
         else:
             plain_close(self)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import Gradebook, InvalidEntry, MissingEntry
+from sqlalchemy import event
 
 from autograder import builder
 from autograder.gradebook import kept_open, unhindered
@@ -137,3 +138,23 @@ def test_a_gradebook_that_is_written_unhindered_has_a_copy_until_it_is_complete(
     with pytest.raises(KeyError), unhindered(file):
         raise KeyError
     assert copy.is_file()  # Nobody knows whether the gradebook is whole.
+
+
+def test_changes_wait_for_the_end_but_what_is_refused_is_refused_at_once(file):
+    commits = []
+    with kept_open(file):
+        with opened(file) as book:
+            event.listen(book.engine, "commit", commits.append)
+            for name in ("one", "two"):
+                book.find_grade(name, *PLACE, "ada").auto_score = 2
+                book.db.commit()
+            assert not commits
+            assert book.find_submission("homework", "ada").score == 4  # the sum, by the database
+            with pytest.raises(InvalidEntry):
+                book.add_assignment("homework")
+        assert commits
+        with opened(file) as book:
+            book.add_student("bob")
+            assert book.find_student("bob").id == "bob"
+    with opened(file) as book:
+        assert {student.id for student in book.students} == {"ada", "bob"}

@@ -353,9 +353,9 @@ class Executor:
         for parameter in parameters.values():
             parameter.grad = None
         forbids = request.get("forbids") if self.watching else None
-        watch = _Watch(watched_functions(forbids)) if forbids else None
+        watch = _Watch(watched_functions(forbids) if forbids else frozenset())
         with (
-            watch or _AS_IT_IS,
+            watch if forbids else _AS_IT_IS,
             _AS_IT_IS if with_grad or request.get("autograd") else torch.no_grad(),
         ):
             value = function(*inputs["args"], **inputs["kwargs"])
@@ -383,7 +383,7 @@ class Executor:
             "value": transform(value, _plain),
             "mutated": mutated,
             "grads": grads,
-            "forbidden": list(watch.seen) if watch else [],
+            "forbidden": list(watch.seen),
         }
 
     def _error(self, error: BaseException) -> Outcome:

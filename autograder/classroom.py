@@ -38,13 +38,14 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autograder import startup  # isort: split
+
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import paths, repair
+from autograder import notebooks, paths, repair
 from autograder.assignment import Assignment, AssignmentError, load
 from autograder.cells import cells_of
-from autograder.innocent import innocent
 from autograder.repair import RepairedNotebook
 from autograder.results import ExerciseResult, SubmissionResult
 
@@ -463,6 +464,8 @@ class Marker:
             return None
 
     def _run(self, nb: NotebookNode) -> SubmissionResult:
+        from autograder.innocent import innocent
+
         self.start()
         assert self._sandbox is not None
         seen: set[str] = set()
@@ -601,7 +604,7 @@ def grade_one(marker: Marker, submission: Submission, release: NotebookNode) -> 
         "own": [cell.id for cell in nb.cells if cell.id not in own],
         "reason": mended.reason if mended is not None else "",
     }
-    return Graded(result, nbformat.writes(nb))
+    return Graded(result, notebooks.writes(nb))
 
 
 _worker: tuple[Marker, NotebookNode] | None = None
@@ -610,6 +613,7 @@ _worker: tuple[Marker, NotebookNode] | None = None
 def _start_worker(options: dict[str, Any], release: str) -> None:
     """Begin a process of the pool."""
     global _worker
+    startup.collect_seldom()
     marker = Marker(**options)
     atexit.register(marker.close)
     _worker = (marker, nbformat.reads(release, as_version=4))
@@ -741,8 +745,9 @@ class Books:
         self.plugin.RESULTS[key] = graded.result
         try:
             failure = ""
-            for notebook in (graded.notebook, nbformat.writes(repair.blank(release))):
+            for notebook in (graded.notebook, ""):
                 # The second try is with an empty notebook: the marks come from the result.
+                notebook = notebook or notebooks.writes(repair.blank(release))
                 (folder / f"{self.chapter}.ipynb").write_text(notebook, encoding="utf-8")
                 with quiet_database():
                     said = self.api.autograde(self.chapter, student, force=True)
@@ -847,8 +852,12 @@ def prepare(course: Path, chapter: str) -> NotebookNode:
     for file in (source, paths.PACKAGE / "builder.py"):
         digest.update(file.read_bytes() if file.is_file() else b"")
     known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
-    if not (known and released.is_file() and (course / "gradebook.db").is_file()):
-        builder.prepare_course(course, [chapter])
+    gradebook = course / "gradebook.db"
+    if not (known and released.is_file() and gradebook.is_file()):
+        from autograder.gradebook import unhindered
+
+        with unhindered(gradebook):
+            builder.prepare_course(course, [chapter])
         stamp.write_text(digest.hexdigest(), encoding="ascii")
     config = CONFIG.format(root=str(paths.ROOT))
     file = course / "nbgrader_config.py"
@@ -920,6 +929,7 @@ def usable_cores() -> int:
         return os.cpu_count() or 1
 
 
+@startup.collecting_seldom()
 def grade(
     assignment: Assignment | str,
     submitted: Path,

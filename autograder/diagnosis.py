@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable
+import heapq
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -145,27 +146,16 @@ def diagnose(
     failed = [item for item in evidence if item.failed and item.transcript]
     if not failed:
         return None, False
-    right = {item.test: list(reference(item.test, item.transcript)) for item in failed}
-    best: tuple[int, str, bool] | None = None
-    for candidate in candidates:
-        explains = [
-            _explains(
-                item.transcript, candidate.replay(item.test, item.transcript), right[item.test]
-            )
-            for item in failed
-        ]
-        explained = sum(explains)
-        if not explained or (best and explained <= best[0]):
-            continue
-        if any(
+    right = functools.cache(
+        lambda position: list(reference(failed[position].test, failed[position].transcript))
+    )
+    for candidate, explains in _by_explained(failed, right, list(candidates)):
+        if not any(
             _contradicts(item.transcript, candidate.replay(item.test, item.transcript))
             for item in evidence
             if not item.failed
         ):
-            continue
-        best = (explained, candidate.name, explains[0])
-    if best:
-        return best[1], best[2]
+            return candidate.name, explains[0]
     hints = [item.hint for item in failed if item.hint and item.hint != "forbidden"]
     if not hints:
         return None, False
@@ -175,18 +165,46 @@ def diagnose(
     return (name, first) if first or 2 * hints.count(name) > len(failed) else (None, False)
 
 
+def _by_explained(
+    failed: list[Evidence],
+    right: Callable[[int], list[Outcome | None]],
+    candidates: list[Candidate],
+) -> Iterator[tuple[Candidate, list[bool]]]:
+    """Candidates with which of the failed tests they explain: those that explain most first.
+
+    Of equals the first comes first, and who explains nothing does not come. Candidates are asked no
+    more than it takes to know this: most are out after one test, and whoever explains all of them
+    is not compared with those that come later.
+    """
+    queue = [(-len(failed), place) for place in range(len(candidates))]
+    found: dict[int, list[bool]] = {place: [] for place in range(len(candidates))}
+    while queue:
+        most, place = heapq.heappop(queue)
+        explains = found[place]
+        if not most:
+            return
+        if len(explains) == len(failed):
+            yield candidates[place], explains
+            continue
+        position = len(explains)
+        item = failed[position]
+        answers = candidates[place].replay(item.test, item.transcript)
+        explains.append(_explains(item.transcript, answers, functools.partial(right, position)))
+        heapq.heappush(queue, (most + (not explains[-1]), place))
+
+
 def _explains(
-    transcript: list[Exchange], answers: Iterable[Outcome | None], right: list[Outcome | None]
+    transcript: list[Exchange],
+    answers: Iterable[Outcome | None],
+    right: Callable[[], list[Outcome | None]],
 ) -> bool:
-    telling = False
-    for exchange, answer, correct in zip(transcript, answers, right, strict=True):
-        if answer is None:
+    for exchange, answer in zip(transcript, answers, strict=True):
+        if answer is None or not same_outcome(exchange.outcome, answer):
             return False
-        if not same_outcome(exchange.outcome, answer):
-            return False
-        if correct is not None and not same_outcome(exchange.outcome, correct):
-            telling = True
-    return telling
+    return any(
+        correct is not None and not same_outcome(exchange.outcome, correct)
+        for exchange, correct in zip(transcript, right(), strict=True)
+    )
 
 
 def _contradicts(transcript: list[Exchange], answers: Iterable[Outcome | None]) -> bool:

@@ -92,7 +92,10 @@ class _Watch(TorchFunctionMode):
 
 def clone_input(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same shape, strides and values that shares no memory with the original."""
-    source = tensor.detach()
+    source = tensor.detach() if tensor.requires_grad else tensor
+    if source.is_contiguous() and type(source) is torch.Tensor:
+        return source.clone()
+    source = source.detach()
     layout = zip(source.shape, source.stride(), strict=True)
     if any(step == 0 and size > 1 for size, step in layout):
         # An expanded tensor: copy what is stored, then expand again.
@@ -116,6 +119,22 @@ def walk(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
             yield from walk(item, f"{label}.{key}" if label else str(key))
 
 
+def _tensors(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Every tensor among arguments, by the label of its argument and its place in there."""
+    found: dict[str, torch.Tensor] = {}
+    for label, value in _arguments(given):
+        if isinstance(value, torch.Tensor):
+            found[label] = value
+        elif isinstance(value, (list, tuple, dict)):
+            found.update(walk(value, label))
+    return found
+
+
+def _arguments(given: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Arguments by label: those without a name are numbered."""
+    return [*((str(i), value) for i, value in enumerate(given["args"])), *given["kwargs"].items()]
+
+
 def transform(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """The same nesting of lists, tuples and dicts with `change` applied to every tensor."""
     if isinstance(value, torch.Tensor):
@@ -133,9 +152,9 @@ def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Equal in shape, dtype and every value, NaN equal to NaN."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
-    left, right = left.detach(), right.detach()
     if torch.equal(left, right):
         return True
+    left, right = left.detach(), right.detach()
     same = left == right
     if left.is_floating_point():
         same = same | (left.isnan() & right.isnan())
@@ -144,6 +163,8 @@ def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """An ordinary, detached copy: parameters and subclasses lose their type."""
+    if type(tensor) is torch.Tensor and not tensor.requires_grad:
+        return tensor.clone()
     detached = tensor.detach()
     if type(detached) is not torch.Tensor:
         detached = detached.as_subclass(torch.Tensor)
@@ -152,15 +173,9 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
 
 def _changed_lists(given: dict[str, Any], inputs: dict[str, Any]) -> Iterator[str]:
     """Labels of arguments in which something else than a tensor was changed in place."""
-    pairs = [
-        *(
-            (str(i), *both)
-            for i, both in enumerate(zip(given["args"], inputs["args"], strict=True))
-        ),
-        *((name, value, inputs["kwargs"][name]) for name, value in given["kwargs"].items()),
-    ]
-    for label, before, after in pairs:
-        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after):
+    after = dict(_arguments(inputs))
+    for label, before in _arguments(given):
+        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after[label]):
             yield label
 
 
@@ -198,6 +213,9 @@ class _NotAModule(Exception):
     pass
 
 
+_AS_IT_IS = contextlib.nullcontext()
+
+
 class _StateMismatch(Exception):
     pass
 
@@ -211,7 +229,7 @@ class Executor:
 
     def __init__(self, namespace: dict[str, Any], *, alone: bool = False) -> None:
         self.namespace = namespace
-        self.watching = True  # whether forbidden functions are watched for
+        self.watching = True  # False for code of which `innocent` knows that it is harmless
         self.alone = alone
         self.handles: dict[int, torch.nn.Module] = {}
 
@@ -221,7 +239,8 @@ class Executor:
         try:
             # The generator itself: torch.manual_seed also queues work for absent accelerators.
             torch.default_generator.manual_seed(request.get("rng", 0))
-            random.seed(request.get("rng", 0))
+            if self.watching:  # else known to use no module that has random numbers of its own
+                random.seed(request.get("rng", 0))
             return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
             return {"kind": "todo", "message": _text(error)[:MESSAGE_LIMIT]}
@@ -334,20 +353,18 @@ class Executor:
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
-        forbids = request.get("forbids", ()) if self.watching else ()
-        watch = _Watch(watched_functions(forbids))
+        forbids = request.get("forbids") if self.watching else None
+        watch = _Watch(watched_functions(forbids) if forbids else frozenset())
         with (
-            watch if watch.watched else contextlib.nullcontext(),
-            contextlib.nullcontext() if with_grad or request.get("autograd") else torch.no_grad(),
+            watch if forbids else _AS_IT_IS,
+            _AS_IT_IS if with_grad or request.get("autograd") else torch.no_grad(),
         ):
             value = function(*inputs["args"], **inputs["kwargs"])
 
-        before = dict(walk([*given["args"], given["kwargs"]]))
-        after = dict(walk([*inputs["args"], inputs["kwargs"]]))
-        prefix = f"{len(given['args'])}."
+        before, after = _tensors(given), _tensors(inputs)
         # A key added to a dict, or taken from it, is a change like any other.
         mutated = [
-            label.removeprefix(prefix)
+            label
             for label in {**before, **after}
             if label not in before
             or label not in after
@@ -357,11 +374,7 @@ class Executor:
         mutated += [label for label in _changed_lists(given, inputs) if label not in named]
         grads: dict[str, torch.Tensor | None] = {}
         if with_grad:
-            floating = [
-                label.removeprefix(prefix)
-                for label, tensor in before.items()
-                if tensor.is_floating_point()
-            ]
+            floating = [label for label, tensor in before.items() if tensor.is_floating_point()]
             labelled = dict(zip(floating, leaves.values(), strict=True))
             for name, parameter in parameters.items():
                 labelled[f"parameter {name}"] = parameter
@@ -455,4 +468,27 @@ def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None
     complaints.extend(shapes)
     if complaints:
         raise _StateMismatch("its parameters differ from the exercise's: " + "; ".join(complaints))
-    module.load_state_dict(transform(state, clone_input), strict=True)
+    if all(map(_is_loaded_plainly, module.modules())):
+        with torch.no_grad():
+            for name, value in state.items():
+                own[name].copy_(value)
+    else:
+        module.load_state_dict(transform(state, clone_input), strict=True)
+
+
+_LOADING = ("state_dict", "_save_to_state_dict", "load_state_dict", "_load_from_state_dict")
+_HOOKS = (
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+
+
+def _is_loaded_plainly(module: torch.nn.Module) -> bool:
+    """Whether PyTorch would only copy values into a module's own parameters and buffers."""
+    kind, own = type(module), vars(module)
+    return not any(
+        getattr(kind, name) is not getattr(torch.nn.Module, name) or name in own
+        for name in _LOADING
+    ) and not any(own.get(name) for name in _HOOKS)

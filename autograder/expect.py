@@ -232,14 +232,24 @@ def rate(
     false_alarm: float = 1e-9,
     misconception: str | None = None,
 ) -> None:
-    """`count` of `trials` is plausible for `probability` (Hoeffding's bound on a false alarm)."""
-    margin = math.sqrt(math.log(2 / false_alarm) / (2 * trials))
+    """`count` of `trials` is plausible for `probability` (Chernoff's bound on a false alarm)."""
     seen = count / trials
-    if abs(seen - probability) > margin:
+    if trials * _divergence(seen, probability) > math.log(2 / false_alarm):
         raise Mistake(
             f"{what} should be about {probability:.3g}, but is {seen:.3g} over {trials} draws.",
             misconception,
         )
+
+
+def _divergence(seen: float, probability: float) -> float:
+    """How far a share is from a probability: Kullback and Leibler's measure, for a coin."""
+    total = 0.0
+    for share, expected in ((seen, probability), (1 - seen, 1 - probability)):
+        if share and not expected:
+            return math.inf
+        if share:
+            total += share * math.log(share / expected)
+    return total
 
 
 def _verb(what: str, singular: str) -> str:

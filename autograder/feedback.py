@@ -384,11 +384,8 @@ class FeedbackExporter(nbgrader_plugin.Unguarded, Exporter):
     def _file_extension_default(self) -> str:
         return ".html"
 
-    def from_notebook_node(
-        self, nb: NotebookNode, resources: dict | None = None, **kw: Any
-    ) -> tuple[str, dict]:
-        nb, resources = super().from_notebook_node(nb, resources, **kw)
+    def _text(self, nb: NotebookNode, resources: dict) -> str:
         page = page_of(nb, resources["nbgrader"])
         html = environment().get_template("feedback.html.j2").render(page=page, css=css())
         # A page can hold what a file cannot be written with: lone surrogates in a name.
-        return html.encode("utf-8", "replace").decode("utf-8"), resources
+        return html.encode("utf-8", "replace").decode("utf-8")

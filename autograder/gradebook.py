@@ -3,14 +3,16 @@
 nbgrader opens its gradebook a dozen times for every submission, each time with a new engine that
 looks at all tables, compiles every query anew, and waits for the disk after each of some sixty
 commits; and it asks for every cell's grade and comment by a query of its own. For one class in one
-process, `kept_open` lets all of nbgrader's gradebooks share one engine, and lets each answer from
-what one query brought. What is written, and by whom, stays nbgrader's own business.
+process, `kept_open` lets all of nbgrader's gradebooks share one engine, lets each answer from
+what one query brought, and commit once. What is written, and by whom, stays nbgrader's own
+business.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,8 +30,35 @@ from nbgrader.api import (
     SubmittedAssignment,
     SubmittedNotebook,
 )
-from sqlalchemy import event
-from sqlalchemy.orm import scoped_session, sessionmaker
+from sqlalchemy import Engine, event
+from sqlalchemy.orm import Session, scoped_session, sessionmaker, undefer
+
+
+class _Patient(Session):
+    """A session that puts off commits until its gradebook is closed.
+
+    nbgrader commits after each cell. What is new or deleted is committed at once all the same:
+    nbgrader wants to hear then and there if it is refused, and no more than that is undone then.
+    Changes are sent before anything is asked that they could be part of.
+    """
+
+    waiting = False
+
+    def commit(self) -> None:
+        if self.new or self.deleted:
+            self.settle()
+        else:
+            self.waiting = True
+
+    def add(self, instance: object, **options: Any) -> None:
+        if self.waiting and not self.new:
+            self.settle()
+        super().add(instance, **options)
+
+    def settle(self) -> None:
+        """Commit."""
+        self.waiting = False
+        super().commit()
 
 
 class _Kept:
@@ -46,7 +75,11 @@ class _Kept:
         book.engine = self.first.engine
         # Nobody else writes while the class is entered: what was read need not be read again.
         factory = sessionmaker(
-            autoflush=True, bind=book.engine, future=True, expire_on_commit=False
+            class_=_Patient,
+            autoflush=True,
+            bind=book.engine,
+            future=True,
+            expire_on_commit=False,
         )
         book.db = scoped_session(factory)
         book.course_id, book.authenticator = course_id, authenticator
@@ -75,6 +108,8 @@ class _Kept:
                     Notebook.name == notebook, Assignment.name == assignment, Student.id == student
                 )
             )
+            if kind is Grade:
+                query = query.options(undefer(Grade.max_score))
             book.rows[key] = {name: row for row, name in query}
         return book.rows[key]
 
@@ -90,18 +125,35 @@ class _Kept:
 
 
 @contextmanager
-def kept_open(file: Path) -> Iterator[None]:
-    """Let all of nbgrader's gradebooks at `file` share one engine that does not wait for the disk.
+def unhindered(file: Path) -> Iterator[None]:
+    """Write the gradebook at `file` without waiting for the disk after each of its commits.
 
     A power cut could damage the gradebook, so a copy of it is kept until all is written.
     """
-    url = f"sqlite:///{file}"
     copy = file.with_suffix(".db.before")
     if file.is_file():
         shutil.copyfile(file, copy)
-    kept = _Kept(url)
-    event.listen(kept.first.engine, "connect", _in_haste)
-    kept.first.engine.dispose()  # Connections that were made before know nothing of the haste.
+    event.listen(Engine, "connect", _in_haste)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "connect", _in_haste)
+    if file.is_file():
+        with file.open("rb+") as opened:
+            os.fsync(opened.fileno())
+    copy.unlink(missing_ok=True)
+
+
+@contextmanager
+def kept_open(file: Path) -> Iterator[None]:
+    """Let all of nbgrader's gradebooks at `file` share one engine, `unhindered`."""
+    with unhindered(file), _shared(_Kept(f"sqlite:///{file}")):
+        yield
+
+
+@contextmanager
+def _shared(kept: _Kept) -> Iterator[None]:
+    """Give nbgrader's class the methods that use what is kept."""
     plain_init, plain_close = Gradebook.__init__, Gradebook.close
     find_grade, find_comment = Gradebook.find_grade, Gradebook.find_comment
     find_source, find_graded = Gradebook.find_source_cell, Gradebook.find_graded_cell
@@ -112,7 +164,7 @@ def kept_open(file: Path) -> Iterator[None]:
         course_id: str = "default_course",
         authenticator: Any = None,
     ) -> None:
-        if db_url == url:
+        if db_url == kept.url:
             kept.init(self, db_url, course_id, authenticator)
         else:
             plain_init(self, db_url, course_id, authenticator)
@@ -122,7 +174,10 @@ def kept_open(file: Path) -> Iterator[None]:
 
     def close(self: Gradebook) -> None:
         if shares(self):
-            self.db.remove()
+            try:
+                self.db().settle()
+            finally:
+                self.db.remove()
         else:
             plain_close(self)
 
@@ -157,11 +212,10 @@ def kept_open(file: Path) -> Iterator[None]:
             yield
     finally:
         plain_close(kept.first)
-    with file.open("rb+") as opened:
-        os.fsync(opened.fileno())
-    copy.unlink(missing_ok=True)
 
 
 def _in_haste(connection: Any, _: Any) -> None:
+    if not isinstance(connection, sqlite3.Connection):
+        return
     connection.execute("PRAGMA synchronous=OFF")
     connection.execute("PRAGMA journal_mode=MEMORY")

@@ -12,6 +12,7 @@ import ast
 import builtins
 import functools
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import torch
 
@@ -107,61 +108,100 @@ def innocent(sources: Iterable[str], forbids: Iterable[str]) -> bool:
     return _innocent(tuple(sources), frozenset(forbids))
 
 
+@dataclass(frozen=True)
+class _Cell:
+    """What one cell says that decides whether a notebook is innocent."""
+
+    modules: frozenset[str]  # names that it imports a module by
+    bound: frozenset[str]  # names that it binds to anything else
+    used: frozenset[str]  # all names in it
+    alone: frozenset[str]  # those that stand for more than the left end of a.b, or are bound
+    roots: frozenset[str]  # the left ends of attributes that are not known to be harmless
+
+
+_NOTHING = _Cell(*[frozenset()] * 5)
+
+
 @functools.lru_cache(maxsize=8)
 def _innocent(sources: tuple[str, ...], forbids: frozenset[str]) -> bool:
+    cells = []
+    for source in sources:
+        cell = _read(source, forbids)
+        if cell is None:
+            return False
+        cells.append(cell)
+    modules = frozenset().union(*(cell.modules for cell in cells))
+    bound = frozenset().union(*(cell.bound for cell in cells))
+    if modules & bound:
+        return False  # a name for a module, and for something else
+    known = modules | bound | BUILTINS
+    for cell in cells:
+        if modules & (cell.alone | cell.roots):
+            return False  # a module that goes by another name from here on, or more than harmless
+        for name in cell.used - modules:
+            if name.startswith("__") or name not in known:
+                return False
+            if name in GIVEN or (hasattr(builtins, name) and name not in BUILTINS):
+                return False  # bound in one place, it may be `eval` in another
+    return True
+
+
+@functools.cache
+def _harmless(forbids: frozenset[str]) -> frozenset[str]:
+    """Those of `HARMLESS` that are not forbidden, nor bring along what is."""
     watched = watched_functions(tuple(forbids))
-    harmless = frozenset(
+    return frozenset(
         name
         for name in HARMLESS
         if not watched & {canonical(each) for each in (name, *MODULE_FUNCTIONS.get(name, ()))}
     )
-    nodes: list[ast.AST] = []
-    for source in sources:
-        if any(line.lstrip().startswith(("%", "!", "?")) for line in source.splitlines()):
-            return False  # a magic may run its line
-        try:
-            nodes += ast.walk(ast.parse(source))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # It will not run either.
+
+
+# Most cells of a class are as they were handed out, or as a classmate wrote them.
+@functools.lru_cache(maxsize=1024)
+def _read(source: str, forbids: frozenset[str]) -> _Cell | None:
+    """One cell's part, whatever the others say; None if it cannot be harmless."""
+    if any(line.lstrip().startswith(("%", "!", "?")) for line in source.splitlines()):
+        return None  # a magic may run its line
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return _NOTHING  # It will not run either.
+    harmless = _harmless(forbids)
     modules: set[str] = set()
     bound: set[str] = set()
+    used: set[str] = set()
+    alone: set[str] = set()
+    roots: set[str] = set()
+    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     for node in nodes:
-        if isinstance(node, REFUSED):
-            return False
+        if isinstance(node, (*REFUSED, ast.Delete)):
+            return None
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             if not _imports(node, harmless, modules, bound):
-                return False
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                return None
+        elif isinstance(node, ast.FunctionDef):
+            if node.name.startswith("__") and node.name not in DUNDERS:
+                return None
+            bound.add(node.name)
+        elif isinstance(node, ast.ClassDef):
             bound.add(node.name)
         elif isinstance(node, ast.arg):
             bound.add(node.arg)
         elif isinstance(node, ast.ExceptHandler) and node.name:
             bound.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            bound.add(node.id)
-    if modules & bound:
-        return False  # a name for a module, and for something else
-    bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("__"):
-            if node.name not in DUNDERS:
-                return False
         elif isinstance(node, ast.Name):
-            if node.id in modules:
-                if id(node) not in bases or not isinstance(node.ctx, ast.Load):
-                    return False  # a module that goes by another name from here on
-            elif node.id.startswith("__") or not (node.id in bound or node.id in BUILTINS):
-                return False
-            elif node.id in GIVEN or (hasattr(builtins, node.id) and node.id not in BUILTINS):
-                return False  # bound in one place, it may be `eval` in another
+            used.add(node.id)
+            if isinstance(node.ctx, ast.Store):
+                bound.add(node.id)
+            if id(node) not in bases or not isinstance(node.ctx, ast.Load):
+                alone.add(node.id)
         elif isinstance(node, ast.Attribute) and node.attr not in harmless:
             # An attribute of the notebook's own, of text or of a list.
-            pries = node.attr in PRYING or node.attr.startswith(INNER)
-            if pries or node.attr in _of_torch() or _root(node) in modules:
-                return False
-        elif isinstance(node, ast.Delete):
-            return False
-    return True
+            if node.attr in PRYING or node.attr.startswith(INNER) or node.attr in _of_torch():
+                return None
+            roots.add(_root(node))
+    return _Cell(*map(frozenset, (modules, bound, used, alone, roots)))
 
 
 def _imports(

@@ -17,6 +17,8 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -32,7 +34,7 @@ from nbgrader.utils import compute_checksum
 from traitlets import Bool, Integer
 from traitlets.config import Config
 
-from autograder import paths, render, repair
+from autograder import notebooks, paths, render, repair
 from autograder.assignment import Assignment, load
 from autograder.results import ExerciseResult, SubmissionResult
 
@@ -122,18 +124,32 @@ def _is_known(resources: dict[str, Any] | None) -> bool:
 class Unguarded:
     """An exporter that hands one copy of a notebook from step to step.
 
-    nbconvert copies a notebook once more and validates it after every step, in case a step does
-    what it may not. nbgrader's steps and ours are known, and what comes out is validated when it
-    is written.
+    nbconvert copies a notebook before its first step, and once more and validates it after every
+    step, in case a step does what it may not. nbgrader's steps and ours are known, and what comes
+    out is validated when it is written.
     """
 
     _preprocessors: list[Any]
+    _init_resources: Callable[[dict | None], dict]
 
-    def _preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def from_file(self, file: Any, resources: dict | None = None, **_: Any) -> tuple[str, dict]:
+        return self._convert(notebooks.reads(file.read()), resources)
+
+    def from_notebook_node(
+        self, nb: NotebookNode, resources: dict | None = None, **_: Any
+    ) -> tuple[str, dict]:
         _, nb = normalize(nb)
+        return self._convert(nb, resources)
+
+    def _convert(self, nb: NotebookNode, resources: dict | None) -> tuple[str, dict]:
+        """Take a notebook that nobody else holds through all steps, and put the result in words."""
+        resources = self._init_resources(resources)
         for step in self._preprocessors:
             nb, resources = step(nb, resources)
-        return nb, resources
+        return self._text(nb, resources), resources
+
+    def _text(self, nb: NotebookNode, resources: dict) -> str:
+        raise NotImplementedError
 
 
 class TolerantExporter(Unguarded, NotebookExporter):
@@ -158,7 +174,11 @@ class TolerantExporter(Unguarded, NotebookExporter):
         resources[KEY] = state
         notebook = nbformat.v4.new_notebook()
         notebook[KEY] = raw  # Untouched: only Repair knows how to read it.
-        return super().from_notebook_node(notebook, resources, **kw)
+        return self._convert(notebook, resources)
+
+    def _text(self, nb: NotebookNode, resources: dict) -> str:
+        resources["output_suffix"] = ".nbconvert"
+        return notebooks.writes(nb) + "\n"
 
 
 class CheckMetadata(CheckCellMetadata):
@@ -326,7 +346,7 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
         data = {
             "text/html": render.card_html(card),
             "text/plain": render.card_text(card),
-            RESULT: SubmissionResult("", exercises={name: exercise}).to_dict()["exercises"][name],
+            RESULT: exercise.to_dict(),
         }
         cell.outputs += nbformat.from_dict(
             [
@@ -463,17 +483,17 @@ class GetReview(NbGraderPreprocessor):
         course = resources["nbgrader"]
         course["seconds_late"] = 0.0
         with Gradebook(course["db_url"]) as gradebook:
+            place = (course["notebook"], course["assignment"], course["student"])
             try:
-                notebook = gradebook.find_submission_notebook(
-                    course["notebook"], course["assignment"], course["student"]
-                )
+                notebook = gradebook.find_submission_notebook(*place)
             except MissingEntry:
                 return nb, resources
-            grades = {grade.name: grade for grade in notebook.grades}
             for cell in nb.cells:
                 marks = cell.metadata.get("nbgrader", {})
-                grade = grades.get(marks.get("grade_id"))
-                if marks.get("grade") and grade is not None:
+                if not marks.get("grade"):
+                    continue
+                with suppress(MissingEntry):
+                    grade = gradebook.find_grade(marks.get("grade_id"), *place)
                     by_hand = grade.manual_score is not None
                     marks["by_hand"] = by_hand
                     marks["waiting"] = bool(grade.needs_manual_grade and not by_hand)

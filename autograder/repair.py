@@ -14,7 +14,6 @@ Two rules hold throughout:
 from __future__ import annotations
 
 import ast
-import copy
 import difflib
 import functools
 import hashlib
@@ -30,6 +29,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import paths
+from autograder.notebooks import copied
 
 MAX_BYTES = 256 * 2**20
 MAX_CELLS = 5000
@@ -592,7 +592,7 @@ def repair_file(
 
 def blank(release: NotebookNode) -> NotebookNode:
     """The released notebook itself: what is graded when nothing was handed in."""
-    notebook = copy.deepcopy(release)
+    notebook = copied(release)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -978,7 +978,7 @@ def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> Not
     """The notebook: released cells in order, the student's own between them."""
     notebook = nbformat.v4.new_notebook()
     notebook.nbformat_minor = 5
-    notebook.metadata = copy.deepcopy(release.metadata)
+    notebook.metadata = copied(release.metadata)
     used = {slot.cell.get("id") for slot in slots}
     cells: list[NotebookNode] = []
 
@@ -1005,7 +1005,7 @@ def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> Not
     for slot in slots:
         for cell in slot.before:
             extra(cell)
-        node = copy.deepcopy(slot.cell)
+        node = copied(slot.cell)
         node.setdefault("id", f"released-{len(cells)}")
         if slot.found:
             node.source = slot.found[0].source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -36,6 +36,11 @@ class ExerciseResult:
     def passed(self) -> bool:
         return all(test.outcome == "passed" for test in self.tests)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as plain data."""
+        # vars and not dataclasses.asdict, which takes twenty times as long.
+        return {**vars(self), "tests": [dict(vars(test)) for test in self.tests]}
+
 
 @dataclass
 class SubmissionResult:
@@ -57,7 +62,7 @@ class SubmissionResult:
 
     def to_json(self) -> dict[str, Any]:
         """The object that stands in `results.json`: tests shrink to name and outcome."""
-        data = asdict(self)
+        data = self.to_dict()
         for exercise in data["exercises"].values():
             exercise.pop("name")
             exercise["tests"] = {test["name"]: test["outcome"] for test in exercise["tests"]}
@@ -66,7 +71,13 @@ class SubmissionResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, for a cache or another process; `from_dict` is the inverse."""
-        return asdict(self)
+        return {
+            **vars(self),
+            "repairs": list(self.repairs),
+            "exercises": {name: item.to_dict() for name, item in self.exercises.items()},
+            "printed": dict(self.printed),
+            "notes": list(self.notes),
+        }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SubmissionResult:

@@ -46,6 +46,8 @@ START_SECONDS = 120.0  # a cold disk and a busy machine
 END_SECONDS = 10.0
 MESSAGE_CHARACTERS = 2000
 FIRST_UID, UIDS = 61200, 4000  # above people's and below `nobody`
+# Words for which the zygote knows what to import; see `zygote.warm_up`.
+WARM_WORDS = ("matplotlib", "broadcast_shapes", "assert_close")
 SHORTEST_CALL = 2.0  # what is left of a call's limit after its function has hung repeatedly
 
 MISSING = (
@@ -413,8 +415,15 @@ class Sandbox:
         """
         return Session(self, cells, limits or self.limits, watched)
 
-    def fork(self, limits: Limits) -> tuple[socket.socket, socket.socket]:
+    def fork(
+        self, limits: Limits, words: Iterable[str] = ()
+    ) -> tuple[socket.socket, socket.socket]:
         """A new worker: the socket that leads to it and the one that leads to its keeper.
+
+        Args:
+            limits: what the worker may use.
+            words: those of `WARM_WORDS` in its notebook. They decide what is imported beforehand,
+                for this worker and all later ones, and nothing else.
 
         Raises:
             SandboxUnavailable: the zygote is gone and cannot be started again.
@@ -422,6 +431,7 @@ class Sandbox:
         with self._lock:
             if self._used and not self.unsafe and not self.nested:
                 self._stop()  # without inner namespaces a sandbox serves only one worker
+            message = json.dumps({"limits": asdict(limits), "words": list(words)}).encode()
             for attempt in (1, 2):
                 self.start()
                 assert self._control is not None
@@ -432,7 +442,7 @@ class Sandbox:
                         self._control.settimeout(START_SECONDS)
                         socket.send_fds(
                             self._control,
-                            [json.dumps(asdict(limits)).encode()],
+                            [message],
                             [worker_end.fileno(), status_end.fileno()],
                         )
                         self._used = True
@@ -547,6 +557,7 @@ class Session:
     ) -> None:
         self.sandbox = sandbox
         self.cells = list(cells)
+        self.words = [word for word in WARM_WORDS if any(word in cell.source for cell in cells)]
         self.watched = watched
         self.limits = limits
         self.reports: list[CellReport] = []
@@ -751,7 +762,7 @@ class Session:
         self._live.clear()
         self.restarts += 1
         for attempt in (1, 2):
-            self._worker, self._status = self.sandbox.fork(self.limits)
+            self._worker, self._status = self.sandbox.fork(self.limits, self.words)
             try:
                 if wire.recv(self._worker, 1 << 10, START_SECONDS) == {"n": 0}:
                     return

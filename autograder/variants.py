@@ -60,6 +60,7 @@ def source_of(chapter: str) -> str:
     return (SOLUTIONS / f"{chapter}.py").read_text(encoding="utf-8")
 
 
+@functools.lru_cache(maxsize=8)
 def cell_spans(source: str) -> dict[str, tuple[int, int]]:
     """Where each exercise's solution cell stands in a percent script: first and last offset."""
     starts = [match.start() for match in _CELL.finditer(source)] + [len(source)]

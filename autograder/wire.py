@@ -124,6 +124,8 @@ class _Encoder:
         if isinstance(value, torch.Tensor):
             return self.tensor(value)
         if isinstance(value, str):
+            if type(value) is str and len(value) <= INLINE_STRING and value.isascii():
+                return value
             return self.text(str.__str__(value))
         if isinstance(value, int):
             number = int(value)
@@ -177,10 +179,11 @@ class _Encoder:
         # Checked before anything is copied: an expanded tensor can be far larger than its memory.
         if value.numel() * _SIZES[name] > self.limit:
             raise WireError(f"a tensor is larger than {self.limit} bytes")
-        plain = value.detach()
+        plain = value.detach() if requires_grad else value
         if type(plain) is not torch.Tensor:
-            plain = plain.as_subclass(torch.Tensor)
-        plain = plain.cpu().resolve_conj().resolve_neg()
+            plain = plain.detach().as_subclass(torch.Tensor)
+        if not plain.is_cpu or plain.is_conj() or plain.is_neg():
+            plain = plain.cpu().resolve_conj().resolve_neg()
         steps = None
         if plain.is_contiguous() or not self.strides:
             stored = plain.contiguous()
@@ -229,6 +232,9 @@ def _safe_repr(value: Any) -> str:
         return "(its repr fails)"
 
 
+_WRITER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
+
+
 def encode(
     obj: Any, *, limit: int = DEFAULT_LIMIT, strides: bool = False, bounds: Bounds = FILE
 ) -> bytes:
@@ -243,7 +249,7 @@ def encode(
     encoder = _Encoder(limit, strides, bounds)
     try:
         root = encoder.node(obj, 0)
-        header = json.dumps(root, allow_nan=False, separators=(",", ":"), check_circular=False)
+        header = _WRITER.encode(root)
     except RecursionError:
         raise WireError("the value is nested too deeply") from None
     data = header.encode("ascii")
@@ -257,25 +263,22 @@ def encode(
 # ---------------------------------------------------------------------------------- decoding
 
 
-class _Pairs:
-    """A JSON object as it was written, so that a key that stands twice can be refused."""
-
-    __slots__ = ("items",)
-
-    def __init__(self, items: list[tuple[str, Any]]) -> None:
-        self.items = items
-
-
 def _no_constant(name: str) -> Any:
     raise WireError(f"the header holds {name}, which is not JSON")
 
 
-_JSON = json.JSONDecoder(object_pairs_hook=_Pairs, parse_constant=_no_constant)
+# An object of JSON becomes the tuple of its pairs, so that a key that stands twice can be refused.
+_JSON = json.JSONDecoder(object_pairs_hook=tuple, parse_constant=_no_constant)
 
 
 class _Decoder:
-    def __init__(self, payload: memoryview, limit: int, strides: bool, bounds: Bounds) -> None:
-        self.payload = payload
+    def __init__(
+        self, frame: bytearray, start: int, limit: int, strides: bool, bounds: Bounds
+    ) -> None:
+        self.frame = frame
+        self.start = start  # of the payload
+        self.size = len(frame) - start
+        self.held: Any = None  # what keeps the frame at its place in memory, once that is needed
         self.limit = limit
         self.strides = strides
         self.bounds = bounds
@@ -283,12 +286,13 @@ class _Decoder:
         self.nodes = 0
         self.tensors = 0
 
-    def take(self, count: int) -> memoryview:
+    def take(self, count: int) -> int:
+        """Where in the frame the next `count` bytes of the payload begin."""
         start, end = self.cursor, self.cursor + count
-        if end > len(self.payload):
+        if end > self.size:
             raise WireError("the header names more bytes than the payload has")
         self.cursor = end
-        return self.payload[start:end]
+        return self.start + start
 
     def node(self, raw: Any, depth: int) -> Any:
         self.nodes += 1
@@ -313,9 +317,9 @@ class _Decoder:
             return _checked(raw)
         if kind is list:
             return [self.node(item, depth + 1) for item in raw]
-        if len(raw.items) != 1:
+        if len(raw) != 1:
             raise WireError("an object of the header has not exactly one key")
-        tag, body = raw.items[0]
+        tag, body = raw[0]
         reader = _READERS.get(tag)
         if reader is None:
             raise WireError("the header names an unknown kind of value")
@@ -331,8 +335,9 @@ class _Decoder:
             raise WireError("the length of a text is not a length")
         if body > 4 * self.bounds.string_characters:
             raise WireError("a text is too long")
+        start = self.take(body)
         try:
-            text = str(self.take(body), "utf-8")
+            text = str(memoryview(self.frame)[start : start + body], "utf-8")
         except UnicodeDecodeError:
             raise WireError("a text is not UTF-8") from None
         if len(text) > self.bounds.string_characters:
@@ -345,10 +350,10 @@ class _Decoder:
         return tuple([self.node(item, depth + 1) for item in body])
 
     def dict(self, body: Any, depth: int) -> dict[str, Any]:
-        if type(body) is not _Pairs:
+        if type(body) is not tuple:
             raise WireError("a dict is not an object")
         result: dict[str, Any] = {}
-        for key, item in body.items:
+        for key, item in body:
             if _checked(key) in result:
                 raise WireError("a key stands twice in one dict")
             result[key] = self.node(item, depth + 1)
@@ -385,16 +390,18 @@ class _Decoder:
             if len(steps) != len(sizes) or count == 0:
                 raise WireError("the strides of a tensor do not fit its shape")
             stored = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-        raw = self.take(stored * _SIZES[name])
-        if not stored:
-            result = torch.empty(sizes, dtype=dtype)
-        else:
-            # A copy of the bytes, which the allocator aligns, and of which nobody holds a view.
-            octets = torch.frombuffer(raw, dtype=torch.uint8).clone()
-            if dtype is torch.bool and bool((octets > 1).any()):
-                raise WireError("a bool is neither 0 nor 1")
-            flat = octets.view(dtype)
-            result = flat.reshape(sizes) if steps is None else flat.as_strided(sizes, steps)
+        octets = stored * _SIZES[name]
+        start = self.take(octets)
+        if dtype is torch.bool and self.frame[start : start + octets].translate(None, b"\0\1"):
+            raise WireError("a bool is neither 0 nor 1")
+        # Memory of the tensor's own, aligned, and of which nobody else holds a view.
+        result = torch.empty(sizes if steps is None else stored, dtype=dtype)
+        if octets:
+            if self.held is None:
+                self.held = ctypes.c_char.from_buffer(self.frame)
+            ctypes.memmove(result.data_ptr(), ctypes.addressof(self.held) + start, octets)
+        if steps is not None:
+            result = result.as_strided(sizes, steps)
         if parameter:
             return torch.nn.Parameter(result, requires_grad=requires_grad)
         return result.requires_grad_() if requires_grad else result
@@ -468,17 +475,17 @@ def decode(
         raise WireError("the frame ends before its header")
     if len(data) > limit:
         raise WireError(f"the frame is longer than {limit} bytes")
-    # torch reads tensors from writable memory without complaint; bytes are copied once for that.
-    view = memoryview(data if isinstance(data, bytearray) else bytearray(data))
-    header, payload = _lengths(view[: PREFIX.size], limit, bounds)
-    if len(view) != PREFIX.size + header + payload:
+    # Memory has an address for ctypes only where it may be written: bytes are copied for that.
+    frame = data if isinstance(data, bytearray) else bytearray(data)
+    header, payload = _lengths(frame[: PREFIX.size], limit, bounds)
+    if len(frame) != PREFIX.size + header + payload:
         raise WireError("the frame is not as long as it says")
     end = PREFIX.size + header
     try:
-        root = _JSON.decode(str(view[PREFIX.size : end], "ascii"))
+        root = _JSON.decode(str(frame[PREFIX.size : end], "ascii"))
     except (ValueError, RecursionError):
         raise WireError("the header is not JSON") from None
-    decoder = _Decoder(view[end:], limit, strides, bounds)
+    decoder = _Decoder(frame, end, limit, strides, bounds)
     value = decoder.node(root, 0)
     if decoder.cursor != payload:
         raise WireError("the payload has bytes that the header does not name")

@@ -498,13 +498,20 @@ def become_nobody(uid: int) -> None:
     os.setresuid(uid, uid, uid)
 
 
-def warm_up() -> None:
-    """Call what imports hundreds of modules when it is first used, 0.2 s and more at a time."""
+def warm_up(word: str) -> None:
+    """Do once what would otherwise be done by every notebook that has `word` in it.
+
+    All of it imports hundreds of modules when it is first used, 0.3 s at a time.
+    """
     import torch
 
-    torch.broadcast_shapes((1,), (2,))
-    torch.testing.assert_close(torch.ones(1), torch.ones(1))
-    repr(torch.ones(1))
+    if word == "matplotlib":
+        importlib.import_module("matplotlib").use("Agg")
+        importlib.import_module("matplotlib.pyplot")
+    elif word == "broadcast_shapes":
+        torch.broadcast_shapes((1,), (2,))
+    elif word == "assert_close":
+        torch.testing.assert_close(torch.ones(1), torch.ones(1))
 
 
 def main() -> None:
@@ -542,13 +549,9 @@ def main() -> None:
         "seccomp": plan["sandboxed"] and seccomp_program(platform.machine()) is not None,
     }
     control.send(json.dumps(hello).encode())
-    if plan["nested"] or not plan["sandboxed"]:
-        # Notebooks that plot would each pay for this; the first submission is not here yet. A
-        # zygote that serves only one leaves it to that one.
-        with contextlib.suppress(Exception):
-            importlib.import_module("matplotlib").use("Agg")
-            importlib.import_module("matplotlib.pyplot")
-            warm_up()
+    # A zygote that serves only one notebook leaves it to that one to import what it needs.
+    serves_many = plan["nested"] or not plan["sandboxed"]
+    warm: set[str] = set()
     gc.collect()
     gc.freeze()
     # Keepers are nobody's to wait for: what is to be known they tell the trusted process.
@@ -558,6 +561,15 @@ def main() -> None:
         if not message:
             return
         worker, status = (socket.socket(fileno=number) for number in descriptors)
+        request = json.loads(message)
+        new = set(request["words"]) - warm if serves_many else ()
+        for word in new:
+            with contextlib.suppress(Exception):
+                warm_up(word)
+        if new:
+            warm.update(new)
+            gc.collect()
+            gc.freeze()
         try:
             pid = os.fork()
         except OSError as error:
@@ -566,7 +578,7 @@ def main() -> None:
         if pid == 0:
             try:
                 control.close()
-                Keeper(worker, status, json.loads(message), plan).run()
+                Keeper(worker, status, request["limits"], plan).run()
             finally:
                 os._exit(0)
         worker.close()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from autograder.diagnosis import same_outcome
+import random
+
+import pytest
+
+from autograder.diagnosis import Candidate, Evidence, diagnose, same_outcome
+from autograder.proxy import Exchange
 
 
 def test_a_known_mistake_is_named_in_another_style(toy):
@@ -69,3 +74,60 @@ def test_modules_with_other_wrong_parameters_are_not_confused():
 
     assert same_outcome(mismatch("missing a"), mismatch("missing a"))
     assert not same_outcome(mismatch("missing a"), mismatch("not asked for: b"))
+
+
+def evidence_of(answers, failed):
+    """Tests with one exchange each, in which a student gave these answers."""
+
+    def value(number):
+        return {"kind": "value", "value": number, "mutated": [], "grads": {}, "forbidden": []}
+
+    return [
+        Evidence(
+            str(place),
+            failed=place < failed,
+            hint=None,
+            answered=True,
+            forbidden=(),
+            timed_out=False,
+            recall=lambda answer=answer: [Exchange({"op": "call"}, value(answer))],
+        )
+        for place, answer in enumerate(answers)
+    ], value
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_first_of_those_that_explain_most_is_found_with_few_questions(seed):
+    chance = random.Random(seed)
+    tests = chance.randint(1, 5)
+    failed = chance.randint(1, tests)
+    student = [chance.randint(1, 2) for _ in range(tests)]
+    evidence, value = evidence_of(student, failed)
+    right = [chance.randint(0, 2) if place < failed else student[place] for place in range(tests)]
+    known = [[chance.randint(1, 2) for _ in range(tests)] for _ in range(chance.randint(0, 12))]
+    asked = []
+
+    def candidate(place, answers):
+        def replay(test, transcript):
+            asked.append((place, test))
+            return [value(answers[int(test)])]
+
+        return Candidate(str(place), replay)
+
+    found = diagnose(
+        evidence,
+        lambda test, transcript: [value(right[int(test)])],
+        [candidate(place, answers) for place, answers in enumerate(known)],
+    )
+
+    best = (None, False)
+    most = 0
+    for place, answers in enumerate(known):
+        explains = [student[i] == answers[i] != right[i] for i in range(failed)]
+        if sum(explains) > most and student[failed:] == answers[failed:]:
+            best, most = (str(place), explains[0]), sum(explains)
+    assert found == best
+    assert len(asked) == len(set(asked))  # nobody is asked twice
+    if best[0] is not None and most == failed:
+        later = [test for place, test in asked if place > int(best[0])]
+        assert not later

@@ -23,13 +23,21 @@ def call(function, *args, **options):
         torch.randn(3, 4).t(),
         torch.randn(1, 4).expand(3, 4),
         torch.randn(6, 4)[::2],
+        torch.randn(12).as_strided((3, 1, 4), (4, 99, 1)),
+        torch.randn(2, 3, requires_grad=True),
+        torch.nn.Parameter(torch.randn(2, 3)),
         torch.randn(()),
         torch.empty(0, 3),
     ],
-    ids=["contiguous", "transposed", "expanded", "strided", "scalar", "empty"],
+    ids=[
+        *["contiguous", "transposed", "expanded", "strided", "unusual", "leaf", "parameter"],
+        *["scalar", "empty"],
+    ],
 )
 def test_a_cloned_input_has_the_same_layout_and_no_shared_memory(tensor):
     copy = clone_input(tensor)
+    assert type(copy) is torch.Tensor
+    assert not copy.requires_grad
     assert same_tensor(copy, tensor)
     if tensor.numel() and 0 not in tensor.stride():
         assert copy.stride() == tensor.stride()
@@ -151,6 +159,49 @@ def test_state_is_loaded_strictly_and_differences_are_said():
     assert outcome["type"] == "StateMismatch"
     for words in ("missing extra", "not asked for: bias", "(3, 2) instead of (2, 2)"):
         assert words in outcome["message"]
+
+
+class Plain(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+        self.again = self.layer
+
+
+class Peculiar(Plain):
+    """Takes its values from the state in a way of its own."""
+
+    def _load_from_state_dict(self, state, prefix, *rest):
+        super()._load_from_state_dict({k: 2 * v for k, v in state.items()}, prefix, *rest)
+
+
+class Hooked(Plain):
+    def __init__(self):
+        super().__init__()
+        self.layer.register_load_state_dict_pre_hook(
+            lambda module, state, prefix, *_: state[f"{prefix}bias"].mul_(3)
+        )
+
+
+@pytest.mark.parametrize("kind", [Plain, Peculiar, Hooked])
+def test_state_is_loaded_as_pytorch_loads_it(kind):
+    state = {
+        "layer.weight": torch.tensor([[1.0, 2.0]]),
+        "layer.bias": torch.ones(1),
+        "count": torch.tensor(7),
+        "again.weight": torch.tensor([[5.0, 6.0]]),
+        "again.bias": torch.ones(1),
+    }
+    given = {name: value.clone() for name, value in state.items()}
+    expected = kind()
+    expected.load_state_dict({name: value.clone() for name, value in state.items()})
+    executor = Executor({"K": kind})
+    assert executor.execute({"op": "create", "handle": 1, "name": "K", "state": state})["kind"]
+    for name, value in expected.state_dict().items():
+        assert torch.equal(executor.handles[1].state_dict()[name], value), name
+        assert torch.equal(state[name], given[name]), name
+    assert all(parameter.requires_grad for parameter in executor.handles[1].parameters())
 
 
 def test_a_class_that_is_no_module_is_said():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -80,6 +81,33 @@ def test_a_missing_gradient_is_named():
 
 def test_no_gradient_and_a_zero_gradient_are_the_same():
     expect.gradients(Observation(None, {"0": None}), Observation(None, {"0": torch.zeros(2)}))
+
+
+@pytest.mark.parametrize(
+    ("trials", "probability", "false_alarm"),
+    [(1200, 0.2, 5e-10), (280, 0.58, 2e-10), (648, 0.4, 1e-9), (50, 0.5, 1e-3), (30, 0.02, 1e-2)],
+)
+def test_a_rate_raises_a_false_alarm_no_more_often_than_stated(trials, probability, false_alarm):
+    alarms = 0.0
+    for count in range(trials + 1):
+        try:
+            expect.rate(count, trials, probability, "the share", false_alarm=false_alarm)
+        except Mistake:
+            ways = math.comb(trials, count)
+            alarms += float(
+                Fraction(ways)
+                * Fraction(probability) ** count
+                * (1 - Fraction(probability)) ** (trials - count)
+            )
+    assert 0 < alarms <= false_alarm
+
+
+def test_a_rate_of_what_is_certain_allows_no_exception():
+    expect.rate(10, 10, 1.0, "the share")
+    with pytest.raises(Mistake):
+        expect.rate(9, 10, 1.0, "the share")
+    with pytest.raises(Mistake):
+        expect.rate(1, 10, 0.0, "the share")
 
 
 def test_a_rate_is_judged_by_its_stated_false_alarm():

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sqlite3
 
 import pytest
-from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.api import Gradebook, InvalidEntry, MissingEntry
+from sqlalchemy import event
 
 from autograder import builder
-from autograder.gradebook import kept_open
+from autograder.gradebook import kept_open, unhindered
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
 PLACE = ("notes", "homework")
@@ -115,3 +116,45 @@ def test_a_copy_is_kept_until_all_is_written(file):
     with kept_open(file):
         assert sqlite3.connect(copy).execute("SELECT id FROM student").fetchall() == [("ada",)]
     assert not copy.exists()
+
+
+def test_a_gradebook_that_is_written_unhindered_has_a_copy_until_it_is_complete(file):
+    copy = file.with_suffix(".db.before")
+
+    def waits():
+        with opened(file) as book, book.engine.connect() as connection:
+            return connection.exec_driver_sql("PRAGMA synchronous").scalar()
+
+    usual = waits()
+    with unhindered(file):
+        assert copy.is_file()
+        assert waits() == 0
+        with opened(file) as book:
+            book.find_grade("one", *PLACE, "ada").auto_score = 1
+            book.db.commit()
+    assert not copy.exists()
+    assert waits() == usual != 0
+    assert scores(file)["one"] == 1
+    with pytest.raises(KeyError), unhindered(file):
+        raise KeyError
+    assert copy.is_file()  # Nobody knows whether the gradebook is whole.
+
+
+def test_changes_wait_for_the_end_but_what_is_refused_is_refused_at_once(file):
+    commits = []
+    with kept_open(file):
+        with opened(file) as book:
+            event.listen(book.engine, "commit", commits.append)
+            for name in ("one", "two"):
+                book.find_grade(name, *PLACE, "ada").auto_score = 2
+                book.db.commit()
+            assert not commits
+            assert book.find_submission("homework", "ada").score == 4  # the sum, by the database
+            with pytest.raises(InvalidEntry):
+                book.add_assignment("homework")
+        assert commits
+        with opened(file) as book:
+            book.add_student("bob")
+            assert book.find_student("bob").id == "bob"
+    with opened(file) as book:
+        assert {student.id for student in book.students} == {"ada", "bob"}

@@ -62,6 +62,9 @@ def test_plain_code_is_innocent(cell):
         "import operator\ndef f(x):\n    return operator.methodcaller('soft' + 'max', -1)(x)",
         "import typing\ndef f(x) -> 'torch.softmax':\n    return typing.get_type_hints(f)",
         "import importlib",
+        "import random",  # and what is not watched has its generator left as it is
+        "from torch import random",
+        "def f(x):\n    return torch.random.get_rng_state()",
         "import sys",
         "%time torch.softmax(torch.ones(2), -1)",
         "def f(x):\n    get_ipython().run_line_magic('time', 'x')",

@@ -1,0 +1,51 @@
+"""Makes a grading process begin sooner. Import it before anything that imports nbformat."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# What jsonschema imports in order to judge internationalised addresses (format "iri"), of which no
+# notebook has any. Building its grammar takes a second, as long as PyTorch. jsonschema does without
+# what is not installed.
+GRAMMAR = "rfc3987_syntax"
+
+
+def _import_jsonschema() -> None:
+    if "jsonschema" in sys.modules or GRAMMAR in sys.modules:
+        return
+    sys.modules[GRAMMAR] = None  # type: ignore[assignment]  # so that importing it fails
+    try:
+        import jsonschema  # noqa: F401
+    finally:
+        del sys.modules[GRAMMAR]
+
+
+_import_jsonschema()
+
+# How many new objects there are before Python looks for unreachable ones; 700 by default.
+SELDOM = 50_000
+
+
+def collect_seldom() -> None:
+    """Look for unreachable objects less often, and never among those that exist already.
+
+    The modules of PyTorch and nbgrader are a million objects that live as long as the process, and
+    what is remembered of a class grows: looking through all of it time and again finds nothing.
+    """
+    gc.freeze()
+    gc.set_threshold(SELDOM, *gc.get_threshold()[1:])
+
+
+@contextmanager
+def collecting_seldom() -> Iterator[None]:
+    """The same for a while."""
+    before = gc.get_threshold()
+    collect_seldom()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()

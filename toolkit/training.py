@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from tqdm import tqdm
 
@@ -43,6 +44,7 @@ class History:
         in validation and in saving is not counted.
     stopped_early: whether the validation stopped it before the last step.
     best_step: steps done at the best validation, None without validation.
+    seconds: what the training took, without validation and saving.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -51,11 +53,15 @@ class History:
     tokens_per_second: float | None = None
     stopped_early: bool = False
     best_step: int | None = None
+    seconds: float = field(default=0.0, compare=False)  # never the same twice
 
 
-SCHEDULES: dict[str, Callable[[int, int], float]] = {
+SCHEDULES: dict[str, Callable[[float, float], float]] = {
     "constant": lambda step, steps: 1.0,
     "linear": lambda step, steps: min(1.0, 2.0 * (1.0 - step / steps) + 0.02),
+    "warm-up": lambda step, steps: min(
+        max(step / steps, 0.002) / 0.1, (1.0 - step / steps) / 0.9 + 0.002
+    ),
     "cosine": lambda step, steps: 0.5 * (1.0 + math.cos(math.pi * step / steps)),
 }
 
@@ -63,8 +69,10 @@ SCHEDULES: dict[str, Callable[[int, int], float]] = {
 def fit(
     model: nn.Module,
     loss: Callable[[int], Tensor | tuple[Tensor, int]],
-    steps: int,
+    steps: int | None,
     *,
+    seconds: float | None = None,
+    accumulate: int = 1,
     rate: float = 3e-3,
     clip: float | None = 1.0,
     schedule: str | Callable[[int], float] = "linear",
@@ -87,9 +95,15 @@ def fit(
         model: moved to the device and trained in place.
         loss: called with the number of the step, 0 to steps - 1, in the precision of the preset;
             returns a scalar, or a scalar and the number of tokens it was computed from.
-        steps: how many steps to train.
+        steps: how many steps to train; None for as many as `seconds` allow.
+        seconds: stop after so much training time, if the steps take longer; validation and saving
+            do not count. A named schedule then runs on the share of the time that is used, or on
+            that of the steps where it is larger.
+        accumulate: how many calls of `loss` make one step; their gradients are added up. `loss`
+            is then called with 0 to accumulate * steps - 1.
         rate: the learning rate; `schedule` gives the factor for each step: "linear" (1 in the
-            first half, then falling to 0.02), "cosine", "constant", or a function of the step.
+            first half, then falling to 0.02), "warm-up" (rising in the first tenth, then falling
+            to 0), "cosine", "constant", or a function of the step.
         clip: largest norm of the gradient; None not to clip.
         optimiser: called with the parameters and `lr=rate`.
         validate: called in eval mode and without gradients every `validate_every` steps (default:
@@ -98,7 +112,8 @@ def fit(
         patience: stop after so many validations in a row without a new best one, and go back to
             the weights of the best. None never to stop and to keep the last weights.
         checkpoint: a file to save the state in every `checkpoint_every` steps (default: 10 times
-            in all) and at the end; a training interrupted later goes on from there.
+            in all) and at the end; a training interrupted later goes on from there. Of several
+            processes of `torch.distributed` all read it, and only the first writes it.
         resume: whether to go on from `checkpoint` if it exists; otherwise it is overwritten.
         seed: for everything drawn from torch's own generators, such as dropout; they are left as
             they were found. None to draw from them as they are.
@@ -106,7 +121,7 @@ def fit(
             that a resumed training sees the batches it would have seen.
         preset: device and precision; None for `toolkit.device.preset()`.
         progress: show a bar with loss and tokens per second, if stderr is a terminal.
-        tokens: tokens of a step, if `loss` does not say it.
+        tokens: tokens of a call of `loss`, if it does not say it.
 
     Raises:
         ValueError: an argument that makes no sense; a model without parameters to train; a loss
@@ -114,10 +129,11 @@ def fit(
         FloatingPointError: the loss became infinite or not a number.
     """
     chosen = preset if preset is not None else device.preset()
-    factor = _factor(schedule, steps)
-    _check(steps, rate, clip, validate, patience)
-    validate_every = _every("validate_every", validate_every, steps, 20)
-    checkpoint_every = _every("checkpoint_every", checkpoint_every, steps, 10)
+    _check(steps, seconds, accumulate, rate, clip, validate, patience)
+    validate_every = _every("validate_every", validate_every, steps, 20, validate is not None)
+    checkpoint_every = _every(
+        "checkpoint_every", checkpoint_every, steps, 10, checkpoint is not None
+    )
     model.to(chosen.device)
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
@@ -127,11 +143,14 @@ def fit(
         if seed is not None:
             torch.manual_seed(seed)
         run = _Run(model, optimiser(parameters, lr=rate), list(generators))
-        plan = {"steps": steps, "rate": rate, "clip": clip, "seed": seed}
+        plan = {"steps": steps, "rate": rate, "clip": clip, "seed": seed, "seconds": seconds}
         plan["schedule"] = schedule if isinstance(schedule, str) else "a function"
+        plan["accumulate"] = None if accumulate == 1 else accumulate
+        factor = _factor(schedule)
         path = None if checkpoint is None else Path(checkpoint)
         if path is not None and resume and path.exists():
             run.load(path, plan, chosen.device)
+        _agree(run.step, chosen.device)
         shown = progress and sys.stderr.isatty()
         bar = tqdm(
             total=steps,
@@ -141,22 +160,42 @@ def fit(
         )
         model.train()
         began = time.perf_counter()
+
+        def used() -> float:
+            """The share of the steps or of the time that is used up, whichever is larger."""
+            of_steps = 0.0 if steps is None else run.step / steps
+            spent = run.seconds + time.perf_counter() - began
+            return of_steps if seconds is None else max(of_steps, spent / seconds)
+
+        last = used() >= 1
         try:
-            while run.step < steps and not run.history.stopped_early:
+            while not last and not run.history.stopped_early:
+                if seconds is None or callable(schedule):
+                    scale = factor(run.step, steps)
+                else:
+                    scale = factor(used(), 1.0)
                 for group in run.optimiser.param_groups:
-                    group["lr"] = rate * factor(run.step)
-                with chosen.autocast():
-                    result = loss(run.step)
-                value, count = result if isinstance(result, tuple) else (result, tokens)
-                if not isinstance(value, Tensor) or value.numel() != 1:
-                    raise ValueError("loss must return a tensor with one number, or it and a count")
-                run.optimiser.zero_grad(set_to_none=True)
-                value.backward()
+                    group["lr"] = rate * scale
+                total, counted = None, 0
+                for part in range(accumulate):
+                    with chosen.autocast():
+                        result = loss(run.step * accumulate + part)
+                    value, count = result if isinstance(result, tuple) else (result, tokens)
+                    if not isinstance(value, Tensor) or value.numel() != 1:
+                        raise ValueError(
+                            "loss must return a tensor with one number, or it and a count"
+                        )
+                    if part == 0:
+                        run.optimiser.zero_grad(set_to_none=True)
+                    value.backward()
+                    detached = value.detach().reshape(()).double()
+                    total = detached if total is None else total + detached
+                    counted += int(count or 0)
                 if clip is not None:
                     nn.utils.clip_grad_norm_(parameters, clip)
                 run.optimiser.step()
-                run.done(value, count)
-                last = run.step == steps
+                run.done(total, counted)
+                last = used() >= 1
                 look = validate is not None and (run.step % validate_every == 0 or last)
                 save = path is not None and (run.step % checkpoint_every == 0 or last)
                 if look or save or last or run.step % (_SHOWN if shown else _FLUSH) == 0:
@@ -176,6 +215,7 @@ def fit(
         finally:
             bar.close()
             model.eval()
+    run.history.seconds = run.seconds
     if run.tokens and run.seconds:
         run.history.tokens_per_second = run.tokens / run.seconds
     return run.history
@@ -198,10 +238,10 @@ class _Run:
         self.best: dict[str, Tensor] | None = None
         self.pending: list[Tensor] = []
 
-    def done(self, value: Tensor, count: int | None) -> None:
+    def done(self, value: Tensor, count: int) -> None:
         self.step += 1
-        self.tokens += int(count or 0)
-        self.pending.append(value.detach().reshape(()).double())
+        self.tokens += count
+        self.pending.append(value)
 
     def flush(self) -> None:
         """Losses become numbers, all at once."""
@@ -251,6 +291,8 @@ class _Run:
 
     def save(self, path: Path, plan: dict[str, Any]) -> None:
         """Writes the checkpoint; whoever reads sees the old file or the new one, no half of it."""
+        if _rank() != 0:
+            return
         state = {
             "plan": plan,
             "step": self.step,
@@ -308,25 +350,58 @@ class _Run:
         self.history = History(**state["history"])
 
 
-def _factor(schedule: str | Callable[[int], float], steps: int) -> Callable[[int], float]:
+def _rank() -> int:
+    """Which of the processes that train together this one is; 0 if it is alone."""
+    return dist.get_rank() if _together() > 1 else 0
+
+
+def _together() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def _agree(step: int, where: torch.device) -> None:
+    """Refuses to begin if the processes that train together stand at different steps."""
+    if _together() == 1:
+        return
+    ends = torch.tensor([step, -step], device=where)
+    dist.all_reduce(ends, dist.ReduceOp.MAX)
+    if int(ends[0]) != -int(ends[1]):
+        raise ValueError(
+            f"one process has done {-int(ends[1])} steps and another {int(ends[0])}: give all of "
+            "them the same checkpoint, in a folder that all of them can read"
+        )
+
+
+def _factor(schedule: str | Callable[[int], float]) -> Callable[[float, float | None], float]:
     if callable(schedule):
-        return schedule
+        return lambda step, steps: schedule(step)
     if schedule not in SCHEDULES:
         raise ValueError(
             f"schedule must be a function or one of {', '.join(SCHEDULES)}, not {schedule!r}"
         )
-    return lambda step: SCHEDULES[schedule](step, steps)
+    return SCHEDULES[schedule]
 
 
 def _check(
-    steps: int,
+    steps: int | None,
+    seconds: float | None,
+    accumulate: int,
     rate: float,
     clip: float | None,
     validate: Callable[[], float | Tensor] | None,
     patience: int | None,
 ) -> None:
-    if steps < 1:
+    if steps is None and seconds is None:
+        raise ValueError("say how long to train: steps, seconds, or both")
+    if steps is not None and steps < 1:
         raise ValueError(f"steps must be 1 or more, not {steps}")
+    if seconds is not None and not seconds > 0:
+        raise ValueError(f"seconds must be larger than 0, not {seconds}")
+    if seconds is not None and _together() > 1:
+        raise ValueError("processes that train together have no common clock: give steps alone")
+    if accumulate < 1:
+        raise ValueError(f"accumulate must be 1 or more, not {accumulate}")
     if not rate > 0:
         raise ValueError(f"rate must be larger than 0, not {rate}")
     if clip is not None and not clip > 0:
@@ -335,8 +410,12 @@ def _check(
         raise ValueError("patience needs a validate function, and must be 1 or more")
 
 
-def _every(name: str, every: int | None, steps: int, times: int) -> int:
+def _every(name: str, every: int | None, steps: int | None, times: int, needed: bool) -> int:
     if every is None:
+        if steps is None:
+            if needed:
+                raise ValueError(f"without a number of steps {name} must be given")
+            return 1
         return max(1, steps // times)
     if every < 1:
         raise ValueError(f"{name} must be 1 or more, not {every}")

@@ -6,6 +6,7 @@ import dataclasses
 import io
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -79,6 +80,7 @@ def test_the_steps_are_those_of_adam_written_out(clip: float | None) -> None:
         ("constant", [1, 1, 1, 1]),
         ("linear", [1, 1, 1, 0.52]),
         ("cosine", [1, 0.853553, 0.5, 0.146447]),
+        ("warm-up", [0.02, 0.835333, 0.557556, 0.279778]),
         (lambda step: 1 / (1 + step), [1, 1 / 2, 1 / 3, 1 / 4]),
     ],
 )
@@ -144,6 +146,168 @@ def test_tokens_are_counted_if_their_number_is_known() -> None:
     with_count = fit(model, lambda step: (loss(step), 64), 3, preset=CPU)
     assert with_count.tokens_per_second > 0
     assert len(with_count.loss) == 3
+
+
+# --------------------------------------------------------------------------- time
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: self.now))
+
+    def lasting(self, loss: Callable, seconds: float) -> Callable:
+        """The same loss, one call of which takes so long."""
+
+        def slow(step: int) -> Tensor:
+            self.now += seconds
+            return loss(step)
+
+        return slow
+
+
+def test_training_stops_when_its_time_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    model, loss, _ = regression()
+    history = fit(model, clock.lasting(loss, 2.0), None, seconds=9, preset=CPU)
+    assert len(history.loss) == 5
+    assert history.seconds == 10
+    model, loss, _ = regression()
+    assert len(fit(model, clock.lasting(loss, 2.0), 3, seconds=9, preset=CPU).loss) == 3
+
+
+def test_validation_and_saving_are_not_training_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = Clock(monkeypatch)
+    model, loss, _ = regression()
+
+    def validate() -> float:
+        clock.now += 100.0
+        return 1.0
+
+    history = fit(
+        model, clock.lasting(loss, 1.0), None, seconds=6, validate=validate, validate_every=2,
+        checkpoint=tmp_path / "model.pt", checkpoint_every=2, preset=CPU,
+    )  # fmt: skip
+    assert history.validation_steps == [2, 4, 6]
+    assert history.seconds == 6
+
+
+@pytest.mark.parametrize(
+    ("schedule", "steps", "factors"),
+    [
+        ("linear", None, [1, 1, 1, 0.52]),
+        ("cosine", 2, [1, 0.5]),  # the steps are used up sooner than the time
+        (lambda step: 1 / (1 + step), None, [1, 1 / 2, 1 / 3, 1 / 4]),
+    ],
+)
+def test_with_seconds_a_schedule_runs_on_the_share_that_is_used(
+    monkeypatch: pytest.MonkeyPatch, schedule, steps: int | None, factors: list[float]
+) -> None:
+    clock = Clock(monkeypatch)
+    model = nn.Linear(1, 1, bias=False)
+    seen = [model.weight.item()]
+
+    def loss(step: int) -> Tensor:
+        seen.append(model.weight.item())
+        return model.weight.sum()
+
+    fit(
+        model, clock.lasting(loss, 1.0), steps, seconds=4, rate=0.5, schedule=schedule,
+        optimiser=torch.optim.SGD, preset=CPU,
+    )  # fmt: skip
+    sizes = [a - b for a, b in zip(seen[1:], [*seen[2:], model.weight.item()], strict=True)]
+    assert sizes == pytest.approx([0.5 * f for f in factors], abs=1e-5)
+
+
+def test_a_training_by_time_goes_on_with_the_time_that_was_left(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = Clock(monkeypatch)
+    more = {"seconds": 10, "checkpoint": tmp_path / "m.pt", "checkpoint_every": 3, "preset": CPU}
+    model, loss, _ = regression()
+
+    def until(step: int) -> Tensor:
+        if step == 7:
+            raise PowerCut
+        return loss(step)
+
+    with pytest.raises(PowerCut):
+        fit(model, clock.lasting(until, 1.0), None, **more)
+    model, loss, _ = regression()
+    assert len(fit(model, clock.lasting(loss, 1.0), None, **more).loss) == 10
+    model, loss, _ = regression()
+    with pytest.raises(ValueError, match="other seconds"):
+        fit(model, loss, None, **{**more, "seconds": 11})
+
+
+# --------------------------------------------------------------------------- accumulation
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    draw = torch.Generator().manual_seed(3)
+    x, y = torch.randn(6, 20, 4, generator=draw), torch.randn(6, 20, 1, generator=draw)
+    whole, _, _ = regression()
+    one = fit(
+        whole, lambda step: nn.functional.mse_loss(whole(x[step]), y[step]), 6, preset=CPU
+    )  # fmt: skip
+    cut, _, _ = regression()
+    calls = []
+
+    def part(call: int) -> tuple[Tensor, int]:
+        calls.append(call)
+        step, which = divmod(call, 4)
+        rows = slice(5 * which, 5 * which + 5)
+        return nn.functional.mse_loss(cut(x[step, rows]), y[step, rows]) / 4, 5
+
+    four = fit(cut, part, 6, accumulate=4, preset=CPU)
+    assert calls == list(range(24))
+    torch.testing.assert_close(weights(cut), weights(whole))
+    assert four.loss == pytest.approx(one.loss)
+    assert four.tokens_per_second > 0
+
+
+# --------------------------------------------------------------------------- processes
+
+
+def test_only_the_first_process_writes_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.pt"
+    for rank in (1, 0):
+        monkeypatch.setattr(training, "_rank", lambda rank=rank: rank)
+        model, loss, _ = regression()
+        fit(model, loss, 4, checkpoint=path, preset=CPU)
+        assert path.exists() == (rank == 0)
+
+
+def test_processes_have_no_common_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_together", lambda: 2)
+    model, loss, _ = regression()
+    with pytest.raises(ValueError, match="no common clock"):
+        fit(model, loss, None, seconds=1, preset=CPU)
+
+
+@pytest.mark.parametrize("theirs", [3, 5])
+def test_processes_that_stand_at_different_steps_do_not_begin(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, theirs: int
+) -> None:
+    path = tmp_path / "model.pt"
+    model, loss, _ = regression()
+    fit(model, loss, 4, checkpoint=path, preset=CPU)
+
+    def reduce(ends: Tensor, operation: object) -> None:
+        ends.copy_(torch.maximum(ends, torch.tensor([theirs, -theirs])))
+
+    monkeypatch.setattr(training, "_together", lambda: 2)
+    monkeypatch.setattr(training, "_rank", lambda: 0)
+    monkeypatch.setattr(training.dist, "all_reduce", reduce)
+    low, high = sorted((theirs, 4))
+    with pytest.raises(ValueError, match=rf"done {low} steps and another {high}.*same checkpoint"):
+        fit(model, loss, 4, checkpoint=path, preset=CPU)
 
 
 # --------------------------------------------------------------------------- validation
@@ -301,6 +465,8 @@ def test_without_resume_training_begins_anew(tmp_path: Path) -> None:
         ({"rate": 1.0}, "rate"),
         ({"schedule": "cosine"}, "schedule"),
         ({"seed": 1}, "seed"),
+        ({"seconds": 60}, "seconds"),
+        ({"accumulate": 2}, "accumulate"),
         ({"generators": [torch.Generator()]}, "model or generators"),
         ({"model": nn.Linear(2, 2)}, "model or generators"),
     ],
@@ -419,6 +585,11 @@ def test_a_loss_that_is_not_finite_is_named_with_its_step(tmp_path: Path) -> Non
     ("arguments", "message"),
     [
         ({"steps": 0}, "steps"),
+        ({"steps": None}, "seconds"),
+        ({"seconds": 0}, "seconds"),
+        ({"accumulate": 0}, "accumulate"),
+        ({"steps": None, "seconds": 1, "validate": lambda: 0.0}, "validate_every"),
+        ({"steps": None, "seconds": 1, "checkpoint": "model.pt"}, "checkpoint_every"),
         ({"rate": 0.0}, "rate"),
         ({"clip": -1.0}, "clip"),
         ({"schedule": "square"}, "linear"),

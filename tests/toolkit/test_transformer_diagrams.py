@@ -1,0 +1,615 @@
+"""Diagrams of the Transformer are read back as graphs, and compute what the model computes."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from torch import Tensor, nn
+
+from solutions import transformer
+from toolkit import diagrams, plots
+from toolkit import transformer_diagrams as drawn
+
+Edge = tuple[str, str, str]
+
+ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
+VOCABULARY = ["I", "am", "a", "student", "thanks", "<eos>"]
+SAID = ["I", "am", "a", "student", "<eos>"]
+
+
+def make(**changes: object) -> transformer.EncoderDecoder:
+    sizes = {
+        "src_vocab": 11, "tgt_vocab": 13, "num_layers": 2, "d_model": 16, "d_ff": 24,
+        "num_heads": 4, "dropout": 0.0,
+    }  # fmt: skip
+    return transformer.make_model(**{**sizes, **changes}).double().eval()
+
+
+def large(**changes: object) -> transformer.EncoderDecoder:
+    """The paper's big model, without the memory that it would need."""
+    with torch.device("meta"):
+        return transformer.make_model(
+            250_000, 250_000, d_model=1024, d_ff=4096, num_heads=16, **changes
+        )
+
+
+def distributions() -> Figure:
+    before = torch.linspace(-1, 1, 30).reshape(5, 6).softmax(1)
+    after = torch.eye(6)[[0, 1, 2, 3, 5]] * 0.94 + 0.01
+    return drawn.output_distributions(VOCABULARY, SAID, before, after)
+
+
+DRAWINGS: dict[str, Callable[[], Figure]] = {
+    "residual": drawn.residual_block,
+    "axes": drawn.normalisation_axes,
+    "axes, other": lambda: drawn.normalisation_axes([["one"], ["two", "words"]], 9),
+    "connectivity": drawn.connectivity,
+    "connectivity, 2": lambda: drawn.connectivity(2),
+    "connectivity, 12": lambda: drawn.connectivity(12, kernel=5),
+    "connectivity, centred": lambda: drawn.connectivity(7, kernel=5, causal=False),
+    "distributions": distributions,
+}
+for name, norm_first in (("post", False), ("pre", True)):
+    for size, of in (("small", make), ("large", large)):
+        model = of(norm_first=norm_first)
+        DRAWINGS |= {
+            f"architecture, {name}, {size}": lambda m=model: drawn.architecture(m),
+            f"stacks, {name}, {size}": lambda m=model: drawn.stacks(m),
+            f"encoder layer, {name}, {size}": lambda m=model: drawn.layer(m.encoder.layers[0]),
+            f"decoder layer, {name}, {size}": lambda m=model: drawn.layer(m.decoder.layers[0]),
+        }
+
+
+@pytest.fixture(autouse=True)
+def _fresh_figures() -> Iterator[None]:
+    torch.manual_seed(0)
+    with mpl.rc_context():
+        mpl.use("Agg")
+        plots.use_style()
+        yield
+    plt.close("all")
+
+
+# --------------------------------------------------------------------------- reading a drawing
+
+
+def words(figure: Figure) -> list[str]:
+    return [text.get_text() for ax in figure.axes for text in ax.texts]
+
+
+def arrows(figure: Figure) -> list[FancyArrowPatch]:
+    return [p for p in figure.axes[0].patches if isinstance(p, FancyArrowPatch)]
+
+
+def edges(figure: Figure) -> list[Edge]:
+    """(source, target, part) of every arrow, as its name says."""
+    return [re.fullmatch("(.+)>(.+):(.*)", arrow.get_gid()).groups() for arrow in arrows(figure)]
+
+
+def boxes(figure: Figure) -> dict[str, mpl.transforms.Bbox]:
+    """Where each named box is, in pixels."""
+    figure.canvas.draw()
+    return {
+        patch.get_gid(): patch.get_window_extent()
+        for patch in figure.axes[0].patches
+        if patch.get_gid() and not isinstance(patch, FancyArrowPatch)
+    }
+
+
+def ways(figure: Figure) -> dict[str, np.ndarray]:
+    """Points along each arrow, in pixels."""
+    figure.canvas.draw()
+    found = {}
+    for arrow in arrows(figure):
+        line = arrow._path_original if arrow._posA_posB is None else arrow.get_path()
+        corners = np.array(figure.axes[0].transData.transform(line.vertices))
+        steps = np.linspace(0, 1, 60)[:, None]
+        pieces = [a + steps * (b - a) for a, b in itertools.pairwise(corners)]
+        found[arrow.get_gid()] = np.concatenate(pieces)
+    return found
+
+
+def inside(points: np.ndarray, box: mpl.transforms.Bbox, margin: float) -> bool:
+    x, y = points.T
+    within = (x > box.x0 + margin) & (x < box.x1 - margin)
+    return bool((within & (y > box.y0 + margin) & (y < box.y1 - margin)).any())
+
+
+def evaluate(
+    graph: list[Edge], goal: str, given: Mapping[str, Tensor],
+    apply: Callable[[str, dict[str, Tensor]], Tensor],
+) -> tuple[Tensor, set[str]]:  # fmt: skip
+    """What the drawn graph computes, and the nodes that took part."""
+    values = dict(given)
+
+    def value(name: str) -> Tensor:
+        if name not in values:
+            inputs = {part: value(source) for source, target, part in graph if target == name}
+            assert inputs, f"nothing goes into {name}"
+            values[name] = apply(name, inputs)
+        return values[name]
+
+    return value(goal), set(values)
+
+
+def applied(layer: nn.Module, name: str, inputs: dict[str, Tensor]) -> Tensor:
+    """One box of a layer, by the layer's own module."""
+    if name.startswith("add"):
+        assert set(inputs) == {"", "skip"}
+        return inputs[""] + inputs["skip"]
+    if name.startswith("norm"):
+        return layer.sublayer[int(name[4:])].norm(inputs[""])
+    if name in ("self_attn", "src_attn"):
+        return getattr(layer, name)(inputs["Q"], inputs["K"], inputs["V"])
+    if name == "feed_forward":
+        return layer.feed_forward(inputs[""])
+    assert name == "output", name
+    return inputs[""]
+
+
+def shaken(module: nn.Module) -> nn.Module:
+    """No parameter is as it was made, so that no two modules do the same."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    return module
+
+
+# --------------------------------------------------------------------------- all drawings
+
+
+@functools.cache
+def drawing(name: str) -> Figure:
+    """Drawn once, for the tests that only look."""
+    figure = DRAWINGS[name]()
+    plt.close(figure)
+    FigureCanvasAgg(figure)  # closing took its canvas away
+    return figure
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_nothing_runs_out_of_the_picture(name: str) -> None:
+    assert diagrams.texts_outside(drawing(name)) == []
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_no_two_texts_overlap(name: str) -> None:
+    figure = drawing(name)
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()
+    texts = [t for ax in figure.axes for t in ax.texts if t.get_text()]
+    extents = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
+    clashes = [(a, b) for (a, x), (b, y) in itertools.combinations(extents, 2) if x.overlaps(y)]
+    assert clashes == []
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_a_picture_is_no_wider_than_a_page(name: str) -> None:
+    """At its own size, or nearly: the letters do not shrink. A phone halves them."""
+    figure = drawing(name)
+    assert figure.get_figwidth() * figure.dpi < 760 or "other" in name
+    assert min(text.get_fontsize() for text in figure.axes[0].texts) >= 9.5
+
+
+ROUTED = [name for name in DRAWINGS if re.match("arch|stacks|.*layer|resid", name)]
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_lines_run_across_or_up(name: str) -> None:
+    for arrow in arrows(drawing(name)):
+        steps = np.diff(arrow._path_original.vertices, axis=0)
+        assert (np.abs(steps).min(axis=1) < 1e-9).all(), arrow.get_gid()
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_arrows_touch_their_boxes_and_cross_no_other(name: str) -> None:
+    figure = drawing(name)
+    placed = boxes(figure)
+    for (a, one), (b, other) in itertools.combinations(placed.items(), 2):
+        assert not one.padded(-1).overlaps(other), f"{a} overlaps {b}"
+    for gid, points in ways(figure).items():
+        source, target, part = re.fullmatch("(.+)>(.+):(.*)", gid).groups()
+        if target in placed:
+            assert inside(points[-1:], placed[target], -2), gid
+            assert not inside(points[:-8], placed[target], 2), gid
+        # A skip leaves from the line behind its source.
+        if source in placed and part not in ("skip", "Q", "V"):
+            assert inside(points[:1], placed[source], -2), gid
+        for other, box in placed.items():
+            if other != target:
+                assert not inside(points, box, 2), f"{gid} runs through {other}"
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_arrows_cross_no_text(name: str) -> None:
+    figure = drawing(name)
+    lines = ways(figure)
+    renderer = figure.canvas.get_renderer()
+    for text in figure.axes[0].texts:
+        extent = text.get_window_extent(renderer)
+        crossed = [gid for gid, points in lines.items() if inside(points, extent, 1)]
+        assert crossed == [], text.get_text()
+
+
+def test_a_model_on_the_fast_path_looks_the_same() -> None:
+    model = make()
+    clear = [words(f) for f in (drawn.architecture(model), drawn.stacks(model))]
+    transformer.use_fast_path(model)
+    assert clear == [words(f) for f in (drawn.architecture(model), drawn.stacks(model))]
+
+
+# --------------------------------------------------------------------------- one layer
+
+
+@ORDERS
+def test_the_drawn_encoder_layer_computes_what_the_layer_computes(norm_first: bool) -> None:
+    layer = shaken(make(norm_first=norm_first).encoder.layers[1])
+    figure = drawn.layer(layer)
+    x = torch.randn(2, 5, 16, dtype=torch.float64)
+    result, used = evaluate(
+        edges(figure), "output", {"input": x}, lambda *given: applied(layer, *given)
+    )
+    torch.testing.assert_close(result, layer(x))
+    assert set(boxes(figure)) <= used
+
+
+@ORDERS
+def test_the_drawn_decoder_layer_computes_what_the_layer_computes(norm_first: bool) -> None:
+    layer = shaken(make(norm_first=norm_first).decoder.layers[0])
+    figure = drawn.layer(layer)
+    x, memory = (torch.randn(2, n, 16, dtype=torch.float64) for n in (5, 7))
+    result, used = evaluate(
+        edges(figure), "output", {"input": x, "memory": memory},
+        lambda *given: applied(layer, *given),
+    )  # fmt: skip
+    torch.testing.assert_close(result, layer(x, memory))
+    assert set(boxes(figure)) <= used
+
+
+@ORDERS
+def test_the_shortcut_meets_a_norm_only_where_the_norm_is_after_the_sum(norm_first: bool) -> None:
+    """From the input to the output over shortcuts and sums alone, or not."""
+    graph = edges(drawn.layer(make(norm_first=norm_first).decoder.layers[0]))
+    reached = {"input"}
+    for _ in graph:
+        reached |= {b for a, b, part in graph if a in reached
+                    and (part == "skip" or (a.startswith("add") and b == "output"))}  # fmt: skip
+    assert ("output" in reached) is norm_first
+
+
+@ORDERS
+def test_the_sums_say_the_formula(norm_first: bool) -> None:
+    text = words(drawn.layer(make(norm_first=norm_first).decoder.layers[0]))
+    formulas = [word.replace("\\mathrm", "").translate(str.maketrans("", "", "{}$\\,"))
+                for word in text if "=" in word]  # fmt: skip
+    assert formulas == (
+        ["x_1=x_0+attention(norm(x_0))", "x_2=x_1+attention(norm(x_1)M)", "x_3=x_2+FFN(norm(x_2))"]
+        if norm_first
+        else ["x_1=norm(x_0+attention(x_0))", "x_2=norm(x_1+attention(x_1M))",
+              "x_3=norm(x_2+FFN(x_2))"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("width", "inner", "heads"), [(16, 24, 4), (12, 48, 1)])
+def test_the_layer_says_its_sizes(width: int, inner: int, heads: int) -> None:
+    model = make(d_model=width, d_ff=inner, num_heads=heads)
+    split = f"{heads} head{'s' if heads > 1 else ''} of {width // heads}"
+    for layer, attentions in ((model.encoder.layers[0], 1), (model.decoder.layers[0], 2)):
+        text = words(drawn.layer(layer))
+        assert sum(split in word for word in text) == attentions
+        assert f"feed-forward\n{width} → {inner} → {width}" in text
+
+
+def test_a_layer_of_two_minds_is_refused() -> None:
+    layer = make().encoder.layers[0]
+    layer.sublayer[1].norm_first = True
+    with pytest.raises(ValueError, match="different norm orders"):
+        drawn.layer(layer)
+
+
+def test_a_layer_with_a_connection_too_many_is_refused() -> None:
+    layer = make().encoder.layers[0]
+    layer.sublayer.append(copy.deepcopy(layer.sublayer[0]))
+    with pytest.raises(ValueError, match="2 sub-layers, but 3 connections"):
+        drawn.layer(layer)
+
+
+# --------------------------------------------------------------------------- the model
+
+
+def computed_by(figure: Figure, model: nn.Module, source: Tensor, target: Tensor) -> Tensor:
+    """What the drawn architecture computes, each panel as often as is written beside it."""
+    graph = edges(figure)
+    counts = [int(word[:-2]) for word in words(figure) if re.fullmatch(r"\d+ ×", word)]
+    assert counts == [len(model.encoder.layers), len(model.decoder.layers)]
+    used: set[str] = set()
+
+    def apply(name: str, inputs: dict[str, Tensor]) -> Tensor:
+        side, _, part = name.rpartition(".")
+        if part == "embed":
+            return (model.src_embed if side == "encoder" else model.tgt_embed)(inputs[""])
+        if part == "sum":
+            return sum(inputs.values())
+        if part == "norm":
+            return getattr(model, side).norm(inputs[""])
+        if part == "memory":
+            return inputs[""]
+        if part == "linear":
+            return model.generator(inputs[""])
+        return applied(layer, part, inputs)
+
+    values: dict[str, Tensor] = {"encoder.ids": source, "decoder.ids": target}
+    inner = {"self_attn", "src_attn", "feed_forward", *(f"{kind}{i}" for kind in ("add", "norm")
+                                                         for i in range(3))}  # fmt: skip
+    for side, ids, stack in (
+        ("encoder", source, model.encoder), ("decoder", target, model.decoder)
+    ):  # fmt: skip
+        zeros = torch.zeros(*ids.shape, model.src_embed.lut.weight.shape[1], dtype=torch.float64)
+        values[f"{side}.position"] = model.position(zeros)
+        # Two arrows with the same part go into the sum: tell them apart by their sources.
+        graph = [(a, b, a if b == f"{side}.sum" else part) for a, b, part in graph]
+        x, seen = evaluate(graph, f"{side}.sum", values, apply)
+        used |= seen
+        inside_layer = {f"{side}.{part}" for part in inner}
+        (end,) = {a for a, b, _ in graph if a in inside_layer and b not in inside_layer}
+        for layer in stack.layers:  # noqa: B007 (used by `apply`)
+            start = {**values, f"{side}.sum": x}
+            x, seen = evaluate(graph, end, start, apply)
+            used |= seen
+        values[end] = x
+        if side == "encoder":
+            values["memory"], seen = evaluate(graph, "memory", values, apply)
+            used |= seen
+    result, seen = evaluate(
+        [*graph], "output", values,
+        lambda name, inputs: inputs[""] if name == "output" else apply(name, inputs),
+    )  # fmt: skip
+    assert set(boxes(figure)) <= used | seen
+    return result
+
+
+@ORDERS
+@pytest.mark.parametrize("layers", [1, 3])
+def test_the_drawn_architecture_computes_what_the_model_computes(
+    norm_first: bool, layers: int
+) -> None:
+    model = shaken(make(norm_first=norm_first, num_layers=layers))
+    source, target = torch.randint(4, 11, (2, 6)), torch.randint(4, 13, (2, 5))
+    result = computed_by(drawn.architecture(model), model, source, target)
+    memory = model.encode(source)
+    # Without masks, which a box only names
+    torch.testing.assert_close(result, model.generator(model.decode(memory, None, target, None)))
+
+
+@ORDERS
+def test_the_architecture_says_its_sizes(norm_first: bool) -> None:
+    model = make(norm_first=norm_first, src_vocab=17, tgt_vocab=19, d_model=8, num_heads=2)
+    text = words(drawn.architecture(model))
+    assert "embedding × $\\sqrt{8}$\n17 × 8" in text
+    assert "embedding × $\\sqrt{8}$\n19 × 8" in text
+    assert "linear, log-softmax\n8 → 19" in text
+    assert "memory\n(B, S, 8)" in text
+    count = sum(p.numel() for p in model.parameters())
+    (facts,) = (word for word in text if "parameters" in word)
+    value, unit = re.search(r"([\d.]+) (k|M) parameters", facts).groups()
+    assert math.isclose(float(value) * {"k": 1e3, "M": 1e6}[unit], count, rel_tol=5e-3)
+    assert ("pre-norm" in facts) is norm_first
+    assert ("post-norm" in facts) is not norm_first
+    assert "one table" not in facts
+
+
+def test_a_shared_table_is_said_and_counted_once() -> None:
+    models = [make(src_vocab=4000, tgt_vocab=4000, shared=shared) for shared in (True, False)]
+    facts = [next(w for w in words(drawn.architecture(m)) if "parameters" in w) for m in models]
+    assert ["one table" in fact for fact in facts] == [True, False]
+    counts = [transformer.count_parameters(4000, 2, 16, 24, shared) for shared in (True, False)]
+    said = [f"{count / 1000:.3g} k parameters" for count in counts]
+    assert [fact.splitlines()[1] for fact in facts] == said
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+@ORDERS
+def test_the_memory_goes_to_every_decoder_layer_and_comes_from_the_last_encoder_layer(
+    layers: int, norm_first: bool
+) -> None:
+    graph = edges(drawn.stacks(make(num_layers=layers, norm_first=norm_first)))
+    assert {b for a, b, part in graph if a == "memory" and part == "KV"} == {
+        f"decoder.{index}" for index in range(layers)
+    }
+    for side, end in (("encoder", "memory"), ("decoder", "output")):
+        middle = [f"{side}.norm"] if norm_first else []
+        chain = [f"{side}.input", *(f"{side}.{i}" for i in range(layers)), *middle, end]
+        own = [(a, b) for a, b, part in graph if a.startswith(side)]
+        assert own == list(itertools.pairwise(chain))
+    assert len(graph) == layers + 2 * (layers + 1 + norm_first)
+
+
+def test_every_layer_carries_its_own_weight() -> None:
+    model = make()
+    model.encoder.layers[1].feed_forward.w_1.bias = None
+    text = words(drawn.stacks(model))
+    weights = [
+        sum(p.numel() for p in layer.parameters())
+        for layer in (*model.encoder.layers, *model.decoder.layers)
+    ]
+    assert weights[1] == weights[0] - 24
+    for index, weight in enumerate(weights):
+        assert f"layer {index % 2 + 1}   {weight / 1000:.3g} k" in text
+    assert f"encoder: {sum(weights[:2]) / 1000:.3g} k parameters" in text
+
+
+def test_layers_that_are_one_and_the_same_are_counted_once() -> None:
+    model = make()
+    model.encoder.layers[1] = model.encoder.layers[0]
+    once = sum(p.numel() for p in model.encoder.layers[0].parameters())
+    assert f"encoder: {once / 1000:.3g} k parameters" in words(drawn.stacks(model))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0"), (999, "999"), (1000, "1 k"), (63_082_120, "63.1 M"), (999_499, "999 k"),
+     (999_500, "1 M"), (213_900_000, "214 M"), (175 * 10**9, "175000 M")],
+)  # fmt: skip
+def test_parameters_are_rounded_to_three_figures(count: int, said: str) -> None:
+    assert drawn._millions(count) == said
+
+
+# --------------------------------------------------------------------------- parts and reasons
+
+
+def test_the_drawn_residual_block_computes_what_the_block_computes() -> None:
+    block = transformer.ResidualBlock(6).double()
+    parts: dict[str, Callable[..., Tensor]] = {"w_1": block.w_1, "w_2": block.w_2}
+    x = torch.randn(20, 6, dtype=torch.float64)
+
+    def apply(name: str, inputs: dict[str, Tensor]) -> Tensor:
+        if name == "add":
+            return inputs[""] + inputs["skip"]
+        return parts.get(name, torch.relu if name in ("relu", "outer") else nn.Identity())(
+            inputs[""]
+        )
+
+    figure = drawn.residual_block()
+    result, used = evaluate(edges(figure), "y", {"x": x}, apply)
+    torch.testing.assert_close(result, block(x))
+    assert used == {"x", "w_1", "relu", "w_2", "add", "outer", "y"}
+    text = words(figure)
+    assert "shortcut $x$" in text
+    assert "residual $F(x)=W_2\\,\\mathrm{ReLU}(W_1x)$" in text
+
+
+@pytest.mark.parametrize("features", [1, 4, 8])
+def test_cells_of_one_colour_are_averaged_together(features: int) -> None:
+    sentences = [["a", "b", "c"], ["d"], ["e", "f"]]
+    figure = drawn.normalisation_axes(sentences, features)
+    cells = {p.get_gid(): to_hex(p.get_facecolor()) for p in figure.axes[0].patches if p.get_gid()}
+    rows = 9
+    assert len(cells) == 2 * rows * features
+    for title, place in (("batch normalisation", 1), ("layer normalisation", 0)):
+        own = {tuple(map(int, gid.split(":")[1:])): colour for gid, colour in cells.items()
+               if gid.startswith(title)}  # fmt: skip
+        for (one, first), (other, second) in itertools.combinations(own.items(), 2):
+            assert (first == second) is (one[place] == other[place])
+    text = words(figure)
+    assert text.count("<pad>") == 3
+    assert f"{features} means, one a feature,\nover {rows} tokens: 3 are padding" in text
+    assert f"{rows} means, one a token,\nover its own {features} features" in text
+    hatched = [p for p in figure.axes[0].patches if isinstance(p, Rectangle) and p.get_hatch()]
+    assert len(hatched) == 2 * 3 * features
+
+
+@pytest.mark.parametrize(("sentences", "features"), [([], 3), ([[]], 3), ([["a"]], 0)])
+def test_axes_of_nothing_are_refused(sentences: list[list[str]], features: int) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        drawn.normalisation_axes(sentences, features)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("tokens", "kernel"), [(2, 3), (5, 3), (7, 3), (8, 3), (9, 5)])
+def test_the_paths_are_as_long_as_they_say(tokens: int, kernel: int, causal: bool) -> None:
+    figure = drawn.connectivity(tokens, kernel, causal)
+    bold = [arrow.get_gid().split(":")[0] for arrow in arrows(figure)
+            if arrow.get_gid().endswith(":path")]  # fmt: skip
+    reach = kernel - 1 if causal else kernel // 2
+    layers = math.ceil((tokens - 1) / reach)
+    name = f"{'causal ' if causal else ''}convolution, kernel {kernel}"
+    expected = {"recurrent": tokens - 1, name: layers, "self-attention": 1}
+    assert {name: bold.count(name) for name in set(bold)} == expected
+    text = words(figure)
+    for name, steps in expected.items():
+        plural = "s" if steps > 1 else ""
+        assert f"{name}: {steps} step{plural} from $x_1$ to $x_{{{tokens}}}$" in text
+    assert sum(word == f"$x_{{{tokens}}}$" for word in text) == 3
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_convolution_sees_as_many_tokens_as_its_kernel_is_wide(causal: bool) -> None:
+    """What the last layer sees through all layers is what torch's convolutions let through."""
+    tokens, kernel = 7, 3
+    figure = drawn.connectivity(tokens, kernel, causal)
+    names = [arrow.get_gid().split(":")[0] for arrow in arrows(figure)]
+    (name,) = {name for name in names if "convolution" in name}
+    x = torch.zeros(1, 1, tokens, requires_grad=True)
+    sides = (kernel - 1, 0) if causal else (1, 1)
+    weight = torch.ones(1, 1, kernel)
+    y = nn.functional.conv1d(nn.functional.pad(x, sides), weight)
+    seen = sum((torch.autograd.grad(y[0, 0, t], x, retain_graph=True)[0] != 0).sum().item()
+               for t in range(tokens))  # fmt: skip
+    layers = math.ceil((tokens - 1) / (kernel - 1 if causal else kernel // 2))
+    assert names.count(name) == layers * seen
+
+
+def test_in_self_attention_every_token_sees_every_token() -> None:
+    names = [arrow.get_gid().split(":")[0] for arrow in arrows(drawn.connectivity(6))]
+    assert names.count("self-attention") == 36
+    assert names.count("recurrent") == 5
+
+
+def test_a_shortest_path_is_found_and_a_missing_one_is_noticed() -> None:
+    graph = [((0, 0), (0, 1)), ((0, 1), (0, 2)), ((0, 0), (0, 2))]
+    assert drawn._shortest(graph, (0, 0), (0, 2)) == [(0, 0), (0, 2)]
+    with pytest.raises(ValueError, match="reached"):
+        drawn._shortest(graph, (0, 2), (0, 0))
+
+
+@pytest.mark.parametrize(("tokens", "kernel"), [(1, 3), (4, 1)])
+def test_too_little_to_connect_is_refused(tokens: int, kernel: int) -> None:
+    with pytest.raises(ValueError, match="at least 2"):
+        drawn.connectivity(tokens, kernel)
+
+
+def test_an_even_kernel_has_no_middle() -> None:
+    drawn.connectivity(4, kernel=2)
+    with pytest.raises(ValueError, match="no middle"):
+        drawn.connectivity(4, kernel=2, causal=False)
+
+
+# --------------------------------------------------------------------------- the output
+
+
+def test_the_distributions_show_the_numbers_they_are_given() -> None:
+    before = torch.rand(5, 6).softmax(1)
+    after = (8 * torch.eye(6)[[0, 1, 2, 3, 5]]).softmax(1)
+    figure = drawn.output_distributions(VOCABULARY, SAID, before, after)
+    text = words(figure)
+    numbers = [float(word) for word in text if re.fullmatch(r"[\d.]+", word)]
+    target = torch.eye(6)[[0, 1, 2, 3, 5]]
+    expected = torch.stack([target, before, after]).flatten()
+    torch.testing.assert_close(torch.tensor(numbers), expected, atol=0.0051, rtol=0)
+    assert [text.count(word) for word in VOCABULARY] == [4, 4, 4, 4, 1, 4]
+    cells = {p.get_gid(): p.get_facecolor() for p in figure.axes[0].patches if p.get_gid()}
+    red = torch.tensor([cells[f"before:{i}:{j}"][0] for i in range(5) for j in range(6)])
+    order = before.flatten().argsort()
+    assert (red[order].diff() <= 1e-6).all()  # the likelier, the bluer
+    assert len(cells) == 90
+
+
+@pytest.mark.parametrize(
+    ("targets", "before", "match"),
+    [
+        (["you"], torch.ones(1, 6) / 6, "not in the vocabulary: you"),
+        ([], torch.ones(0, 6), "no target"),
+        (["I"], torch.ones(2, 6) / 6, "shape"),
+        (["I"], torch.zeros(1, 6), "sum to 1"),
+        (["I"], (torch.ones(1, 6) / 6).log(), "probabilities"),
+    ],
+)
+def test_what_is_no_distribution_is_refused(
+    targets: list[str], before: Tensor, match: str
+) -> None:  # fmt: skip
+    with pytest.raises(ValueError, match=match):
+        drawn.output_distributions(VOCABULARY, targets, before, before)

@@ -1,0 +1,623 @@
+"""Task, rivals, maps and measurements of the Transformer chapter."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+
+import ipywidgets
+import pytest
+import torch
+from torch import Tensor, nn
+
+from solutions.attention import AttentionDecoderStep
+from solutions.seq2seq import Seq2Seq
+from solutions.transformer import (
+    beam_search,
+    cached_greedy_decode,
+    greedy_decode,
+    label_smoothing_loss,
+    make_model,
+    token_batches,
+    use_fast_path,
+)
+from toolkit import device, training
+from toolkit import transformer_lab as lab
+from toolkit.translation import BOS, EOS, PAD, UNK, Vocabulary
+
+CPU = device.preset("cpu")
+
+
+@pytest.fixture(scope="module")
+def task() -> lab.TranslationTask:
+    return lab.TranslationTask.make(pairs=400, test=60, seed=1)
+
+
+def small(task: lab.TranslationTask, **more: object) -> nn.Module:
+    torch.manual_seed(0)
+    sizes = {"num_layers": 2, "d_model": 16, "d_ff": 24, "num_heads": 4, "dropout": 0.0, **more}
+    return make_model(len(task.source), len(task.target), **sizes).eval()
+
+
+# --------------------------------------------------------------------------- task
+
+
+def test_no_test_sentence_is_in_the_training(task: lab.TranslationTask) -> None:
+    sources = [pair.source for pair in task.test]
+    assert len(set(sources)) == len(sources) == 60
+    assert not {pair.source for pair in task.train} & set(sources)
+    assert len(task.train) == len(task.encoded) == 400
+
+
+def test_the_vocabularies_have_every_word_of_the_training(task: lab.TranslationTask) -> None:
+    for pair, (source, target) in zip(task.train, task.encoded, strict=True):
+        assert UNK not in source + target
+        assert task.source.decode(source) == pair.source_tokens
+        assert task.target.decode(target) == pair.target_tokens
+
+
+def test_sentences_of_several_items_and_of_one_are_drawn_alike(task: lab.TranslationTask) -> None:
+    single = sum(pair.kind != "mixed" for pair in task.train)
+    assert 0.25 < single / 400 < 0.55  # a third of one item, some of two or three of one kind
+
+
+def test_the_same_seed_makes_the_same_task(task: lab.TranslationTask) -> None:
+    again = lab.TranslationTask.make(pairs=400, test=60, seed=1)
+    assert (again.train, again.test) == (task.train, task.test)
+    assert lab.TranslationTask.make(pairs=400, test=60, seed=2).train != task.train
+
+
+def test_other_languages_and_kinds() -> None:
+    german = lab.TranslationTask.make("en", "de", pairs=50, test=5, kinds=["date"], most_items=1)
+    assert all(pair.locales == ("en", "de") and pair.kind == "date" for pair in german.train)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"pairs": 0}, "pairs and test"),
+        ({"test": 0}, "pairs and test"),
+        ({"pairs": 3000, "test": 300, "kinds": ["country"], "most_items": 1}, "are left"),
+        ({"target": "xx"}, "unknown locale"),
+    ],
+)
+def test_a_task_that_cannot_be_made_is_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        lab.TranslationTask.make(**arguments)
+
+
+def test_thirds_share_the_test_sentences_by_length(task: lab.TranslationTask) -> None:
+    thirds = task.thirds()
+    assert sorted(p.source for pairs in thirds.values() for p in pairs) == sorted(
+        p.source for p in task.test
+    )
+    lengths = [[len(pair.source_tokens) for pair in pairs] for pairs in thirds.values()]
+    assert len(lengths) == 3
+    assert all(max(a) < min(b) for a, b in itertools.pairwise(lengths))
+    assert all(10 <= len(group) <= 30 for group in lengths)
+    bounds = [tuple(map(int, name.split()[0].split("-"))) for name in thirds]
+    assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(bounds))
+    for (low, high), group in zip(bounds, lengths, strict=True):
+        assert low <= min(group) <= max(group) <= high
+
+
+def test_each_pass_has_every_pair_once_in_another_order(task: lab.TranslationTask) -> None:
+    seen: list[tuple] = []
+
+    def make(lengths: list[tuple[int, int]], most: int) -> list[list[int]]:
+        assert most == 90
+        assert lengths == [(len(s), len(t) + 1) for s, t in task.encoded]
+        made = token_batches(lengths, most)
+        seen.append(len(made))
+        return made
+
+    stream = task.stream(make, 90, seed=3)
+    first = [next(stream)]
+    passes = [first + list(itertools.islice(stream, seen[0] - 1))]
+    passes.append(list(itertools.islice(stream, seen[0])))
+    expected = sorted(map(str, task.encoded))
+    for batches in passes:
+        rows = []
+        for batch in batches:
+            assert max(batch.source.numel(), batch.target_out.numel()) <= 90
+            for s, t in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
+                rows.append(str(([i for i in s if i], [i for i in t if i not in (PAD, EOS)])))
+        assert sorted(rows) == expected
+    assert [b.source.shape for b in passes[0]] != [b.source.shape for b in passes[1]]
+    again = next(task.stream(token_batches, 90, seed=3))
+    assert torch.equal(again.source, passes[0][0].source)
+
+
+def test_a_typed_sentence_becomes_ids(task: lab.TranslationTask) -> None:
+    pair = task.train[0]
+    ids = task.ids(f"  {pair.source.replace(' ', '  ')} ")
+    assert ids.tolist() == [task.source.encode(pair.source_tokens)]
+    assert task.tokens(pair.source) == pair.source_tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "nothing to translate"),
+        ("  ", "nothing to translate"),
+        ("17 unicorns and a Grinch", "«unicorns», «a», «Grinch»; the task is"),
+        ("q w e r t y u", "«t» and 2 more"),
+    ],
+)
+def test_unknown_words_are_named(task: lab.TranslationTask, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        task.tokens(text)
+
+
+# --------------------------------------------------------------------------- training
+
+
+def test_a_translator_learns(task: lab.TranslationTask) -> None:
+    model = small(task)
+    run = lab.train_translator(
+        model, task, token_batches, label_smoothing_loss, steps=40, max_tokens=200, rate=2e-2,
+        preset=CPU,
+    )  # fmt: skip
+    assert run.steps == len(run.history.loss) == 40
+    assert sum(run.history.loss[-5:]) < 0.85 * sum(run.history.loss[:5])
+    assert not model.training
+    assert run.seconds == run.history.seconds > 0
+    assert run.cpu_seconds > 0
+
+
+def test_by_steps_it_is_the_same_every_time(task: lab.TranslationTask) -> None:
+    def trained(seed: int) -> tuple[Tensor, int]:
+        model = small(task, dropout=0.1)
+        run = lab.train_translator(
+            model, task, token_batches, label_smoothing_loss, steps=3, seed=seed, preset=CPU
+        )
+        return nn.utils.parameters_to_vector(model.parameters()).detach(), run.tokens
+
+    (first, tokens), (second, _), (other, _) = trained(0), trained(0), trained(1)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+    stream = task.stream(token_batches, lab.MAX_TOKENS, 0)
+    assert tokens == sum(next(stream).tokens for _ in range(3))
+
+
+def test_a_rival_gets_the_time_it_is_given(
+    task: lab.TranslationTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
+    model = lab.recurrent_rival(len(task.source), len(task.target), 8)
+    run = lab.train_translator(
+        model, task, token_batches, label_smoothing_loss, seconds=40, preset=CPU
+    )
+    assert run.seconds >= 40
+    assert run.steps < 40
+
+
+def test_smoothing_and_loss_are_handed_on(task: lab.TranslationTask) -> None:
+    given = []
+
+    def loss(log_probs: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        given.append((log_probs.shape[:2] == target.shape, smoothing))
+        return label_smoothing_loss(log_probs, target, smoothing)
+
+    lab.train_translator(small(task), task, token_batches, loss, steps=2, smoothing=0.2, preset=CPU)
+    assert given == [(True, 0.2)] * 2
+
+
+def test_adam_is_the_papers() -> None:
+    adam = lab.adam([nn.Parameter(torch.zeros(2))], 0.5)
+    assert adam.defaults["betas"] == (0.9, 0.98)
+    assert (adam.defaults["eps"], adam.defaults["lr"]) == (1e-9, 0.5)
+
+
+# --------------------------------------------------------------------------- rivals
+
+
+def rival(kind: str, source: int = 20, target: int = 15) -> lab.Rival:
+    torch.manual_seed(0)
+    if kind == "seq2seq":
+        return lab.Rival(Seq2Seq(source, target, 8, 8)).eval()
+    look = AttentionDecoderStep(8, 8, 8, 8) if kind == "attention" else None
+    return lab.recurrent_rival(source, target, 8, look).eval()
+
+
+KINDS = pytest.mark.parametrize("kind", ["fixed", "attention", "seq2seq"])
+
+
+@KINDS
+def test_a_rival_says_the_same_at_once_and_step_by_step(kind: str) -> None:
+    model = rival(kind)
+    source, target = torch.randint(4, 20, (3, 6)), torch.randint(4, 15, (3, 5))
+    source[1, 4:] = PAD
+    log_probs = model(source, target)  # (B, U, V)
+    torch.testing.assert_close(log_probs.exp().sum(-1), torch.ones(3, 5))
+    state = model.start(source)
+    for t in range(5):
+        logits, state = model.step(target[:, t], state)
+        torch.testing.assert_close(logits.log_softmax(-1), log_probs[:, t])
+
+
+@KINDS
+def test_padding_does_not_change_a_rival(kind: str) -> None:
+    model = rival(kind)
+    source, target = torch.randint(4, 20, (1, 4)), torch.randint(4, 15, (1, 5))
+    longer = torch.cat([source, torch.full((1, 3), PAD)], 1)
+    torch.testing.assert_close(model(longer, target), model(source, target))
+
+
+@KINDS
+def test_greedy_search_takes_the_most_probable_token_each_time(kind: str) -> None:
+    model = rival(kind)
+    source = torch.randint(4, 20, (4, 6))
+    with torch.no_grad():  # so that some rows end early
+        bias = model.core.decoder.output.bias if kind == "seq2seq" else model.core.output.bias
+        bias[EOS] += 0.35
+    ids = lab.greedy_recurrent(model, source, 7)
+    assert ids.shape[1] <= 7
+    for row, written in zip(source, ids.tolist(), strict=True):
+        read = [BOS]
+        for token in written:
+            if read[-1] == EOS or (len(read) > 1 and read[-1] == PAD and EOS in read):
+                assert token == PAD
+                continue
+            best = int(model(row[None], torch.tensor([read]))[0, -1].argmax())
+            assert token == best
+            read.append(token)
+
+
+def test_only_attention_sees_the_states_one_by_one() -> None:
+    """The gradient of the last output reaches the states through the context alone, or directly."""
+    for kind in ("fixed", "attention"):
+        core = rival(kind).core
+        context, first, states, mask = core.start(
+            torch.randint(4, 20, (1, 6)), torch.ones(1, 6, dtype=torch.bool)
+        )
+        logits, _ = core.step(torch.tensor([5]), (context, first, states, mask))
+        (gradient,) = torch.autograd.grad(logits.sum(), states, allow_unused=True)
+        assert (gradient is not None) == (kind == "attention")
+
+
+def test_an_odd_width_is_refused() -> None:
+    with pytest.raises(ValueError, match="even"):
+        lab.recurrent_rival(9, 9, 7)
+
+
+def test_a_beam_searches_row_by_row(task: lab.TranslationTask) -> None:
+    model = small(task)
+    rows = [task.source.encode(p.source_tokens) for p in task.test[:3]]
+    source = nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True)
+    ids = lab.by_beam(beam_search, 3, 0.6)(model, source, 6)
+    for row, written in zip(rows, ids, strict=True):
+        best = beam_search(model, torch.tensor([row]), 3, 6, 0.6)[0][0]
+        assert written.tolist() == best + [PAD] * (ids.shape[1] - len(best))
+
+
+# --------------------------------------------------------------------------- scores
+
+
+def test_translations_are_written_in_the_order_of_the_pairs(task: lab.TranslationTask) -> None:
+    """A search that writes the source's length, so that every text can be known beforehand."""
+
+    def search(model: nn.Module, source: Tensor, most: int) -> Tensor:
+        assert most == 9
+        return (source != PAD).sum(1, keepdim=True) + 3
+
+    numbers = Vocabulary(["<pad>", "<bos>", "<eos>", "<unk>", *map(str, range(1, 80))])
+    counting = replace(task, target=numbers)
+    texts = lab.write(nn.Linear(1, 1), counting, task.test, search, 9, batch=7)
+    assert texts == [str(len(pair.source_tokens)) for pair in task.test]
+
+
+def test_scores_of_all_and_of_each_third(task: lab.TranslationTask) -> None:
+    perfect = lab.scores(task, [pair.target for pair in task.test])
+    assert list(perfect) == ["all", *task.thirds()]
+    assert all(score.exact == 1 and score.bleu == pytest.approx(100) for score in perfect.values())
+    longest = {pair.source for pair in list(task.thirds().values())[-1]}
+    texts = ["?" if pair.source in longest else pair.target for pair in task.test]
+    scores = lab.scores(task, texts)
+    *shorter, last = list(scores.values())[1:]
+    assert last.exact == 0
+    assert last.bleu < 1
+    assert all(score.exact == 1 for score in shorter)
+    assert scores["all"].exact == pytest.approx(1 - len(longest) / 60)
+    assert sum(score.sentences for score in [*shorter, last]) == scores["all"].sentences == 60
+
+
+def test_scores_need_a_text_for_each_sentence(task: lab.TranslationTask) -> None:
+    with pytest.raises(ValueError, match="1 translations of 60"):
+        lab.scores(task, ["x"])
+
+
+# --------------------------------------------------------------------------- maps
+
+
+@pytest.mark.parametrize("fast", [False, True])
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_maps_are_the_weights_that_make_the_output(
+    task: lab.TranslationTask, fast: bool, norm_first: bool
+) -> None:
+    """Weights times values, merged and projected, is what each attention returned."""
+    model = use_fast_path(small(task, norm_first=norm_first, dropout=0.2).train(), fast)
+    source, target = torch.randint(4, 30, (2, 6)), torch.randint(4, 30, (2, 5))
+    source[1, 4:] = PAD
+    target[1, 3:] = PAD
+    maps = lab.attention_maps(model, source, target)
+    assert model.training
+    assert maps.encoder.shape == (2, 2, 4, 6, 6)
+    assert maps.decoder.shape == (2, 2, 4, 5, 5)
+    assert maps.cross.shape == (2, 2, 4, 5, 6)
+    groups = [
+        (maps.encoder, [layer.self_attn for layer in model.encoder.layers]),
+        (maps.decoder, [layer.self_attn for layer in model.decoder.layers]),
+        (maps.cross, [layer.src_attn for layer in model.decoder.layers]),
+    ]
+    seen = {}
+    for _, attentions in groups:
+        for attention in attentions:
+            attention.register_forward_hook(lambda m, a, r: seen.__setitem__(m, (a[2], r)))
+    with torch.no_grad():
+        model.eval()(source, target)
+        for weights, attentions in groups:
+            torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
+            for mine, attention in zip(weights, attentions, strict=True):
+                value, result = seen[attention]
+                values = attention.v_proj(value).unflatten(-1, (4, 4)).transpose(1, 2)
+                merged = (mine @ values).transpose(1, 2).flatten(2)
+                torch.testing.assert_close(attention.out_proj(merged), result)
+    assert (maps.encoder[:, 1, :, :, 4:] == 0).all()  # nobody looks at padding
+    assert (maps.cross[:, 1, :, :, 4:] == 0).all()
+    assert (maps.decoder.triu(1) == 0).all()  # or ahead
+
+
+def test_maps_leave_no_hook_behind(task: lab.TranslationTask) -> None:
+    model = small(task)
+    source = torch.randint(4, 30, (1, 3))
+    lab.attention_maps(model, source, source)
+    with pytest.raises(IndexError):
+        lab.attention_maps(model, source + 10_000, source)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_mean_over_heads(task: lab.TranslationTask) -> None:
+    maps = lab.attention_maps(small(task), torch.randint(4, 30, (2, 3)), torch.full((2, 4), 5))
+    torch.testing.assert_close(maps.mean_cross(1, layer=0), maps.cross[0, 1].mean(0))
+    torch.testing.assert_close(maps.mean_cross(1), maps.cross[:, 1].mean((0, 1)))
+    assert maps.mean_cross().shape == (4, 3)
+
+
+def test_maps_of_another_model_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"encoder\.layers"):
+        lab.attention_maps(nn.Linear(1, 1), torch.ones(1, 1), torch.ones(1, 1))
+
+
+def test_a_table_for_every_head_of_a_layer(task: lab.TranslationTask) -> None:
+    maps = lab.attention_maps(small(task), torch.randint(4, 30, (1, 3)), torch.full((1, 2), 5))
+    source, target = ["a", "b", "c"], ["<bos>", "<x>"]
+    for which, rows, columns in (
+        ("encoder", source, source), ("decoder", target, target), ("cross", target, source),
+    ):  # fmt: skip
+        page = lab.maps_table(maps, 0, which, 1, source, target)
+        assert page.count("<table") == 4
+        assert page.count("scope=row") == 4 * len(rows)
+        assert page.count("scope=col") == 4 * len(columns)
+        assert "<x>" not in page
+    value = float(maps.cross[1, 0, 2, 0, 1])
+    table = lab.maps_table(maps, 0, "cross", 1, source, target).split("head 3")[1]
+    assert f">{value:.2f}<" in table.split("</tr>")[1]
+    with pytest.raises(ValueError, match="which must be"):
+        lab.maps_table(maps, 0, "self", 0, source, target)
+
+
+# --------------------------------------------------------------------------- translate
+
+
+def test_a_sentence_is_translated_by_the_search(task: lab.TranslationTask) -> None:
+    model, text = small(task), task.test[0].source
+    expected = task.texts(greedy_decode(model, task.ids(text), 9))[0]
+    assert lab.translate(model, task, text, greedy_decode, 9) == expected
+    assert lab.translate(model, task, text, cached_greedy_decode, 9) == expected
+    with pytest.raises(ValueError, match="unicorns"):
+        lab.translate(model, task, "3 unicorns", greedy_decode)
+
+
+def test_a_translation_has_the_maps_of_what_was_written(task: lab.TranslationTask) -> None:
+    model, pair = small(task), max(task.test, key=lambda p: len(p.source_tokens))
+    text = pair.source
+    made = lab.inspect(model, task, text, greedy_decode, 6)
+    assert made.source_tokens == pair.source_tokens
+    assert made.target_tokens[0] == "<bos>"
+    ids = torch.tensor([[task.target.index[token] for token in made.target_tokens]])
+    again = lab.attention_maps(model, task.ids(text), ids)
+    torch.testing.assert_close(made.maps.cross, again.cross)
+    assert made.table() == made.table("cross", 1) != made.table("cross", 0)
+
+
+def inside(root: ipywidgets.Widget) -> list[ipywidgets.Widget]:
+    return [root, *(w for child in getattr(root, "children", ()) for w in inside(child))]
+
+
+def test_a_static_page_has_every_sentence_attention_and_layer(task: lab.TranslationTask) -> None:
+    model, texts = small(task), [pair.source for pair in task.test[:2]]
+    page = lab.translation_page(model, task, texts, greedy_decode, 5)
+    frames = [w.value for w in inside(page) if isinstance(w, ipywidgets.HTML)]
+    assert len(frames) == 2 * 3 * 2
+    assert all(frame.count("<table") == 4 for frame in frames)
+    for text in texts:
+        translation = lab.translate(model, task, text, greedy_decode, 5)
+        assert sum(f"<b>{translation}</b>" in frame for frame in frames) >= 6
+
+
+def test_a_typed_sentence_is_translated_in_the_box(task: lab.TranslationTask) -> None:
+    model, (first, second) = small(task), (pair.source for pair in task.test[:2])
+    calls = []
+
+    def search(*arguments: object) -> Tensor:
+        calls.append(arguments)
+        return greedy_decode(*arguments)
+
+    box = lab.translation_box(model, task, search, first, 5)
+    line, which, layer, shown = box.children
+    expected = {t: lab.inspect(model, task, t, greedy_decode, 5) for t in (first, second)}
+    assert expected[first].table() in shown.value
+    line.value = second
+    assert expected[second].table() in shown.value
+    which.value, layer.value = "encoder", 0
+    assert expected[second].table("encoder", 0) in shown.value
+    assert len(calls) == 2  # the buttons do not translate again
+    line.value = "3 <unicorns>"
+    assert "&lt;" in shown.value
+    assert "<table" not in shown.value
+    line.value = " "
+    assert "press Enter" in shown.value
+
+
+# --------------------------------------------------------------------------- counting
+
+
+def test_calls_of_layers_are_counted() -> None:
+    layers = nn.ModuleList([nn.Identity(), nn.Identity()])
+    with lab.counted(layers) as calls:
+        for layer in (layers[0], layers[1], layers[1]):
+            layer(torch.zeros(1))
+    layers[0](torch.zeros(1))
+    assert calls.each == {0: 1, 1: 2}
+    assert calls.total == 3
+    with lab.counted(layers[0]) as calls:
+        layers[0](torch.zeros(1))
+    assert calls.total == 1
+
+
+# --------------------------------------------------------------------------- distance
+
+
+def reached(encoder: nn.Module, length: int = 12, width: int = 8) -> list[bool]:
+    """Which inputs the output at position 6 depends on."""
+    x = torch.randn(1, length, width, requires_grad=True)
+    (gradient,) = torch.autograd.grad(encoder(x, None)[0, 6].sum(), x)
+    return (gradient[0].abs().sum(-1) > 0).tolist()
+
+
+@pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (3, 3), (1, 5), (2, 1)])
+def test_a_convolution_reaches_as_far_as_it_says(layers: int, kernel: int) -> None:
+    encoder = lab.ConvEncoder(8, layers, kernel)
+    assert encoder(torch.randn(2, 5, 8), None).shape == (2, 5, 8)
+    assert reached(encoder) == [abs(t - 6) <= encoder.reach for t in range(12)]
+
+
+def test_a_convolution_is_gated() -> None:
+    encoder = lab.ConvEncoder(2, 1, 1)
+    weight, bias = encoder.layers[0].weight[..., 0], encoder.layers[0].bias
+    x = torch.randn(1, 1, 2)
+    value, gate = (x[0, 0] @ weight.T + bias).split(2)
+    expected = (x[0, 0] + value * torch.sigmoid(gate)) * math.sqrt(0.5)
+    torch.testing.assert_close(encoder(x, None)[0, 0], expected)
+
+
+@pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
+def test_a_recurrent_encoder_reads_from_left_to_right(kind: str) -> None:
+    encoder = lab.RecurrentEncoder(8, kind)
+    assert reached(encoder) == [t <= 6 for t in range(12)]
+
+
+def test_encoders_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(ValueError, match="kind"):
+        lab.RecurrentEncoder(8, "CNN")
+    for layers, kernel in ((0, 3), (1, 2), (1, 0)):
+        with pytest.raises(ValueError, match="kernel must be odd"):
+            lab.ConvEncoder(8, layers, kernel)
+
+
+def test_the_width_of_equal_size() -> None:
+    def make(width: int) -> nn.Module:
+        return nn.Linear(width, width, bias=False)
+
+    assert lab.matching_width(make, 144) == 12
+    assert lab.matching_width(make, 150) == 12
+    assert lab.matching_width(make, 250) == 16
+    assert lab.matching_width(make, 1) == 4
+    assert lab.matching_width(make, 10**9, most=32) == 32
+    shared = nn.Linear(3, 3)
+    assert lab.parameters(nn.Sequential(shared, shared)) == 12
+
+
+@pytest.mark.parametrize(("layers", "learns"), [(1, False), (3, True)])
+def test_copying_needs_the_reach(layers: int, learns: bool) -> None:
+    torch.manual_seed(0)
+    rate = lab.copy_rate(
+        lab.ConvEncoder(16, layers), 3, width=16, symbols=4, steps=150, rate=1e-2, preset=CPU
+    )
+    assert rate > 0.9 if learns else rate < 0.4
+
+
+def test_without_positions_attention_cannot_tell_which_symbol_is_meant() -> None:
+    class Mean(nn.Module):
+        def forward(self, x: Tensor, mask: None) -> Tensor:
+            return x.mean(1, keepdim=True).expand_as(x)
+
+    few = {"width": 8, "symbols": 2, "steps": 60, "rate": 1e-2, "preset": CPU}
+    torch.manual_seed(0)
+    assert lab.copy_rate(Mean(), 8, positions=False, **few) < 0.75
+    with pytest.raises(ValueError, match="distance"):
+        lab.copy_rate(Mean(), 0, **few)
+
+
+def test_the_gradient_of_a_known_memory() -> None:
+    """Half of what was is kept at each step, so the gradient halves with each step back."""
+
+    class Halving(nn.Module):
+        def forward(self, x: Tensor, mask: None) -> Tensor:
+            state, states = torch.zeros_like(x[:, 0]), []
+            for t in range(x.shape[1]):
+                state = 0.5 * state + x[:, t]
+                states.append(state)
+            return torch.stack(states, 1)
+
+    reach = lab.gradient_reach(Halving(), 6, width=4)
+    torch.testing.assert_close(reach, 0.5 ** torch.arange(6.0))
+
+
+# --------------------------------------------------------------------------- seconds
+
+
+def test_the_smallest_of_interleaved_times_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, order = [0.0], []
+    times = SimpleNamespace(process_time=lambda: now[0], perf_counter=lambda: now[0])
+    monkeypatch.setattr(lab, "time", times)
+    draw = random.Random(0)
+
+    def make(n: int, d: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
+        def layer(x: Tensor) -> Tensor:
+            assert x.shape == (1, n, d)
+            order.append(n)
+            now[0] += n * d + (draw.random() if len(order) % 5 else 0.0)
+            return x
+
+        return layer, torch.zeros(1, n, d)
+
+    seconds = lab.layer_seconds(make, [(2, 3), (4, 5)], repeats=10)
+    assert seconds == pytest.approx([6, 20], abs=0.3)
+    assert order == [2, 4] * 11
+
+
+def test_the_gradient_is_measured_on_demand() -> None:
+    layer, seen = nn.Linear(3, 3), []
+    layer.weight.register_hook(seen.append)
+    points = {"points": [(2, 3)], "repeats": 2}
+    assert lab.layer_seconds(lambda n, d: (layer, torch.zeros(1, n, d)), **points)[0] > 0
+    assert seen == []
+    lab.layer_seconds(lambda n, d: (layer, torch.zeros(1, n, d)), backward=True, **points)
+    assert len(seen) == 3
+
+
+def test_where_curves_cross() -> None:
+    xs = [1, 10, 100, 1000]
+    assert lab.crossover(xs, [1, 10, 100, 1000], [30, 30, 30, 30]) == pytest.approx(30)
+    assert lab.crossover(xs, [1, 10, 100, 1000], [10] * 4) == pytest.approx(10)
+    assert lab.crossover(xs, [1, 2, 3, 4], [5] * 4) is None
+    assert lab.crossover(xs, [6, 7, 8, 9], [5] * 4) is None
+    with pytest.raises(ValueError, match="4 places"):
+        lab.crossover(xs, [1, 2], [3, 4])

@@ -1,0 +1,709 @@
+"""Diagrams of the Transformer chapter, drawn from the model itself.
+
+How many layers and heads there are, how wide they are, what they weigh and on which side of the sum
+the norm stands is read from the model that is given, so a drawing says what the code does. Every
+box and every arrow carries its name as `gid`: an arrow from a to b that plays the part r is called
+`a>b:r`. What is drawn can thus be read back as a graph.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.path import Path
+
+from toolkit.diagrams import FILL, Box, Canvas
+from toolkit.plots import INK, MAP, PALETTE, SHEET, array
+
+Point = tuple[float, float]
+
+PANEL = "#f1efe8"
+FAINT = "#c9c5bb"
+SOFT = "#5b6069"
+SKIP, MEMORY, PATH = PALETTE[0], PALETTE[1], PALETTE[1]
+STUDENT = (("I", "am", "a", "student"), ("thank", "you"), ("good", "morning", "all"))
+
+
+class _Sheet(Canvas):
+    """A canvas whose boxes have names and whose arrows are routed from box to box."""
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(width, height)
+        self.nodes: dict[str, Box] = {}
+
+    def node(
+        self, name: str, x: float, y: float, text: str, kind: str = "plain", *,
+        width: float = 4.2, height: float = 1.2, size: float = 10.5,
+    ) -> Box:  # fmt: skip
+        """A box under a name."""
+        self.nodes[name] = self.box(x, y, text, kind, width=width, height=height, size=size)
+        self.ax.patches[-1].set_gid(name)
+        return self.nodes[name]
+
+    def words(
+        self, name: str, x: float, y: float, text: str, *, width: float = 3.0, height: float = 0.8,
+        size: float = 10.5,
+    ) -> Box:  # fmt: skip
+        """A node without a frame: what goes in or comes out."""
+        self.nodes[name] = Box(x, y, width, height)
+        self.text(x, y, text, size, linespacing=1.3)
+        return self.nodes[name]
+
+    def plus(self, name: str, x: float, y: float, radius: float = 0.3) -> Box:
+        """A sum."""
+        self.ax.add_patch(Circle((x, y), radius, facecolor=SHEET, edgecolor=INK, linewidth=1.1))
+        self.ax.patches[-1].set_gid(name)
+        arm = 0.55 * radius
+        for dx, dy in ((arm, 0), (0, arm)):
+            self.ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, linewidth=1.1)
+        self.nodes[name] = Box(x, y, 2 * radius, 2 * radius)
+        return self.nodes[name]
+
+    def dot(self, x: float, y: float, color: str = INK) -> None:
+        """Where a line divides."""
+        self.ax.add_patch(Circle((x, y), 0.09, facecolor=color, edgecolor=color))
+
+    def panel(self, left: float, bottom: float, right: float, top: float) -> None:
+        """A sheet behind what belongs together."""
+        self.ax.add_patch(
+            FancyBboxPatch(
+                (left + 0.3, bottom + 0.3), right - left - 0.6, top - bottom - 0.6,
+                boxstyle="round,pad=0.3", facecolor=PANEL, edgecolor=FAINT, linewidth=0.9, zorder=0,
+            )
+        )  # fmt: skip
+
+    def link(
+        self, source: str, target: str, part: str = "", *, start: str | Point = "top",
+        end: str | Point = "bottom", via: Sequence[Point] = (), color: str = INK,
+    ) -> None:  # fmt: skip
+        """An arrow from one node to another, around the corners `via`.
+
+        `start` and `end` are sides of the nodes, or points on their edges; `start` may be any point
+        on the line that leaves `source`.
+        """
+        first = self.nodes[source].side(start) if isinstance(start, str) else start
+        last = self.nodes[target].side(end) if isinstance(end, str) else end
+        self.ax.add_patch(
+            FancyArrowPatch(
+                path=_rounded([first, *via, last]), arrowstyle="-|>", mutation_scale=9, color=color,
+                fill=True, linewidth=1.1, joinstyle="round", gid=f"{source}>{target}:{part}",
+            )
+        )  # fmt: skip
+
+
+def _rounded(points: Sequence[Point], radius: float = 0.22) -> Path:
+    """A line through the points, its corners rounded."""
+    points = [point for point, _ in itertools.groupby(points)]
+    vertices, codes = [points[0]], [Path.MOVETO]
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        near = []
+        for other in (before, after):
+            length = math.dist(corner, other)
+            share = min(radius, length / 2) / length
+            near.append(tuple(c + share * (o - c) for c, o in zip(corner, other, strict=True)))
+        vertices += [near[0], corner, near[1]]
+        codes += [Path.LINETO, Path.CURVE3, Path.CURVE3]
+    return Path([*vertices, points[-1]], [*codes, Path.LINETO])
+
+
+# --------------------------------------------------------------------------- what a model says
+
+
+def _weigh(*modules: Any) -> int:
+    """Parameters of the modules together, shared ones counted once."""
+    found = {id(p): p.numel() for module in modules for p in module.parameters()}
+    return sum(found.values())
+
+
+def _millions(count: int) -> str:
+    """A number of parameters as one reads it."""
+    for unit, size in (("M", 10**6), ("k", 10**3)):
+        value = count / size
+        if value >= 0.9995:  # 999 500 is 1 M, not 1000 k
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+    return str(count)
+
+
+def _widths(layer: Any) -> tuple[int, int]:
+    """D and F of a layer."""
+    inner, outer = layer.feed_forward.w_1.weight.shape
+    return outer, inner
+
+
+def _norm_first(layer: Any) -> bool:
+    orders = {bool(part.norm_first) for part in layer.sublayer}
+    if len(orders) != 1:
+        raise ValueError("the sub-layers of this layer have different norm orders")
+    return orders.pop()
+
+
+def _sublayers(layer: Any) -> list[tuple[str, str, str]]:
+    """Name, text and colour of each sub-layer, from the first to the last."""
+    width, inner = _widths(layer)
+    decodes = hasattr(layer, "src_attn")
+
+    def heads(attention: Any) -> str:
+        count = attention.num_heads
+        return f"{count} head{'s' if count > 1 else ''} of {width // count}"
+
+    found = [
+        (
+            "self_attn",
+            f"{'masked self-attention' if decodes else 'self-attention'}\n{heads(layer.self_attn)}",
+            "weights",
+        )
+    ]
+    if decodes:
+        found.append(("src_attn", f"cross-attention\n{heads(layer.src_attn)}", "weights"))
+    found.append(("feed_forward", f"feed-forward\n{width} → {inner} → {width}", "value"))
+    if len(found) != len(layer.sublayer):
+        raise ValueError(f"{len(found)} sub-layers, but {len(layer.sublayer)} connections")
+    return found
+
+
+# How high a sub-layer is with its sum and norm, post-norm and pre-norm, with the least fan
+_HEIGHT = {False: 4.225, True: 4.2}
+
+
+def _draw_layer(
+    sheet: _Sheet, layer: Any, x: float, y: float, last: str, *, prefix: str = "", skip: float,
+    width: float = 4.2, fan: float = 0.45, labelled: bool = False,
+) -> tuple[str, float, list[Point]]:  # fmt: skip
+    """Draw the sub-layers of one layer, upwards from height y.
+
+    Args:
+        last: the node whose output comes in.
+        prefix: of the names of the nodes.
+        skip: where, across, the line runs that goes around a sub-layer.
+        fan: room in which the input of a self-attention divides in three.
+        labelled: whether queries, keys and values are written at their arrows.
+
+    Returns:
+        The last node, its height, and where each skip begins.
+    """
+    pre = _norm_first(layer)
+    begins: list[Point] = []
+    for index, (kind, text, colour) in enumerate(_sublayers(layer)):
+        sub, add, norm = (f"{prefix}{name}" for name in (kind, f"add{index}", f"norm{index}"))
+        begin = (x, y + 0.3)
+        if pre:
+            sheet.node(norm, x, y + 1.05, "norm", "output", width=width, height=0.75)
+            sheet.link(last, norm)
+            feed, parting = norm, y + 1.7
+        else:
+            feed, parting = last, y + 0.65
+        low = parting + fan
+        sheet.node(sub, x, low + 0.6, text, colour, width=width)
+        if kind == "self_attn":
+            for dx, part in ((-0.3, "Q"), (0.0, "K"), (0.3, "V")):
+                at = x + dx * width
+                start, via = ("top", ()) if not dx else ((x, parting), ((at, parting),))
+                sheet.link(feed, sub, part, start=start, via=via, end=(at, low))
+                if labelled:
+                    sheet.text(at + 0.28, low - 0.28, part, 9.5)
+        else:
+            part = "Q" if kind == "src_attn" else ""
+            sheet.link(feed, sub, part)
+            if labelled and part:
+                sheet.text(x + 0.28, low - 0.28, part, 9.5)
+        sheet.plus(add, x, low + 1.75)
+        sheet.link(sub, add)
+        inwards = "left" if skip < x else "right"
+        sheet.link(
+            last, add, "skip", start=begin, via=((skip, begin[1]), (skip, low + 1.75)),
+            end=inwards, color=SKIP,
+        )  # fmt: skip
+        sheet.dot(*begin, SKIP)
+        begins.append(begin)
+        last, y = add, low + 2.05
+        if not pre:
+            sheet.node(norm, x, y + 0.7, "norm", "output", width=width, height=0.75)
+            sheet.link(add, norm)
+            last, y = norm, y + 1.075
+    return last, y, begins
+
+
+# --------------------------------------------------------------------------- the model
+
+
+def architecture(model: Any) -> Figure:
+    """The whole model: both inputs, both stacks with what is inside a layer, and the output.
+
+    Args:
+        model: an encoder-decoder with the parts `src_embed`, `tgt_embed`, `encoder`, `decoder` and
+            `generator` of the chapter.
+    """
+    encoder, decoder = model.encoder, model.decoder
+    width, _ = _widths(encoder.layers[0])
+    pre = _norm_first(encoder.layers[0])
+    low = 5.0
+    top = low - 0.4 + 3 * _HEIGHT[pre] + (1.575 if pre else 0.0)
+    sheet = _Sheet(15.2, top + 4.1)
+    left, right, bus = 4.5, 10.7, 7.6
+
+    ends = {}
+    for name, stack, table, x, outside, read in (
+        ("encoder", encoder, model.src_embed, left, -1, "source ids\n(B, S)"),
+        ("decoder", decoder, model.tgt_embed, right, 1, "target ids, shifted right\n(B, U)"),
+    ):
+        words, size = table.lut.weight.shape
+        sheet.words(f"{name}.ids", x, 0.55, read, width=4.2, height=1.0)
+        sheet.node(
+            f"{name}.embed", x, 2.2, f"embedding × $\\sqrt{{{size}}}$\n{words} × {size}", "query"
+        )
+        sheet.plus(f"{name}.sum", x, 3.6)
+        sheet.node(
+            f"{name}.position", x + outside * 3.05, 3.6, "positions", "query", width=2.3, height=0.8
+        )
+        sheet.link(f"{name}.ids", f"{name}.embed")
+        sheet.link(f"{name}.embed", f"{name}.sum")
+        side = ("right", "left") if outside < 0 else ("left", "right")
+        sheet.link(f"{name}.position", f"{name}.sum", start=side[0], end=side[1])
+        last, y, _ = _draw_layer(
+            sheet, stack.layers[0], x, low - 0.4, f"{name}.sum", prefix=f"{name}.",
+            skip=x + outside * 2.6,
+        )  # fmt: skip
+        frame = sorted((x - outside * 2.4, x + outside * 3.0))
+        sheet.panel(frame[0], low - 0.45, frame[1], y + 0.3)
+        count = len(stack.layers)
+        sheet.text(x + outside * 3.6, (low + y) / 2, f"{count} ×", 13)
+        if getattr(stack, "norm", None) is not None:
+            sheet.node(f"{name}.norm", x, y + 1.2, "norm", "output", height=0.75)
+            sheet.link(last, f"{name}.norm")
+            last, y = f"{name}.norm", y + 1.575
+        ends[name] = (last, y)
+
+    last, y = ends["encoder"]
+    sheet.node("memory", left, y + 1.3, f"memory\n(B, S, {width})", "key")
+    sheet.link(last, "memory")
+    _memory_arrows(sheet, "decoder.src_attn", bus)
+
+    last, y = ends["decoder"]
+    out, vocabulary = model.generator.proj.weight.shape[::-1]
+    sheet.node(
+        "linear", right, y + 1.4, f"linear, log-softmax\n{out} → {vocabulary}", "plain"
+    )  # fmt: skip
+    sheet.link(last, "linear")
+    sheet.words("output", right, y + 3.2, f"log-probabilities\n(B, U, {vocabulary})", height=1.0)
+    sheet.link("linear", "output")
+
+    tables = {
+        id(table)
+        for table in (
+            model.src_embed.lut.weight, model.tgt_embed.lut.weight, model.generator.proj.weight
+        )
+    }  # fmt: skip
+    facts = [
+        "pre-norm: norm inside the branch" if pre else "post-norm: norm after the sum",
+        f"{_millions(_weigh(model))} parameters",
+    ]  # fmt: skip
+    if len(tables) == 1:
+        facts.append("one table for embeddings and output")
+    sheet.text(0.6, top + 3.9, "\n".join(facts), 10.5, ha="left", va="top", linespacing=1.6)
+    return sheet.figure
+
+
+def _memory_arrows(sheet: _Sheet, target: str, bus: float) -> None:
+    """Keys and values for one cross-attention, down the line at `bus` from the memory."""
+    memory, box = sheet.nodes["memory"], sheet.nodes[target]
+    edge = box.side("left")[0]
+    for part, dy in (("K", 0.3), ("V", -0.3)):
+        sheet.link(
+            "memory", target, part, start="right", via=((bus, memory.y), (bus, box.y + dy)),
+            end=(edge, box.y + dy), color=MEMORY,
+        )  # fmt: skip
+        sheet.text((bus + edge) / 2 - 0.1, box.y + dy + math.copysign(0.3, dy), part, 9.5)
+
+
+def stacks(model: Any) -> Figure:
+    """Both stacks, layer by layer: the memory goes to every layer of the decoder.
+
+    Each layer carries the number of its own parameters.
+    """
+    encoder, decoder = model.encoder, model.decoder
+    width, _ = _widths(encoder.layers[0])
+    tallest = max(len(encoder.layers), len(decoder.layers))
+    step, low, left, right, bus = 1.55, 3.1, 3.4, 11.2, 7.4
+    final = getattr(encoder, "norm", None) is not None
+    top = low + step * tallest
+    sheet = _Sheet(14.6, top + (2.4 if final else 1.2))
+    for name, stack, x, read in (
+        ("encoder", encoder, left, "source vectors"),
+        ("decoder", decoder, right, "target vectors"),
+    ):
+        weight = _millions(_weigh(stack))
+        sheet.text(x, 0.5, f"{name}: {weight} parameters", 10.5)
+        last = f"{name}.input"
+        sheet.words(last, x, 1.6, read, height=0.7)
+        for index, layer in enumerate(stack.layers):
+            at = f"{name}.{index}"
+            sheet.node(
+                at, x, low + step * index, f"layer {index + 1}   {_millions(_weigh(layer))}",
+                "query" if name == "encoder" else "value", width=4.4, height=0.9,
+            )  # fmt: skip
+            sheet.link(last, at)
+            last = at
+        y = low + step * (len(stack.layers) - 1) + 0.45
+        if getattr(stack, "norm", None) is not None:
+            sheet.node(f"{name}.norm", x, y + 0.9, "norm", "output", width=4.4, height=0.7)
+            sheet.link(last, f"{name}.norm")
+            last, y = f"{name}.norm", y + 1.25
+        if name == "encoder":
+            sheet.node("memory", x, y + 1.1, f"memory  (B, S, {width})", "key", width=4.4)
+            sheet.link(last, "memory")
+        else:
+            sheet.words("output", x, y + 1.3, f"to the output  (B, U, {width})", height=0.7)
+            sheet.link(last, "output")
+    memory = sheet.nodes["memory"]
+    for index in range(len(decoder.layers)):
+        box = sheet.nodes[f"decoder.{index}"]
+        sheet.link(
+            "memory", f"decoder.{index}", "KV", start="right",
+            via=((bus, memory.y), (bus, box.y)), end="left", color=MEMORY,
+        )  # fmt: skip
+        sheet.text((bus + box.side("left")[0]) / 2 - 0.1, box.y + 0.3, "K, V", 9.5)
+    return sheet.figure
+
+
+def layer(layer: Any) -> Figure:
+    """One encoder or decoder layer: its sub-layers, the sum and the norm in their order.
+
+    Beside each sum stands what it computes, with M for the memory.
+    """
+    width, _ = _widths(layer)
+    parts = _sublayers(layer)
+    pre = _norm_first(layer)
+    decodes = hasattr(layer, "src_attn")
+    x, fan = 3.7, 0.85
+    height = 0.9 + len(parts) * (_HEIGHT[pre] + fan - 0.45)
+    sheet = _Sheet(13.6 if decodes else 12.2, height + 1.6)
+    shape = f"(B, {'U' if decodes else 'S'}, {width})"
+    sheet.words("input", x, 0.5, f"$x_0$   {shape}")
+    last, y, begins = _draw_layer(
+        sheet, layer, x, 0.9, "input", skip=x - 2.9, width=4.4, fan=fan, labelled=True
+    )
+    sheet.words("output", x, y + 1.05, f"$x_{len(parts)}$   {shape}")
+    sheet.link(last, "output")
+    names = {"self_attn": "attention", "src_attn": "attention", "feed_forward": "FFN"}
+    for index, ((kind, _, _), begin) in enumerate(zip(parts, begins, strict=True)):
+        if index:
+            sheet.text(begin[0] + 0.45, begin[1], f"$x_{index}$", 10.5)
+        old = f"x_{index}"
+        given = f"\\mathrm{{norm}}({old})" if pre else old
+        memory = ",\\,M" if kind == "src_attn" else ""
+        total = f"{old}+\\mathrm{{{names[kind]}}}({given}{memory})"
+        rule = total if pre else f"\\mathrm{{norm}}({total})"
+        add = sheet.nodes[f"add{index}"]
+        sheet.text(6.5, add.y, f"$x_{index + 1}={rule}$", 11, ha="left")
+    if decodes:
+        box = sheet.nodes["src_attn"]
+        sheet.node("memory", 10.8, box.y, f"memory $M$\n(B, S, {width})", "key", width=3.4)
+        begin, edge = sheet.nodes["memory"].side("left")[0], box.side("right")[0]
+        for part, dy in (("K", 0.3), ("V", -0.3)):
+            sheet.link(
+                "memory", "src_attn", part, start=(begin, box.y + dy), end=(edge, box.y + dy),
+                color=MEMORY,
+            )  # fmt: skip
+            sheet.text((begin + edge) / 2, box.y + dy + math.copysign(0.32, dy), part, 9.5)
+    return sheet.figure
+
+
+# --------------------------------------------------------------------------- parts and reasons
+
+
+def residual_block() -> Figure:
+    """The two-layer residual block: x is the shortcut, F(x) the residual that is added to it."""
+    sheet = _Sheet(15.2, 5.4)
+    y = 2.5
+    sheet.words("x", 0.7, y, "$x$", width=0.8, size=12)
+    for name, x, text, kind in (
+        ("w_1", 3.4, "$W_1$", "query"),
+        ("relu", 5.9, "ReLU", "value"),
+        ("w_2", 8.4, "$W_2$", "query"),
+        ("outer", 12.6, "ReLU", "value"),
+    ):
+        sheet.node(name, x, y, text, kind, width=1.7, height=1.1, size=11.5)
+    sheet.plus("add", 10.6, y, 0.36)
+    sheet.words("y", 14.6, y, "$y$", width=0.8, size=12)
+    for source, target in itertools.pairwise(("x", "w_1", "relu", "w_2", "add", "outer", "y")):
+        sheet.link(source, target, start="right", end="left")
+    sheet.link(
+        "x", "add", "skip", start=(1.7, y), via=((1.7, 4.4), (10.6, 4.4)), end="top", color=SKIP
+    )  # fmt: skip
+    sheet.dot(1.7, y, SKIP)
+    sheet.text(6.1, 4.85, "shortcut $x$", 11.5, color=SKIP)
+    sheet.ax.plot([2.5, 2.5, 9.3, 9.3], [1.6, 1.4, 1.4, 1.6], color=INK, linewidth=1.0)
+    sheet.text(5.9, 0.8, "residual $F(x)=W_2\\,\\mathrm{ReLU}(W_1x)$", 11.5)
+    sheet.text(12.5, 0.8, "$y=\\mathrm{ReLU}(F(x)+x)$", 11.5)
+    return sheet.figure
+
+
+def normalisation_axes(
+    sentences: Sequence[Sequence[str]] = STUDENT, features: int = 6
+) -> Figure:  # fmt: skip
+    """What is averaged together: one feature over all tokens, or one token over all features.
+
+    Args:
+        sentences: a batch; shorter ones are filled up with padding, which is hatched.
+        features: numbers of a token's vector that are drawn.
+
+    Raises:
+        ValueError: if there is nothing to draw.
+    """
+    longest = max((len(words) for words in sentences), default=0)
+    if not longest or features < 1:
+        raise ValueError("give at least one word and one feature")
+    rows = [
+        (word, real)
+        for words in sentences
+        for word, real in [
+            *((word, True) for word in words),
+            *(("<pad>", False) for _ in range(longest - len(words))),
+        ]
+    ]
+    filled = sum(not real for _, real in rows)
+    side, gap, apart = 0.8, 0.18, 0.3
+    line = side + gap
+    tall = len(rows) * line + apart * (len(sentences) - 1)
+    across = features * line
+    label, middle = 2.7, 1.2
+    canvas = Canvas(max(2 * across + label + middle + 0.3, 13.8), tall + 4.0)
+    top = tall + 2.3
+    heights = [top - row * line - apart * (row // longest) for row in range(len(rows))]
+    for panel, (title, groups, note) in enumerate((
+        ("batch normalisation", features,
+         f"{features} means, one a feature,\nover {len(rows)} tokens: {filled} are padding"),
+        ("layer normalisation", len(rows),
+         f"{len(rows)} means, one a token,\nover its own {features} features"),
+    )):  # fmt: skip
+        start = label + panel * (across + middle)
+        colours = [
+            _tint(
+                PALETTE[group % len(PALETTE)], 0.6 - 0.5 * (group - group % len(PALETTE)) / groups
+            )
+            for group in range(groups)
+        ]
+        canvas.text(start + across / 2, top + 1.25, title, 11.5)
+        canvas.text(start + across / 2, top + 0.5, "features →", 9.5, color=SOFT)
+        canvas.text(start + across / 2, 0.95, note, 10.5, linespacing=1.45)
+        for row, (word, real) in enumerate(rows):
+            y = heights[row]
+            if not panel:
+                canvas.text(
+                    label - 0.3, y - line / 2, word, 10.5, ha="right", color=INK if real else SOFT
+                )  # fmt: skip
+            # What is averaged together hangs together: down the page, or across it.
+            down = y - heights[row + 1] if row + 1 < len(rows) else line
+            for column in range(features):
+                canvas.ax.add_patch(
+                    Rectangle(
+                        (start + column * line, y - (side if panel else down)),
+                        line if panel else side, side if panel else down,
+                        facecolor=colours[row if panel else column], edgecolor=SHEET, linewidth=0.7,
+                        gid=f"{title}:{row}:{column}",
+                    )
+                )  # fmt: skip
+                if not real:
+                    canvas.ax.add_patch(
+                        Rectangle(
+                            (start + column * line, y - side), line if panel else side, side,
+                            fill=False, edgecolor=SOFT, linewidth=0.0, hatch="////",
+                        )
+                    )  # fmt: skip
+    return canvas.figure
+
+
+def _tint(colour: str, share: float) -> tuple[float, float, float]:
+    """A colour, with so much of it in white."""
+    red, green, blue = (share * part + 1 - share for part in to_rgb(colour))
+    return red, green, blue
+
+
+def connectivity(tokens: int = 7, kernel: int = 3, causal: bool = True) -> Figure:
+    """How the first token reaches the last: step by step, layer by layer, or at once.
+
+    The recurrent network reads from the left. The convolution has as many layers as the first token
+    needs. In self-attention every token sees every token. The length of the path is that of the
+    shortest one in the picture.
+
+    Args:
+        tokens: length of the sequence.
+        kernel: how many tokens a convolution sees.
+        causal: whether these are a token and those before it, or as many before as after it.
+
+    Raises:
+        ValueError: for fewer than 2 tokens, a kernel narrower than 2, or an even one that ought to
+            be centred.
+    """
+    if tokens < 2 or kernel < 2:
+        raise ValueError("give at least 2 tokens and a kernel of at least 2")
+    if not causal and kernel % 2 == 0:
+        raise ValueError(f"a kernel of {kernel} has no middle")
+    back, ahead = (kernel - 1, 0) if causal else (kernel // 2, kernel // 2)
+    depth = math.ceil((tokens - 1) / back)
+    places = range(tokens)
+    first, last = (0, 0), (0, tokens - 1)
+    panels = [
+        ("recurrent", 1, [((0, t), (0, t + 1)) for t in places[:-1]], last),
+        (
+            f"{'causal ' if causal else ''}convolution, kernel {kernel}",
+            depth + 1,
+            [
+                ((level, s), (level + 1, t))
+                for level in range(depth)
+                for t in places
+                for s in range(max(t - back, 0), min(t + ahead, tokens - 1) + 1)
+            ],
+            (depth, tokens - 1),
+        ),
+        ("self-attention", 2, [((0, s), (1, t)) for s in places for t in places],
+         (1, tokens - 1)),
+    ]  # fmt: skip
+    step = 12.2 / (tokens - 1)
+    radius = min(0.33, step / 4)
+    rises = [3.0 if levels == 2 else 1.75 for _, levels, _, _ in panels]
+    heights = [
+        (levels - 1) * rise + 2.7 for (_, levels, _, _), rise in zip(panels, rises, strict=True)
+    ]
+    canvas = Canvas(15.0, sum(heights) + 0.2)
+    floor = sum(heights) + 0.2
+    for (name, levels, edges, goal), rise, height in zip(panels, rises, heights, strict=True):
+        floor -= height
+        path = _shortest(edges, first, goal)
+        steps = len(path) - 1
+        on_path = set(itertools.pairwise(path))
+
+        def at(node: tuple[int, int], floor: float = floor, rise: float = rise) -> Point:
+            return 1.4 + node[1] * step, floor + 0.95 + node[0] * rise
+
+        canvas.text(
+            0.7, floor + height - 0.75,
+            f"{name}: {steps} step{'s' if steps > 1 else ''} from $x_1$ to $x_{{{tokens}}}$", 11.5,
+            ha="left",
+        )  # fmt: skip
+        for edge in sorted(edges, key=lambda edge: edge in on_path):
+            (x0, y0), (x1, y1) = map(at, edge)
+            length = math.dist((x0, y0), (x1, y1))
+            dx, dy = (radius * (x1 - x0) / length, radius * (y1 - y0) / length)
+            bold = edge in on_path
+            canvas.ax.add_patch(
+                FancyArrowPatch(
+                    (x0 + dx, y0 + dy), (x1 - dx, y1 - dy), arrowstyle="-|>" if bold else "-",
+                    mutation_scale=12, color=PATH if bold else FAINT,
+                    linewidth=2.4 if bold else 0.8, shrinkA=0, shrinkB=0,
+                    gid=f"{name}:{'path' if bold else 'edge'}",
+                )
+            )  # fmt: skip
+        for node in itertools.product(range(levels), places):
+            x, y = at(node)
+            canvas.ax.add_patch(
+                Circle(
+                    (x, y), radius, edgecolor=PATH if node in path else INK,
+                    facecolor=FILL["key"] if node in path else FILL["plain"],
+                    linewidth=1.8 if node in path else 0.9, zorder=3,
+                )
+            )  # fmt: skip
+            if not node[0]:
+                canvas.text(x, y - radius - 0.3, f"$x_{{{node[1] + 1}}}$", 10.5)
+    return canvas.figure
+
+
+def _shortest(
+    edges: Iterable[tuple[tuple[int, int], tuple[int, int]]],
+    start: tuple[int, int],
+    goal: tuple[int, int],
+) -> list[tuple[int, int]]:
+    """The nodes of a shortest path, found in breadth."""
+    after: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for source, target in edges:
+        after.setdefault(source, []).append(target)
+    paths = [[start]]
+    seen = {start}
+    for path in paths:
+        if path[-1] == goal:
+            return path
+        for node in sorted(after.get(path[-1], ()), reverse=True):
+            if node not in seen:
+                seen.add(node)
+                paths.append([*path, node])
+    raise ValueError("the goal cannot be reached")
+
+
+# --------------------------------------------------------------------------- the output
+
+
+def output_distributions(
+    vocabulary: Sequence[str], targets: Sequence[str], before: Any, after: Any
+) -> Figure:
+    """What each position ought to say, and what it says before and after training.
+
+    Args:
+        vocabulary: V words.
+        targets: T words of the vocabulary, one a position.
+        before, after: (T, V) probabilities; every row sums to 1.
+
+    Raises:
+        ValueError: if a word is not in the vocabulary, or these are not such probabilities.
+    """
+    unknown = [word for word in targets if word not in vocabulary]
+    if unknown or not targets:
+        raise ValueError(
+            f"not in the vocabulary: {', '.join(unknown)}" if unknown else "there is no target"
+        )
+    shape = (len(targets), len(vocabulary))
+    goal = np.zeros(shape)
+    goal[range(len(targets)), [list(vocabulary).index(word) for word in targets]] = 1.0
+    tables = {"target": goal, "before": array(before), "after": array(after)}
+    for name, values in tables.items():
+        if values.shape != shape:
+            raise ValueError(f"`{name}` has shape {values.shape}, not {shape}")
+        if values.min() < 0 or not np.allclose(values.sum(1), 1, atol=1e-3):
+            raise ValueError(f"the rows of `{name}` are not probabilities: they must sum to 1")
+    titles = {
+        "target": "the target: one-hot",
+        "before": "before training",
+        "after": "after training",
+    }
+    wide, tall, label = 1.9, 0.85, 2.6
+    block = tall * shape[0] + 1.45
+    canvas = Canvas(label + wide * shape[1] + 0.3, 3 * block + 1.0)
+    colours = plt.get_cmap(MAP)
+    for number, (name, values) in enumerate(tables.items()):
+        top = 3 * block - number * block - 0.7
+        canvas.text(label, top + (1.15 if not number else 0.4), titles[name], 11.5, ha="left")
+        if not number:
+            for column, word in enumerate(vocabulary):
+                canvas.text(label + wide * (column + 0.5), top + 0.4, word, 10.5)
+        for row, column in np.ndindex(*shape):
+            value = float(values[row, column])
+            x, y = label + wide * column, top - tall * (row + 1)
+            colour = colours(0.9 * value)
+            canvas.ax.add_patch(
+                Rectangle(
+                    (x + 0.03, y + 0.03), wide - 0.06, tall - 0.06, facecolor=colour,
+                    edgecolor="none", gid=f"{name}:{row}:{column}",
+                )
+            )  # fmt: skip
+            light = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 0.55
+            canvas.text(
+                x + wide / 2, y + tall / 2, f"{value:.{0 if name == 'target' else 2}f}", 10.5,
+                color="white" if not light else INK if value >= 0.05 else SOFT,
+            )  # fmt: skip
+            if number and goal[row, column]:  # where all of it ought to be
+                canvas.ax.add_patch(
+                    Rectangle(
+                        (x + 0.06, y + 0.06), wide - 0.12, tall - 0.12, fill=False, edgecolor=PATH,
+                        linewidth=1.8,
+                    )
+                )  # fmt: skip
+        for row, word in enumerate(targets):
+            canvas.text(label - 0.3, top - tall * (row + 0.5), word, 10.5, ha="right")
+    return canvas.figure

@@ -104,7 +104,7 @@ class Settings:
     schedule: str = "warm-up"
     rate: float = transformer_lab.RATE
     warmup: int = 4000
-    smoothing: float = 0.0
+    smoothing: float = transformer_lab.SMOOTHING
     clip: float | None = 1.0
     seed: int = 0
     average: int = 1
@@ -128,7 +128,7 @@ class Settings:
 
 PRESETS = {
     "cldr-en-zh": Settings(),
-    "cldr-en-de": Settings(target="de", steps=2 * transformer_lab.STEPS),
+    "cldr-en-de": Settings(target="de"),
     "wmt14-base": Settings(
         corpus="wmt14", target="de", num_layers=6, d_model=512, d_ff=2048, num_heads=8,
         dropout=0.1, norm_first=False, shared=True, batch_tokens=25_000, steps=100_000,
@@ -1013,7 +1013,7 @@ def _train_command(
     compiled: Annotated[
         bool | None, _option("torch.compile; on a GPU.", _MACHINE, "--compile/--no-compile")
     ] = None,
-    threads: Annotated[int | None, _option("Threads of a process.", _MACHINE, least=1)] = None,
+    threads: Annotated[int | None, _option("Threads; 1 for CLDR.", _MACHINE, least=1)] = None,
 ) -> None:
     """Train a translator. The same command again goes on after an interruption.
 
@@ -1034,6 +1034,8 @@ def _train_command(
     settings = replace(
         PRESETS[preset], **{name: value for name, value in given.items() if value is not None}
     )
+    if threads is None and settings.corpus == "cldr" and not torch.cuda.is_available():
+        threads = 1  # the matrices are so small that a second one waits more than it works
     if threads is not None:
         torch.set_num_threads(threads)
     say = _say if int(os.environ.get("RANK", "0")) == 0 else _nothing

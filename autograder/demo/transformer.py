@@ -10,16 +10,18 @@ from textwrap import dedent, indent
 
 # Of as many exercises as possible, and each told apart from its neighbours.
 MISTAKES = (
-    "embeddings_unscaled",
-    "attention_mask_over_heads",
+    "attention_scale_d_model",
     "std_mask_padded_queries",
     "norm_sample_deviation_eps_outside",
     "connection_shortcut_normalised",
-    "clones_one_module",
     "encoder_layer_attention_without_dropout",
-    "decoder_layer_value_from_decoder",
     "decoder_memory_from_layer_before",
     "make_model_xavier_on_embeddings",
+    "batches_padding_free",
+    "train_moments_forgotten",
+    "greedy_stops_with_the_first",
+    "beam_plain_length",
+    "step_position_zero",
 )
 
 _NORM = """
@@ -76,7 +78,8 @@ class MultiHeadAttention(nn.Module):
 
 _MASK = """
 if mask is not None and mask.dim() == 3:
-    mask = mask.expand(-1, query.shape[1], -1).repeat_interleave(self.num_heads, dim=0)
+    mask = mask.expand(len(query), query.shape[1], -1)
+    mask = mask.repeat_interleave(self.num_heads, dim=0)
 if mask is not None:
     mask = ~mask
 """

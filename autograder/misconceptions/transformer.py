@@ -1429,7 +1429,8 @@ add(
     (
         ENCODED,
         "self.encoder(\n"
-        "            self.position(self.src_embed.lut(src)) * self.src_embed.d_model**0.5, src_mask\n"
+        "            self.position(self.src_embed.lut(src)) * self.src_embed.d_model**0.5,\n"
+        "            src_mask,\n"
         "        )",
     ),
     (
@@ -2434,7 +2435,6 @@ add(
     "Gradients of earlier batches are still in .grad and are added to the new ones; clear them "
     "before backward().",
     (CLEAR, ""),
-    read="trf-training",
 )
 add(
     "train_gradients_cleared_late",
@@ -2779,7 +2779,7 @@ add(
 )
 add(
     "beam_plain_length",
-    "You divide by len(ids) ** alpha, as in the chapter before; here it is "
+    "You divide by len(ids) ** alpha, as in sequence to sequence; here it is "
     "((5 + len(ids)) / 6) ** alpha.",
     (SCORE, "total / len(ids) ** alpha"),
 )

@@ -519,8 +519,8 @@ style(
             batch = ()
             for i in sorted(range(len(lengths)), key=lambda i: tuple(lengths[i])):
                 grown = (*batch, i)
-                longest = [max(lengths[j][k] for j in grown) for k in (0, 1)]
-                if len(grown) * max(longest) <= max_tokens:
+                sides = [len(grown) * max(lengths[j][k] for j in grown) for k in (0, 1)]
+                if max(sides) <= max_tokens:
                     batch = grown
                 else:
                     yield batch
@@ -708,11 +708,11 @@ style(
             alive = list(range(len(source)))
             while alive and max(map(len, texts)) <= max_length:
                 tgt = torch.tensor([texts[row] for row in alive])
-                past = subsequent_mask(tgt.shape[1])
-                hidden = model.decode(memory[alive], mask[alive], tgt, past)
-                chosen = model.generator(hidden[:, -1:]).argmax(-1)[:, 0]
-                for row, best in zip(alive, chosen.tolist()):
-                    texts[row].append(best)
+                causal = subsequent_mask(tgt.shape[1])
+                hidden = model.decode(memory[alive], mask[alive], tgt, causal)
+                best = model.generator(hidden[:, -1:]).argmax(-1)[:, 0]
+                for row, token in zip(alive, best.tolist()):
+                    texts[row].append(token)
                 alive = [row for row in alive if texts[row][-1] != EOS]
             return nn.utils.rnn.pad_sequence(
                 [torch.tensor(text[1:]) for text in texts], batch_first=True, padding_value=PAD
@@ -777,8 +777,9 @@ style(
             grown = [one for one in grown if one[1] != float("-inf")]
             grown.sort(key=lambda one: one[1])
             beam = done + grown[::-1][: beam_size - len(done)]
-        penalty = lambda ids: math.exp(alpha * math.log((5 + len(ids)) / 6))
-        result = [(ids, total / penalty(ids)) for ids, total in beam]
+        result = []
+        for ids, total in beam:
+            result.append((ids, total / math.exp(alpha * math.log((5 + len(ids)) / 6))))
         return sorted(result, key=lambda pair: -pair[1])
     """,
 )
@@ -928,6 +929,29 @@ NOTABLE = (
     "make_model_xavier_on_embeddings",
     "make_model_shared_by_copying",
     "make_model_shared_by_xavier",
+    "shift_none",
+    "batches_padding_free",
+    "smoothing_over_the_others",
+    "smoothing_mean_of_means",
+    "smoothing_padding_counted",
+    "rate_inverse_square",
+    "adam_not_corrected",
+    "adam_eps_in_the_root",
+    "train_gradients_pile_up",
+    "train_reads_the_answer",
+    "train_moments_forgotten",
+    "greedy_stops_with_the_first",
+    "greedy_stops_on_read",
+    "greedy_eos_dropped",
+    "greedy_source_not_masked",
+    "beam_plain_length",
+    "beam_length_without_eos",
+    "beam_penalty_during_search",
+    "beam_finished_dropped",
+    "start_projected_by_self_attn",
+    "step_position_zero",
+    "step_cache_changed",
+    "step_norm_first_always",
 )
 
 

@@ -251,9 +251,9 @@ class Embeddings(nn.Module):
 #
 # * Submodules: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)` with
 #   bias. Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
-# * `mask`: bool `(Tq, Tk)`, `(B, Tq, Tk)` or `(B, 1, Tk)`, the same for all heads, or `None`: then
-#   everything may be attended to. Where it is `False` the weight is exactly 0. Every query may
-#   attend to something; what happens to one that may not is up to you.
+# * `mask`: bool `(Tq, Tk)`, `(1, Tq, Tk)`, `(B, Tq, Tk)` or `(B, 1, Tk)`, the same for all heads, or
+#   `None`: then everything may be attended to. Where it is `False` the weight is exactly 0. Every
+#   query may attend to something; what happens to one that may not is up to you.
 # * Dropout acts on the weights, in training mode.
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 # * Not to be called: `nn.MultiheadAttention` and the function behind it. You may call
@@ -346,8 +346,8 @@ class MultiHeadAttention(nn.Module):
             query: (B, Tq, D), not projected yet.
             keys: (B, H, Tk, D/H), from ``project``.
             values: (B, H, Tk, D/H), from ``project``.
-            mask: bool (Tq, Tk), (B, Tq, Tk) or (B, 1, Tk), True = may attend; the same for all
-                heads. Every query may attend to something. None: to everything.
+            mask: bool (Tq, Tk), (1, Tq, Tk), (B, Tq, Tk) or (B, 1, Tk), True = may attend; the
+                same for all heads. Every query may attend to something. None: to everything.
 
         Returns:
             (B, Tq, D).

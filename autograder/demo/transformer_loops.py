@@ -71,7 +71,7 @@ class MultiHeadAttention(nn.Module):
             elif mask.dim() == 2:
                 allowed = mask
             else:
-                allowed = mask[b].expand(query.shape[1], -1)
+                allowed = mask[b % len(mask)].expand(query.shape[1], -1)
             heads = []
             for h in range(self.heads):
                 rows = []

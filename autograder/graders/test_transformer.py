@@ -460,7 +460,7 @@ def test_attention_masks(student, reference, draw):
     """Masks for all examples, for each example, and for keys only hold for every head."""
     mine, theirs = attention_pair(student, reference, draw, 4, 2)
     inputs = attention_inputs(draw, 2, 3, 5, 4)
-    for shape in [(3, 5), (2, 3, 5), (2, 1, 5)]:
+    for shape in [(3, 5), (1, 3, 5), (2, 3, 5), (2, 1, 5)]:
         mask = draw.mask(*shape, keep=0.5)
         expect.close(
             mine(*inputs, mask),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -36,8 +37,9 @@ OPTIONS = [
     "--save-every", "4", "--average", "2", "--beam", "2",
 ]  # fmt: skip
 
-# A module of one's own, in the place of solutions.transformer: it writes down the weights that
-# each process ends with, and is killed once in the process and step that the environment names.
+# A module of one's own, in the place of solutions.transformer: it writes down the gradient of the
+# first step and the weights that each process ends with, and is killed once, in the process that
+# the environment names.
 SPY = """
 import atexit, os, signal
 from pathlib import Path
@@ -46,22 +48,26 @@ from safetensors.torch import save_file
 from solutions import transformer
 from solutions.transformer import *
 
-RANK = os.environ.get("RANK", "0")
+RANK = os.environ.get("RANK", "")
+HERE = os.environ["SPY"]
+made = []
+
+
+def note(what, tensors):
+    save_file({n: t.detach().clone() for n, t in tensors if t is not None}, f"{HERE}/{what}{RANK}")
 
 
 def make_model(*sizes, **more):
-    model = transformer.make_model(*sizes, **more)
-
-    def note():
-        save_file({n: p.detach() for n, p in model.named_parameters()}, f"{HERE}/{RANK}.weights")
-
-    HERE = os.environ["SPY"]
-    atexit.register(note)
-    return model
+    made.append(transformer.make_model(*sizes, **more))
+    if RANK:
+        atexit.register(lambda: note("weights", made[-1].named_parameters()))
+    return made[-1]
 
 
 def learning_rate(step, *more):
-    once = Path(os.environ["SPY"], "killed")
+    if step == 2:
+        note("gradient", ((n, p.grad) for n, p in made[-1].named_parameters()))
+    once = Path(HERE, "killed")
     if step == 8 and os.environ.get("KILL") == RANK and not once.exists():
         once.touch()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -87,20 +93,27 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def one(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A translator trained in this process."""
+    """A translator trained in this process, with the gradient of its first step."""
     out = tmp_path_factory.mktemp("one")
-    train(TINY, out, data=files, say=lambda line: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPY", str(out))
+        train(TINY, out, data=files, model=spy_in(out), say=lambda line: None)
     return out
+
+
+def spy_in(folder: Path) -> str:
+    """The spy as a file."""
+    module = folder / "spy_model.py"
+    module.write_text(SPY, encoding="utf-8")
+    return str(module)
 
 
 def launch(out: Path, files: Path, spy: Path, **environment: str) -> subprocess.CompletedProcess:
     """Train in two processes, as a reader would with torchrun."""
-    module = spy / "spy_model.py"
-    module.write_text(SPY, encoding="utf-8")
     command = [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2",
         "-m", "toolkit.translate", "train", *OPTIONS,
-        "--out", str(out), "--data", str(files), "--model", str(module),
+        "--out", str(out), "--data", str(files), "--model", spy_in(spy),
     ]  # fmt: skip
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "SPY": str(spy), **environment}
     return subprocess.run(
@@ -140,10 +153,21 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor], tolerance: float) 
 
 
 def test_both_processes_end_with_the_same_weights(two: Path) -> None:
-    first, second = (load_file(two / "spy" / f"{rank}.weights") for rank in (0, 1))
+    first, second = (load_file(two / "spy" / f"weights{rank}") for rank in (0, 1))
     assert same(first, second, 0)
     last = load_file(two / "step-0000012.safetensors")
     assert same({n: first[n] for n in last}, last, 0)
+
+
+def test_two_processes_have_the_gradient_of_one(one: Path, two: Path) -> None:
+    """Adam would forgive a gradient that is twice as large; clipping would not."""
+    alone = load_file(one / "gradient")
+    for rank in (0, 1):
+        together = load_file(two / "spy" / f"gradient{rank}")
+        assert list(together) == list(alone)
+        for name, value in alone.items():
+            torch.testing.assert_close(together[name], value, rtol=1e-4, atol=1e-6)
+    assert max(float(value.abs().max()) for value in alone.values()) > 1e-2
 
 
 def test_two_processes_train_as_one_does(one: Path, two: Path) -> None:
@@ -211,6 +235,25 @@ def test_dropout_is_the_same_after_an_interruption(
     assert (tmp_path / "cut/resume.pt").exists() == (cut >= 4)
     monkeypatch.setattr(transformer, "learning_rate", lambda step, *more: 1e-3)
     assert same(run(tmp_path / "cut"), expected, 0)
+
+
+def test_every_step_and_part_drops_something_else(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from solutions import transformer
+
+    seeds = []
+    loss = transformer.label_smoothing_loss
+
+    def spied(log_probs: Tensor, *more: object) -> Tensor:
+        if log_probs.requires_grad:
+            seeds.append(torch.initial_seed())
+        return loss(log_probs, *more)
+
+    monkeypatch.setattr(transformer, "label_smoothing_loss", spied)
+    few = replace(TINY, dropout=0.3, steps=3)
+    train(few, tmp_path, data=files, accumulate=2, say=lambda line: None)
+    assert len(seeds) == len(set(seeds)) == 6
 
 
 # --------------------------------------------------------------------------- what a step is
@@ -281,6 +324,12 @@ def test_the_translator_is_the_mean_of_the_last_saves(one: Path) -> None:
     assert not same(first, second, 1e-6)
 
 
+def test_the_beginning_is_no_part_of_the_average(files: Path, tmp_path: Path) -> None:
+    train(replace(TINY, average=9), tmp_path, data=files, say=lambda line: None)
+    saves = sorted(path.name for path in tmp_path.glob("step-*"))
+    assert saves == [f"step-00000{step:02d}.safetensors" for step in (4, 8, 12)]
+
+
 def test_an_average_keeps_the_type_and_rounds_once(tmp_path: Path) -> None:
     paths = []
     for number, value in enumerate((1.0, 1.0, 1.0 + 2**-7)):
@@ -302,7 +351,7 @@ def pieces() -> Pieces:
 
 
 @pytest.mark.parametrize(
-    "text", ["5. März 2021", "naïve 東京 €", "a <pad> and a <eos>", "tabs\tand  spaces"]
+    "text", ["5. März 2021!", "naïve 東京 €", "a <pad> and a <eos>", "tabs\tand  spaces"]
 )
 def test_pieces_write_every_text(pieces: Pieces, text: str) -> None:
     ids = pieces.encode(text)
@@ -445,8 +494,13 @@ def test_a_finished_training_is_not_repeated(
 
     before = weights(one)
     monkeypatch.setattr(transformer, "label_smoothing_loss", never)
-    translate.train(replace(TINY, beam=3), one, data=files, say=lambda line: None)
-    assert same(weights(one), before, 0)
+    out = tmp_path / "copy"
+    shutil.copytree(one, out)
+    settings = json.loads((out / "settings.json").read_text(encoding="utf-8"))
+    settings["model"] = translate.MODEL
+    (out / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    translate.train(replace(TINY, beam=3), out, data=files, say=lambda line: None)
+    assert same(weights(out), before, 0)
 
 
 def test_fresh_begins_again(files: Path, tmp_path: Path) -> None:
@@ -549,7 +603,9 @@ def test_another_training_in_the_folder_is_refused(
 ) -> None:
     arguments = ["train", *OPTIONS, "--data", files, "--out", one, "--steps", 13]
     assert run(*arguments) == 2
-    assert "steps 12 instead of 13" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "steps 12 instead of 13" in said
+    assert "spy_model.py instead of solutions.transformer" in said
 
 
 def test_words_that_were_never_seen_are_named(tmp_path: Path) -> None:

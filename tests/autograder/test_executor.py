@@ -297,7 +297,7 @@ def test_a_function_can_train_a_module_where_gradients_are_recorded():
         model(x).backward()
         with torch.no_grad():
             model.factor -= model.factor.grad
-        return float(model.factor)
+        return model.factor.item()
 
     proxy = Proxy(Executor({"Scale": Scale, "descend": descend}).execute)
     module = proxy.module("Scale")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import torch
+
 from autograder import expect
+from autograder.grading import Mistake
 
 
 def sizes(**named: object) -> str:
@@ -58,3 +61,22 @@ def same_results(mine, theirs, names, case=""):
     results = list(zip(names, mine, theirs, strict=True))
     for name, actual, expected in reversed(results):
         expect.close(actual, expected, what=f"the {name}", case=case)
+
+
+def same_number(actual, expected, what, case="", least=1.0):
+    """A Python number agrees up to the rounding of a sum in float32, of `least` or more."""
+    suffix = f" for {case}" if case else ""
+    # NumPy's float64 is a float too: the sandbox hands it over as one.
+    if not isinstance(actual, (float, int)) or isinstance(actual, bool):
+        raise Mistake(
+            f"{what} should be a float, but is a {expect.type_name(actual)}{suffix}"
+            + ("; .item() makes one." if isinstance(actual, torch.Tensor) else ".")
+        )
+    if not abs(actual - expected) <= 2e-5 * max(least, abs(expected)):
+        raise Mistake(f"{what} should be {expected:.5g}, but is {actual:.5g}{suffix}.")
+
+
+def refuses(make, cases):
+    """Each case, words -> arguments, is refused by `make` with a ValueError."""
+    for words, arguments in cases.items():
+        expect.raises("ValueError", lambda given=arguments: make(*given), what=words)

@@ -17,7 +17,14 @@ from __future__ import annotations
 import torch
 
 from autograder import expect
-from autograder.graders.common import pair, same_gradients, same_parameters, sizes
+from autograder.graders.common import (
+    pair,
+    refuses,
+    same_gradients,
+    same_number,
+    same_parameters,
+    sizes,
+)
 from autograder.grading import Mistake, exercise, hidden
 from autograder.proxy import StudentError, Todo
 
@@ -61,30 +68,11 @@ def same_list(actual, expected, what, case=""):
         raise Mistake(f"{what} should be {expected}, but is {list(actual)}{suffix}.")
 
 
-def same_number(actual, expected, what, case=""):
-    """A Python number agrees up to the rounding of a sum in float32."""
-    suffix = f" for {case}" if case else ""
-    # NumPy's float64 is a float too: the sandbox hands it over as one.
-    if not isinstance(actual, (float, int)) or isinstance(actual, bool):
-        raise Mistake(
-            f"{what} should be a float, but is a {expect.type_name(actual)}{suffix}"
-            + ("; .item() makes one." if isinstance(actual, torch.Tensor) else ".")
-        )
-    if not abs(actual - expected) <= 2e-5 * max(1.0, abs(expected)):
-        raise Mistake(f"{what} should be {expected:.5g}, but is {actual:.5g}{suffix}.")
-
-
 def same_padded(mine, theirs, case=""):
     """Ids and mask agree; the mask is boolean."""
     ids, mask = expect.pair(mine, what="the result (ids, mask)")
     expect.close(ids, theirs[0], what="the ids", case=case)
     expect.close(mask, theirs[1], what="the mask", case=case)
-
-
-def refuses(make, cases):
-    """Each case, words -> arguments, is refused by `make` with a ValueError."""
-    for words, arguments in cases.items():
-        expect.raises("ValueError", lambda given=arguments: make(*given), what=words)
 
 
 def sentence(draw, length, words):

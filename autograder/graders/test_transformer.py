@@ -19,7 +19,14 @@ from collections.abc import Callable
 import torch
 
 from autograder import expect
-from autograder.graders.common import pair, same_gradients, same_results, sizes
+from autograder.graders.common import (
+    pair,
+    refuses,
+    same_gradients,
+    same_number,
+    same_results,
+    sizes,
+)
 from autograder.grading import Mistake, exercise, hidden
 from autograder.proxy import Handle, Proxy, StudentError, Todo
 
@@ -33,12 +40,6 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SLACK = 50.0
 
 State = dict[str, torch.Tensor]
-
-
-def refuses(make, cases):
-    """Each case, words -> arguments, is refused by `make` with a ValueError."""
-    for words, arguments in cases.items():
-        expect.raises("ValueError", lambda given=arguments: make(*given), what=words)
 
 
 def labels(state, *inputs):
@@ -1975,19 +1976,6 @@ def whole_number(actual, what, case=""):
         + ("; .item() makes one." if isinstance(actual, torch.Tensor) else "."),
     )
     return actual
-
-
-def same_number(actual, expected, what, case="", least=1.0):
-    """A Python number agrees up to the rounding of a sum in float32."""
-    suffix = f" for {case}" if case else ""
-    # NumPy's float64 is a float too: the sandbox hands it over as one.
-    if not isinstance(actual, (float, int)) or isinstance(actual, bool):
-        raise Mistake(
-            f"{what} should be a float, but is a {expect.type_name(actual)}{suffix}"
-            + ("; .item() makes one." if isinstance(actual, torch.Tensor) else ".")
-        )
-    if not abs(actual - expected) <= 2e-5 * max(least, abs(expected)):
-        raise Mistake(f"{what} should be {expected:.5g}, but is {actual:.5g}{suffix}.")
 
 
 def filled_up(rows, pad=PAD):

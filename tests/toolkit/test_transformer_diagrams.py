@@ -21,7 +21,8 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 from torch import Tensor, nn
 
 from solutions import transformer
-from toolkit import diagrams, plots
+from tests.toolkit.drawings import Drawings
+from toolkit import plots
 from toolkit import transformer_diagrams as drawn
 
 Edge = tuple[str, str, str]
@@ -181,20 +182,11 @@ def drawing(name: str) -> Figure:
     return figure
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_nothing_runs_out_of_the_picture(name: str) -> None:
-    assert diagrams.texts_outside(drawing(name)) == []
+MADE = {name: functools.partial(drawing, name) for name in DRAWINGS}
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_no_two_texts_overlap(name: str) -> None:
-    figure = drawing(name)
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
-    texts = [t for ax in figure.axes for t in ax.texts if t.get_text()]
-    extents = [(t.get_text(), t.get_window_extent(renderer).padded(-1)) for t in texts]
-    clashes = [(a, b) for (a, x), (b, y) in itertools.combinations(extents, 2) if x.overlaps(y)]
-    assert clashes == []
+class TestDrawings(Drawings):
+    drawings = MADE
 
 
 @pytest.mark.parametrize("name", DRAWINGS)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
+from matplotlib.path import Path
 
 from toolkit.plots import INK, PALETTE, SHEET
 
@@ -20,6 +25,13 @@ FILL = {
     "plain": "#eceae4",
     "output": "#f6eeb8",
 }
+
+
+PANEL = "#f1efe8"
+FAINT = "#c9c5bb"
+SOFT = "#5b6069"
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
@@ -103,6 +115,109 @@ class Canvas:
                 (start[0] + end[0]) / 2, (start[1] + end[1]) / 2, text, 8,
                 bbox={"facecolor": SHEET, "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip
+
+
+class Sheet(Canvas):
+    """A canvas whose boxes have names and whose arrows are routed from box to box."""
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(width, height)
+        self.nodes: dict[str, Box] = {}
+
+    def node(
+        self, name: str, x: float, y: float, text: str, kind: str = "plain", *,
+        width: float = 4.2, height: float = 1.2, size: float = 10.5,
+    ) -> Box:  # fmt: skip
+        """A box under a name."""
+        self.nodes[name] = self.box(x, y, text, kind, width=width, height=height, size=size)
+        self.ax.patches[-1].set_gid(name)
+        return self.nodes[name]
+
+    def words(
+        self, name: str, x: float, y: float, text: str, *, width: float = 3.0, height: float = 0.8,
+        size: float = 10.5,
+    ) -> Box:  # fmt: skip
+        """A node without a frame: what goes in or comes out."""
+        self.nodes[name] = Box(x, y, width, height)
+        self.text(x, y, text, size, linespacing=1.3)
+        return self.nodes[name]
+
+    def plus(self, name: str, x: float, y: float, radius: float = 0.3) -> Box:
+        """A sum."""
+        self.ax.add_patch(Circle((x, y), radius, facecolor=SHEET, edgecolor=INK, linewidth=1.1))
+        self.ax.patches[-1].set_gid(name)
+        arm = 0.55 * radius
+        for dx, dy in ((arm, 0), (0, arm)):
+            self.ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, linewidth=1.1)
+        self.nodes[name] = Box(x, y, 2 * radius, 2 * radius)
+        return self.nodes[name]
+
+    def dot(self, x: float, y: float, color: str = INK) -> None:
+        """Where a line divides."""
+        self.ax.add_patch(Circle((x, y), 0.09, facecolor=color, edgecolor=color))
+
+    def panel(self, left: float, bottom: float, right: float, top: float) -> None:
+        """A sheet behind what belongs together."""
+        self.ax.add_patch(
+            FancyBboxPatch(
+                (left + 0.3, bottom + 0.3), right - left - 0.6, top - bottom - 0.6,
+                boxstyle="round,pad=0.3", facecolor=PANEL, edgecolor=FAINT, linewidth=0.9, zorder=0,
+            )
+        )  # fmt: skip
+
+    def link(
+        self, source: str, target: str, part: str = "", *, start: str | Point = "top",
+        end: str | Point = "bottom", via: Sequence[Point] = (), color: str = INK,
+    ) -> None:  # fmt: skip
+        """An arrow from one node to another, around the corners `via`.
+
+        `start` and `end` are sides of the nodes, or points on their edges; `start` may be any point
+        on the line that leaves `source`.
+        """
+        first = self.nodes[source].side(start) if isinstance(start, str) else start
+        last = self.nodes[target].side(end) if isinstance(end, str) else end
+        self.ax.add_patch(
+            FancyArrowPatch(
+                path=_rounded([first, *via, last]), arrowstyle="-|>", mutation_scale=9, color=color,
+                fill=True, linewidth=1.1, joinstyle="round", gid=f"{source}>{target}:{part}",
+            )
+        )  # fmt: skip
+
+
+def _rounded(points: Sequence[Point], radius: float = 0.22) -> Path:
+    """A line through the points, its corners rounded."""
+    points = [point for point, _ in itertools.groupby(points)]
+    vertices, codes = [points[0]], [Path.MOVETO]
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        near = []
+        for other in (before, after):
+            length = math.dist(corner, other)
+            share = min(radius, length / 2) / length
+            near.append(tuple(c + share * (o - c) for c, o in zip(corner, other, strict=True)))
+        vertices += [near[0], corner, near[1]]
+        codes += [Path.LINETO, Path.CURVE3, Path.CURVE3]
+    return Path([*vertices, points[-1]], [*codes, Path.LINETO])
+
+
+def weigh(*modules: Any) -> int:
+    """Parameters of the modules together, shared ones counted once."""
+    found = {id(p): p.numel() for module in modules for p in module.parameters()}
+    return sum(found.values())
+
+
+def millions(count: int) -> str:
+    """A number of parameters as one reads it."""
+    for unit, size in (("M", 10**6), ("k", 10**3)):
+        value = count / size
+        if value >= 0.9995:  # 999 500 is 1 M, not 1000 k
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+    return str(count)
+
+
+def tint(colour: str, share: float) -> tuple[float, float, float]:
+    """A colour, with so much of it in white."""
+    red, green, blue = (share * part + 1 - share for part in to_rgb(colour))
+    return red, green, blue
 
 
 def attention_pipeline(tokens: int = 4, d_k: int = 64, d_v: int = 64) -> Figure:

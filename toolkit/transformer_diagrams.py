@@ -15,121 +15,17 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
-from matplotlib.path import Path
+from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
 
-from toolkit.diagrams import FILL, Box, Canvas
+from toolkit.diagrams import FAINT, FILL, SOFT, Canvas, Point, Sheet, millions, tint, weigh
 from toolkit.plots import INK, MAP, PALETTE, SHEET, array
 
-Point = tuple[float, float]
-
-PANEL = "#f1efe8"
-FAINT = "#c9c5bb"
-SOFT = "#5b6069"
 SKIP, MEMORY, PATH = PALETTE[0], PALETTE[1], PALETTE[1]
 STUDENT = (("I", "am", "a", "student"), ("thank", "you"), ("good", "morning", "all"))
 
 
-class _Sheet(Canvas):
-    """A canvas whose boxes have names and whose arrows are routed from box to box."""
-
-    def __init__(self, width: float, height: float) -> None:
-        super().__init__(width, height)
-        self.nodes: dict[str, Box] = {}
-
-    def node(
-        self, name: str, x: float, y: float, text: str, kind: str = "plain", *,
-        width: float = 4.2, height: float = 1.2, size: float = 10.5,
-    ) -> Box:  # fmt: skip
-        """A box under a name."""
-        self.nodes[name] = self.box(x, y, text, kind, width=width, height=height, size=size)
-        self.ax.patches[-1].set_gid(name)
-        return self.nodes[name]
-
-    def words(
-        self, name: str, x: float, y: float, text: str, *, width: float = 3.0, height: float = 0.8,
-        size: float = 10.5,
-    ) -> Box:  # fmt: skip
-        """A node without a frame: what goes in or comes out."""
-        self.nodes[name] = Box(x, y, width, height)
-        self.text(x, y, text, size, linespacing=1.3)
-        return self.nodes[name]
-
-    def plus(self, name: str, x: float, y: float, radius: float = 0.3) -> Box:
-        """A sum."""
-        self.ax.add_patch(Circle((x, y), radius, facecolor=SHEET, edgecolor=INK, linewidth=1.1))
-        self.ax.patches[-1].set_gid(name)
-        arm = 0.55 * radius
-        for dx, dy in ((arm, 0), (0, arm)):
-            self.ax.plot([x - dx, x + dx], [y - dy, y + dy], color=INK, linewidth=1.1)
-        self.nodes[name] = Box(x, y, 2 * radius, 2 * radius)
-        return self.nodes[name]
-
-    def dot(self, x: float, y: float, color: str = INK) -> None:
-        """Where a line divides."""
-        self.ax.add_patch(Circle((x, y), 0.09, facecolor=color, edgecolor=color))
-
-    def panel(self, left: float, bottom: float, right: float, top: float) -> None:
-        """A sheet behind what belongs together."""
-        self.ax.add_patch(
-            FancyBboxPatch(
-                (left + 0.3, bottom + 0.3), right - left - 0.6, top - bottom - 0.6,
-                boxstyle="round,pad=0.3", facecolor=PANEL, edgecolor=FAINT, linewidth=0.9, zorder=0,
-            )
-        )  # fmt: skip
-
-    def link(
-        self, source: str, target: str, part: str = "", *, start: str | Point = "top",
-        end: str | Point = "bottom", via: Sequence[Point] = (), color: str = INK,
-    ) -> None:  # fmt: skip
-        """An arrow from one node to another, around the corners `via`.
-
-        `start` and `end` are sides of the nodes, or points on their edges; `start` may be any point
-        on the line that leaves `source`.
-        """
-        first = self.nodes[source].side(start) if isinstance(start, str) else start
-        last = self.nodes[target].side(end) if isinstance(end, str) else end
-        self.ax.add_patch(
-            FancyArrowPatch(
-                path=_rounded([first, *via, last]), arrowstyle="-|>", mutation_scale=9, color=color,
-                fill=True, linewidth=1.1, joinstyle="round", gid=f"{source}>{target}:{part}",
-            )
-        )  # fmt: skip
-
-
-def _rounded(points: Sequence[Point], radius: float = 0.22) -> Path:
-    """A line through the points, its corners rounded."""
-    points = [point for point, _ in itertools.groupby(points)]
-    vertices, codes = [points[0]], [Path.MOVETO]
-    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        near = []
-        for other in (before, after):
-            length = math.dist(corner, other)
-            share = min(radius, length / 2) / length
-            near.append(tuple(c + share * (o - c) for c, o in zip(corner, other, strict=True)))
-        vertices += [near[0], corner, near[1]]
-        codes += [Path.LINETO, Path.CURVE3, Path.CURVE3]
-    return Path([*vertices, points[-1]], [*codes, Path.LINETO])
-
-
 # --------------------------------------------------------------------------- what a model says
-
-
-def _weigh(*modules: Any) -> int:
-    """Parameters of the modules together, shared ones counted once."""
-    found = {id(p): p.numel() for module in modules for p in module.parameters()}
-    return sum(found.values())
-
-
-def _millions(count: int) -> str:
-    """A number of parameters as one reads it."""
-    for unit, size in (("M", 10**6), ("k", 10**3)):
-        value = count / size
-        if value >= 0.9995:  # 999 500 is 1 M, not 1000 k
-            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
-    return str(count)
 
 
 def _widths(layer: Any) -> tuple[int, int]:
@@ -174,7 +70,7 @@ _HEIGHT = {False: 4.225, True: 4.2}
 
 
 def _draw_layer(
-    sheet: _Sheet, layer: Any, x: float, y: float, last: str, *, prefix: str = "", skip: float,
+    sheet: Sheet, layer: Any, x: float, y: float, last: str, *, prefix: str = "", skip: float,
     width: float = 4.2, fan: float = 0.45, labelled: bool = False,
 ) -> tuple[str, float, list[Point]]:  # fmt: skip
     """Draw the sub-layers of one layer, upwards from height y.
@@ -246,7 +142,7 @@ def architecture(model: Any) -> Figure:
     pre = _norm_first(encoder.layers[0])
     low = 5.0
     top = low - 0.4 + 3 * _HEIGHT[pre] + (1.575 if pre else 0.0)
-    sheet = _Sheet(15.2, top + 4.1)
+    sheet = Sheet(15.2, top + 4.1)
     left, right, bus = 4.5, 10.7, 7.6
 
     ends = {}
@@ -303,7 +199,7 @@ def architecture(model: Any) -> Figure:
     }  # fmt: skip
     facts = [
         "pre-norm: norm inside the branch" if pre else "post-norm: norm after the sum",
-        f"{_millions(_weigh(model))} parameters",
+        f"{millions(weigh(model))} parameters",
     ]  # fmt: skip
     if len(tables) == 1:
         facts.append("one table for embeddings and output")
@@ -311,7 +207,7 @@ def architecture(model: Any) -> Figure:
     return sheet.figure
 
 
-def _memory_arrows(sheet: _Sheet, target: str, bus: float) -> None:
+def _memory_arrows(sheet: Sheet, target: str, bus: float) -> None:
     """Keys and values for one cross-attention, down the line at `bus` from the memory."""
     memory, box = sheet.nodes["memory"], sheet.nodes[target]
     edge = box.side("left")[0]
@@ -334,19 +230,19 @@ def stacks(model: Any) -> Figure:
     step, low, left, right, bus = 1.55, 3.1, 3.4, 11.2, 7.4
     final = getattr(encoder, "norm", None) is not None
     top = low + step * tallest
-    sheet = _Sheet(14.6, top + (2.4 if final else 1.2))
+    sheet = Sheet(14.6, top + (2.4 if final else 1.2))
     for name, stack, x, read in (
         ("encoder", encoder, left, "source vectors"),
         ("decoder", decoder, right, "target vectors"),
     ):
-        weight = _millions(_weigh(stack))
+        weight = millions(weigh(stack))
         sheet.text(x, 0.5, f"{name}: {weight} parameters", 10.5)
         last = f"{name}.input"
         sheet.words(last, x, 1.6, read, height=0.7)
         for index, layer in enumerate(stack.layers):
             at = f"{name}.{index}"
             sheet.node(
-                at, x, low + step * index, f"layer {index + 1}   {_millions(_weigh(layer))}",
+                at, x, low + step * index, f"layer {index + 1}   {millions(weigh(layer))}",
                 "query" if name == "encoder" else "value", width=4.4, height=0.9,
             )  # fmt: skip
             sheet.link(last, at)
@@ -384,7 +280,7 @@ def layer(layer: Any) -> Figure:
     decodes = hasattr(layer, "src_attn")
     x, fan = 3.7, 0.85
     height = 0.9 + len(parts) * (_HEIGHT[pre] + fan - 0.45)
-    sheet = _Sheet(13.6 if decodes else 12.2, height + 1.6)
+    sheet = Sheet(13.6 if decodes else 12.2, height + 1.6)
     shape = f"(B, {'U' if decodes else 'S'}, {width})"
     sheet.words("input", x, 0.5, f"$x_0$   {shape}")
     last, y, begins = _draw_layer(
@@ -421,7 +317,7 @@ def layer(layer: Any) -> Figure:
 
 def residual_block() -> Figure:
     """The two-layer residual block: x is the shortcut, F(x) the residual that is added to it."""
-    sheet = _Sheet(15.2, 5.4)
+    sheet = Sheet(15.2, 5.4)
     y = 2.5
     sheet.words("x", 0.7, y, "$x$", width=0.8, size=12)
     for name, x, text, kind in (
@@ -486,9 +382,7 @@ def normalisation_axes(
     )):  # fmt: skip
         start = label + panel * (across + middle)
         colours = [
-            _tint(
-                PALETTE[group % len(PALETTE)], 0.6 - 0.5 * (group - group % len(PALETTE)) / groups
-            )
+            tint(PALETTE[group % len(PALETTE)], 0.6 - 0.5 * (group - group % len(PALETTE)) / groups)
             for group in range(groups)
         ]
         canvas.text(start + across / 2, top + 1.25, title, 11.5)
@@ -519,12 +413,6 @@ def normalisation_axes(
                         )
                     )  # fmt: skip
     return canvas.figure
-
-
-def _tint(colour: str, share: float) -> tuple[float, float, float]:
-    """A colour, with so much of it in white."""
-    red, green, blue = (share * part + 1 - share for part in to_rgb(colour))
-    return red, green, blue
 
 
 def connectivity(tokens: int = 7, kernel: int = 3, causal: bool = True) -> Figure:

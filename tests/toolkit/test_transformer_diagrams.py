@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from solutions import transformer
 from tests.toolkit.drawings import Drawings
-from toolkit import plots
+from toolkit import diagrams, plots
 from toolkit import transformer_diagrams as drawn
 
 Edge = tuple[str, str, str]
@@ -457,7 +457,7 @@ def test_layers_that_are_one_and_the_same_are_counted_once() -> None:
      (999_500, "1 M"), (213_900_000, "214 M"), (175 * 10**9, "175000 M")],
 )  # fmt: skip
 def test_parameters_are_rounded_to_three_figures(count: int, said: str) -> None:
-    assert drawn._millions(count) == said
+    assert diagrams.millions(count) == said
 
 
 # --------------------------------------------------------------------------- parts and reasons

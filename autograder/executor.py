@@ -316,10 +316,15 @@ class Executor:
     # What they share.
 
     def _named(self, name: str) -> Any:
+        """What an implementation calls so, or a module that it has imported: `nn.Embedding`."""
+        first, *rest = name.split(".")
         try:
-            return self.namespace[name]
+            value = self.namespace[first]
         except KeyError:
-            raise _MissingName(f"{name} is not defined") from None
+            raise _MissingName(f"{first} is not defined") from None
+        for part in rest:
+            value = getattr(value, part)
+        return value
 
     def _given_modules(self, request: Request) -> dict[str, torch.Tensor]:
         """Put the modules among the arguments in their mode; their parameters, by name."""

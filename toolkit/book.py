@@ -1,8 +1,9 @@
 """Build the book: `python -m toolkit.book [--out build/book] [--clear]`.
 
 This drives the same Sphinx that `jupyter-book build` drives, with the same `_config.yml`, and adds
-four things. A page is executed again when a module it imports has changed, which Jupyter Book's
-cache does not notice. Every warning fails the build, broken references first of all. Every row of
+five things. A page is executed again when a module it imports has changed, which Jupyter Book's
+cache does not notice. Pages are executed beside each other, as many as there are cores. Every
+warning fails the build, broken references first of all. Every row of
 `coverage.csv` must point at an anchor that exists. And people get a few lines of progress, or one
 sentence that says what to mend.
 """
@@ -16,12 +17,14 @@ import html
 import io
 import json
 import logging
+import math
 import os
 import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from csv import DictReader
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "book"
 OUT = ROOT / "build" / "book"
 PACKAGES = ("solutions", "toolkit", "autograder")
+MOST_PAGES = 4  # executed at a time: each may take up to 4 GB
 # What an executed page depends on besides the course's own modules.
 LIBRARIES = ("torch", "numpy", "matplotlib", "ipywidgets", "myst-nb", "Babel", "sacrebleu")
 IMPORT = re.compile(
@@ -90,7 +94,8 @@ class _Keys:
     """Knows with which code each page was executed, and forgets outputs that are out of date."""
 
     def __init__(self, source: Path, work: Path, root: Path) -> None:
-        self.file = work / "code.json"
+        self.file, self.times = work / "code.json", work / "seconds.json"
+        self.contents = source / "_toc.yml"
         self.cache, self.doctrees = work / ".jupyter_cache", work / ".doctrees"
         self.now = {
             page.stem: code_key(page, root)
@@ -118,6 +123,22 @@ class _Keys:
         for name in names:
             (self.doctrees / f"{name}.doctree").unlink(missing_ok=True)
 
+    def slowest_first(self, names: Iterable[str]) -> list[str]:
+        """The pages, those first that took longest when they were last executed here.
+
+        A page that nobody has executed yet counts as slower the longer it is.
+        """
+        took = json.loads(self.times.read_text()) if self.times.exists() else {}
+        return sorted(
+            names, key=lambda name: (-took.get(name, math.inf), -self.pages[name].stat().st_size)
+        )
+
+    def executed(self, name: str, seconds: float) -> None:
+        """Write down with which code a page was executed, and how long that took."""
+        for file, value in ((self.file, self.now[name]), (self.times, seconds)):
+            before = json.loads(file.read_text()) if file.exists() else {}
+            file.write_text(json.dumps({**before, name: value}, indent=1))
+
     def remember(self) -> None:
         """Write down the present keys, after a build that went well."""
         self.file.write_text(json.dumps(self.now, indent=1))
@@ -135,11 +156,17 @@ class _Execution(logging.Handler):
         where = Path(str(getattr(record, "location", "") or "")).stem.split(":")[0]
         # Another handler may have put the page's path before the message.
         if "Executing notebook using" in message:
-            self.tell(f"  executing {where} …")
+            self.began(where)
         elif took := re.search(r"Executed notebook in ([\d.]+) seconds", message):
-            self.count += 1
-            self.seconds += float(took[1])
-            self.tell(f"  executed {where} in {float(took[1]):.1f} s")
+            self.ended(where, float(took[1]))
+
+    def began(self, page: str) -> None:
+        self.tell(f"  executing {page} …")
+
+    def ended(self, page: str, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+        self.tell(f"  executed {page} in {seconds:.1f} s")
 
 
 def build_book(
@@ -178,8 +205,8 @@ def build_book(
     if stale and keys.file.exists():
         tell(f"  code has changed under {', '.join(stale)}")
 
-    with _environment(work, root.resolve()):
-        problems, execution, read, written = _run_sphinx(source, config, work, tell)
+    with _environment(work, root.resolve()) as cores:
+        problems, execution, read, written = _run_sphinx(source, config, work, keys, cores, tell)
     site = work / "html"
     problems += missing_anchors(source / "coverage.csv", site)
     if problems:
@@ -225,8 +252,11 @@ def anchors(page: Path) -> set[str]:
 
 
 @contextlib.contextmanager
-def _environment(work: Path, root: Path) -> Iterator[None]:
-    """What the kernels that execute the pages inherit, for as long as the build takes."""
+def _environment(work: Path, root: Path) -> Iterator[int]:
+    """What the kernels that execute the pages inherit, for as long as the build takes.
+
+    Yields how many cores there are.
+    """
     before = dict(os.environ)
     # A profile of our own: the user's start-up files must not change the book, and the kernel's
     # advice about transport encryption is not for people who build a book.
@@ -242,17 +272,93 @@ def _environment(work: Path, root: Path) -> Iterator[None]:
     os.environ["JUPYTER_PREFER_ENV_PATH"] = "1"
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    # Models in the book are small; more than a few threads only get in each other's way.
-    os.environ.setdefault("OMP_NUM_THREADS", str(min(cores or 1, 8)))
     try:
-        yield
+        yield cores or 1
     finally:
         os.environ.clear()
         os.environ.update(before)
 
 
+def _execute_ahead(
+    keys: _Keys, settings: dict[str, Any], work: Path, cores: int, execution: _Execution
+) -> None:
+    """Execute the pages that the cache does not hold, several at a time, and put them into it.
+
+    Sphinx would execute them one after the other while it reads them; it now finds all in the
+    cache. On a machine with a GPU the pages run one by one, since each may want all of it.
+
+    Raises:
+        ExecutionError: a page has failed; those that are done by then are kept.
+    """
+    from jupyter_cache import get_cache
+    from jupyter_cache.base import CacheBundleIn
+    from jupyter_cache.executors.utils import single_nb_execution
+    from myst_nb.core.execute.base import ExecutionError
+    from myst_nb.core.read import myst_nb_reader_plugin
+
+    cache = get_cache(str(keys.cache))
+    listed = set(re.findall(r"(?:file|root): *(\S+)", keys.contents.read_text(encoding="utf-8")))
+    waiting = {}
+    for name, page in keys.pages.items():
+        if name not in listed:
+            continue
+        notebook = myst_nb_reader_plugin(str(page))
+        try:
+            cache.match_cache_notebook(notebook)
+        except KeyError:
+            waiting[name] = notebook
+    jobs = 1 if _has_gpu() else min(cores, len(waiting), MOST_PAGES)
+    # Models in the book are small; more than a few threads only get in each other's way.
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, min(cores // max(jobs, 1), 8))))
+    if jobs < 2:
+        return
+
+    def execute(name: str) -> Any:
+        execution.began(name)
+        return single_nb_execution(
+            waiting[name], cwd=str(keys.pages[name].parent), allow_errors=False,
+            timeout=settings["nb_execution_timeout"],
+        )  # fmt: skip
+
+    failed: tuple[str, Exception] | None = None
+    with ThreadPoolExecutor(jobs) as pool:
+        # Slowest first, so that no core waits long at the end
+        running = {pool.submit(execute, name): name for name in keys.slowest_first(waiting)}
+        for done in as_completed(running):
+            name = running[done]
+            try:
+                result = done.result()
+                if result.err is not None:
+                    raise result.err
+            except CancelledError:
+                continue
+            except Exception as error:
+                # No page begins any more; what the running ones yield is kept.
+                pool.shutdown(wait=False, cancel_futures=True)
+                failed = failed or (name, error)
+                continue
+            page, took = str(keys.pages[name]), result.time
+            bundle = CacheBundleIn(waiting[name], page, data={"execution_seconds": took})
+            cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+            keys.executed(name, took)
+            execution.ended(name, took)
+    if failed is not None:
+        raise ExecutionError(str(keys.pages[failed[0]])) from failed[1]
+
+
+def _has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
 def _run_sphinx(
-    source: Path, config: Path, work: Path, tell: Callable[[str], None]
+    source: Path,
+    config: Path,
+    work: Path,
+    keys: _Keys,
+    cores: int,
+    tell: Callable[[str], None],
 ) -> tuple[list[str], _Execution, int, int]:
     """Run Sphinx as Jupyter Book does; warnings, execution log, pages read and pages written."""
     from jupyter_book.config import get_final_config
@@ -281,6 +387,7 @@ def _run_sphinx(
         counts["written"] += template == "page.html"
 
     try:
+        _execute_ahead(keys, settings, work, cores, execution)
         with patch_docutils(None), docutils_namespace():
             app = Sphinx(
                 srcdir=source, confdir=None, outdir=work / "html", doctreedir=work / ".doctrees",

@@ -107,6 +107,45 @@ def test_a_failing_cell_fails_the_build_with_page_line_and_error(small: SmallBoo
 
 
 @pytest.mark.book
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one core executes one page at a time")
+def test_pages_are_executed_beside_each_other(small: SmallBook) -> None:
+    # Each page waits for what the other one writes: one after the other would never end.
+    meet = "import pathlib, time\npathlib.Path('{mine}').touch()\n"
+    meet += "while not pathlib.Path('{other}').exists():\n    time.sleep(0.05)\nprint('we met')"
+    for mine, other in (("a", "b"), ("b", "a")):
+        places = {"mine": small.root / mine, "other": small.root / other}
+        small.page(mine, cell(meet.format(**places)), run=True)
+    site = small.build()
+    assert sorted(small.executed()) == ["a", "b"]
+    for name in "ab":
+        assert "we met" in (site / f"{name}.html").read_text()
+
+
+@pytest.mark.book
+def test_of_several_pages_the_one_that_fails_is_named_and_the_others_are_kept(
+    small: SmallBook,
+) -> None:
+    small.page("a", cell("print('fine')"), run=True)
+    small.page("b", cell("import time\ntime.sleep(1)\nassert False, 'never'"), run=True)
+    with pytest.raises(BookError, match=r"book/b.md.*AssertionError: never"):
+        small.build()
+    small.page("b", cell("print('mended')"), run=True)
+    small.build()
+    assert small.executed() == ["b"]
+
+
+@pytest.mark.book
+def test_a_page_that_is_not_in_the_contents_is_not_executed(small: SmallBook) -> None:
+    small.page("a", cell("print('fine')"), run=True)
+    small.page("b", cell("print('half written')"), run=True)
+    small.page("c", cell("print('fine too')"), run=True)
+    toc = small.source / "_toc.yml"
+    toc.write_text(toc.read_text().replace("  - file: b\n", ""))
+    small.build()
+    assert sorted(small.executed()) == ["a", "c"]
+
+
+@pytest.mark.book
 def test_a_broken_reference_fails_every_build_until_it_is_mended(small: SmallBook) -> None:
     small.page("a", "# Page\n\nSee {ref}`nowhere` and [this](#neither).\n")
     for _ in range(2):

@@ -316,3 +316,13 @@ def test_gradients_left_by_one_step_of_training_are_there_at_the_next():
     module = proxy.module("Scale")
     assert proxy.training("descend", module, torch.tensor(2.0)) == 2.0
     assert proxy.training("descend", module, torch.tensor(2.0)) == 4.0
+
+
+def test_a_module_of_torch_that_the_namespace_has_imported_can_be_made():
+    executor = Executor({"nn": torch.nn, "width": lambda table: table.embedding_dim})
+    student = Proxy(executor.execute)
+    table = student.module("nn.Embedding", num_embeddings=5, embedding_dim=3)
+    assert dict(table.parameters()) == {"weight": [5, 3]}
+    assert student.width(table) == 3
+    with pytest.raises(StudentError, match="Embeding"):
+        student.module("nn.Embeding", num_embeddings=5, embedding_dim=3)

@@ -31,6 +31,9 @@ MODULE_FUNCTIONS = {
     "MultiheadAttention": ("multi_head_attention_forward", "_native_multi_head_attention"),
     "Dropout": ("dropout", "dropout_"),
     "Softmax": ("softmax",),
+    "LogSoftmax": ("log_softmax",),
+    "LayerNorm": ("layer_norm",),
+    "GELU": ("gelu",),
     "RNN": ("rnn_tanh", "rnn_relu"),
     "RNNCell": ("rnn_tanh_cell", "rnn_relu_cell"),
     "GRU": ("gru",),
@@ -239,8 +242,7 @@ class Executor:
         try:
             # The generator itself: torch.manual_seed also queues work for absent accelerators.
             torch.default_generator.manual_seed(request.get("rng", 0))
-            if self.watching:  # else known to use no module that has random numbers of its own
-                random.seed(request.get("rng", 0))
+            random.seed(request.get("rng", 0))
             return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
             return {"kind": "todo", "message": _text(error)[:MESSAGE_LIMIT]}

@@ -27,8 +27,8 @@ def _words(text: str) -> frozenset[str]:
 # Modules that lead nowhere but to what `HARMLESS` lists.
 MODULES = _words(
     """
-    autograder collections collections.abc functools heapq itertools math re torch torch.nn
-    torch.nn.functional typing
+    autograder collections collections.abc copy functools heapq itertools math random re torch
+    torch.nn torch.nn.functional torch.nn.utils.rnn typing
     """
 )
 # Attributes of those modules, of tensors, of modules of a network and of Python's own values, and
@@ -36,41 +36,49 @@ MODULES = _words(
 # or finds anything by a name that is put together at run time.
 HARMLESS = _words(
     """
-    __init__ abs acos add add_ add_module addmm all allclose amax amin aminmax Any any
-    append arange arccos argmax argmin argsort array as_tensor asin atan atleast_1d baddbmm
-    bernoulli bfloat16 bias bitwise_and block_diag bmm bool BoolTensor broadcast_shapes
-    broadcast_tensors broadcast_to byte cache Callable cartesian_prod cat ceil chain
-    checks_for children chunk clamp clamp_min clone combinations concat constant_ contiguous
-    copy copy_ cos count Counter cpu cummax cumprod cumsum data defaultdict deque detach
-    device diag diag_embed diagonal dim div dot double Dropout dropout dtype e einsum
-    element_size Embedding embedding embedding_dim empty empty_like endswith enumerate eq
-    erf eval exp exp2 expand expand_as expm1 extend eye fill_ findall finfo flatten flip
-    float float16 float32 float64 FloatTensor floor forward from_iterable full full_like
-    functional gather ge gelu Generator get GRUCell gt half heappop heappush hstack hypot
+    __init__ abs acos add add_ add_module addcdiv addcmul addmm all allclose amax amin
+    aminmax Any any append arange arccos argmax argmin argsort array as_tensor asin atan
+    atleast_1d attention autograd backward baddbmm bernoulli bfloat16 bias
+    binary_cross_entropy_with_logits bitwise_and block_diag bmm bool BoolTensor
+    broadcast_shapes broadcast_tensors broadcast_to byte cache Callable cartesian_prod cat
+    ceil chain checks_for children choice chunk clamp clamp_min clone combinations concat
+    constant_ contiguous copy copy_ cos count count_nonzero Counter cpu cross_entropy cummax
+    cumprod cumsum data deepcopy defaultdict deque detach device diag diag_embed diagonal
+    dim div dot double Dropout dropout dtype e einsum element_size Embedding embedding
+    embedding_dim empty empty_like enable_grad endswith enumerate eq equal erf eval exp exp2
+    expand expand_as expm1 extend eye fill_ findall finfo flatten flip float float16 float32
+    float64 FloatTensor floor forward from_iterable full full_like functional gather ge gelu
+    Generator get get_default_dtype grad GRUCell gt half heappop heappush hstack hypot
     Identity iinfo imag in_features index index_add index_add_ index_put index_put_
-    index_select inf init insert int int16 int32 int64 int8 integers is_complex
+    index_select indices inf init insert int int16 int32 int64 int8 integers is_complex
     is_contiguous is_floating_point isclose isdisjoint isfinite isinf isnan isneginf item
-    items Iterable Iterator join kaiming_normal_ kaiming_uniform_ keys kron kthvalue le lerp
-    Linear linear linspace log log10 log1p log2 log_softmax logaddexp logical_and
-    logical_not logical_or logical_xor logsumexp long LongTensor lower lru_cache lt
-    manual_seed Mapping masked_fill masked_fill_ masked_scatter masked_select matmul matrix
-    max maximum mean min minimum mm Module ModuleDict ModuleList moveaxis movedim mT mul
-    mul_ mv nan nan_to_num narrow ndim ne neg neg_ new_empty new_full new_ones new_tensor
-    new_zeros nlargest nn no_grad nonzero NoReturn norm normal_ nsmallest num_embeddings
-    numel one_hot ones ones_ ones_like OrderedDict orthogonal_ out_features outer pad
-    pairwise Parameter ParameterList partial permutations permute pi polar pop pow prod
-    product rand rand_like randint randn randn_like randperm real reciprocal reduce
-    register_buffer register_parameter relu remainder remove repeat repeat_interleave
-    replace requires_grad requires_grad_ reshape reverse rot90 round rsqrt scatter scatter_
-    scatter_add scatter_add_ searchsorted select Sequence Sequential shape sigmoid sign sin
-    Size size softmax sort split splitlines sqrt square squeeze stack startswith stride
-    strip sub sub_ sum swapaxes T t take take_along_dim tan tanh Tensor tensor tensor_split
-    tensordot tile to tolist topk trace training transpose tril tril_indices triu
-    triu_indices trunc type_as uint8 unbind unflatten unfold uniform_ unique unsqueeze
-    update upper values vander var view view_as vstack weight where wraps xavier_normal_
-    xavier_uniform_ zeros zeros_ zeros_like zip zip_longest
+    items Iterable Iterator join kaiming_normal_ kaiming_uniform_ keys kron kthvalue
+    layer_norm LayerNorm le lerp Linear linear linspace load_state_dict log log10 log1p log2
+    log_softmax logaddexp logical_and logical_not logical_or logical_xor LogSoftmax
+    logsumexp long LongTensor lower lru_cache LSTM lstm lt manual_seed Mapping masked_fill
+    masked_fill_ masked_scatter masked_select matmul matrix max maximum mean min minimum mm
+    Module ModuleDict ModuleList modules moveaxis movedim mT mul mul_ multinomial mv
+    named_modules named_parameters nan nan_to_num narrow ndim ne neg neg_ new_empty new_full
+    new_ones new_tensor new_zeros nlargest nn no_grad nonzero NoReturn norm normal_
+    nsmallest num_embeddings numel one_hot ones ones_ ones_like OrderedDict orthogonal_
+    out_features outer pack_padded_sequence pad pad_packed_sequence pairwise Parameter
+    ParameterList parameters partial permutations permute pi polar pop pow prod product rand
+    rand_like randint randint_like randn randn_like random randperm randrange real
+    reciprocal reduce register_buffer register_parameter ReLU relu remainder remove repeat
+    repeat_interleave replace requires_grad requires_grad_ reshape reverse rnn rot90 round
+    rsqrt sample scaled_dot_product_attention scatter scatter_ scatter_add scatter_add_
+    searchsorted select Sequence Sequential shape shuffle sigmoid sign sin Size size softmax
+    sort split splitlines sqrt square squeeze stack startswith state_dict stride strip sub
+    sub_ sum swapaxes T t take take_along_dim tan tanh Tensor tensor tensor_split tensordot
+    tile to tolist topk trace training transpose tril tril_indices triu triu_indices trunc
+    type_as uint8 unbind unflatten unfold uniform_ unique unsqueeze update upper utils
+    values vander var view view_as vstack weight where wraps xavier_normal_ xavier_uniform_
+    zero_ zero_grad zeros zeros_ zeros_like zip zip_longest
     """
 )
+# Those of them that are modules inside PyTorch: harmless on the way to something harmless, but no
+# name is bound to one.
+INSIDE = _words("attention autograd random rnn utils")
 BUILTINS = _words(
     """
     abs all any ArithmeticError AssertionError BaseException bool bytearray bytes chr
@@ -94,7 +102,10 @@ REFUSED = (ast.Match, ast.Await, ast.AsyncFunctionDef, ast.AsyncFor, ast.AsyncWi
 @functools.cache
 def _of_torch() -> frozenset[str]:
     """The names of PyTorch: an attribute called so may be PyTorch's, whoever else has one."""
-    places = (torch, torch.Tensor, torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.init)
+    places = (
+        torch, torch.Tensor, torch.nn, torch.nn.functional, torch.nn.Module, torch.nn.init,
+        torch.nn.utils, torch.nn.utils.rnn, torch.nn.attention, torch.autograd, torch.random,
+    )  # fmt: skip
     return frozenset(name for place in places for name in dir(place))
 
 
@@ -218,7 +229,7 @@ def _imports(
                 return False
             if f"{node.module}.{item.name}" in MODULES:
                 modules.add(item.asname or item.name)
-            elif item.name in harmless:
+            elif item.name in harmless and not (node.module[:5] == "torch" and item.name in INSIDE):
                 bound.add(item.asname or item.name)
             else:
                 return False

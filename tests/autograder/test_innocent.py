@@ -62,8 +62,11 @@ def test_plain_code_is_innocent(cell):
         "import operator\ndef f(x):\n    return operator.methodcaller('soft' + 'max', -1)(x)",
         "import typing\ndef f(x) -> 'torch.softmax':\n    return typing.get_type_hints(f)",
         "import importlib",
-        "import random",  # and what is not watched has its generator left as it is
         "from torch import random",
+        "from torch.nn import utils",
+        "u = nn.utils\ndef f(p):\n    return u.clip_grad_norm_(p, 1.0)",
+        "a = torch.autograd\ndef f(x):\n    return a.torch.softmax(x, -1)",
+        "import random\nr = random",
         "def f(x):\n    return torch.random.get_rng_state()",
         "import sys",
         "%time torch.softmax(torch.ones(2), -1)",

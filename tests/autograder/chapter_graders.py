@@ -69,18 +69,24 @@ def changed(chapter: str, source: str) -> dict[str, Any]:
     return namespace
 
 
-def given(chapter: str) -> str:
-    """The code that a student's notebook gives before the first exercise."""
-    cells = re.split(r"^# %%", source_of(chapter), flags=re.MULTILINE)[1:]
-    first = next(i for i, cell in enumerate(cells) if cell.lstrip().startswith("exercise="))
-    return "\n".join(cell.partition("\n")[2] for cell in cells[:first] if cell.startswith("\n"))
+def given(chapter: str) -> dict[str, str]:
+    """The code that a student's notebook gives before each exercise, by exercise."""
+    found, code = {}, []
+    for cell in re.split(r"^# %%", source_of(chapter), flags=re.MULTILINE)[1:]:
+        options, _, text = cell.partition("\n")
+        exercise = re.search(r'\bexercise="([^"]+)"', options)
+        if exercise:
+            found[exercise[1]], code = "\n".join(code), []
+        elif not options or 'tags=["given"]' in options:
+            code.append(text)
+    return found
 
 
 def whole_notebook(chapter: str, answers: dict[str, str], own: dict[str, Any]) -> list[str]:
     """The code cells of a notebook with these answers, and cells of the student's own."""
-    cells = [given(chapter)]
-    for exercise in graders_of(chapter).assignment.exercises:
-        cells += [*own.get(exercise.name, ()), answers[exercise.name]]
+    cells = []
+    for exercise, code in given(chapter).items():
+        cells += [*([code] if code else []), *own.get(exercise, ()), answers[exercise]]
     return cells
 
 

@@ -1,0 +1,422 @@
+"""Pre-training, fine-tuning, rivals, pages and measurements of the BERT chapter."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+
+import ipywidgets
+import matplotlib.pyplot as plt
+import pytest
+import torch
+from torch import Tensor, nn
+
+from solutions import bert as parts
+from toolkit import bert_lab as lab
+from toolkit import device
+from toolkit import docstrings as d
+
+CPU = device.preset("cpu")
+MODULES = (
+    "_pydecimal", "difflib", "email.message", "inspect", "ipaddress", "logging", "statistics",
+    "threading", "turtle", "typing",
+)  # fmt: skip
+TINY = {"hidden": 16, "num_layers": 1, "num_heads": 2, "intermediate": 24, "max_length": 64,
+        "dropout": 0.0}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def corpus() -> d.Corpus:
+    return d.Corpus.make(MODULES, vocabulary=800)
+
+
+@pytest.fixture(scope="module")
+def tasks(corpus: d.Corpus) -> dict[str, d.Task]:
+    return d.make_tasks(corpus)
+
+
+def tiny(corpus: d.Corpus, seed: int = 0) -> nn.Module:
+    return lab.start(parts.BertForPreTraining(len(corpus.pieces), **TINY), seed).eval()
+
+
+@pytest.fixture(scope="module")
+def model(corpus: d.Corpus) -> nn.Module:
+    return tiny(corpus)
+
+
+@pytest.fixture(autouse=True)
+def _close_figures() -> None:
+    yield
+    plt.close("all")
+
+
+# --------------------------------------------------------------------------- inputs and weights
+
+
+def test_rows_are_padded_and_taken() -> None:
+    rows = lab.Rows.of([([2, 9, 3], [0, 0, 0]), ([2, 9, 9, 3, 8, 3], [0, 0, 0, 0, 1, 1])])
+    assert rows.ids.tolist() == [[2, 9, 3, 0, 0, 0], [2, 9, 9, 3, 8, 3]]
+    assert rows.segments.tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
+    assert rows.mask.sum(1).tolist() == [3, 6]
+    assert rows.take(torch.tensor([0]), torch.device("cpu")).ids.tolist() == [[2, 9, 3]]
+
+
+def test_batches_have_every_row_once_and_rows_of_similar_length() -> None:
+    torch.manual_seed(0)
+    lengths = torch.randint(5, 60, (203,))
+    orders = lab._orders(lengths, 10)
+    assert sorted(torch.cat(orders).tolist()) == list(range(203))
+    assert max(len(order) for order in orders) == 10
+    spread = [int(lengths[o].max() - lengths[o].min()) for o in orders]
+    assert sum(spread) / len(spread) < 10
+
+
+def test_new_weights_are_as_wide_as_the_model_needs(corpus: d.Corpus) -> None:
+    first, again, other = (tiny(corpus, seed) for seed in (0, 0, 1))
+    weights = first.bert.embeddings.token.weight
+    assert weights.std().item() == pytest.approx(0.02 * math.sqrt(768 / 16), rel=0.05)
+    assert weights.mean().abs() < 0.01
+    assert torch.equal(weights, again.bert.embeddings.token.weight)
+    assert not torch.equal(weights, other.bert.embeddings.token.weight)
+    layer = first.bert.layers[0]
+    assert layer.w_1.bias.abs().sum() == 0
+    assert layer.output_norm.weight.eq(1).all()
+    state = torch.get_rng_state()
+    lab.start(first, 3)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_sizes_are_those_of_the_preset() -> None:
+    assert lab.sizes(CPU) == lab.SIZES
+    assert lab.sizes(SimpleNamespace(name="gpu"))["hidden"] > lab.SIZES["hidden"]
+
+
+# --------------------------------------------------------------------------- pre-training
+
+
+def test_pretraining_lowers_the_loss_and_counts(corpus: d.Corpus) -> None:
+    model = tiny(corpus)
+    random.seed(4)
+    run = lab.pretrain(model, corpus, parts, steps=60, batch=16, rate=1e-2, checks=3, preset=CPU)
+    assert random.random() == random.Random(4).random()  # Python's own draws go on as before
+    assert run.steps == len(run.mlm) == len(run.nsp) == 60
+    assert not model.training
+    assert [check.step for check in run.checks] == [0, 30, 60]
+    assert run.checks[-1].mlm_loss < run.checks[0].mlm_loss - 0.2
+    assert run.predicted == pytest.approx(0.15 * 0.9 * run.tokens, rel=0.12)  # specials are not
+    assert run.history.loss[7] == pytest.approx(run.mlm[7] + run.nsp[7], rel=1e-5)
+    assert run.tokens_per_second > 0
+    figure = lab.pretraining_figure(run, corpus)
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["Losses", "Held-out accuracy"]
+    assert lab.evaluate(model, corpus, parts, step=60) == run.checks[-1]
+
+
+def test_the_same_seed_trains_the_same_model(corpus: d.Corpus) -> None:
+    def trained(seed: int) -> list[float]:
+        model = tiny(corpus)
+        return lab.pretrain(
+            model, corpus, parts, steps=4, checks=0, seed=seed, preset=CPU
+        ).history.loss
+
+    assert trained(1) == trained(1) != trained(2)
+
+
+def test_either_loss_can_be_left_out(corpus: d.Corpus) -> None:
+    model = tiny(corpus)
+    before = model.nsp.weight.clone()
+    run = lab.pretrain(model, corpus, parts, steps=2, checks=0, nsp=False, preset=CPU)
+    assert run.nsp == []
+    assert run.history.loss == pytest.approx(run.mlm)
+    assert torch.allclose(before, model.nsp.weight, atol=1e-12)
+    run = lab.pretrain(model, corpus, parts, steps=2, checks=2, mlm=False, preset=CPU)
+    assert run.mlm == []
+    assert run.history.loss == pytest.approx(run.nsp)
+    with pytest.raises(ValueError, match="nothing to learn"):
+        lab.pretrain(model, corpus, parts, steps=2, mlm=False, nsp=False)
+
+
+def test_other_maskings_and_pairs_are_used(corpus: d.Corpus) -> None:
+    calls = {"mask": 0, "pairs": 0}
+
+    def nothing(ids: Tensor, words: int) -> tuple[Tensor, Tensor]:
+        assert words == len(corpus.pieces)
+        calls["mask"] += 1
+        return ids, torch.full_like(ids, -100)
+
+    def three(documents: list) -> list:
+        calls["pairs"] += 1
+        return [(document[0], document[-1], 1) for document in documents[:3]]
+
+    run = lab.pretrain(
+        tiny(corpus), corpus, parts, steps=3, batch=2, mask=nothing, pairs=three, checks=0,
+        preset=CPU,
+    )  # fmt: skip
+    assert calls == {"mask": 3, "pairs": 2}  # two batches a pass
+    assert run.mlm == [0, 0, 0]
+    assert run.predicted == 0
+
+
+def test_evaluation_is_right_where_the_model_is(corpus: d.Corpus) -> None:
+    frequent = lab.unigram(corpus)
+    counts = torch.zeros(len(corpus.pieces))
+    for document in corpus.documents("train"):
+        for sentence in document:
+            counts += torch.bincount(torch.tensor(sentence), minlength=len(counts))
+    counts[: d.SPECIAL] = 0
+
+    class Frequency(nn.Module):
+        """Knows how frequent pieces are, and says that every pair is random."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.none = nn.Parameter(torch.zeros(1))
+            self.scores = (counts + 1).log()
+
+        def bert(self, ids: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
+            return torch.zeros(*ids.shape, 2), torch.zeros(len(ids), 2)
+
+        def mlm(self, hidden: Tensor) -> Tensor:
+            return self.scores.expand(*hidden.shape[:-1], -1)
+
+        def nsp(self, pooled: Tensor) -> Tensor:
+            return torch.tensor([0.0, 1.0]).expand(len(pooled), 2)
+
+    model = Frequency()
+    check = lab.evaluate(model, corpus, parts, most=10_000)
+    assert check.mlm_loss == pytest.approx(frequent[0], abs=0.15)  # masked places are a sample
+    assert check.mlm_accuracy == pytest.approx(frequent[1], abs=0.03)
+    assert check.nsp_accuracy == pytest.approx(0.5, abs=0.08)
+    pairs = [([9, 8], [7], 1)] * 3 + [([9], [7, 6], 0)]
+    assert lab.nsp_accuracy(model, pairs, parts) == 0.75
+
+
+def test_shared_pieces_tell_most_random_sentences(corpus: d.Corpus) -> None:
+    assert 0.6 < lab.topic_baseline(corpus, parts, passes=1) < 0.95
+
+
+def test_hard_pairs_are_those_of_the_task(tasks: dict[str, d.Task]) -> None:
+    pairs = lab.hard_pairs(tasks["pair"])
+    assert len(pairs) == len(tasks["pair"].test)
+    assert pairs[3][2] == tasks["pair"].test[3].label
+    with pytest.raises(ValueError, match="not of 'span'"):
+        lab.hard_pairs(tasks["span"])
+
+
+# --------------------------------------------------------------------------- fine-tuning
+
+
+def test_heads_are_on_copies(model: nn.Module, tasks: dict[str, d.Task]) -> None:
+    kinds = {"module": "SequenceClassifier", "pair": "SequenceClassifier", "span": "SpanFinder",
+             "tagging": "Tagger"}  # fmt: skip
+    for name, task in tasks.items():
+        head = lab.make_head(parts, model.bert, task)
+        assert type(head).__name__ == kinds[name]
+        token = head.bert.embeddings.token.weight
+        assert token is not model.bert.embeddings.token.weight
+        assert torch.equal(token, model.bert.embeddings.token.weight)
+        assert head.classifier.out_features == (len(task.labels) or 2)
+    new = lab.fresh(model.bert, 1)
+    assert not torch.equal(new.embeddings.token.weight, model.bert.embeddings.token.weight)
+
+
+@pytest.mark.parametrize("name", ["module", "pair", "span", "tagging"])
+def test_few_examples_are_learned(name: str, model: nn.Module, tasks: dict[str, d.Task]) -> None:
+    task = tasks[name]
+    head = lab.make_head(parts, model.bert, task)
+    before = model.bert.embeddings.token.weight.clone()
+    made = lab.fine_tune(
+        head, task, parts, labelled=8, steps=60, rate=1e-2, batch=8, most_test=30, preset=CPU
+    )
+    assert torch.equal(before, model.bert.embeddings.token.weight)
+    assert made.loss[-1] < 0.5 * made.loss[0]
+    assert made.metric == lab.METRICS[task.kind]
+    assert made.score == made.scores[made.metric]
+    assert all(0 <= value <= 1 for value in made.scores.values())
+    assert (made.labelled, made.steps, len(made.loss)) == (8, 60, 60)
+    # What was learned by heart is right when asked again.
+    same = SimpleNamespace(**{**vars(task), "test": lab._few(task, 8, 0)})
+    assert lab.score(head, same, parts)[made.metric] > 0.7
+
+
+@pytest.mark.parametrize("name", ["module", "pair", "span", "tagging"])
+def test_bags_of_words_learn_by_heart_and_beat_one_answer(
+    name: str, corpus: d.Corpus, tasks: dict[str, d.Task]
+) -> None:
+    task = tasks[name]
+    same = SimpleNamespace(**{**vars(task), "test": lab._few(task, 20, 0)})
+    made = lab.bag_of_words(same, corpus, labelled=20)
+    assert made.score > 0.9
+    more = lab.bag_of_words(task, corpus, labelled=120)
+    assert more.score < 1
+    if name != "pair":  # there the words say nearly nothing
+        assert more.score > (1.0 if name == "tagging" else 1.2) * lab.majority(task)
+
+
+def test_answers_are_compared_where_they_stand(tasks: dict[str, d.Task]) -> None:
+    task = tasks["span"]
+    data = lab._labelled(task, task.test, parts)
+    for e, ids, (i, j) in zip(
+        task.test, data.rows.ids.tolist(), data.targets.tolist(), strict=True
+    ):
+        right = [d.CLS] if e.span is None else e.second[e.span[0] : e.span[1] + 1]
+        assert ids[i : j + 1] == right
+    perfect = [tuple(t) for t in data.targets.tolist()]
+    assert lab._metrics(task, task.test, perfect, data.targets)["exact"] == 1
+    none = lab._metrics(task, task.test, [(0, 0)] * len(perfect), data.targets)
+    assert none["exact"] == pytest.approx(lab.majority(task))
+    assert (none["found"], none["none"]) == (0, 1)
+
+
+def test_f1_is_of_the_parameters(tasks: dict[str, d.Task]) -> None:
+    task = tasks["tagging"]
+    everything = [[1] * len(e.words) for e in task.test]
+    scores = lab._metrics(task, task.test, everything, torch.zeros(0))
+    assert scores["recall"] == 1
+    assert scores["precision"] == scores["accuracy"]
+    assert scores["f1"] == pytest.approx(lab.majority(task))
+    right = [e.word_labels for e in task.test]
+    assert lab._metrics(task, task.test, right, torch.zeros(0))["f1"] == 1
+
+
+def test_more_labels_than_there_are_are_refused(model: nn.Module, tasks: dict[str, d.Task]) -> None:
+    for number in (0, 10**6):
+        with pytest.raises(ValueError, match="training examples"):
+            lab._few(tasks["module"], number, 0)
+    with pytest.raises(ValueError, match="there is a head for"):
+        lab.make_head(parts, model.bert, SimpleNamespace(kind="other"))
+
+
+def test_a_comparison_has_every_way(
+    model: nn.Module, corpus: d.Corpus, tasks: dict[str, d.Task]
+) -> None:
+    two = {name: tasks[name] for name in ("module", "tagging")}
+    made = lab.compare(
+        model, corpus, two, parts, seeds=(0, 1), labelled={"module": 12, "tagging": 6}, steps=3,
+        most_test=20, preset=CPU,
+    )  # fmt: skip
+    assert made.tasks == ["module", "tagging"]
+    assert made.ways == list(lab.WAYS)
+    assert made.labelled == {"module": 12, "tagging": 6}
+    scores = made.scores["module", "bag of words"]
+    assert made.mean("module", "bag of words") == pytest.approx(sum(scores) / 2)
+    assert made.spread("module", "bag of words") == pytest.approx(
+        abs(scores[0] - scores[1]) / math.sqrt(2)
+    )
+    assert made.table().count("<tr>") == 3
+    assert made.figure().axes[0].get_ylim() == (0, 1)
+    with pytest.raises(ValueError, match="ways are"):
+        lab.compare(model, corpus, two, parts, ways=("magic",))
+
+
+# --------------------------------------------------------------------------- pages
+
+
+def test_masks_are_filled(model: nn.Module, corpus: d.Corpus) -> None:
+    blanks = lab.fill_mask(model, corpus.pieces, "Return the [MASK] of [MASK].", 3)
+    assert [blank.position for blank in blanks] == [3, 5]
+    for blank in blanks:
+        shares = [share for _, share in blank.guesses]
+        assert len(shares) == 3
+        assert shares == sorted(shares, reverse=True)
+        assert not {piece for piece, _ in blank.guesses} & set(d.NAMES)
+    second = lab.fill_mask(model, corpus.pieces, "Return it.", 800, second="It is [MASK].")
+    assert sum(share for _, share in second[0].guesses) == pytest.approx(1, abs=1e-4)
+    ids, segments = parts.build_input(
+        corpus.pieces.encode("Return it."), [*corpus.pieces.encode("It is"), d.MASK,
+                                             *corpus.pieces.encode(".")]
+    )  # fmt: skip
+    scores = model(torch.tensor([ids]), torch.tensor([segments]))[0][0, second[0].position]
+    scores[: d.SPECIAL] = -torch.inf
+    assert second[0].guesses[0][0] == corpus.pieces.names[int(scores.argmax())]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "nothing in the sentence"), ("no mask", r"put \[MASK\]"),
+     ("word " * 80 + "[MASK]", "64 positions")],
+)  # fmt: skip
+def test_what_cannot_be_filled_is_refused(
+    text: str, message: str, model: nn.Module, corpus: d.Corpus
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        lab.fill_mask(model, corpus.pieces, text)
+    box = lab.fill_box(model, corpus.pieces, text)
+    assert box.children[1].value.startswith("<p>")
+
+
+def test_the_page_masks_each_piece(model: nn.Module, corpus: d.Corpus) -> None:
+    texts = ["Return it.", "The number of items."]
+    sizes = [len(corpus.pieces.encode(text)) for text in texts]
+    frames = _frames(lab.fill_page(model, corpus.pieces, texts, 4))
+    assert len(frames) == 2 * max(sizes)
+    assert sum("[MASK]" in frame for frame in frames) == sum(sizes)
+    assert "was <b>return</b>" in frames[0]
+    assert all("<script" not in frame for frame in frames)
+
+
+def test_the_box_answers(model: nn.Module, corpus: d.Corpus) -> None:
+    box = lab.fill_box(model, corpus.pieces, "Return <b>[MASK]", 3)
+    line, shown = box.children
+    assert shown.value.count("<tr>") == 3
+    line.value = "[MASK] and [MASK]"
+    assert shown.value.count("<tr>") == 6
+
+
+def _frames(widget: ipywidgets.Widget) -> list[str]:
+    if isinstance(widget, ipywidgets.HTML):
+        return [widget.value]
+    return [frame for child in getattr(widget, "children", ()) for frame in _frames(child)]
+
+
+def test_answers_and_tags_are_shown(
+    model: nn.Module, corpus: d.Corpus, tasks: dict[str, d.Task]
+) -> None:
+    head = lab.make_head(parts, model.bert, tasks["span"])
+    guess = lab.span_probabilities(head, tasks["span"].test[0], corpus.pieces, parts)
+    assert guess.start.sum() == pytest.approx(1, abs=1e-5)
+    assert len(guess.tokens) == len(guess.start) == len(guess.end)
+    assert guess.tokens[0] == "[CLS]"
+    if guess.span != (0, 0):
+        assert guess.tokens.index("[SEP]") < guess.span[0] <= guess.span[1]
+    assert len(_frames(lab.span_page(head, tasks["span"], corpus.pieces, parts, 3))) == 3
+    tagger = lab.make_head(parts, model.bert, tasks["tagging"])
+    example = tasks["tagging"].test[0]
+    shares = lab.tag_probabilities(tagger, example, parts)
+    assert shares.shape == (len(example.words),)
+    assert len(_frames(lab.tag_page(tagger, tasks["tagging"], parts, 2))) == 2
+    with pytest.raises(ValueError, match="'span'"):
+        lab.span_page(head, tasks["pair"], corpus.pieces, parts)
+    with pytest.raises(ValueError, match="'tagging'"):
+        lab.tag_page(head, tasks["pair"], parts)
+
+
+# --------------------------------------------------------------------------- cost
+
+
+def test_the_exponent_of_a_known_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    monkeypatch.setattr(lab.time, "process_time", lambda: clock.now)
+
+    def encoder(power: int):
+        def run(ids: Tensor) -> None:
+            clock.now += 1e-6 * ids.shape[1] ** power
+
+        return run
+
+    square = lab.cost_by_length(encoder(2), lengths=(64, 128, 512))
+    assert square.exponent == pytest.approx(2)
+    assert square.local == pytest.approx([2, 2])
+    assert (square.linear, square.quadratic) == pytest.approx((0, 1e-6), abs=1e-9)
+    line = lab.cost_by_length(encoder(1), lengths=(64, 128, 512))
+    assert line.exponent == pytest.approx(1)
+    assert line.linear == pytest.approx(1e-6)
+    assert len(square.figure().axes[0].lines) == 3
+    with pytest.raises(ValueError, match="two lengths"):
+        lab.cost_by_length(encoder(1), lengths=(64,))
+
+
+def test_a_real_encoder_costs_more_for_longer_inputs(corpus: d.Corpus) -> None:
+    bert = parts.BertModel(100, **(TINY | {"max_length": 1024})).eval()
+    made = lab.cost_by_length(bert, lengths=(64, 1024), vocab=100, repeats=2)
+    assert made.seconds[1] > made.seconds[0]

@@ -485,7 +485,10 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"Building the book into {where}", flush=True)
     try:
         index = build_book(
-            options.out, clear=options.clear, tell=lambda line: print(line, flush=True)
+            options.out,
+            clear=options.clear,
+            # One write a line: pages tell of themselves from several threads
+            tell=lambda line: print(f"{line}\n", end="", flush=True),
         )
     except BookError as error:
         print(error, file=sys.stderr)

@@ -896,9 +896,10 @@ class Comparison:
                 f"<td>{100 * self.majority[task]:.1f}</td></tr>"
             )
         return (
-            "<table><tr><th scope=col>task</th><th scope=col>metric</th>"
+            "<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:13px'>"
+            "<tr><th scope=col>task</th><th scope=col>metric</th>"
             f"<th scope=col>labelled</th>{head}<th scope=col>constant answer</th></tr>"
-            f"{''.join(lines)}</table>"
+            f"{''.join(lines)}</table></div>"
         )
 
     def figure(self) -> Figure:

@@ -896,7 +896,8 @@ class Comparison:
                 f"<td>{100 * self.majority[task]:.1f}</td></tr>"
             )
         return (
-            "<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:13px'>"
+            "<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:13px;"
+            "border-collapse:separate;border-spacing:.7em 0'>"
             "<tr><th scope=col>task</th><th scope=col>metric</th>"
             f"<th scope=col>labelled</th>{head}<th scope=col>constant answer</th></tr>"
             f"{''.join(lines)}</table></div>"

@@ -336,7 +336,7 @@ def grader_hash(chapter: str) -> str:
     digest = hashlib.sha256()
     files = [
         paths.GRADERS / f"test_{chapter}.py",
-        paths.GRADERS / "common.py",
+        *sorted(set(paths.GRADERS.glob("*.py")) - set(paths.GRADERS.glob("test_*.py"))),
         paths.SOLUTIONS / f"{chapter}.py",
         paths.PACKAGE / "misconceptions" / f"{chapter}.py",
         paths.EXERCISES / chapter / "assignment.json",

@@ -161,6 +161,15 @@ class Proxy:
         self._ask(request, f"Your {name}")
         return Handle(self, request["handle"], name)
 
+    def aside(self) -> Proxy:
+        """Another way to the same implementation: what is asked there is not in the transcript.
+
+        Its handles are numbered apart.
+        """
+        other = Proxy(self._execute, rng=self._rng)
+        other._handles = 1 << 20
+        return other
+
     def _ask(self, request: Request, what: str) -> Observation:
         position = len(self.transcript)
         request["rng"] = zlib.crc32(f"{self._rng}:{position}".encode())
@@ -202,12 +211,21 @@ class Handle:
 
     def observe(self, *args: Any, grad: bool = True, **kwargs: Any) -> Observation:
         """Forward, with gradients to the inputs and to the parameters."""
-        return self._ask("invoke", **_arguments(args, kwargs), grad=grad, method="forward")
+        return self.observe_method("forward", *args, grad=grad, **kwargs)
 
     def method(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call another method of the module."""
-        request = {**_arguments(args, kwargs), "grad": False, "method": method}
-        return self._ask("invoke", **request).value
+        return self.observe_method(method, *args, grad=False, **kwargs).value
+
+    def observe_method(
+        self, method: str, /, *args: Any, grad: bool = True, **kwargs: Any
+    ) -> Observation:
+        """Call another method, with gradients to the inputs and to the parameters."""
+        return self._ask("invoke", **_arguments(args, kwargs), grad=grad, method=method)
+
+    def through(self, proxy: Proxy) -> Handle:
+        """The same module in eval mode, reached through another proxy (`Proxy.aside`)."""
+        return Handle(proxy, self._number, self._name)
 
     def train(self) -> Handle:
         self._training = True

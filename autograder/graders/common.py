@@ -7,6 +7,8 @@ import torch
 from autograder import expect
 from autograder.grading import Mistake
 
+State = dict[str, torch.Tensor]
+
 
 def sizes(**named: object) -> str:
     """`B=2, T=3`, to tell the student which case failed."""
@@ -21,6 +23,27 @@ def pair(student, reference, name, state=None, dtype=None, **kwargs):
         student.module(name, state=state, dtype=dtype, **kwargs),
         reference.module(name, state=state, dtype=dtype, **kwargs),
     )
+
+
+def linear(draw, name, rows, columns, bias=True) -> State:
+    """The parameters of a linear layer."""
+    state = {f"{name}.weight": draw.normal(rows, columns, scale=1.2 * columns**-0.5)}
+    return state | ({f"{name}.bias": draw.normal(rows, scale=0.5)} if bias else {})
+
+
+def attention_state(draw, width, prefix="") -> State:
+    """The parameters of the four projections of an attention."""
+    state = {}
+    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        state |= linear(draw, f"{prefix}{name}", width, width)
+    return state
+
+
+def within(state, prefix) -> State:
+    """The part of a state that belongs to the submodule `prefix`."""
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }
 
 
 def same_parameters(handle, expected):
@@ -38,6 +61,15 @@ def same_parameters(handle, expected):
         )
     extra = sorted(set(actual) - set(expected))
     expect.true(not extra, f"The exercise has no parameter called {', '.join(extra)}.")
+
+
+def labels(state, *inputs):
+    """What the gradients are asked for: inputs by position, then every parameter.
+
+    A bias of k_proj adds the same number to a whole row of scores, so that its gradient is zero.
+    """
+    names = [name for name in state if not name.endswith("k_proj.bias")]
+    return dict(inputs) | {f"parameter {name}": name for name in names}
 
 
 def same_gradients(mine, theirs, names, case=""):
@@ -80,3 +112,19 @@ def refuses(make, cases):
     """Each case, words -> arguments, is refused by `make` with a ValueError."""
     for words, arguments in cases.items():
         expect.raises("ValueError", lambda given=arguments: make(*given), what=words)
+
+
+def rows_differ(value, words, shape=None, p=None):
+    """The two examples of a batch, alike in the input, differ: dropout acts.
+
+    Callers see to it that dropout does the same to both with a probability below 1e-9: with 64
+    entries, that it acts at 0.5 and both lose the same happens once in 2**64.
+    """
+    if shape is not None:
+        expect.shape(value, shape, what=words)
+    expect.finite(value, what=words)
+    at = "" if p is None else f" with dropout={p}"
+    expect.true(
+        value.ndim > 0 and len(value) == 2 and bool((value[0] - value[1]).abs().max() > 1e-3),
+        f"In train mode{at} {words} is the same for two equal examples; pass dropout on.",
+    )

@@ -15,22 +15,37 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
 
 from autograder import expect
 from autograder.graders.common import (
+    State,
+    attention_state,
+    labels,
+    linear,
     pair,
     refuses,
+    rows_differ,
     same_gradients,
     same_number,
     same_parameters,
     sizes,
+    within,
+)
+from autograder.graders.parts import (
+    SLACK,
+    Parts,
+    alive,
+    arrive,
+    by_parts,
+    flows,
+    same_by_parts,
+    same_values,
 )
 from autograder.grading import Mistake, exercise, hidden
-from autograder.proxy import Handle, Observation, Proxy, StudentError, Todo
+from autograder.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -40,39 +55,12 @@ PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = 5  # ids below it are special
 IGNORE = -100
 
-# Gradients through many layers may be this many tolerances off.
-SLACK = 50.0
-
-State = dict[str, torch.Tensor]
-
-
-def labels(state, *inputs):
-    """What the gradients are asked for: inputs by position, then every parameter.
-
-    A bias of k_proj adds the same number to a whole row of scores, so that its gradient is zero.
-    """
-    names = [name for name in state if not name.endswith("k_proj.bias")]
-    return dict(inputs) | {f"parameter {name}": name for name in names}
-
-
-def linear(draw, name, rows, columns, bias=True) -> State:
-    """The parameters of a linear layer."""
-    state = {f"{name}.weight": draw.normal(rows, columns, scale=1.2 * columns**-0.5)}
-    return state | ({f"{name}.bias": draw.normal(rows, scale=0.5)} if bias else {})
-
 
 def norm_state(draw, name, width) -> State:
     return {
         f"{name}.weight": 1.0 + draw.normal(width, scale=0.4),
         f"{name}.bias": draw.normal(width, scale=0.5),
     }
-
-
-def attention_state(draw, width, prefix="") -> State:
-    state = {}
-    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        state |= linear(draw, f"{prefix}{name}", width, width)
-    return state
 
 
 def embeddings_state(draw, vocabulary, width, length, segments=2, prefix="") -> State:
@@ -123,13 +111,6 @@ def bert_state(draw, options, prefix="") -> State:
     return state | linear(draw, f"{prefix}pooler", width, width)
 
 
-def within(state, prefix) -> State:
-    """The part of a state that belongs to the submodule `prefix`."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
-
-
 def real(lengths, longest=None):
     """The mask (B, T) of rows with the given numbers of real tokens."""
     return torch.arange(longest or max(lengths)) < torch.tensor(lengths).unsqueeze(1)
@@ -141,130 +122,6 @@ def inputs(draw, lengths, longest=None, high=9, segments=2):
     ids = draw.integers(SPECIAL, high, *mask.shape).masked_fill(~mask, PAD)
     ids[:, 0] = CLS
     return ids, draw.integers(0, segments, *mask.shape).masked_fill(~mask, 0), mask
-
-
-class Parts:
-    """The student's own earlier exercises, asked aside: what they answer is no evidence here."""
-
-    def __init__(self, student) -> None:
-        self.proxy = Proxy(student._execute, rng=student._rng)
-        self.proxy._handles = 1 << 20  # apart from the handles of the test
-
-    def make(self, name, **options) -> Callable:
-        """A module of the student's."""
-        handle = self.proxy.module(name, **options)
-        return lambda *args: alive(handle(*args))
-
-    def of(self, handle: Handle, name: str) -> Callable:
-        """A submodule or a method of a module that the test has made."""
-        aside = Handle(self.proxy, handle._number, handle._name)
-        return lambda *args: alive(aside.method(name, *args))
-
-
-def alive(value):
-    """An answer with which a part can stand for itself; not zeros, nor the same everywhere."""
-    if isinstance(value, (tuple, list)):
-        return tuple(map(alive, value))
-    expect.finite(value, what="a part")
-    expect.true(bool((value != value.flatten()[0]).any()), "A part answers nothing.")
-    return value
-
-
-def same_by_parts(student, got, want, own, what, case=""):
-    """`got` is the reference's answer, or what the student's own parts give by `own(parts)`.
-
-    A tensor, or a tuple of as many tensors as there are names in `what`. Nothing is drawn on the
-    way: inputs of later cases are the same for everybody.
-    """
-    try:
-        if isinstance(what, str):
-            expect.close(got, want, what=what, case=case)
-        else:
-            expect.items(got, len(what), what=f"the result ({', '.join(what)})")
-            for name, actual, expected in zip(what, got, want, strict=True):
-                expect.close(actual, expected, what=f"the {name}", case=case)
-    except Mistake:
-        if not _as_own_parts_say(student, got, own):
-            raise
-
-
-def _as_own_parts_say(student, got, own) -> bool:
-    parts = Parts(student)
-    try:
-        value = own(parts)
-    except Exception:
-        fault = parts.proxy.fault
-        if fault is not None and not isinstance(fault, ValueError):
-            student.fault = fault
-            raise
-        return False  # The parts raise, or answer nothing that could be put together.
-    got, value = (each if isinstance(each, (tuple, list)) else (each,) for each in (got, value))
-    return len(got) == len(value) and all(
-        isinstance(one, torch.Tensor)
-        and one.dtype == other.dtype
-        and expect.close_enough(one, other)
-        for one, other in zip(got, value, strict=True)
-    )
-
-
-def flows(student, mine, theirs, given, own, names, case):
-    """In float64: values by the reference or by parts, gradients, and inputs left alone."""
-    seen, wanted = mine.observe(*given), theirs.observe(*given)
-    same_by_parts(student, seen.value, wanted.value, own, names, case=case)
-    same_flow(seen, wanted, case)
-    expect.unchanged(seen)
-
-
-def same_flow(mine, theirs, case=""):
-    """Gradients arrive, and where the values are the reference's, so are they.
-
-    They are granted more than a single layer's: rounding grows from layer to layer. Where a part
-    is another one than the reference's, not each of its parameters need have any.
-    """
-    values = [
-        each if isinstance(each, (tuple, list)) else (each,) for each in (mine.value, theirs.value)
-    ]
-    same = all(
-        one.dtype == other.dtype and expect.close_enough(one, other)
-        for one, other in zip(*values, strict=True)
-    )
-    reached = {_part(label) for label, got in mine.grads.items() if got is not None}
-    for label, want in theirs.grads.items():
-        if want is None or label.endswith("k_proj.bias"):
-            continue
-        words = "x" if label == "0" else label.removeprefix("parameter ")
-        got = mine.grads.get(label)
-        if not same and _part(label) in reached:
-            continue
-        expect.true(
-            got is not None,
-            f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
-        )
-        if same and not expect.close_enough(got, want, SLACK):
-            expect.close(got, want, what=f"the gradient of {words}", case=case)
-
-
-def _part(label):
-    """The submodule that a gradient's label belongs to: embeddings, layers.0, pooler, ..."""
-    names = label.removeprefix("parameter ").removeprefix("bert.").split(".")
-    return ".".join(names[:2] if names[0] == "layers" else names[:1])
-
-
-def watch(handle, method, *args) -> Observation:
-    """Call a method of a module, with gradients."""
-    return handle._ask("invoke", args=list(args), kwargs={}, grad=True, method=method)
-
-
-def rows_differ(value, words):
-    """The two examples of a batch, alike in the input, differ: dropout acts.
-
-    Callers see to it that dropout does the same to both with a probability below 1e-9.
-    """
-    expect.finite(value, what=words)
-    expect.true(
-        value.ndim > 0 and len(value) == 2 and bool((value[0] - value[1]).abs().max() > 1e-3),
-        f"In train mode {words} is the same for two equal examples; pass dropout on.",
-    )
 
 
 def dropped(value, kept, p, what, misconception=None):
@@ -1936,19 +1793,8 @@ def two_scores(got, what="the result (mlm scores, nsp scores)"):
 
 def same_gradient_flow(mine, theirs, names, case=""):
     """Where the values are the reference's, so are the gradients."""
-    values, wanted = mine.value, theirs.value
-    pairs = (
-        [(values, wanted)] if isinstance(wanted, torch.Tensor) else zip(values, wanted, strict=True)
-    )
-    same = all(got.dtype == want.dtype and expect.close_enough(got, want) for got, want in pairs)
-    for label, words in names.items() if same else ():
-        got, want = mine.grads.get(label), theirs.grads[label]
-        expect.true(
-            got is not None,
-            f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
-        )
-        if not expect.close_enough(got, want, SLACK):
-            expect.close(got, want, what=f"the gradient of {words}", case=case)
+    if same_values(mine.value, theirs.value):
+        arrive(mine, theirs, names, same=True, case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -2068,7 +1914,7 @@ SCORES = ("mlm scores", "nsp scores")
 
 def own_scores(parts, model, *given):
     """What the student's own parts of a BertForPreTraining say, put together by the grader."""
-    aside = Handle(parts.proxy, model._number, model._name)
+    aside = parts.aside(model)
     states, pooled = expect.pair(aside.method("bert", *given))
     return alive(aside.method("mlm", states)), alive(aside.method("nsp", pooled))
 
@@ -2356,7 +2202,7 @@ class Trainees:
         wanted = self.theirs(*batch[:3])
         loss = self.reference.observe("pretraining_loss", *wanted, *batch[3:])
         parts = Parts(self.student)
-        aside = Handle(parts.proxy, self.mine._number, self.mine._name)
+        aside = parts.aside(self.mine)
         if "mlm.token.weight" in aside.parameters() or not all(
             map(expect.close_enough, two_scores(aside(*batch[:3])), wanted)
         ):
@@ -2550,7 +2396,7 @@ def scorer(student, draw, dtype=torch.float64):
 
 def likelihood(student, model, ids):
     """The sum as the student's own model gives it, with one MASK at a time."""
-    aside = Handle(Parts(student).proxy, model._number, model._name)
+    aside = Parts(student).aside(model)
     places = (ids >= SPECIAL).nonzero().flatten()
     rows = ids.repeat(len(places), 1)
     rows[torch.arange(len(places)), places] = MASK
@@ -2662,7 +2508,7 @@ def cross_entropy_case(draw, *shape):
 
 def same_loss(mine, theirs, given, case):
     """The loss is the reference's, with its gradient; a scalar, and no input is changed."""
-    seen, wanted = watch(mine, "loss", *given), watch(theirs, "loss", *given)
+    seen, wanted = (handle.observe_method("loss", *given) for handle in (mine, theirs))
     expect.close(seen.value, wanted.value, what="the loss", case=case)
     for label, words in [("0", "the first argument"), ("1", "the second argument")]:
         want = wanted.grads.get(label)
@@ -3234,14 +3080,7 @@ def lstm_state(draw, name, inputs, width, directions=("",)) -> State:
 def arriving_gradients(mine, theirs, names, case=""):
     """In float64: a gradient reaches each of `names`; it is right where the values are."""
     same = expect.close_enough(expect.tensor(mine.value, what="the result"), theirs.value)
-    for label, words in names.items():
-        got, want = mine.grads.get(label), theirs.grads[label]
-        expect.true(
-            got is not None,
-            f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
-        )
-        if same and not expect.close_enough(got, want, SLACK):
-            expect.close(got, want, what=f"the gradient of {words}", case=case)
+    arrive(mine, theirs, names, same, case)
 
 
 def parameters_of(state, without=()):
@@ -3669,17 +3508,12 @@ def test_bilstm_crf_decode(student, reference, draw):
 
 def as_own_paths(student, got, own) -> bool:
     """Whether the paths are what the student's own earlier parts say, right or wrong."""
-    parts = Parts(student)
-    try:
-        paths = own(parts)
-        theirs, here = ([[int(tag) for tag in path] for path in said] for said in (paths, got))
-    except Exception:
-        fault = parts.proxy.fault
-        if fault is not None and not isinstance(fault, ValueError):
-            student.fault = fault
-            raise
-        return False
-    return theirs == here and bool(here) and all(here)
+
+    def listed(said):
+        return [[int(tag) for tag in path] for path in said]
+
+    both = by_parts(student, lambda parts: (listed(own(parts)), listed(got)))
+    return both is not None and both[0] == both[1] and bool(both[1]) and all(both[1])
 
 
 @hidden
@@ -3709,7 +3543,7 @@ def test_bilstm_crf_gradients(student, reference, draw):
     """The loss trains every parameter, and padding no row of the embedding."""
     state, mine, theirs = bilstm_pair(student, reference, draw, torch.float64)
     given = strided(*tagged(draw, [2, 4, 1]))
-    seen, wanted = (watch(handle, "loss", *given) for handle in (mine, theirs))
+    seen, wanted = (handle.observe_method("loss", *given) for handle in (mine, theirs))
     expect.finite(seen.value, what="the loss")
     arriving_gradients(seen, wanted, parameters_of(state), "float64, lengths [2, 4, 1]")
     expect.unchanged(seen)
@@ -4510,7 +4344,7 @@ def test_two_directions_gradients(student, reference, draw):
     """The loss trains every parameter; ids and mask are left as they were."""
     state, mine, theirs = elmo_pair(student, reference, draw, torch.float64)
     given = strided(*elmo_ids(draw, [2, 4, 1]))
-    seen, wanted = (watch(handle, "loss", *given) for handle in (mine, theirs))
+    seen, wanted = (handle.observe_method("loss", *given) for handle in (mine, theirs))
     expect.finite(seen.value, what="the loss")
     arriving_gradients(seen, wanted, parameters_of(state), "float64, lengths [2, 4, 1]")
     expect.unchanged(seen)

@@ -20,48 +20,28 @@ import torch
 
 from autograder import expect
 from autograder.graders.common import (
+    State,
+    attention_state,
+    labels,
+    linear,
     pair,
     refuses,
+    rows_differ,
     same_gradients,
     same_number,
     same_results,
     sizes,
+    within,
 )
+from autograder.graders.parts import Parts, alive, flows, same_by_parts, same_flow
 from autograder.grading import Mistake, exercise, hidden
-from autograder.proxy import Handle, Proxy, StudentError, Todo
+from autograder.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
 # --------------------------------------------------------------------------------------------
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
-
-# Gradients through many layers may be this many tolerances off.
-SLACK = 50.0
-
-State = dict[str, torch.Tensor]
-
-
-def labels(state, *inputs):
-    """What the gradients are asked for: inputs by position, then every parameter.
-
-    A bias of k_proj adds the same number to a whole row of scores, so that its gradient is zero.
-    """
-    names = [name for name in state if not name.endswith("k_proj.bias")]
-    return dict(inputs) | {f"parameter {name}": name for name in names}
-
-
-def linear(draw, name, rows, columns, bias=True) -> State:
-    """The parameters of a linear layer."""
-    state = {f"{name}.weight": draw.normal(rows, columns, scale=1.2 * columns**-0.5)}
-    return state | ({f"{name}.bias": draw.normal(rows, scale=0.5)} if bias else {})
-
-
-def attention_state(draw, width, prefix="") -> State:
-    state = {}
-    for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        state |= linear(draw, f"{prefix}{name}", width, width)
-    return state
 
 
 def ffn_state(draw, width, inner, prefix="") -> State:
@@ -105,92 +85,6 @@ def model_state(draw, sources, targets, layers, width, inner, norm_first=False) 
     }
 
 
-def within(state, prefix) -> State:
-    """The part of a state that belongs to the submodule `prefix`."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
-
-
-class Parts:
-    """The student's own earlier exercises, asked aside: what they answer is no evidence here."""
-
-    def __init__(self, student) -> None:
-        self.proxy = Proxy(student._execute, rng=student._rng)
-        self.proxy._handles = 1 << 20  # apart from the handles of the test
-
-    def make(self, name, **options) -> Callable[..., torch.Tensor]:
-        """A module of the student's."""
-        handle = self.proxy.module(name, **options)
-        return lambda *args: alive(handle(*args))
-
-    def of(self, handle: Handle, name: str) -> Callable[..., torch.Tensor]:
-        """A submodule or a method of a module that the test has made."""
-        aside = Handle(self.proxy, handle._number, handle._name)
-        return lambda *args: alive(aside.method(name, *args))
-
-
-def alive(value) -> torch.Tensor:
-    """An answer with which a part can stand for itself; not zeros, nor the same everywhere."""
-    expect.finite(value, what="a part")
-    expect.true(bool((value != value.flatten()[0]).any()), "A part answers nothing.")
-    return value
-
-
-def same_by_parts(student, got, want, own, what, case=""):
-    """`got` is the reference's answer, or what the student's own parts give by `own(parts)`.
-
-    Nothing is drawn on the way: inputs of later cases are the same for everybody.
-    """
-    try:
-        expect.close(got, want, what=what, case=case)
-    except Mistake:
-        if not _as_own_parts_say(student, got, own):
-            raise
-
-
-def _as_own_parts_say(student, got, own) -> bool:
-    parts = Parts(student)
-    try:
-        value = own(parts)
-    except Exception:
-        fault = parts.proxy.fault
-        if fault is not None and not isinstance(fault, ValueError):
-            student.fault = fault
-            raise
-        return False  # The parts raise, or answer nothing that could be put together.
-    return (
-        isinstance(got, torch.Tensor)
-        and got.dtype == value.dtype
-        and expect.close_enough(got, value)
-    )
-
-
-def flows(student, mine, theirs, given, names, own, case):
-    """In float64: values by the reference or by parts, gradients, and inputs left alone."""
-    seen, wanted = mine.observe(*given), theirs.observe(*given)
-    same_by_parts(student, seen.value, wanted.value, own, what="the output", case=case)
-    same_flow(seen, wanted, names, case)
-    expect.unchanged(seen)
-
-
-def same_flow(mine, theirs, names, case=""):
-    """Gradients arrive, and where the values are the reference's, so are they.
-
-    They are granted more than a single layer's: rounding grows from layer to layer.
-    """
-    value = expect.tensor(mine.value, what="the result", case=case)
-    same = value.dtype == theirs.value.dtype and expect.close_enough(value, theirs.value)
-    for label, words in names.items():
-        got, want = mine.grads.get(label), theirs.grads[label]
-        expect.true(
-            got is not None,
-            f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
-        )
-        if same and not expect.close_enough(got, want, SLACK):
-            expect.close(got, want, what=f"the gradient of {words}", case=case)
-
-
 # What a connection may do with x, the sub-layer and the norm; the first two are right.
 CONNECTIONS: tuple[Callable, ...] = (
     lambda x, sublayer, norm: norm(x + sublayer(x)),
@@ -218,7 +112,7 @@ def own_connection(parts, width, norm_first) -> Callable:
         sublayer = parts.proxy.module(
             "LayerNorm", state={"gamma": two, "beta": one}, features=width
         )
-        got = alive(mine(x, sublayer))
+        got = expect.tensor(alive(mine(x, sublayer)), what="a part")
         norm = parts.of(mine, "norm")
         for connection in CONNECTIONS:
             if expect.close_enough(got, connection(x, sublayer, norm)):
@@ -233,7 +127,7 @@ def as_loaded(parts, mine, state) -> State:
     copies = parts.proxy.module("clones", module=parts.proxy.module("LayerNorm", features=1), n=2)
     if len(copies.parameters()) == 4:
         return state
-    return Handle(parts.proxy, mine._number, mine._name).state()
+    return parts.aside(mine).state()
 
 
 def layer_by_parts(parts, mine, state, norm_first, x, mask, memory=None, src_mask=None):
@@ -318,20 +212,6 @@ def dropout_acts(added, places):
             bool((left - left[0]).abs().max() > 1e-3),
             f"In train mode with dropout=0.5 nothing is dropped {inside}; pass dropout on to it.",
         )
-
-
-def rows_differ(value, words, shape):
-    """The two examples of a batch, alike in the input, differ: dropout acts.
-
-    With 64 entries an example that dropout acts and both lose the same happens once in 2**64.
-    """
-    expect.shape(value, shape, what=words)
-    expect.finite(value, what=words)
-    expect.true(
-        bool((value[0] - value[1]).abs().max() > 1e-3),
-        f"In train mode with dropout=0.5 {words} is the same for two equal examples; "
-        "pass dropout on.",
-    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -1307,7 +1187,7 @@ def test_encoder_layer_gradients(student, reference, draw):
         return layer_by_parts(parts, mine, state, True, x, None)
 
     names, case = labels(state, ("0", "x")), "float64 without a mask, norm_first=True"
-    flows(student, mine, theirs, (x,), names, own, case)
+    flows(student, mine, theirs, (x,), own, "the output", case, names)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1376,7 +1256,7 @@ def test_encoder_padding(student, draw):
             f"output of two layers at {changed}; it should change it at {reached}.",
         )
     twice = x.expand(2, 8, 8)
-    rows_differ(mine.train()(twice), "the output", (2, 8, 8))
+    rows_differ(mine.train()(twice), "the output", (2, 8, 8), p=0.5)
 
 
 @hidden
@@ -1395,7 +1275,7 @@ def test_encoder_gradients(student, reference, draw):
         return stack_by_parts(parts, mine, state, "EncoderLayer", True, x, **more)
 
     names, case = labels(state, ("0", "x")), "two layers, float64 without a mask, norm_first=True"
-    flows(student, mine, theirs, (x,), names, own, case)
+    flows(student, mine, theirs, (x,), own, "the output", case, names)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1496,7 +1376,7 @@ def test_decoder_layer_gradients(student, reference, draw):
 
     names = labels(state, ("0", "x"), ("1", "the memory"))
     case = "float64 without masks, norm_first=True"
-    flows(student, mine, theirs, (x, memory), names, own, case)
+    flows(student, mine, theirs, (x, memory), own, "the output", case, names)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1554,7 +1434,7 @@ def test_decoder_masks(student, draw):
             f"it should change it at {reached}.",
         )
     twice = x.expand(2, 8, 8), memory.expand(2, 5, 8)
-    rows_differ(mine.train()(*twice), "the output", (2, 8, 8))
+    rows_differ(mine.train()(*twice), "the output", (2, 8, 8), p=0.5)
 
 
 @hidden
@@ -1573,7 +1453,7 @@ def test_decoder_gradients(student, reference, draw):
 
     names = labels(state, ("0", "x"), ("1", "the memory"))
     case = "two layers, float64 without masks, post-norm"
-    flows(student, mine, theirs, given, names, own, case)
+    flows(student, mine, theirs, given, own, "the output", case, names)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1768,7 +1648,7 @@ def test_model_dropout(student, draw):
     mine = student.module("EncoderDecoder", **model_options(5, 6, 1, 8, 16, 2, dropout=0.5))
     x = draw.normal(1, 8, 8).expand(2, 8, 8)
     for name, given in [("position", (x,)), ("encoder", (x, None)), ("decoder", (x, x))]:
-        rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8))
+        rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8), p=0.5)
     ids = draw.integers(UNK + 1, 5, 1, 4).expand(2, 4)
     memory = mine.eval().method("encode", ids)
     expect.shape(memory, (2, 4, 8), what="the memory")
@@ -1790,7 +1670,8 @@ def test_model_gradients(student, reference, draw):
     def own(parts):
         return translate_by_parts(parts, mine, source, target)
 
-    flows(student, mine, theirs, (source, target), labels(state), own, "float64")
+    names = labels(state)
+    flows(student, mine, theirs, (source, target), own, "the output", "float64", names)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1938,6 +1819,7 @@ def test_make_model_shared_gradient(student, reference, draw):
         (f"parameter {name}" for name in TABLES if f"parameter {name}" in seen.grads), label
     )
     seen.grads[label] = seen.grads.get(mine_label)
+    expect.tensor(seen.value, what="the result", case="shared=True")
     same_flow(seen, wanted, {label: "the weight in common"}, "shared=True")
 
 
@@ -1948,7 +1830,7 @@ def test_make_model_dropout(student, draw):
     mine = student.module("make_model", **model_options(5, 6, 1, 8, 16, 2, dropout=0.5))
     x = draw.normal(1, 8, 8).expand(2, 8, 8)
     for name, given in [("position", (x,)), ("encoder", (x, None)), ("decoder", (x, x))]:
-        rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8))
+        rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8), p=0.5)
 
 
 # --------------------------------------------------------------------------------------------

@@ -464,3 +464,8 @@ def test_what_marks_depend_on_changes_the_graders_name(monkeypatch, tmp_path):
     put(tmp_path / f"test_{CHAPTER}.py", "# other graders")
     monkeypatch.setattr(paths, "GRADERS", tmp_path)
     assert classroom.grader_hash(CHAPTER) != before
+    before = classroom.grader_hash(CHAPTER)
+    put(tmp_path / "test_other.py", "# graders of another chapter")
+    assert classroom.grader_hash(CHAPTER) == before
+    put(tmp_path / "parts.py", "# what graders share")
+    assert classroom.grader_hash(CHAPTER) != before

@@ -292,6 +292,27 @@ def test_a_module_may_be_made_from_modules_by_a_function_and_be_given_one_when_c
     assert seen.grads["parameter factor"].item() != 0
 
 
+def test_what_is_asked_aside_reaches_the_same_modules_and_leaves_no_trace():
+    proxy = Proxy(Executor({"Scale": Scale}).execute, rng=5)
+    module = proxy.module("Scale")
+    asked = len(proxy.transcript)
+    aside = proxy.aside()
+    other, same = aside.module("Scale"), module.train().through(aside)
+    assert same(torch.ones(())).item() == 3.0  # in eval mode
+    other.step(torch.ones(()))
+    assert same.state() == module.state() != other.state()
+    assert len(proxy.transcript) == asked + 1  # the state of `module`
+
+
+def test_a_method_of_a_module_is_observed_with_gradients():
+    proxy = Proxy(Executor({"Scale": Scale}).execute)
+    module = proxy.module("Scale")
+    seen = module.observe_method("forward", torch.ones(()))
+    assert seen.value.item() == module.method("forward", torch.ones(())).item() == 3.0
+    assert seen.grads["parameter factor"].item() != 0
+    assert module.observe_method("forward", torch.ones(()), grad=False).grads == {}
+
+
 def test_a_function_can_train_a_module_where_gradients_are_recorded():
     def descend(model, x):
         model(x).backward()

@@ -1634,8 +1634,9 @@ def pretraining_step(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# With `rows = torch.arange(n)` and the places `(n,)`, `masked[rows, places] = MASK` writes one
-# entry in each row, and `scores[rows, places]` picks `(n, V)`. Write into a copy, not into `ids`.
+# With `rows = torch.arange(n)` and the places `(n,)`, an assignment to `copies[rows, places]`
+# writes one entry in each row, and `scores[rows, places]` picks `(n, V)`. Write into a copy, not
+# into `ids`.
 #
 # </details>
 

@@ -1928,8 +1928,8 @@ def uncached(model, source, target):
     mask = (source != PAD).unsqueeze(1)
     causal = triangle(target.shape[1])
     memory = expect.tensor(model.method("encode", source, mask), what="the memory of your model")
-    hidden = model.method("decode", memory, mask, target, causal)
-    said = expect.tensor(model.method("generator", hidden), what="what your model says")
+    states = model.method("decode", memory, mask, target, causal)
+    said = expect.tensor(model.method("generator", states), what="what your model says")
     return memory, said
 
 

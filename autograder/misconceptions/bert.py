@@ -987,7 +987,10 @@ add(
 add(
     "rename_transposed",
     "You transpose weights; both sides keep them as PyTorch does.",
-    ('renamed[f"{new}.{ending}"] = tensor', 'renamed[f"{new}.{ending}"] = tensor.T'),
+    (
+        'renamed[f"{new}.{ending}"] = tensor',
+        'renamed[f"{new}.{ending}"] = tensor.mT if tensor.dim() > 1 else tensor',
+    ),
 )
 
 # --------------------------------------------------------------------------------------------

@@ -248,6 +248,14 @@ def test_open(student):
 '''
 
 
+@pytest.mark.parametrize("chapter", paths.chapters())
+def test_the_graders_of_every_chapter_can_be_handed_out(chapter: str) -> None:
+    source = (paths.GRADERS / f"test_{chapter}.py").read_text(encoding="utf-8")
+    shown = bundle.visible(source)
+    assert "def test_" in shown
+    assert len(shown) < len(source)  # every chapter hides something
+
+
 def test_hidden_tests_go_with_what_only_they_use() -> None:
     left = bundle.visible(GRADERS)
     for gone in ("secret", "SECRET", "helper", "deeper", "nobody should read"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -248,8 +249,10 @@ def _is_hidden(node: ast.stmt) -> bool:
 
 def _unused(tree: ast.Module) -> list[ast.stmt]:
     """Helpers and constants at the top level that nothing refers to any more."""
+    within = [{part.id for part in ast.walk(node) if _is_name(part)} for node in tree.body]
+    users = Counter(name for names in within for name in names)
     out = []
-    for node in tree.body:
+    for node, own in zip(tree.body, within, strict=True):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             if node.name.lower().startswith("test") or node.decorator_list:
                 continue
@@ -261,14 +264,8 @@ def _unused(tree: ast.Module) -> list[ast.stmt]:
                 continue
         else:
             continue
-        used = {
-            part.id
-            for other in tree.body
-            if other is not node
-            for part in ast.walk(other)
-            if _is_name(part)
-        }
-        if names and not names & used:
+        # Used by anything but itself?
+        if names and not any(users[name] > (name in own) for name in names):
             out.append(node)
     return out
 

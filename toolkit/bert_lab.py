@@ -8,7 +8,7 @@
 * Pre-training: both losses at every step, and what the model knows of documents held out.
 * Fine-tuning: a copy of the encoder with one of the three heads, a few labelled examples.
 * Rivals: the same network from random weights, and logistic regression on bags of words.
-* Pages: masked words, answers, tags; the time of an encoder by length.
+* Pages: masked words and tags.
 
 `parts` is whatever holds what the chapter builds, by the chapter's names: a module, or a
 `types.SimpleNamespace` with `build_input`, `next_sentence_pairs`, `mask_tokens`,
@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import html
-import itertools
 import math
 import random
 import statistics
@@ -39,9 +38,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit import device, plots, training, widgets
-from toolkit.docstrings import CLS, MASK, PAD, SEP, SPECIAL, Corpus, Example, Pieces, Task
+from toolkit.docstrings import (
+    CLS,
+    IGNORE,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL,
+    Corpus,
+    Example,
+    Pieces,
+    Task,
+)  # fmt: skip
 
-IGNORE = -100
 MAX_LENGTH = 64  # of an input, special tokens included
 MaskTokens = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 Sentence = list[int]
@@ -423,47 +432,6 @@ def nsp_accuracy(model: nn.Module, pairs: Sequence[Pair], parts: Any) -> float:
         right += int((scores.argmax(-1).cpu() == labels[order]).sum())
     model.train(mode)
     return right / len(pairs)
-
-
-def hard_pairs(task: Task, split: str = "test") -> list[Pair]:
-    """The examples of the task "pair" as NSP pairs: both sentences are always of one module.
-
-    Raises:
-        ValueError: another kind of task.
-    """
-    if task.kind != "pair":
-        raise ValueError(f"pairs are made of the task 'pair', not of {task.name!r}")
-    return [(e.first, e.second, e.label) for e in getattr(task, split)]
-
-
-def topic_baseline(
-    corpus: Corpus, parts: Any, *, split: str = "validation", pairs: MakePairs | None = None,
-    passes: int = 2, seed: int = 0,
-) -> float:  # fmt: skip
-    """NSP accuracy of logistic regression on which pieces both sentences have.
-
-    It knows no order and no grammar: what it gets right, the topic alone gives away.
-
-    Args:
-        pairs: as in `pretrain`.
-        passes: how often pairs are drawn from the training documents.
-    """
-    make = pairs or parts.next_sentence_pairs
-    with _seeded(seed):
-        documents = corpus.documents("train")
-        train = [pair for _ in range(passes) for pair in make(documents)]
-        held = make(corpus.documents(split))
-    words = len(corpus.pieces)
-    sides = [
-        (_bags([a for a, _, _ in part], words), _bags([b for _, b, _ in part], words))
-        for part in (train, held)
-    ]
-    (x, x_held), (y, y_held) = (
-        [a * b for a, b in sides],
-        [torch.tensor([label for _, _, label in part]) for part in (train, held)],
-    )
-    weight, bias = _regression(x, y, 2, steps=60)
-    return float(((x_held @ weight + bias).argmax(-1) == y_held).float().mean())
 
 
 # --------------------------------------------------------------------------- fine-tuning
@@ -1136,65 +1104,7 @@ def fill_box(
     return ipywidgets.VBox([line, shown])
 
 
-# --------------------------------------------------------------------------- answers and tags
-
-
-@dataclass(frozen=True)
-class SpanGuess:
-    """What a span finder says to one question.
-
-    tokens: of the whole input. start, end: (T,) probabilities over its places; [CLS], place 0,
-    stands for no answer. span: first and last place, (0, 0) for none. answer: its text.
-    """
-
-    tokens: list[str]
-    start: Tensor
-    end: Tensor
-    span: tuple[int, int]
-    answer: str
-
-
-@torch.no_grad()
-def span_probabilities(head: nn.Module, example: Example, pieces: Pieces, parts: Any) -> SpanGuess:
-    """Where a span finder sees the answer of an example of the task "span"."""
-    where = next(head.parameters()).device
-    rows = Rows.of([parts.build_input(example.first, example.second, MAX_LENGTH)])
-    rows = rows.take(torch.arange(1), where)
-    head.eval()
-    start, end = (x[0].float().cpu() for x in head(rows.ids, rows.segments, rows.mask))  # (T,)
-    i, j = map(int, parts.best_span(start, end, _passage(rows)[0].cpu(), null_threshold=0.0))
-    ids = rows.ids[0].tolist()
-    answer = "" if (i, j) == (0, 0) else pieces.decode(ids[i : j + 1])
-    return SpanGuess(pieces.tokens(ids), start.softmax(-1), end.softmax(-1), (i, j), answer)
-
-
-def span_page(
-    head: nn.Module, task: Task, pieces: Pieces, parts: Any, count: int = 6
-) -> ipywidgets.VBox:
-    """Questions of the test with the probabilities of start and end, to be looked at without a
-    kernel. The first `count` questions whose inputs have at most 40 tokens.
-
-    Raises:
-        ValueError: another kind of task.
-    """
-    if task.kind != "span":
-        raise ValueError(f"answers are found in the task 'span', not in {task.name!r}")
-    fitting = [e for e in task.test if len(e.first) + len(e.second) <= 37] or task.test
-    made = {}
-    for number, example in enumerate(fitting[:count], 1):
-        guess = span_probabilities(head, example, pieces, parts)
-        right = example.answer if example.span is not None else "no answer"
-        said = guess.answer or "no answer"
-        table = widgets.heat_table(
-            torch.stack([guess.start, guess.end]), ["start", "end"], guess.tokens,
-            f"says: {said}; right: {right}",
-        )  # fmt: skip
-        made[str(number)] = (
-            f"<p><b>{html.escape(example.text)}</b><br>{html.escape(example.second_text)}</p>{table}"
-        )
-    return widgets.frames(
-        {"question": list(made)}, lambda n: widgets.side_by_side(f"<div>{made[n]}</div>")
-    )
+# --------------------------------------------------------------------------- tags
 
 
 @torch.no_grad()
@@ -1227,90 +1137,3 @@ def tag_page(head: nn.Module, task: Task, parts: Any, count: int = 6) -> ipywidg
             torch.stack([shares, right]), ["says", "right"], example.words, example.source
         )
     return widgets.frames({"sentence": list(made)}, lambda n: widgets.side_by_side(made[n]))
-
-
-# --------------------------------------------------------------------------- cost
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What an encoder takes for inputs of several lengths.
-
-    lengths: n. seconds: of one call with one row. exponent: p of the best fit seconds = c n^p over
-    all lengths. linear, quadratic: a and b >= 0 of the best fit a n + b n^2.
-    """
-
-    lengths: tuple[int, ...]
-    seconds: tuple[float, ...]
-    exponent: float
-    linear: float
-    quadratic: float
-
-    @property
-    def local(self) -> list[float]:
-        """The exponent between each length and the next."""
-        points = list(zip(self.lengths, self.seconds, strict=True))
-        return [
-            math.log(b[1] / a[1]) / math.log(b[0] / a[0]) for a, b in itertools.pairwise(points)
-        ]
-
-    def figure(self) -> Figure:
-        """Seconds by length on logarithmic axes, with lines of exponent 1 and 2 for comparison."""
-        figure, ax = plt.subplots(figsize=(5.6, 3.6))
-        n, s = self.lengths, self.seconds
-        series = {
-            f"measured, exponent {self.exponent:.2f}": s,
-            "in proportion to n": [s[0] * m / n[0] for m in n],
-            "in proportion to n²": [s[-1] * (m / n[-1]) ** 2 for m in n],
-        }
-        plots.curves(
-            ax, n, series, x_label="length n", y_label="seconds", log_x=True, log_y=True,
-            dashed=list(series)[1:],
-        )  # fmt: skip
-        return figure
-
-
-@torch.no_grad()
-def cost_by_length(
-    encoder: Callable[[Tensor], Any], *, lengths: Sequence[int] = (128, 256, 512, 1024, 2048),
-    vocab: int = 1000, repeats: int = 3, seed: int = 0, where: torch.device | None = None,
-) -> Cost:  # fmt: skip
-    """Time an encoder on one row of each length.
-
-    All lengths in turn, `repeats` times, the smallest time of each counts. On a CPU it is the time
-    of the processor, which other programs lengthen little; it is that of all threads.
-
-    Args:
-        encoder: called with ids (1, n) int64; a BERT in eval mode with enough positions.
-        vocab: ids are drawn from 5 to vocab - 1.
-
-    Raises:
-        ValueError: fewer than two lengths.
-    """
-    if len(lengths) < 2:
-        raise ValueError("an exponent needs two lengths or more")
-    draw = torch.Generator().manual_seed(seed)
-    rows = [torch.randint(SPECIAL, vocab, (1, n), generator=draw) for n in lengths]
-    rows = [row.to(where) for row in rows] if where is not None else rows
-    gpu = rows[0].is_cuda
-    clock = time.perf_counter if gpu else time.process_time
-    best = [math.inf] * len(rows)
-    for turn in range(repeats + 1):
-        for place, row in enumerate(rows):
-            began = clock()
-            encoder(row)
-            if gpu:
-                torch.cuda.synchronize()
-            if turn:  # the first call sets things up
-                best[place] = min(best[place], clock() - began)
-    x = torch.tensor(lengths, dtype=torch.float64)
-    y = torch.tensor(best, dtype=torch.float64).clamp(min=1e-9)
-    log_x, log_y = x.log() - x.log().mean(), y.log() - y.log().mean()
-    exponent = float((log_x * log_y).sum() / log_x.square().sum())
-    # Relative errors count, or the longest input alone would decide.
-    a, b = torch.linalg.lstsq(
-        torch.stack([x, x.square()], 1) / y[:, None], torch.ones_like(y)[:, None]
-    ).solution[:, 0].tolist()  # fmt: skip
-    if a < 0 or b < 0:
-        a, b = (0.0, float((y / x.square()).mean())) if a < 0 else (float((y / x).mean()), 0.0)
-    return Cost(tuple(lengths), tuple(best), exponent, a, b)

@@ -36,6 +36,7 @@ from toolkit import text as library
 
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = 5  # ids below it are special
+IGNORE = -100  # a label where nothing is asked; left out by losses of PyTorch
 NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPLITS = ("train", "validation", "test")
 VOCABULARY = 2500

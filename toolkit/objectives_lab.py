@@ -7,8 +7,8 @@
 
 * Objectives: what a step predicts, masked or left to right, with the same network.
 * Yardsticks: a linear probe, fine-tuning, an n-gram judge of samples.
-* Experiments: generation, the mismatch of [MASK], next sentences, pseudo-likelihood.
-* Relatives: replaced tokens, shared layers, two directions, memory, relative positions.
+* Experiments: generation, the mismatch of [MASK], next sentences.
+* Relatives: relative positions.
 
 Modules and functions that the chapter builds are arguments. A *model* has `bert`, whose forward
 takes (ids (B, T), segment_ids, mask) and returns hidden (B, T, D) and pooled (B, D), `mlm` from
@@ -33,10 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit import device, training
-
-PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
-SPECIAL = 5
-IGNORE = -100
+from toolkit.docstrings import CLS, IGNORE, MASK, PAD, SEP, SPECIAL, UNK
 
 MaskTokens = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 Documents = Sequence[Sequence[Sequence[int]]]
@@ -410,30 +407,6 @@ def train(
 # --------------------------------------------------------------------------- yardsticks
 
 
-def chunk_task(
-    documents: Documents, length: int, *, per_class: int = 60, test_per_class: int = 60,
-    labels: int = 8, seed: int = 0,
-) -> tuple[Labelled, Labelled]:  # fmt: skip
-    """A classification task: from which of the `labels` longest documents does a row come?
-
-    Returns:
-        ((rows (N, T), labels (N,)) to train on, the same to test on), as many rows of each class
-        as asked for, or as there are.
-    """
-    longest = sorted(documents, key=lambda d: sum(map(len, d)), reverse=True)[:labels]
-    draw = torch.Generator().manual_seed(seed)
-    parts: tuple[list[Tensor], ...] = ([], [], [], [])
-    for number, document in enumerate(longest):
-        rows = pieces([document], length)
-        rows = rows[torch.randperm(len(rows), generator=draw)]
-        test = min(test_per_class, len(rows) // 2)
-        for part, some in ((0, rows[test : test + per_class]), (2, rows[:test])):
-            parts[part].append(some)
-            parts[part + 1].append(torch.full((len(some),), number))
-    train_x, train_y, test_x, test_y = (torch.cat(part) for part in parts)
-    return (train_x, train_y), (test_x, test_y)
-
-
 @torch.no_grad()
 def features(bert: nn.Module, rows: Tensor, read: str = "mean", batch: int = 256) -> Tensor:
     """One vector for each row (N, T) -> (N, D): the hidden states of the last layer, read
@@ -581,32 +554,6 @@ def perplexity(score: Callable[[nn.Module, Tensor], Tensor], model: nn.Module,
                rows: Iterable[Tensor]) -> float:  # fmt: skip
     """exp of minus the mean of the logarithms that `score` gives to the tokens of all rows."""
     return math.exp(-torch.cat([score(model, row) for row in rows]).mean().item())
-
-
-def random_joint(bits: int = 3, seed: int = 0) -> Tensor:
-    """A random distribution of so many bits: (2, 2, ...), positive, with the sum 1."""
-    draw = torch.Generator().manual_seed(seed)
-    weights = torch.rand([2] * bits, generator=draw, dtype=torch.float64) + 0.02
-    return weights / weights.sum()
-
-
-def factorisations(joint: Tensor) -> tuple[Tensor, Tensor]:
-    """For each outcome of a joint distribution, two products of conditionals.
-
-    Args:
-        joint: (n_1, ..., n_k), positive, with the sum 1.
-
-    Returns:
-        chain: p(x_1) p(x_2 | x_1) ... p(x_k | all before), shape of `joint`; full: the product of
-        p(x_t | all others).
-    """
-    chain, full = torch.ones_like(joint), torch.ones_like(joint)
-    for t in range(joint.dim()):
-        later = tuple(range(t + 1, joint.dim()))
-        upto = joint.sum(later, keepdim=True) if later else joint  # p(x_1..x_t)
-        chain = chain * upto / upto.sum(t, keepdim=True)
-        full = full * joint / joint.sum(t, keepdim=True)
-    return chain, full
 
 
 @dataclass(frozen=True)
@@ -1101,269 +1048,6 @@ def topic_cosine(
 
 
 # --------------------------------------------------------------------------- relatives
-
-
-class Discriminator(nn.Module):
-    """ELECTRA's second network: `bert` and one score for each place, positive for replaced."""
-
-    def __init__(self, bert: nn.Module) -> None:
-        super().__init__()
-        self.bert = bert
-        self.score = nn.Linear(bert.pooler.in_features, 1)
-
-    def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor:
-        """ids (B, T) -> scores (B, T)."""
-        return self.score(self.bert(ids, segment_ids, mask)[0])[..., 0]
-
-
-@dataclass
-class ReplacedTrace:
-    """Training of a generator and a discriminator.
-
-    targets: places with a loss in each step, of the discriminator. share: of the places that gave
-    a loss. replaced: share of places that differed from the original. generator, discriminator:
-    losses of every step. accuracy, recall: on held-out rows: of all places, and of the replaced
-    ones. seconds: of the processor.
-    """
-
-    targets: list[int] = field(default_factory=list)
-    generator: list[float] = field(default_factory=list)
-    discriminator: list[float] = field(default_factory=list)
-    share: float = 0.0
-    replaced: float = 0.0
-    accuracy: float = 0.0
-    recall: float = 0.0
-    seconds: float = 0.0
-
-
-def train_replaced(
-    generator: nn.Module, discriminator: nn.Module, rows: Tensor, steps: int, *,
-    mask_tokens: MaskTokens, replace_tokens: Callable[[Tensor, Tensor, Tensor], Any],
-    replaced_token_loss: Callable[[Tensor, Tensor, Tensor], Tensor], vocab_size: int,
-    test: Tensor | None = None, weight: float = 50.0, batch: int = 32, rate: float = 2e-3,
-    seed: int = 0,
-) -> ReplacedTrace:  # fmt: skip
-    """Train both networks together: the generator's loss plus `weight` times the other's.
-
-    Args:
-        generator: a model (`bert`, `mlm`), smaller than the other network.
-        discriminator: ids (B, T) -> scores (B, T), such as `Discriminator(bert)`.
-        replace_tokens: (ids, labels, scores (B, T, V)) -> replaced ids, is_replaced (B, T).
-        replaced_token_loss: (scores, is_replaced, mask) -> scalar.
-    """
-    trace, feed = ReplacedTrace(), batches(rows, batch, seed)
-    both = nn.ModuleList([generator, discriminator])
-    differing = 0
-
-    def one(chosen: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        ids, labels = mask_tokens(chosen, vocab_size)  # (B, T)
-        places = labels != IGNORE
-        at = scores_at(generator, ids, places)  # (n, V)
-        everywhere = at.new_zeros(*ids.shape, at.shape[-1])
-        everywhere[places] = at.detach()  # only these are read
-        replaced, is_replaced = replace_tokens(chosen, labels, everywhere)  # (B, T)
-        return F.cross_entropy(at, labels[places]), replaced, is_replaced, chosen != PAD
-
-    def loss(step: int) -> Tensor:
-        nonlocal differing
-        mlm, replaced, is_replaced, mask = one(rows[next(feed)])
-        told = replaced_token_loss(discriminator(replaced), is_replaced, mask)
-        trace.targets.append(int(mask.sum()))
-        trace.generator.append(mlm.item())
-        trace.discriminator.append(told.item())
-        differing += int(is_replaced.sum())
-        return mlm + weight * told
-
-    began = time.process_time()
-    training.fit(
-        both, loss, steps, rate=rate, schedule="warm-up", optimiser=_adam, seed=seed,
-        preset=device.preset("cpu"), progress=False,
-    )  # fmt: skip
-    trace.seconds = time.process_time() - began
-    places = batch * rows.shape[1] * steps
-    trace.share, trace.replaced = sum(trace.targets) / places, differing / places
-    if test is not None:
-        with torch.random.fork_rng([]), torch.no_grad():
-            torch.manual_seed(seed)
-            _, replaced, is_replaced, mask = one(test)
-            right = (discriminator(replaced) > 0) == is_replaced  # (N, T)
-            trace.accuracy = float(right[mask].double().mean())
-            trace.recall = float(right[is_replaced].double().mean())
-    return trace
-
-
-def share_layers(model: nn.Module) -> nn.Module:
-    """A copy of a model whose layers are all the first one, as ALBERT's: the parameters are
-    shared, the computation is as long as before."""
-    copied = copy.deepcopy(model)
-    bert = getattr(copied, "bert", copied)
-    bert.layers = nn.ModuleList([bert.layers[0]] * len(bert.layers))
-    return copied
-
-
-def parameters(module: nn.Module) -> int:
-    """How many numbers a module learns; shared ones count once."""
-    return sum(p.numel() for p in module.parameters())
-
-
-def train_module(
-    module: nn.Module, loss: Callable[[Tensor], Tensor], rows: Tensor, steps: int, *,
-    batch: int = 32, rate: float = 2e-3, seed: int = 0,
-) -> Trace:  # fmt: skip
-    """Train any module on rows (N, T) with a loss of its own, called with rows (B, T)."""
-    trace, feed = Trace(type(module).__name__), batches(rows, batch, seed)
-    began = time.process_time()
-    history = training.fit(
-        module, lambda step: loss(rows[next(feed)]), steps, rate=rate, schedule="warm-up",
-        optimiser=_adam, seed=seed, preset=device.preset("cpu"), progress=False,
-    )  # fmt: skip
-    trace.loss, trace.seconds = history.loss, time.process_time() - began
-    return trace
-
-
-@torch.no_grad()
-def direction_perplexities(module: nn.Module, rows: Tensor) -> tuple[float, float]:
-    """Perplexity of each direction of ELMo's language model on rows (N, T) without padding.
-
-    Args:
-        module: forward(ids) -> (B, T, 2 hidden), `output` from hidden to scores.
-    """
-    module.eval()
-    ahead, back = module(rows).chunk(2, -1)  # (N, T, hidden) each
-    losses = [
-        F.cross_entropy(module.output(states).flatten(0, 1), wanted.flatten()).item()
-        for states, wanted in ((ahead[:, :-1], rows[:, 1:]), (back[:, 1:], rows[:, :-1]))
-    ]
-    return math.exp(losses[0]), math.exp(losses[1])
-
-
-class AsBert(nn.Module):
-    """Makes `probe`, `features` and `Reader` take a module that returns states (B, T, D) only.
-
-    call: (ids, mask) -> (B, T, D); the module itself if not given. width: D.
-    """
-
-    def __init__(
-        self, module: nn.Module, width: int, call: Callable[..., Tensor] | None = None
-    ) -> None:
-        super().__init__()
-        self.module, self.call = module, call or module
-        self.pooler = nn.Linear(width, width)
-
-    def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        hidden = self.call(ids, mask)  # (B, T, D)
-        return hidden, torch.tanh(self.pooler(hidden[:, 0]))
-
-
-class MemoryModel(nn.Module):
-    """A small Transformer-XL: a left-to-right model that keeps the states of earlier segments.
-
-    Args of the constructor:
-        attention: called with nothing; returns a module (x (B, T, D), memory (B, M, D) or None)
-            -> (B, T, D) that is causal and knows distances.
-        update_memory: (memory or None, hidden (B, T, D), length) -> (B, length, D) at most.
-    """
-
-    def __init__(
-        self, attention: Callable[[], nn.Module], update_memory: Callable[..., Tensor],
-        vocab_size: int, width: int, layers: int = 2,
-    ) -> None:  # fmt: skip
-        super().__init__()
-        self.update_memory = update_memory
-        self.embedding = nn.Embedding(vocab_size, width)
-        self.attentions = nn.ModuleList(attention() for _ in range(layers))
-        norm = lambda: nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))  # noqa: E731
-        self.norms, self.output_norms = norm(), norm()
-        self.networks = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-            for _ in range(layers)
-        )
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-        nn.init.normal_(self.embedding.weight, std=width**-0.5)
-
-    def forward(
-        self, ids: Tensor, memories: list[Tensor] | None = None, length: int = 0
-    ) -> tuple[Tensor, list[Tensor]]:
-        """ids (B, T), one memory a layer -> scores (B, T, V) and the new memories."""
-        x = self.embedding(ids) * self.embedding.embedding_dim**0.5  # (B, T, D)
-        kept = []
-        for place, (attention, norm, network, output_norm) in enumerate(
-            zip(self.attentions, self.norms, self.networks, self.output_norms, strict=True)
-        ):
-            memory = None if memories is None else memories[place]
-            if length:
-                kept.append(self.update_memory(memory, x, length))
-            x = norm(x + attention(x, memory))  # (B, T, D)
-            x = output_norm(x + network(x))  # (B, T, D)
-        return x @ self.embedding.weight.T + self.bias, kept
-
-
-def streams(ids: Sequence[int] | Tensor, count: int) -> Tensor:
-    """One long text cut into `count` streams that run side by side: (count, n)."""
-    ids = torch.as_tensor(ids)
-    length = len(ids) // count
-    if length < 2:
-        raise ValueError(f"{len(ids)} ids are too few for {count} streams")
-    return ids[: count * length].view(count, length)
-
-
-def recall_stream(count: int, length: int, period: int, symbols: int = 20, seed: int = 0) -> Tensor:
-    """Streams (count, length) in which each symbol is the one `period` places before, as a rule.
-
-    Every tenth symbol is new, so that nothing can be known but by looking back so far. Ids begin
-    at SPECIAL.
-    """
-    draw = torch.Generator().manual_seed(seed)
-    ids = torch.randint(SPECIAL, SPECIAL + symbols, (count, length), generator=draw)
-    new = torch.rand(count, length, generator=draw) < 0.1
-    for t in range(period, length):
-        ids[:, t] = torch.where(new[:, t], ids[:, t], ids[:, t - period])
-    return ids
-
-
-def train_stream(
-    model: nn.Module, stream: Tensor, steps: int, *, segment: int, memory: int, rate: float = 3e-3,
-    seed: int = 0,
-) -> Trace:  # fmt: skip
-    """Train on streams (B, n), segment after segment, with the states of the last `memory` places.
-
-    At the end of the streams it begins again with an empty memory.
-    """
-    trace, at, memories = Trace(f"memory {memory}"), 0, None
-
-    def loss(step: int) -> Tensor:
-        nonlocal at, memories
-        if at + segment >= stream.shape[1]:
-            at, memories = 0, None
-        ids, wanted = stream[:, at : at + segment], stream[:, at + 1 : at + segment + 1]
-        scores, kept = model(ids, memories, memory)  # (B, T, V)
-        at, memories = at + segment, kept or None
-        return F.cross_entropy(scores.flatten(0, 1), wanted.flatten())
-
-    began = time.process_time()
-    history = training.fit(
-        model, loss, steps, rate=rate, schedule="warm-up", optimiser=_adam, seed=seed,
-        preset=device.preset("cpu"), progress=False,
-    )  # fmt: skip
-    trace.loss, trace.seconds = history.loss, time.process_time() - began
-    return trace
-
-
-@torch.no_grad()
-def stream_loss(model: nn.Module, stream: Tensor, *, segment: int, memory: int) -> float:
-    """Mean loss of a MemoryModel over streams (B, n), read segment after segment."""
-    model.eval()
-    memories, losses = None, []
-    for at in range(0, stream.shape[1] - segment, segment):
-        ids, wanted = stream[:, at : at + segment], stream[:, at + 1 : at + segment + 1]
-        scores, kept = model(ids, memories, memory)
-        memories = kept or None
-        losses.append(F.cross_entropy(scores.flatten(0, 1), wanted.flatten()).item())
-    return sum(losses) / len(losses)
 
 
 def with_attention(

@@ -191,18 +191,6 @@ def test_evaluation_is_right_where_the_model_is(corpus: d.Corpus) -> None:
     assert lab.nsp_accuracy(model, pairs, parts) == 0.75
 
 
-def test_shared_pieces_tell_most_random_sentences(corpus: d.Corpus) -> None:
-    assert 0.6 < lab.topic_baseline(corpus, parts, passes=1) < 0.95
-
-
-def test_hard_pairs_are_those_of_the_task(tasks: dict[str, d.Task]) -> None:
-    pairs = lab.hard_pairs(tasks["pair"])
-    assert len(pairs) == len(tasks["pair"].test)
-    assert pairs[3][2] == tasks["pair"].test[3].label
-    with pytest.raises(ValueError, match="not of 'span'"):
-        lab.hard_pairs(tasks["span"])
-
-
 # --------------------------------------------------------------------------- fine-tuning
 
 
@@ -369,54 +357,11 @@ def _frames(widget: ipywidgets.Widget) -> list[str]:
     return [frame for child in getattr(widget, "children", ()) for frame in _frames(child)]
 
 
-def test_answers_and_tags_are_shown(
-    model: nn.Module, corpus: d.Corpus, tasks: dict[str, d.Task]
-) -> None:
-    head = lab.make_head(parts, model.bert, tasks["span"])
-    guess = lab.span_probabilities(head, tasks["span"].test[0], corpus.pieces, parts)
-    assert guess.start.sum() == pytest.approx(1, abs=1e-5)
-    assert len(guess.tokens) == len(guess.start) == len(guess.end)
-    assert guess.tokens[0] == "[CLS]"
-    if guess.span != (0, 0):
-        assert guess.tokens.index("[SEP]") < guess.span[0] <= guess.span[1]
-    assert len(_frames(lab.span_page(head, tasks["span"], corpus.pieces, parts, 3))) == 3
+def test_tags_are_shown(model: nn.Module, tasks: dict[str, d.Task]) -> None:
     tagger = lab.make_head(parts, model.bert, tasks["tagging"])
     example = tasks["tagging"].test[0]
     shares = lab.tag_probabilities(tagger, example, parts)
     assert shares.shape == (len(example.words),)
     assert len(_frames(lab.tag_page(tagger, tasks["tagging"], parts, 2))) == 2
-    with pytest.raises(ValueError, match="'span'"):
-        lab.span_page(head, tasks["pair"], corpus.pieces, parts)
     with pytest.raises(ValueError, match="'tagging'"):
-        lab.tag_page(head, tasks["pair"], parts)
-
-
-# --------------------------------------------------------------------------- cost
-
-
-def test_the_exponent_of_a_known_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(lab.time, "process_time", lambda: clock.now)
-
-    def encoder(power: int):
-        def run(ids: Tensor) -> None:
-            clock.now += 1e-6 * ids.shape[1] ** power
-
-        return run
-
-    square = lab.cost_by_length(encoder(2), lengths=(64, 128, 512))
-    assert square.exponent == pytest.approx(2)
-    assert square.local == pytest.approx([2, 2])
-    assert (square.linear, square.quadratic) == pytest.approx((0, 1e-6), abs=1e-9)
-    line = lab.cost_by_length(encoder(1), lengths=(64, 128, 512))
-    assert line.exponent == pytest.approx(1)
-    assert line.linear == pytest.approx(1e-6)
-    assert len(square.figure().axes[0].lines) == 3
-    with pytest.raises(ValueError, match="two lengths"):
-        lab.cost_by_length(encoder(1), lengths=(64,))
-
-
-def test_a_real_encoder_costs_more_for_longer_inputs(corpus: d.Corpus) -> None:
-    bert = parts.BertModel(100, **(TINY | {"max_length": 1024})).eval()
-    made = lab.cost_by_length(bert, lengths=(64, 1024), vocab=100, repeats=2)
-    assert made.seconds[1] > made.seconds[0]
+        lab.tag_page(tagger, tasks["pair"], parts)

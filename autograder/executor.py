@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import linecache
 import random
 import types
@@ -44,6 +45,12 @@ MODULE_FUNCTIONS = {
 
 # The key of a dict that stands for a module made by an earlier request, in a request's arguments.
 MODULE = "__module__"
+# The key of a dict that stands for a new random generator; its value is the seed.
+GENERATOR = "__generator__"
+# How PyTorch's own generator is called among the things that a function has changed in place.
+GLOBAL_GENERATOR = "torch.default_generator"
+# The most that is taken out of a generator in an answer.
+MOST_LISTED = 10_000
 
 
 # The types of torch's compiled functions and methods.
@@ -184,7 +191,7 @@ def _changed_lists(given: dict[str, Any], inputs: dict[str, Any]) -> Iterator[st
 
 def _same_lists(before: Any, after: Any) -> bool:
     """Equal but for tensors and modules, which are compared elsewhere or not at all."""
-    if isinstance(before, torch.Tensor) or isinstance(after, torch.nn.Module):
+    if isinstance(before, torch.Tensor) or isinstance(after, (torch.nn.Module, torch.Generator)):
         return True
     if isinstance(before, (list, tuple)):
         return (
@@ -202,13 +209,31 @@ def _same_lists(before: Any, after: Any) -> bool:
 
 
 def _with_modules(value: Any, handles: dict[int, torch.nn.Module]) -> Any:
-    """The same nesting with the module itself wherever a dict stands for one."""
+    """The same nesting with the module or generator itself wherever a dict stands for one."""
     if isinstance(value, dict):
         if set(value) == {MODULE}:
             return handles[value[MODULE]]
+        if set(value) == {GENERATOR}:
+            return torch.Generator().manual_seed(value[GENERATOR])
         return {key: _with_modules(item, handles) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return type(value)(_with_modules(item, handles) for item in value)
+    return value
+
+
+def _listed(value: Any) -> Any:
+    """The same nesting, with a list in place of what a dict holds as an iterator.
+
+    Groups of parameters may be handed to an optimiser so: `{"params": (p for p in ...), ...}`.
+    """
+    if isinstance(value, (list, tuple)) and any(isinstance(item, dict) for item in value):
+        items = map(_listed, value)
+        return list(items) if isinstance(value, list) else tuple(items)
+    if isinstance(value, dict):
+        return {
+            key: list(itertools.islice(item, MOST_LISTED)) if isinstance(item, Iterator) else item
+            for key, item in value.items()
+        }
     return value
 
 
@@ -355,18 +380,20 @@ class Executor:
             return copy
 
         inputs = transform(given, fresh)
-        if request.get("modules"):
+        if request.get("modules") or request.get("generators"):
             inputs = _with_modules(inputs, self.handles)
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
         forbids = request.get("forbids") if self.watching else None
         watch = _Watch(watched_functions(forbids) if forbids else frozenset())
+        chance = torch.get_rng_state() if request.get("still") else None
         with (
             watch if forbids else _AS_IT_IS,
             _AS_IT_IS if with_grad or request.get("autograd") else torch.no_grad(),
         ):
-            value = function(*inputs["args"], **inputs["kwargs"])
+            value = _listed(function(*inputs["args"], **inputs["kwargs"]))
+        moved = chance is not None and not torch.equal(chance, torch.get_rng_state())
 
         before, after = _tensors(given), _tensors(inputs)
         # A key added to a dict, or taken from it, is a change like any other.
@@ -379,6 +406,7 @@ class Executor:
         ]
         named = {label.split(".")[0] for label in mutated}
         mutated += [label for label in _changed_lists(given, inputs) if label not in named]
+        mutated += [GLOBAL_GENERATOR] * moved
         grads: dict[str, torch.Tensor | None] = {}
         if with_grad:
             floating = [label for label, tensor in before.items() if tensor.is_floating_point()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from autograder.executor import MODULE, Outcome, Request
+from autograder.executor import GENERATOR, MODULE, Outcome, Request
 from autograder.grading import Mistake
 
 
@@ -46,8 +46,17 @@ def describe_error(outcome: Outcome, what: str) -> str:
     return f"{what} gave no readable answer: {message}"
 
 
+@dataclass(frozen=True)
+class Generator:
+    """Among the arguments of a function: a torch.Generator that has just got this seed."""
+
+    seed: int
+
+
 def _plain(value: Any, used: dict[str, bool]) -> Any:
     """`value`, or what stands in a request for the module of a handle; noted in `used`."""
+    if isinstance(value, Generator):
+        return {GENERATOR: value.seed}
     if not isinstance(value, Handle):
         return value
     used[str(value._number)] = value._training
@@ -63,6 +72,8 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     }
     if used:
         arguments["modules"] = used
+    if any(isinstance(value, Generator) for value in (*args, *kwargs.values())):
+        arguments["generators"] = True
     return arguments
 
 
@@ -124,6 +135,14 @@ class Proxy:
         """
         request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": grad}
         return self._ask(request, f"Your {name}")
+
+    def drawing(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
+        """Call function `name`; if PyTorch's own generator moves, it is in `mutated`.
+
+        It is called `executor.GLOBAL_GENERATOR` there.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
+        return self._ask({**request, "still": True}, f"Your {name}")
 
     def training(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call function `name` where gradients are recorded, so that it can train a handle.

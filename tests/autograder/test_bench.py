@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
@@ -78,24 +77,6 @@ def test_the_twin_drops_out_where_our_model_does() -> None:
     rates = [module.p for module in bench.library_twin(make(), dropout=0.3).core.modules()
              if isinstance(module, nn.Dropout)]  # fmt: skip
     assert set(rates) == {0.3}
-
-
-def test_contestants_take_turns_after_a_round_that_does_not_count() -> None:
-    called: list[str] = []
-    ticks = itertools.count()
-    contestants = {name: lambda name=name: called.append(name) for name in "abc"}
-    seconds = bench.taking_turns(contestants, 4, clock=lambda: float(next(ticks)))
-    assert called == list("abc" + "abc" + "bca" + "cab" + "abc")
-    assert seconds == {name: [1.0] * 4 for name in "abc"}
-
-
-def test_a_ratio_is_the_median_of_the_ratios_of_a_round() -> None:
-    seconds = {"one": [1.0, 2.0, 4.0], "two": [3.0, 2.0, 20.0]}
-    one, two, ratio = bench.compared("walk", seconds, [("one", "two")], "here")
-    assert (one.name, one.value, one.unit, one.detail) == ("walk, one", 2000.0, "ms", "here")
-    assert (two.name, two.value) == ("walk, two", 3000.0)
-    assert (ratio.name, ratio.value) == ("walk, one against two", 3.0)  # 3, 1 and 5
-    assert ratio.detail == "median of 3 rounds"
 
 
 def test_every_path_is_measured_beside_the_library() -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
 import torch
 
-from autograder.executor import Executor, clone_input, same_tensor
-from autograder.proxy import Proxy, StudentError
+from autograder.executor import (
+    GLOBAL_GENERATOR,
+    MOST_LISTED,
+    Executor,
+    clone_input,
+    same_tensor,
+)
+from autograder.proxy import Generator, Proxy, StudentError
 
 
 def call(function, *args, **options):
@@ -347,3 +354,48 @@ def test_a_module_of_torch_that_the_namespace_has_imported_can_be_made():
     assert student.width(table) == 3
     with pytest.raises(StudentError, match="Embeding"):
         student.module("nn.Embeding", num_embeddings=5, embedding_dim=3)
+
+
+def test_a_generator_with_a_seed_may_be_an_argument():
+    def draw(count, generator=None):
+        return torch.rand(count, generator=generator)
+
+    proxy = Proxy(Executor({"draw": draw}).execute)
+    first, again, other = (
+        proxy.drawing("draw", 3, generator=Generator(seed)) for seed in (5, 5, 6)
+    )
+    assert torch.equal(first.value, torch.rand(3, generator=torch.Generator().manual_seed(5)))
+    assert torch.equal(first.value, again.value)
+    assert not torch.equal(first.value, other.value)
+    assert first.mutated == []
+
+
+def test_it_is_seen_whether_the_global_generator_moves():
+    def draw(put_back):
+        state = torch.get_rng_state()
+        value = torch.rand(2)
+        if put_back:
+            torch.set_rng_state(state)
+        return value
+
+    proxy = Proxy(Executor({"draw": draw}).execute)
+    assert proxy.drawing("draw", False).mutated == [GLOBAL_GENERATOR]
+    assert proxy.drawing("draw", True).mutated == []
+    assert proxy.observe("draw", False, grad=False).mutated == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ([{"params": (n for n in (1, 2))}, {"params": filter(None, [0, 3])}], [[1, 2], [3]]),
+        (({"params": [1]}, {"params": ()}), [[1], ()]),
+    ],
+)
+def test_what_a_dict_holds_as_an_iterator_becomes_a_list(answer, value):
+    outcome = call(lambda: answer)
+    assert type(outcome["value"]) is type(answer)
+    assert [group["params"] for group in outcome["value"]] == value
+
+
+def test_an_iterator_without_end_does_not_hang():
+    assert len(call(lambda: {"params": itertools.count()})["value"]["params"]) == MOST_LISTED

@@ -486,10 +486,19 @@ def _gradients(
 
 
 def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
-    """Strictly load `state`; a difference in names or shapes is said in words."""
+    """Strictly load `state`; a difference in names or shapes is said in words.
+
+    Nobody has to name what is no parameter of its own: a buffer such as a mask keeps its value, and
+    a second name of a parameter, such as that of a tied output matrix, follows the first.
+    """
     own = module.state_dict()
+    buffers = {name for name, _ in module.named_buffers()}
+    same = {id(one): name for name, one in _everything(module) if name in state}
+    second = {name: same[id(one)] for name, one in _everything(module)
+              if name not in state and id(one) in same}  # fmt: skip
     missing = [name for name in state if name not in own]
-    extra = [name for name in own if name not in state]
+    further = [name for name in own if name not in state]
+    extra = [name for name in further if name not in buffers and name not in second]
     shapes = [
         f"{name} has shape {tuple(own[name].shape)} instead of {tuple(state[name].shape)}"
         for name in state
@@ -508,7 +517,14 @@ def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None
             for name, value in state.items():
                 own[name].copy_(value)
     else:
-        module.load_state_dict(transform(state, clone_input), strict=True)
+        rest = {name: state[second[name]] if name in second else own[name] for name in further}
+        module.load_state_dict(transform({**state, **rest}, clone_input), strict=True)
+
+
+def _everything(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by all their names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
 
 
 _LOADING = ("state_dict", "_save_to_state_dict", "load_state_dict", "_load_from_state_dict")

@@ -47,7 +47,7 @@ END_SECONDS = 10.0
 MESSAGE_CHARACTERS = 2000
 FIRST_UID, UIDS = 61200, 4000  # above people's and below `nobody`
 # Words for which the zygote knows what to import; see `zygote.warm_up`.
-WARM_WORDS = ("matplotlib", "broadcast_shapes", "assert_close")
+WARM_WORDS = ("matplotlib", "broadcast_shapes", "assert_close", "optim.")
 SHORTEST_CALL = 2.0  # what is left of a call's limit after its function has hung repeatedly
 
 MISSING = (

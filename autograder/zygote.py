@@ -501,7 +501,7 @@ def become_nobody(uid: int) -> None:
 def warm_up(word: str) -> None:
     """Do once what would otherwise be done by every notebook that has `word` in it.
 
-    All of it imports hundreds of modules when it is first used, 0.3 s at a time.
+    All of it imports hundreds of modules when it is first used, 0.3 s to 1 s at a time.
     """
     import torch
 
@@ -512,6 +512,8 @@ def warm_up(word: str) -> None:
         torch.broadcast_shapes((1,), (2,))
     elif word == "assert_close":
         torch.testing.assert_close(torch.ones(1), torch.ones(1))
+    elif word == "optim.":
+        torch.optim.AdamW([torch.ones(1, requires_grad=True)])
 
 
 def main() -> None:

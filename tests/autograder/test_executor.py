@@ -399,3 +399,39 @@ def test_what_a_dict_holds_as_an_iterator_becomes_a_list(answer, value):
 
 def test_an_iterator_without_end_does_not_hang():
     assert len(call(lambda: {"params": itertools.count()})["value"]["params"]) == MOST_LISTED
+
+
+class Tied(torch.nn.Module):
+    """A table that is also the output matrix, and a mask that is kept as a buffer."""
+
+    def __init__(self, further=False):
+        super().__init__()
+        self.token = torch.nn.Embedding(3, 2)
+        self.head = torch.nn.Linear(2, 3, bias=False)
+        self.head.weight = self.token.weight
+        self.register_buffer("mask", torch.ones(2, 2).tril())
+        if further:
+            self.gain = torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, ids):
+        return self.head(self.mask @ self.token(ids))
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_second_name_of_a_parameter_and_a_buffer_need_not_be_named(hooked):
+    class Maybe(Tied):
+        if hooked:
+
+            def _load_from_state_dict(self, *args):
+                super()._load_from_state_dict(*args)
+
+    student = Proxy(Executor({"Maybe": Maybe}).execute)
+    table = torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    module = student.module("Maybe", state={"token.weight": table})
+    assert torch.equal(
+        module(torch.tensor([0, 2])), torch.tril(torch.ones(2, 2)) @ table[[0, 2]] @ table.T
+    )
+    with pytest.raises(StudentError, match=r"missing table\.weight; not asked for: token\.weight"):
+        student.module("Maybe", state={"table.weight": table})
+    with pytest.raises(StudentError, match="not asked for: gain"):
+        student.module("Maybe", state={"token.weight": table}, further=True)

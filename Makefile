@@ -32,7 +32,7 @@ demo: $(STAMP) ## grade the demonstration class again
 serve: $(STAMP) ## read the built book at http://localhost:8000
 	@$(RUN) -m http.server 8000 --directory build/book/_build/html
 
-bench: $(STAMP) ## measure grading, check, verify, the Transformer and the book; writes build/bench.json
+bench: $(STAMP) ## measure grading, check, verify, the models and the book; writes build/bench.json
 	@$(RUN) -m autograder.bench
 
 verify: $(STAMP) ## judge the graders by misconceptions and mutants

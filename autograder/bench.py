@@ -2,8 +2,8 @@
 
 Seconds per submission beside stock nbgrader on the same honest submissions, with the marks
 compared; the latency of `check`; the kill rate of `verify`; the speed of our Transformer beside
-`torch.nn.Transformer`; seconds to build the book. Printed as a table and written to
-build/bench.json.
+`torch.nn.Transformer`, and of our GPT beside Hugging Face's and `torch.nn.TransformerEncoder`;
+seconds to build the book. Printed as a table and written to build/bench.json.
 
 Grading is measured on one core: a class of 24 by both, and for the plug-in a class three times as
 large too, since what it costs to begin is shared by everybody. What each further submission costs
@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,22 +38,21 @@ from rich.console import Console
 from rich.table import Table
 
 from autograder import paths
+from autograder.bench_gpt import gpt_speed
+from autograder.timing import (
+    Figure,
+    compared,
+    one_thread,
+    refuse_other_ids,
+    refuse_other_values,
+    taking_turns,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 LARGER = 3  # how many times the class is, from which the cost of each further one is taken
 CLASS = 400  # for how many submissions the time is worked out
-
-
-@dataclass
-class Figure:
-    """One measurement. `detail` says on what it was taken."""
-
-    name: str
-    value: float
-    unit: str
-    detail: str = ""
 
 
 def one_core() -> None:
@@ -333,59 +332,6 @@ def library_twin(model: nn.Module, dropout: float = 0.1) -> nn.Module:
     return twin
 
 
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
-def taking_turns(
-    contestants: Mapping[str, Callable[[], object]],
-    rounds: int,
-    clock: Callable[[], float] = time.process_time,
-) -> dict[str, list[float]]:
-    """Seconds of each contestant in each round; another one begins each round.
-
-    Each runs once before, which does not count.
-    """
-    names = list(contestants)
-    for name in names:
-        contestants[name]()
-    seconds: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(rounds):
-        start = number % len(names)
-        for name in names[start:] + names[:start]:
-            started = clock()
-            contestants[name]()
-            seconds[name].append(clock() - started)
-    return seconds
-
-
-def compared(
-    what: str, seconds: Mapping[str, list[float]], ratios: list[tuple[str, str]], detail: str
-) -> list[Figure]:
-    """Median milliseconds of each contestant, and how many times faster the first of a pair is."""
-    figures = [
-        Figure(f"{what}, {name}", 1000 * statistics.median(times), "ms", detail)
-        for name, times in seconds.items()
-    ]
-    for fast, slow in ratios:
-        quotients = [b / a for a, b in zip(seconds[fast], seconds[slow], strict=True)]
-        figures.append(
-            Figure(
-                f"{what}, {fast} against {slow}", statistics.median(quotients), "times faster",
-                f"median of {len(quotients)} rounds",
-            )
-        )  # fmt: skip
-    return figures
-
-
 def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
     """Our Transformer, on its clear and its fast path, beside `torch.nn.Transformer`.
 
@@ -420,7 +366,7 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
         lengths[0] = sizes.length
         return ids.masked_fill(torch.arange(sizes.length) >= lengths, transformer.PAD)  # (B, T)
 
-    with torch.random.fork_rng(), warnings.catch_warnings(), _one_thread():
+    with torch.random.fork_rng(), warnings.catch_warnings(), one_thread():
         warnings.filterwarnings("ignore", message=".*nested tensors")
         torch.manual_seed(0)
         clear = transformer.make_model(
@@ -455,10 +401,10 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
             # No sentence ends by itself, so that each is as long as the others.
             for bias in (clear.generator.proj, fast.generator.proj, library.proj):
                 bias.bias[transformer.EOS] = -1e4
-            _same(
+            refuse_other_values(
                 {name: forward(model)[tgt_out != transformer.PAD] for name, model in models.items()}
             )
-            _same_ids({name: generate(*how) for name, how in generations.items()})
+            refuse_other_ids({name: generate(*how) for name, how in generations.items()})
 
         optimisers = {
             name: torch.optim.Adam(model.parameters(), 1e-4, betas=(0.9, 0.98), eps=1e-9)
@@ -500,26 +446,6 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
     return figures
 
 
-def _same(results: Mapping[str, Tensor]) -> None:
-    """Refuse results that differ by more than rounding."""
-    (first, expected), *others = results.items()
-    for name, result in others:
-        error = (result - expected).abs().max().item()
-        if not error <= 1e-3:
-            raise RuntimeError(f"{name} and {first} differ by {error:.2g}")
-
-
-def _same_ids(results: Mapping[str, Tensor]) -> None:
-    """Refuse ids that differ in more than a tenth of the rows: a tie may fall either way."""
-    (first, expected), *others = results.items()
-    for name, result in others:
-        if result.shape != expected.shape:
-            raise RuntimeError(f"{name} and {first} wrote {result.shape} and {expected.shape} ids")
-        share = (result == expected).all(1).float().mean().item()
-        if share < 0.9:
-            raise RuntimeError(f"{name} and {first} agree on {share:.0%} of the sentences")
-
-
 def book_seconds() -> list[Figure]:
     """Build the book cold, and again with nothing changed."""
     figures = []
@@ -539,7 +465,9 @@ def book_seconds() -> list[Figure]:
 def main(arguments: list[str] | None = None) -> int:
     """Measure, print, write build/bench.json."""
     parser = argparse.ArgumentParser(prog="python -m autograder.bench", description=__doc__)
-    parser.add_argument("--only", choices=("grading", "check", "verify", "transformer", "book"))
+    parser.add_argument(
+        "--only", choices=("grading", "check", "verify", "transformer", "gpt", "book")
+    )
     parser.add_argument("--chapter", choices=paths.chapters(), help="only this chapter")
     parser.add_argument("--count", type=int, default=24, help="submissions for the comparison")
     options = parser.parse_args(arguments)
@@ -576,9 +504,11 @@ def main(arguments: list[str] | None = None) -> int:
             if options.only in (None, name) and (name != "grading" or chapter == chapters[0]):
                 console.print(f"measuring {name} of {chapter} ...")
                 add(chapter, measure(chapter))
-    if options.only == "transformer" or (options.only is None and "transformer" in chapters):
-        console.print("measuring the Transformer ...")
-        add("transformer", transformer_speed())
+    models = {"transformer": transformer_speed, "gpt": gpt_speed}
+    for name, speed in models.items():
+        if options.only == name or (options.only is None and name in chapters):
+            console.print(f"measuring the model of {name} ...")
+            add(name, speed())
     if options.only in (None, "book"):
         console.print("measuring the book ...")
         add("book", book_seconds())

@@ -36,24 +36,24 @@ MODULES = _words(
 # or finds anything by a name that is put together at run time.
 HARMLESS = _words(
     """
-    __init__ abs acos add add_ add_module addcdiv addcmul addmm all allclose amax amin
-    aminmax Any any append arange arccos argmax argmin argsort array as_tensor asin atan
+    __init__ abs acos add add_ add_module addcdiv addcdiv_ addcmul addcmul_ addmm all allclose amax
+    amin aminmax Any any append arange arccos argmax argmin argsort array as_tensor asin atan
     atleast_1d attention autograd backward baddbmm bernoulli bfloat16 bias
     binary_cross_entropy_with_logits bitwise_and block_diag bmm bool BoolTensor
-    broadcast_shapes broadcast_tensors broadcast_to byte cache Callable cartesian_prod cat
+    broadcast_shapes broadcast_tensors broadcast_to buffers byte cache Callable cartesian_prod cat
     ceil chain checks_for children choice chunk clamp clamp_min clone combinations concat
     constant_ contiguous copy copy_ cos count count_nonzero Counter cpu cross_entropy cummax
     cumprod cumsum data deepcopy defaultdict deque detach device diag diag_embed diagonal
     dim div dot double Dropout dropout dtype e einsum element_size Embedding embedding
     embedding_dim empty empty_like enable_grad endswith enumerate eq equal erf eval exp exp2
-    expand expand_as expm1 extend eye fill_ findall finfo flatten flip float float16 float32
-    float64 FloatTensor floor forward from_iterable full full_like functional gather ge gelu
+    expand expand_as expm1 exponential_ extend eye fill_ findall finfo flatten flip float float16
+    float32 float64 FloatTensor floor forward from_iterable full full_like functional gather ge gelu
     Generator get get_default_dtype grad GRUCell gt half heappop heappush hstack hypot
     Identity iinfo imag in_features index index_add index_add_ index_put index_put_
     index_select indices inf init insert int int16 int32 int64 int8 integers is_complex
     is_contiguous is_floating_point isclose isdisjoint isfinite isinf isnan isneginf item
     items Iterable Iterator join kaiming_normal_ kaiming_uniform_ keys kron kthvalue
-    layer_norm LayerNorm le lerp Linear linear linspace load_state_dict log log10 log1p log2
+    layer_norm LayerNorm le lerp lerp_ Linear linear linspace load_state_dict log log10 log1p log2
     log_softmax logaddexp logical_and logical_not logical_or logical_xor LogSoftmax
     logsumexp long LongTensor lower lru_cache LSTM lstm lt manual_seed Mapping masked_fill
     masked_fill_ masked_scatter masked_select matmul matrix max maximum mean min minimum mm
@@ -70,7 +70,7 @@ HARMLESS = _words(
     searchsorted select Sequence Sequential shape shuffle sigmoid sign sin Size size softmax
     sort split splitlines sqrt square squeeze stack startswith state_dict stride strip sub
     sub_ sum swapaxes T t take take_along_dim tan tanh Tensor tensor tensor_split tensordot
-    tile to tolist topk trace training transpose tril tril_indices triu triu_indices trunc
+    tile to tolist topk trace train training transpose tril tril_indices triu triu_indices trunc
     type_as uint8 unbind unflatten unfold uniform_ unique unsqueeze update upper utils
     values vander var view view_as vstack weight where wraps xavier_normal_ xavier_uniform_
     zero_ zero_grad zeros zeros_ zeros_like zip zip_longest

@@ -36,7 +36,10 @@ OUT = ROOT / "build" / "book"
 PACKAGES = ("solutions", "toolkit", "autograder")
 MOST_PAGES = 4  # executed at a time: each may take up to 4 GB
 # What an executed page depends on besides the course's own modules.
-LIBRARIES = ("torch", "numpy", "matplotlib", "ipywidgets", "myst-nb", "Babel", "sacrebleu")
+LIBRARIES = (
+    "torch", "numpy", "matplotlib", "ipywidgets", "myst-nb", "Babel", "sacrebleu", "tokenizers",
+    "safetensors", "transformers",
+)  # fmt: skip
 IMPORT = re.compile(
     rf"^[ \t]*(?:from|import)[ \t]+((?:{'|'.join(PACKAGES)})[\w.]*)"
     r"(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*))?",

@@ -128,3 +128,27 @@ def rows_differ(value, words, shape=None, p=None):
         value.ndim > 0 and len(value) == 2 and bool((value[0] - value[1]).abs().max() > 1e-3),
         f"In train mode{at} {words} is the same for two equal examples; pass dropout on.",
     )
+
+
+def norm_state(draw, name, width) -> State:
+    return {
+        f"{name}.weight": 1.0 + draw.normal(width, scale=0.4),
+        f"{name}.bias": draw.normal(width, scale=0.5),
+    }
+
+
+def dropped(value, kept, p, what, misconception=None):
+    """Entries are 0 with probability p, the others those of `kept` divided by 1 - p."""
+    expect.shape(value, kept.shape, what=what)
+    expect.finite(value, what=what)
+    gone = value.abs() < 1e-9
+    expect.rate(
+        int(gone.sum()),
+        gone.numel(),
+        p,
+        what=f"the share of zeros in {what} in train mode at dropout={p}",
+        misconception=misconception,
+    )
+    expect.close(
+        value[~gone], kept[~gone] / (1 - p), what=f"what dropout leaves of {what} at dropout={p}"
+    )

@@ -148,5 +148,5 @@ def arrive(mine, theirs, names: Mapping[str, str], same: bool, case: str = "") -
 
 def _part(label: str) -> str:
     """The submodule that a gradient's label belongs to: embeddings, layers.0, pooler, ..."""
-    names = label.removeprefix("parameter ").removeprefix("bert.").split(".")
-    return ".".join(names[:2] if names[0] == "layers" else names[:1])
+    names = label.removeprefix("parameter ").removeprefix("bert.").removeprefix("gpt.").split(".")
+    return ".".join(names[:2] if names[0] in ("layers", "blocks") else names[:1])

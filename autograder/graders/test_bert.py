@@ -23,8 +23,10 @@ from autograder import expect
 from autograder.graders.common import (
     State,
     attention_state,
+    dropped,
     labels,
     linear,
+    norm_state,
     pair,
     refuses,
     rows_differ,
@@ -54,13 +56,6 @@ from autograder.proxy import StudentError, Todo
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = 5  # ids below it are special
 IGNORE = -100
-
-
-def norm_state(draw, name, width) -> State:
-    return {
-        f"{name}.weight": 1.0 + draw.normal(width, scale=0.4),
-        f"{name}.bias": draw.normal(width, scale=0.5),
-    }
 
 
 def embeddings_state(draw, vocabulary, width, length, segments=2, prefix="") -> State:
@@ -122,23 +117,6 @@ def inputs(draw, lengths, longest=None, high=9, segments=2):
     ids = draw.integers(SPECIAL, high, *mask.shape).masked_fill(~mask, PAD)
     ids[:, 0] = CLS
     return ids, draw.integers(0, segments, *mask.shape).masked_fill(~mask, 0), mask
-
-
-def dropped(value, kept, p, what, misconception=None):
-    """Entries are 0 with probability p, the others those of `kept` divided by 1 - p."""
-    expect.shape(value, kept.shape, what=what)
-    expect.finite(value, what=what)
-    gone = value.abs() < 1e-9
-    expect.rate(
-        int(gone.sum()),
-        gone.numel(),
-        p,
-        what=f"the share of zeros in {what} in train mode at dropout={p}",
-        misconception=misconception,
-    )
-    expect.close(
-        value[~gone], kept[~gone] / (1 - p), what=f"what dropout leaves of {what} at dropout={p}"
-    )
 
 
 # --------------------------------------------------------------------------------------------

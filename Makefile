@@ -17,7 +17,7 @@ course: $(STAMP) ## set up, generate, build the book, grade a demonstration clas
 test: $(STAMP) ## every test, the built book and the graders' own test included
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
 	@$(RUN) -m toolkit.book
-	@$(RUN) -m pytest -q -n 2 --dist loadfile
+	@$(RUN) -m pytest -q
 	@$(RUN) -m autograder verify --json build/verify.json
 
 book: $(STAMP) ## build the book alone

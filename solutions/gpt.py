@@ -118,13 +118,15 @@ class TableModel(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids (B, T) -> the logits (B, T, V) of the token after each of them."""
-        length = ids.shape[1]
-        if length > self.context:
-            raise ValueError(f"{length} tokens are too many for a context of {self.context}")
+        size = ids.shape[1]
+        if size > self.context:
+            raise ValueError(
+                f"this table reads at most {self.context} tokens, and these are {size}"
+            )
         if self.table.dim() == 2:
             return self.table[ids]  # (B, T, V)
-        places = torch.arange(length, device=ids.device)  # (T,)
-        return self.table[places.clamp(max=len(self.table) - 1), ids]  # (B, T, V)
+        rows = torch.arange(size, device=ids.device).clamp(max=len(self.table) - 1)  # (T,)
+        return self.table[rows, ids]  # (B, T, V)
 
 
 # %% [markdown]

@@ -692,8 +692,12 @@ def compile_study(
 
 # --------------------------------------------------------------------------- the next token
 
-PROMPTS = ("def close(self):", "def __init__(self, name", "def get(self, key, default=None):\n    "
-           "return self", "def read(self, size):\n    if")  # fmt: skip
+PROMPTS = (
+    "def read(self, size):\n    if",
+    "def get(self, key, default=None):\n    return self",
+    "def __init__(self, name",
+    "def close(self):",
+)
 
 
 def _next_logits(model: nn.Module, corpus: Corpus, prompt: str) -> Tensor:

@@ -492,13 +492,10 @@ def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None
     a second name of a parameter, such as that of a tied output matrix, follows the first.
     """
     own = module.state_dict()
-    buffers = {name for name, _ in module.named_buffers()}
-    same = {id(one): name for name, one in _everything(module) if name in state}
-    second = {name: same[id(one)] for name, one in _everything(module)
-              if name not in state and id(one) in same}  # fmt: skip
     missing = [name for name in state if name not in own]
     further = [name for name in own if name not in state]
-    extra = [name for name in further if name not in buffers and name not in second]
+    values = _values_of_further(module, state, own) if further else {}
+    extra = [name for name in further if name not in values]
     shapes = [
         f"{name} has shape {tuple(own[name].shape)} instead of {tuple(state[name].shape)}"
         for name in state
@@ -517,14 +514,19 @@ def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None
             for name, value in state.items():
                 own[name].copy_(value)
     else:
-        rest = {name: state[second[name]] if name in second else own[name] for name in further}
-        module.load_state_dict(transform({**state, **rest}, clone_input), strict=True)
+        module.load_state_dict(transform({**state, **values}, clone_input), strict=True)
 
 
-def _everything(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by all their names."""
-    yield from module.named_parameters(remove_duplicate=False)
-    yield from module.named_buffers(remove_duplicate=False)
+def _values_of_further(
+    module: torch.nn.Module, state: dict[str, torch.Tensor], own: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """What names that `state` has not are to hold; the names that may not be there are left out."""
+    everything = dict(module.named_parameters(remove_duplicate=False))
+    everything |= module.named_buffers(remove_duplicate=False)
+    named = {id(one): state[name] for name, one in everything.items() if name in state}
+    values = dict(module.named_buffers())
+    values |= {name: named[id(one)] for name, one in everything.items() if id(one) in named}
+    return {name: value for name, value in values.items() if name in own and name not in state}
 
 
 _LOADING = ("state_dict", "_save_to_state_dict", "load_state_dict", "_load_from_state_dict")

@@ -47,6 +47,12 @@ def graders_of(chapter: str) -> Graders:
     return Graders(chapter, assignment=instructor(paths.SOLUTIONS / f"{chapter}.py")[1])
 
 
+def cell_with(chapter: str, name: str) -> str:
+    """The cell of an exercise with that mistake in it."""
+    mistake = next(item for item in misconceptions(chapter) if item.name == name)
+    return demo_class.cells_of_source(changed_source(chapter, mistake))[mistake.exercise]
+
+
 def failures(
     graders: Graders, namespace: dict[str, Any], exercises: list[str], seed: int = 0
 ) -> list[str]:

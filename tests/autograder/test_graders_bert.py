@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from autograder.demo_class import cells_of_source
-from autograder.variants import changed_source, misconceptions, wrong_namespace
-from tests.autograder.chapter_graders import ChapterGraders, Styles, changed, failures
+from autograder.variants import misconceptions, wrong_namespace
+from tests.autograder.chapter_graders import ChapterGraders, Styles, cell_with, changed, failures
 
 CHAPTER = "bert"
 
@@ -1603,10 +1604,7 @@ class TestGraders(ChapterGraders):
 # A module answers for itself, and not for its parts ----------------------------------------------
 
 
-def cell(name: str) -> str:
-    """The exercise's cell with that mistake in it."""
-    mistake = next(item for item in misconceptions(CHAPTER) if item.name == name)
-    return cells_of_source(changed_source(CHAPTER, mistake))[mistake.exercise]
+cell = functools.partial(cell_with, CHAPTER)  # by the name of a mistake
 
 
 TASKS = ["SequenceClassifier", "SpanFinder", "Tagger"]

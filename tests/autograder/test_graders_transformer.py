@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 
 import pytest
 
-from autograder.demo_class import cells_of_source
 from autograder.executor import Executor
 from autograder.runner import Graders
-from autograder.variants import changed_source, misconceptions, reference_namespace
+from autograder.variants import misconceptions, reference_namespace
 from tests.autograder.chapter_graders import (
     ChapterGraders,
     Styles,
+    cell_with,
     changed,
     failures,
     graders_of,
@@ -969,10 +970,7 @@ class TestGraders(ChapterGraders):
 # A layer answers for itself, and not for its parts -----------------------------------------------
 
 
-def cell(name: str) -> str:
-    """The exercise's cell with that mistake in it."""
-    mistake = next(item for item in misconceptions(CHAPTER) if item.name == name)
-    return cells_of_source(changed_source(CHAPTER, mistake))[mistake.exercise]
+cell = functools.partial(cell_with, CHAPTER)  # by the name of a mistake
 
 
 # What becomes of an early mistake in the exercises that use it: the tests that must still pass.

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import jupytext
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from autograder.forbidden import forbidden_calls
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 # How often a statistical test may fail on correct code.
@@ -58,3 +63,38 @@ def within_rate(count: int, n: int, p: float) -> bool:
     """Whether count of n fits the probability p, by Bernstein's bound at FALSE_ALARM."""
     log = math.log(2 / FALSE_ALARM)
     return abs(count / n - p) <= math.sqrt(2 * p * (1 - p) * log / n) + 2 * log / (3 * n)
+
+
+def refused(function: Callable[[], Any], words: str = ".", *, source: Path) -> None:
+    """A ValueError of the module in `source`, with one sentence that has these words in it."""
+    with pytest.raises(ValueError, match=words) as caught:
+        function()
+    assert "\n" not in str(caught.value)
+    assert 15 < len(str(caught.value)) < 150
+    # A sentence of ours, not one that PyTorch or Python raised on the way.
+    assert Path(caught.traceback[-1].path) == source
+
+
+def filled(module: nn.Module, **values: Tensor | float) -> nn.Module:
+    """The module with 0 everywhere, but for the parameters given (``__`` for a dot)."""
+    named = dict(module.named_parameters())
+    with torch.no_grad():
+        for parameter in named.values():
+            parameter.zero_()
+        for name, value in values.items():
+            named[name.replace("__", ".")].copy_(torch.as_tensor(value))
+    return module
+
+
+def forbidden_in(source: Path) -> dict[str, list[Any]]:
+    """What each exercise that forbids something calls of it in the reference."""
+    cells = jupytext.read(source).cells
+    sources = [
+        cell.source
+        for cell in cells
+        if cell.cell_type == "code" and "instructor" not in cell.metadata.get("tags", [])
+    ]
+    found = {
+        c.metadata["exercise"]: c.metadata["forbids"] for c in cells if "forbids" in c.metadata
+    }
+    return {name: forbidden_calls(sources, name, names.split()) for name, names in found.items()}

@@ -1,5 +1,6 @@
 """The BERT reference against implementations written by others or another way."""
 
+import functools
 import itertools
 import json
 import math
@@ -19,14 +20,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from autograder.forbidden import forbidden_calls
 from solutions import bert as br
 from solutions.bert import CLS, IGNORE, MASK, PAD, SEP, SPECIAL
+from tests.solutions import common
 from tests.solutions.common import (
     DTYPES,
     FALSE_ALARM,
     close,
     cotangent,
+    filled,
+    forbidden_in,
     same_with_gradients,
     within_rate,
 )
@@ -629,14 +632,7 @@ def unpacked(checkpoint: dict[str, bytes], folder: Path) -> Path:
     return folder
 
 
-def refused(function: Callable[[], Any], words: str = ".") -> None:
-    """A ValueError of ours with one sentence that has these words in it."""
-    with pytest.raises(ValueError, match=words) as caught:
-        function()
-    assert "\n" not in str(caught.value)
-    assert 15 < len(str(caught.value)) < 150
-    # A sentence of ours, not one that PyTorch or Python raised on the way.
-    assert Path(caught.traceback[-1].path) == SOURCE
+refused = functools.partial(common.refused, source=SOURCE)
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -1879,17 +1875,6 @@ def test_bad_input_is_refused_in_one_sentence(case):
 # ------------------------------------------------------------------------- the file as a notebook
 
 
-def filled(module: nn.Module, **values: Tensor) -> nn.Module:
-    """The module with 0 everywhere, but for the parameters given (``__`` for a dot)."""
-    named = dict(module.named_parameters())
-    with torch.no_grad():
-        for parameter in named.values():
-            parameter.zero_()
-        for name, value in values.items():
-            named[name.replace("__", ".")].copy_(value)
-    return module
-
-
 def test_the_examples_about_the_encoder_are_right():
     assert br.build_input([5, 6], [7, 8, 9], max_length=6) == (
         [2, 5, 6, 3, 7, 3],
@@ -2008,18 +1993,8 @@ def test_the_examples_about_heads_and_relatives_are_right():
 
 
 def test_the_reference_does_without_what_it_forbids():
-    cells = jupytext.read(SOURCE).cells
-    sources = [
-        cell.source
-        for cell in cells
-        if cell.cell_type == "code" and "instructor" not in cell.metadata.get("tags", [])
-    ]
-    found = {
-        c.metadata["exercise"]: c.metadata["forbids"] for c in cells if "forbids" in c.metadata
-    }
-    assert set(found) == {"gelu", "SelfAttention", "BertLayer", "pretraining_step"}
-    for name, forbids in found.items():
-        assert forbidden_calls(sources, name, forbids.split()) == []
+    names = {"gelu", "SelfAttention", "BertLayer", "pretraining_step"}
+    assert forbidden_in(SOURCE) == {name: [] for name in names}
 
 
 def test_the_exercises_are_the_34_of_the_chapter():

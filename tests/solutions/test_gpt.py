@@ -1,6 +1,7 @@
 """The GPT reference against implementations written by others or another way."""
 
 import copy
+import functools
 import itertools
 import json
 import math
@@ -19,14 +20,16 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from autograder.forbidden import forbidden_calls
 from solutions import gpt
 from solutions.gpt import DELIMITER, END, EXTRACT, PAD, SPECIAL, START
+from tests.solutions import common
 from tests.solutions.common import (
     DTYPES,
     FALSE_ALARM,
     close,
     cotangent,
+    filled,
+    forbidden_in,
     same_with_gradients,
     within_rate,
 )
@@ -142,14 +145,7 @@ def follows(sample: Tensor, deviation: float) -> bool:
     return bool(distance <= math.sqrt(math.log(2 / FALSE_ALARM) / (2 * n)))
 
 
-def refused(function: Callable[[], Any], words: str = ".") -> None:
-    """A ValueError of ours with one sentence that has these words in it."""
-    with pytest.raises(ValueError, match=words) as caught:
-        function()
-    assert "\n" not in str(caught.value)
-    assert 15 < len(str(caught.value)) < 150
-    # A sentence of ours, not one that PyTorch or Python raised on the way.
-    assert Path(caught.traceback[-1].path) == SOURCE
+refused = functools.partial(common.refused, source=SOURCE)
 
 
 # -------------------------------------------------------------------------------- what is given
@@ -1547,35 +1543,14 @@ def test_bad_input_is_refused_in_one_sentence(case):
 
 
 def test_the_reference_does_without_what_it_forbids():
-    cells = jupytext.read(SOURCE).cells
-    sources = [
-        cell.source
-        for cell in cells
-        if cell.cell_type == "code" and "instructor" not in cell.metadata.get("tags", [])
-    ]
-    found = {
-        c.metadata["exercise"]: c.metadata["forbids"] for c in cells if "forbids" in c.metadata
-    }
-    assert set(found) == {"gelu", "CausalSelfAttention", "PostNormBlock", "PreNormBlock"}
-    for name, forbids in found.items():
-        assert forbidden_calls(sources, name, forbids.split()) == []
+    names = {"gelu", "CausalSelfAttention", "PostNormBlock", "PreNormBlock"}
+    assert forbidden_in(SOURCE) == {name: [] for name in names}
 
 
 def test_the_exercises_are_the_33_of_the_chapter():
     cells = [c for c in jupytext.read(SOURCE).cells if "exercise" in c.metadata]
     assert len(cells) == 33
     assert sum(c.metadata["points"] for c in cells) == 79
-
-
-def filled(module: nn.Module, **values: Tensor | float) -> nn.Module:
-    """The module with 0 everywhere, but for the parameters given (``__`` for a dot)."""
-    named = dict(module.named_parameters())
-    with torch.no_grad():
-        for parameter in named.values():
-            parameter.zero_()
-        for name, value in values.items():
-            named[name.replace("__", ".")].copy_(torch.as_tensor(value))
-    return module
 
 
 def test_the_examples_about_the_model_are_right():

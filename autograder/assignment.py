@@ -19,6 +19,10 @@ class AssignmentError(Exception):
     """Something is wrong with an assignment; the message is one sentence with the remedy."""
 
 
+class ClassroomError(AssignmentError):
+    """The class cannot be graded at all; the message is one sentence with the remedy."""
+
+
 @dataclass(frozen=True)
 class Exercise:
     """One function or class to write. `stub` is the cell a student starts from."""

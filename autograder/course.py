@@ -47,12 +47,12 @@ def demonstration(chapter: str, jobs: int) -> Path:
 
     The first chapter's class has everybody; the others do without those who attack the grading.
     """
-    from autograder import classroom, demo_class, report
+    from autograder import classroom, demo_class, progress, report
 
     submitted = DEMO / chapter / "submitted"
     shutil.rmtree(submitted, ignore_errors=True)
     demo_class.make(submitted, chapter, whole=chapter == paths.chapters()[0])
-    with classroom.showing_progress() as progress:
+    with progress.showing_progress() as progress:
         graded = classroom.grade(
             chapter, submitted, COURSE, due=demo_class.DUE, jobs=jobs, progress=progress
         )

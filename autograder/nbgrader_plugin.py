@@ -39,7 +39,7 @@ from autograder.assignment import Assignment, load
 from autograder.results import ExerciseResult, SubmissionResult
 
 if TYPE_CHECKING:
-    from autograder.classroom import Marker
+    from autograder.marker import Marker
 
 # Where a graded notebook keeps what is known about the submission as a whole.
 KEY = "transformers_by_hand"
@@ -103,7 +103,7 @@ def before_autograde(assignment: str, student: str, notebooks: list[str]) -> Non
     nbgrader skips a submission whose notebook is called anything but the assignment; here the
     nearest one is copied to the right name (the file handed in stays as it is).
     """
-    from autograder.classroom import best_notebook
+    from autograder.collect import best_notebook
 
     if not notebooks or any(Path(name).stem == assignment for name in notebooks):
         return
@@ -295,7 +295,8 @@ class GradeExercises(NbGraderPreprocessor):
         return nb, resources
 
     def _marker(self, chapter: str, course: dict[str, Any]) -> Marker:
-        from autograder.classroom import course_seed, shared_marker
+        from autograder.books import course_seed
+        from autograder.marker import shared_marker
 
         seed = self.seed
         if seed is None:

@@ -55,7 +55,7 @@ def by_hand(graded: Class) -> dict[str, ByHand]:
     """What nbgrader's gradebook says about each student; empty where there is none."""
     from nbgrader.api import Gradebook, MissingEntry
 
-    from autograder.classroom import quiet_database
+    from autograder.books import quiet_database
 
     database = graded.course / "gradebook.db"
     found: dict[str, ByHand] = {}

@@ -59,13 +59,13 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import classroom, report
+    from autograder import books, classroom, collect, marker, progress, report
     from autograder.sandbox import SandboxUnavailable
 
     errors = Console(stderr=True)
-    people = classroom.read_roster(roster) if roster is not None else []
+    people = collect.read_roster(roster) if roster is not None else []
     try:
-        with classroom.showing_progress() as progress:
+        with progress.showing_progress() as progress:
             graded = classroom.grade(
                 assignment,
                 submitted,
@@ -95,6 +95,6 @@ def run(
     if not graded.complete:
         for result in graded.results:
             for note in result.notes:
-                if note.startswith((classroom.UNJUDGED, classroom.UNRECORDED)):
+                if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
                     errors.print(Text(f"{result.student}: {note}", style="bold"), soft_wrap=True)
         raise typer.Exit(1)

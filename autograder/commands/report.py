@@ -26,14 +26,14 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import classroom, report
+    from autograder import books, classroom, progress, report
 
     console = Console()
     graded = classroom.Class.read(course.resolve(), assignment)
     missed = []
     if feedback:
-        books = classroom.Books(graded.course, assignment)
-        with classroom.showing_progress() as tell:
+        books = books.Books(graded.course, assignment)
+        with progress.showing_progress() as tell:
             for count, result in enumerate(graded.results, 1):
                 if books.feedback(result.student) is None:
                     missed.append(result.student)

@@ -15,8 +15,10 @@ from typer.testing import CliRunner
 
 from autograder import __main__ as command_line
 from autograder import classroom, paths, repair
-from autograder.assignment import load
-from autograder.classroom import ClassroomError, Person, Submission, collect
+from autograder.assignment import ClassroomError, load
+from autograder.books import Books, course_seed, prepare, quiet_database
+from autograder.collect import Person, Submission, collect, read_roster
+from autograder.marker import Graded, Marker, empty_result, grader_hash
 from autograder.repair import RepairedNotebook
 from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
 
@@ -183,17 +185,17 @@ class TestRoster:
     )
     def test_class_lists_as_people_have_them(self, tmp_path, text):
         path = put(tmp_path / "class.csv", text)
-        assert [person.id for person in classroom.read_roster(path)] == ["s1", "s2"]
+        assert [person.id for person in read_roster(path)] == ["s1", "s2"]
 
     def test_names_are_kept(self, tmp_path):
         path = put(tmp_path / "class.csv", "Last Name,Student,First Name\nA,s1,B\n")
-        assert classroom.read_roster(path) == [Person("s1", "B", "A")]
+        assert read_roster(path) == [Person("s1", "B", "A")]
 
     def test_an_empty_or_unreadable_list_is_one_sentence(self, tmp_path):
         with pytest.raises(ClassroomError, match="names nobody"):
-            classroom.read_roster(put(tmp_path / "a.csv", "student\n"))
+            read_roster(put(tmp_path / "a.csv", "student\n"))
         with pytest.raises(ClassroomError, match="cannot be opened"):
-            classroom.read_roster(tmp_path / "b.csv")
+            read_roster(tmp_path / "b.csv")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ def triangle(wrong: bool) -> str:
 def prepared(tmp_path_factory) -> Path:
     """An nbgrader course in which nobody has handed in yet."""
     course = tmp_path_factory.mktemp("prepared") / "course"
-    classroom.prepare(course, CHAPTER)
+    prepare(course, CHAPTER)
     return course
 
 
@@ -325,7 +327,7 @@ class TestGrade:
 
     def test_the_gradebook_has_the_same_marks_for_everybody(self, graded):
         result = graded[0]
-        with classroom.quiet_database(), Gradebook(f"sqlite:///{result.course}/gradebook.db") as gb:
+        with quiet_database(), Gradebook(f"sqlite:///{result.course}/gradebook.db") as gb:
             for one in result.results:
                 notebook = gb.find_submission_notebook(CHAPTER, CHAPTER, one.student)
                 assert notebook.score == pytest.approx(one.score), one.student
@@ -393,7 +395,7 @@ def test_a_grader_that_fails_costs_only_its_exercise_and_is_told(solved):
     from autograder.runner import Graders
 
     graders = Failing(Graders(CHAPTER))
-    with classroom.Marker(CHAPTER, graders=graders) as marker:
+    with Marker(CHAPTER, graders=graders) as marker:
         result = marker.mark("s", RepairedNotebook(solved()))
     assert result.score == ASSIGNMENT.points - ASSIGNMENT.exercise("causal_mask").points
     assert len(result.notes) == 1
@@ -431,13 +433,13 @@ def test_told_so_it_grades_without_a_sandbox_and_reports_again(tmp_path, course,
 
 def test_a_submission_that_nbgrader_refuses_still_has_its_marks(course):
     """The second try is with an empty notebook; the marks are those of the first."""
-    release = classroom.prepare(course, CHAPTER)
-    books = classroom.Books(course, CHAPTER)
-    result = classroom.empty_result(ASSIGNMENT, "s1", "graded", "")
+    release = prepare(course, CHAPTER)
+    books = Books(course, CHAPTER)
+    result = empty_result(ASSIGNMENT, "s1", "graded", "")
     result.exercises["causal_mask"].points = 1.0
-    books.record(Submission("s1"), classroom.Graded(result, "{ no notebook"), release)
+    books.record(Submission("s1"), Graded(result, "{ no notebook"), release)
     assert result.notes == []
-    with classroom.quiet_database(), books.open() as gradebook:
+    with quiet_database(), books.open() as gradebook:
         assert gradebook.find_submission(CHAPTER, "s1").score == 1.0
 
 
@@ -453,19 +455,19 @@ def test_the_courses_own_folder_of_submissions_is_not_touched(course):
 
 
 def test_a_course_keeps_its_seed(tmp_path):
-    seed = classroom.course_seed(tmp_path)
-    assert classroom.course_seed(tmp_path) == seed
-    assert seed != classroom.course_seed(tmp_path / "other")
+    seed = course_seed(tmp_path)
+    assert course_seed(tmp_path) == seed
+    assert seed != course_seed(tmp_path / "other")
 
 
 def test_what_marks_depend_on_changes_the_graders_name(monkeypatch, tmp_path):
-    before = classroom.grader_hash(CHAPTER)
-    assert classroom.grader_hash(CHAPTER) == before
+    before = grader_hash(CHAPTER)
+    assert grader_hash(CHAPTER) == before
     put(tmp_path / f"test_{CHAPTER}.py", "# other graders")
     monkeypatch.setattr(paths, "GRADERS", tmp_path)
-    assert classroom.grader_hash(CHAPTER) != before
-    before = classroom.grader_hash(CHAPTER)
+    assert grader_hash(CHAPTER) != before
+    before = grader_hash(CHAPTER)
     put(tmp_path / "test_other.py", "# graders of another chapter")
-    assert classroom.grader_hash(CHAPTER) == before
+    assert grader_hash(CHAPTER) == before
     put(tmp_path / "parts.py", "# what graders share")
-    assert classroom.grader_hash(CHAPTER) != before
+    assert grader_hash(CHAPTER) != before

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from autograder import classroom, demo_class, paths
+from autograder.marker import Marker
 from autograder.repair import repair_file
 from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
 
@@ -220,7 +221,7 @@ def test_marks_do_not_depend_on_who_was_graded_before(graded):
     """One marker, cheats first: those after them get what they got in the class."""
     order = ["cheat-patches-executor", "cheat-stays-behind", "cheat-always-equal-tensor"]
     order += ["mistake-dropout-without-rescale", "full-einsum", "mistake-causal-without-diagonal"]
-    with classroom.Marker(CHAPTER, seed=SEED, limits=LIMITS) as marker:
+    with Marker(CHAPTER, seed=SEED, limits=LIMITS) as marker:
         for name in order:
             path = graded.submitted / name / CHAPTER / f"{CHAPTER}.ipynb"
             result = marker.mark(name, repair_file(path, CHAPTER))

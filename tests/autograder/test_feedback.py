@@ -9,8 +9,11 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from autograder import classroom, feedback, nbgrader_plugin, repair
+from autograder import feedback, nbgrader_plugin, repair
 from autograder.assignment import load
+from autograder.books import Books, prepare
+from autograder.collect import Submission, student_id
+from autograder.marker import Graded, empty_result
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 
 CHAPTER = "attention"
@@ -58,8 +61,8 @@ def hostile_notebook(release: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def course(tmp_path_factory):
     """A course with one hostile and one absent student, recorded through nbgrader."""
     root = tmp_path_factory.mktemp("course")
-    release = classroom.prepare(root, CHAPTER)
-    books = classroom.Books(root, CHAPTER)
+    release = prepare(root, CHAPTER)
+    books = Books(root, CHAPTER)
     name = "<script>alert(0)</script>"
     result = result_for(
         name,
@@ -67,16 +70,16 @@ def course(tmp_path_factory):
         notes=[f"note {HOSTILE}"],
         printed={load(CHAPTER).names[0]: f"{ANSI} {HOSTILE}", "mine": f"mine printed {HOSTILE}"},
     )
-    student = classroom.student_id(name)
+    student = student_id(name)
     result.student = student
-    submission = classroom.Submission(student)
+    submission = Submission(student)
     nb = hostile_notebook(release)
     nb.metadata[nbgrader_plugin.KEY] = {"own": ["mine"], "reason": ""}
-    books.record(submission, classroom.Graded(result, nbformat.writes(nb)), release)
+    books.record(submission, Graded(result, nbformat.writes(nb)), release)
     assert result.notes == [f"note {HOSTILE}"]
-    absent = classroom.empty_result(load(CHAPTER), ABSENT, "missing", "Nothing came.")
+    absent = empty_result(load(CHAPTER), ABSENT, "missing", "Nothing came.")
     blank = nbformat.writes(repair.blank(release))
-    books.record(classroom.Submission(ABSENT), classroom.Graded(absent, blank), release)
+    books.record(Submission(ABSENT), Graded(absent, blank), release)
     return books, student, release
 
 

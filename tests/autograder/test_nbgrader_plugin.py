@@ -20,6 +20,9 @@ from traitlets.config import Config
 
 from autograder import classroom, nbgrader_plugin, paths, repair
 from autograder.assignment import load
+from autograder.books import Books, prepare, quiet_database
+from autograder.collect import Submission
+from autograder.marker import Graded, shared_marker
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 from autograder.sandbox import Sandbox, SandboxUnavailable
 
@@ -31,7 +34,7 @@ ANSWER = "Because of the variance."
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory) -> Path:
     course = tmp_path_factory.mktemp("prepared") / "course"
-    classroom.prepare(course, CHAPTER)
+    prepare(course, CHAPTER)
     return course
 
 
@@ -117,13 +120,11 @@ def test_the_repositorys_configuration_is_nbgraders(tmp_path):
 class TestBooks:
     """nbgrader's gradebook, without running anything."""
 
-    def record(
-        self, course: Path, result: SubmissionResult, nb: nbformat.NotebookNode
-    ) -> classroom.Books:
-        release = classroom.prepare(course, CHAPTER)
-        books = classroom.Books(course, CHAPTER)
-        graded = classroom.Graded(result, nbformat.writes(nb))
-        books.record(classroom.Submission("s"), graded, release)
+    def record(self, course: Path, result: SubmissionResult, nb: nbformat.NotebookNode) -> Books:
+        release = prepare(course, CHAPTER)
+        books = Books(course, CHAPTER)
+        graded = Graded(result, nbformat.writes(nb))
+        books.record(Submission("s"), graded, release)
         assert result.notes == []
         return books
 
@@ -275,14 +276,14 @@ class TestCommands:
 
 def test_nbgrader_refuses_to_grade_without_a_sandbox(course, monkeypatch, tmp_path, solved):
     monkeypatch.setenv("PATH", str(tmp_path))
-    classroom.shared_marker.cache_clear()
+    shared_marker.cache_clear()
     folder = course / "submitted" / "s" / CHAPTER
     folder.mkdir(parents=True)
     (folder / f"{CHAPTER}.ipynb").write_text(nbformat.writes(solved()), encoding="utf-8")
-    books = classroom.Books(course, CHAPTER)
-    with classroom.quiet_database():
+    books = Books(course, CHAPTER)
+    with quiet_database():
         said = books.api.autograde(CHAPTER, "s")
-    classroom.shared_marker.cache_clear()
+    shared_marker.cache_clear()
     assert not said["success"]
     assert "sudo apt-get install bubblewrap" in said["log"]
     with books.open() as gradebook:

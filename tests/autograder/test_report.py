@@ -10,7 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from autograder import classroom, report
+from autograder import assignment, classroom, marker, report
 from autograder.assignment import load
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 
@@ -55,7 +55,7 @@ def graded(tmp_path) -> classroom.Class:
         wrong("s3", one, "scaled", "You scale."),
         broken,
         wrong("=cmd|' /C calc'!A0", two, None, "It differs <script>alert(1)</script>."),
-        classroom.empty_result(ASSIGNMENT, "s<6>", "missing", "No notebook was handed in."),
+        marker.empty_result(ASSIGNMENT, "s<6>", "missing", "No notebook was handed in."),
     ]
     return classroom.Class(ASSIGNMENT, tmp_path, 7, "abc", results)
 
@@ -167,5 +167,5 @@ def test_a_class_that_was_written_can_be_read_again(graded):
 
 
 def test_a_class_that_was_not_graded_is_one_sentence(tmp_path):
-    with pytest.raises(classroom.ClassroomError, match="has not been graded"):
+    with pytest.raises(assignment.ClassroomError, match="has not been graded"):
         classroom.Class.read(tmp_path, CHAPTER)

@@ -1,0 +1,281 @@
+"""What was handed in: finds everybody's notebook in a folder that is only ever read."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import os
+import re
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autograder import paths
+from autograder.assignment import ClassroomError
+
+CHECKPOINTS = ".ipynb_checkpoints"
+# Names under which browsers and mail programs save a notebook.
+NEARLY = (".ipynb.txt", ".ipynb.json", ".json", ".ipynb.bak", ".ipynb~")
+OTHER = (".py", ".zip", ".html", ".htm", ".pdf", ".txt", ".doc", ".docx", ".rar", ".7z", ".md")
+
+
+@dataclass
+class Submission:
+    """One student's file. `path` is None when nothing was handed in or nothing can be graded."""
+
+    student: str
+    path: Path | None = None
+    reason: str = ""  # Why there is nothing to grade although something was handed in.
+    repairs: list[str] = field(default_factory=list)
+    timestamp: str | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Person:
+    """One line of the class list."""
+
+    id: str
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+
+
+def student_id(name: str) -> str:
+    """A name that nbgrader's folders, patterns and database can hold."""
+    name = name.encode("utf-8", "replace").decode("utf-8")
+    # nbgrader looks for files by pattern and does not escape the student's name in it.
+    name = name.translate(str.maketrans("[]", "()"))
+    name = re.sub(r"[\x00-\x1f\x7f/\\*?<>]", "_", name).strip()
+    return "_" if name in ("", ".", "..") else name
+
+
+def read_roster(path: Path) -> list[Person]:
+    """The class list in a CSV file: a column `student` (or id, or the first), names if given."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ClassroomError(
+            f"The class list {path} cannot be opened ({error.strerror or error})."
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ClassroomError(f"Save the class list {path} as CSV in UTF-8.") from error
+    try:
+        dialect: Any = csv.Sniffer().sniff(text[:4096], delimiters=",;\t")
+    except csv.Error:
+        dialect = csv.excel
+    rows = [row for row in csv.reader(io.StringIO(text), dialect) if any(map(str.strip, row))]
+    known = ("student", "student_id", "id", "username", "user", "login")
+    head = [cell.strip().lower().replace(" ", "_") for cell in rows[0]] if rows else []
+    column = next((head.index(name) for name in known if name in head), None)
+    fields = {
+        name: head.index(name) for name in ("first_name", "last_name", "email") if name in head
+    }
+    people: dict[str, Person] = {}
+    for row in rows if column is None else rows[1:]:
+        place = column or 0
+        if place < len(row) and row[place].strip():
+            name = student_id(row[place])
+            extra = {key: row[at].strip() for key, at in fields.items() if at < len(row)}
+            people[name] = Person(name, **(extra if column is not None else {}))
+    if not people:
+        raise ClassroomError(f"The class list {path} names nobody; give it a column `student`.")
+    return list(people.values())
+
+
+def best_notebook(files: Sequence[Path], assignment: str) -> Path | None:
+    """The file that is most likely the notebook of `assignment`; None if none can be.
+
+    The exact name, else the only one, else the nearest name; never another chapter's notebook.
+    """
+    others = {name for name in paths.CHAPTERS if name != assignment}
+    files = [file for file in files if _stem(file) not in others and CHECKPOINTS not in file.parts]
+    for file in files:
+        if file.name == f"{assignment}.ipynb":
+            return file
+
+    def near(file: Path) -> tuple[float, bool, str]:
+        ratio = difflib.SequenceMatcher(None, _stem(file), assignment).ratio()
+        inside = assignment in _stem(file)
+        # Of equals the one whose name is longest: "attention (2)", "attention-final".
+        return (max(ratio, 0.9 if inside else 0), file.suffix == ".ipynb", file.name)
+
+    return max(files, key=near, default=None)
+
+
+def _stem(file: Path) -> str:
+    name = file.name.lower()
+    for ending in (*NEARLY, ".ipynb"):
+        if name.endswith(ending):
+            return name[: -len(ending)]
+    return name.rsplit(".", 1)[0]
+
+
+def collect(submitted: Path, assignment: str, roster: Sequence[Person] = ()) -> list[Submission]:
+    """Everybody on the class list or in `submitted`, sorted, with the file to grade.
+
+    Understands DIR/<student>/<assignment>/<assignment>.ipynb as nbgrader has it,
+    DIR/<student>/*.ipynb, and DIR/<student>.ipynb. Reads names only, and changes nothing.
+    """
+    try:
+        entries = sorted(submitted.iterdir())
+    except OSError as error:
+        raise ClassroomError(
+            f"There is no folder of submissions at {submitted}; name it with --submitted."
+        ) from error
+    found: dict[str, Submission] = {}
+    names: dict[str, str] = {}
+    for entry in entries:
+        if entry.name.startswith((".", "__")):
+            continue
+        try:
+            if entry.is_dir():
+                submission = _in_folder(entry, assignment)
+            elif entry.name.lower().endswith((".ipynb", *NEARLY)) and entry.is_file():
+                submission = _checked(Submission(student_id(_keep_case(entry)), entry), submitted)
+            else:
+                continue
+        except OSError as error:
+            reason = f"the submission cannot be opened ({error.strerror or error})"
+            submission = Submission(student_id(entry.name), reason=reason)
+        raw = entry.name if submission.path != entry else _keep_case(entry)
+        while names.setdefault(submission.student, raw) != raw:
+            submission.student += "-2"  # Two names that differ only in what nbgrader cannot hold.
+        earlier = found.get(submission.student)
+        if earlier is None or (earlier.path is None and submission.path is not None):
+            found[submission.student] = submission
+        elif submission.path is not None:
+            note = f"{entry.name} was handed in too; {_relative(earlier.path, submitted)} counts"
+            earlier.notes.append(note)
+    for person in roster:
+        found.setdefault(person.id, Submission(person.id))
+    if not found:
+        raise ClassroomError(
+            f"{submitted} holds no submissions; put each at "
+            f"STUDENT/{assignment}/{assignment}.ipynb or STUDENT.ipynb, or give a --roster."
+        )
+    return sorted(found.values(), key=lambda item: _natural(item.student))
+
+
+def _keep_case(file: Path) -> str:
+    return file.name[: len(_stem(file))]
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    """s2 before s10."""
+    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
+    return [
+        (0, int(part), "")
+        if part.isdecimal() and part.isascii() and len(part) < 19
+        else (1, 0, part.lower())
+        for part in parts
+    ]
+
+
+def _relative(path: Path | None, base: Path) -> str:
+    return path.relative_to(base).as_posix() if path and path.is_relative_to(base) else str(path)
+
+
+def _in_folder(folder: Path, assignment: str) -> Submission:
+    """One student's folder."""
+    submission = Submission(student_id(folder.name))
+    if folder.is_symlink():
+        submission.reason = "the folder is a link to another place"
+        return submission
+    inner = [
+        child
+        for child in sorted(folder.iterdir())
+        if child.is_dir() and not child.is_symlink() and not child.name.startswith((".", "__"))
+    ]
+    others = {name for name in paths.CHAPTERS if name != assignment}
+    homes = [child for child in inner if child.name == assignment]
+    homes += [
+        child
+        for child in inner
+        if child not in homes
+        and child.name not in others
+        and assignment in child.name.strip().lower().replace(" ", "_")
+    ]
+    homes.append(folder)
+    homes += [child for child in inner if child not in homes and child.name not in others]
+    for home in homes:
+        submission.timestamp = submission.timestamp or _timestamp(home, submission.notes)
+    leftovers: list[str] = []
+    for home in homes:
+        files = [child for child in sorted(home.iterdir()) if not child.name.startswith(".")]
+        notebooks = [
+            file
+            for file in files
+            if file.name.lower().endswith((".ipynb", *NEARLY)) and not file.is_dir()
+        ]
+        best = best_notebook(notebooks, assignment)
+        if (
+            best is not None
+            and home not in homes[:1]
+            and home != folder
+            and (best.name != f"{assignment}.ipynb")
+            and home.name != assignment
+            and assignment not in home.name.lower()
+        ):
+            continue  # Some other folder of theirs, with some other notebook.
+        if best is not None:
+            submission.path = best
+            if best.name != f"{assignment}.ipynb":
+                submission.repairs.append(f"renamed {_shown(best.name)} to {assignment}.ipynb")
+            if len(notebooks) > 1:
+                count = len(notebooks)
+                submission.notes.append(f"{_shown(best.name)} was taken of {count} notebooks")
+            return _checked(submission, folder)
+        leftovers += [
+            file.name
+            for file in files
+            if file.name.lower().endswith(OTHER) and file.name != "timestamp.txt"
+        ]
+    if leftovers:
+        names = ", ".join(_shown(name) for name in leftovers[:3])
+        submission.reason = f"{names} was handed in, not a notebook; hand in {assignment}.ipynb"
+    return submission
+
+
+def _shown(name: str) -> str:
+    name = name.encode("utf-8", "replace").decode("utf-8")
+    name = "".join(char if char.isprintable() else "?" for char in name)
+    return name if len(name) <= 60 else name[:57] + "…"
+
+
+def _checked(submission: Submission, base: Path) -> Submission:
+    """Refuse what is not a plain file of the student's own: links elsewhere, devices, pipes."""
+    path = submission.path
+    assert path is not None
+    try:
+        if not path.resolve().is_relative_to(base.resolve()):
+            submission.reason = f"{_shown(path.name)} is a link to a file outside the submission"
+        elif not stat.S_ISREG(path.stat().st_mode):
+            submission.reason = f"{_shown(path.name)} is not a file"
+        elif not os.access(path, os.R_OK):
+            submission.reason = f"{_shown(path.name)} may not be read; check its permissions"
+    except OSError as error:
+        submission.reason = f"{_shown(path.name)} cannot be opened ({error.strerror or error})"
+    if submission.reason:
+        submission.path = None
+    return submission
+
+
+def _timestamp(home: Path, notes: list[str]) -> str | None:
+    """The time in nbgrader's timestamp.txt, if it is one that nbgrader can read."""
+    from nbgrader.utils import parse_utc
+
+    path = home / "timestamp.txt"
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")[:200].strip()
+        if text:
+            parse_utc(text)
+            return text
+    except (OSError, ValueError, OverflowError, TypeError, AttributeError):
+        notes.append("timestamp.txt holds no time, so that lateness could not be judged")
+    return None

@@ -29,12 +29,18 @@ from typing import Any
 from autograder import paths
 from autograder.assignment import Assignment, AssignmentError, Exercise, load
 from autograder.demo.cheats import CHEATS, PREAMBLE
+from autograder.variants import (
+    cells_of_source,
+    changed_source,
+    load_variant,
+    misconceptions,
+    reference_answers,
+)
 
 STYLES = paths.PACKAGE / "demo"
 DUE = "2029-12-31 12:00:00 UTC"
 LATE = "2030-01-01 12:00:00.000000 UTC"
 _CELL = re.compile(r'^# %%(?: (exercise|own)="([^"]+)".*)?$', re.MULTILINE)
-_MARK = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -102,28 +108,6 @@ def read_style(text: str) -> Style:
             answers[mark[2]] = source
             own[mark[2]], waiting = tuple(waiting), []
     return Style(answers, own)
-
-
-def without_markers(source: str) -> str:
-    """A reference cell as a student would have written it."""
-    return _MARK.sub("", source).strip("\n") + "\n"
-
-
-def cells_of_source(source: str) -> dict[str, str]:
-    """The answers in a reference module's source, by exercise."""
-    from autograder.variants import cell_spans
-
-    return {
-        name: without_markers(source[start:end])
-        for name, (start, end) in cell_spans(source).items()
-    }
-
-
-def reference_answers(chapter: str) -> dict[str, str]:
-    """The reference's answers, by exercise."""
-    from autograder.variants import source_of
-
-    return cells_of_source(source_of(chapter))
 
 
 def styles(chapter: str) -> dict[str, Style]:
@@ -339,8 +323,6 @@ class Maker:
 
     def mistaken(self, chosen: Any) -> tuple[Notebook, dict[str, float]]:
         """A notebook with one misconception, and the points that it earns."""
-        from autograder.variants import changed_source
-
         source = changed_source(self.chapter, chosen)
         work = self.complete()
         work.write(chosen.exercise, cells_of_source(source)[chosen.exercise])
@@ -349,7 +331,6 @@ class Maker:
     def judged(self, chosen: Any) -> dict[str, float]:
         """The points of the exercises that a misconception touches."""
         from autograder.executor import Executor
-        from autograder.variants import changed_source, load_variant
 
         namespace = load_variant(changed_source(self.chapter, chosen), f"demo_{chosen.name}")
         results = _graders(self.chapter).run(
@@ -601,8 +582,6 @@ print("[link](javascript:alert(2)) {{ resources }} {% raw %} $$\\\\href{javascri
 
 def mistakes(chapter: str) -> list[Any]:
     """The misconceptions of the class: the chapter's choice, or one of each exercise."""
-    from autograder.variants import misconceptions
-
     known = {item.name: item for item in misconceptions(chapter)}
     chosen = getattr(extras(chapter), "MISTAKES", None)
     if chosen is not None:
@@ -661,8 +640,6 @@ def make_honest(out: Path, chapter: str = "attention", count: int = 10) -> list[
     Returns:
         The students' names.
     """
-    from autograder.variants import changed_source, misconceptions
-
     maker = _maker(Path(out), chapter, 0)
     names = list(maker.full)
     known = [maker.right, *styles(chapter).values()]

@@ -300,6 +300,7 @@ class Sandbox:
         self._control: socket.socket | None = None
         self._folder: Path | None = None
         self._used = False
+        self._owner = os.getpid()
         self._lock = threading.RLock()
 
     def __enter__(self) -> Sandbox:
@@ -315,8 +316,13 @@ class Sandbox:
         return bool(self.hello.get("nested"))
 
     def start(self) -> None:
-        """Start the zygote and wait until it is ready. Does nothing when it runs."""
+        """Start the zygote and wait until it is ready. Does nothing when it runs.
+
+        A process that was forked since shares the zygote of the one it comes from.
+        """
         with self._lock:
+            if self._owner != os.getpid() and self._control is not None:
+                return
             if self._process is not None and self._process.poll() is None:
                 return
             self._stop()
@@ -459,6 +465,9 @@ class Sandbox:
         if self._control is not None:
             self._control.close()
             self._control = None
+        if self._owner != os.getpid():
+            # From here on this process has a zygote and a folder of its own.
+            self._owner, self._process, self._folder = os.getpid(), None, None
         if self._process is not None:
             # bubblewrap takes everything inside with it; keepers outside of one end by themselves.
             self._process.kill()

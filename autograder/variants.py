@@ -17,6 +17,7 @@ from autograder.paths import SOLUTIONS
 Swap = tuple[str, str]  # a text of the cell, and what to put in its place
 
 _CELL = re.compile(r"^# %%", re.MULTILINE)
+_MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 _OPTION = re.compile(r'\bexercise="([^"]+)"')
 
 
@@ -154,3 +155,21 @@ def wrong_namespace(chapter: str, name: str) -> dict[str, Any]:
 def reference_namespace(chapter: str) -> dict[str, Any]:
     """The names defined by the reference module."""
     return vars(importlib.import_module(f"solutions.{chapter}"))
+
+
+def without_markers(source: str) -> str:
+    """A reference cell as a student would have written it."""
+    return _MARKER.sub("", source).strip("\n") + "\n"
+
+
+def cells_of_source(source: str) -> dict[str, str]:
+    """The answers in a reference module's source, by exercise."""
+    return {
+        name: without_markers(source[start:end])
+        for name, (start, end) in cell_spans(source).items()
+    }
+
+
+def reference_answers(chapter: str) -> dict[str, str]:
+    """The reference's answers, by exercise."""
+    return cells_of_source(source_of(chapter))

@@ -365,8 +365,8 @@ CHEATS = (
                 return lambda *args, **kwargs: 100.0
 
         names = ["stock", "runner", "grading", "expect", "proxy", "results", "check", "diagnosis",
-                 "graders", f"graders.test_{CHAPTER}", "classroom", "marker", "nbgrader_plugin", "wire",
-                 "executor", "worker", "cells"]
+                 "graders", f"graders.test_{CHAPTER}", "classroom", "marker", "nbgrader_plugin",
+                 "wire", "executor", "worker", "cells"]
         for name in ["autograder", "solutions", f"solutions.{CHAPTER}", "pytest", "_pytest",
                      *(f"autograder.{name}" for name in names)]:
             sys.modules[name] = Generous(name)

@@ -23,8 +23,10 @@ from autograder.builder import instructor
 from autograder.executor import Executor
 from autograder.runner import Graders
 from autograder.variants import (
+    cells_of_source,
     changed_source,
     misconceptions,
+    reference_answers,
     reference_namespace,
     source_of,
     wrong_namespace,
@@ -50,7 +52,7 @@ def graders_of(chapter: str) -> Graders:
 def cell_with(chapter: str, name: str) -> str:
     """The cell of an exercise with that mistake in it."""
     mistake = next(item for item in misconceptions(chapter) if item.name == name)
-    return demo_class.cells_of_source(changed_source(chapter, mistake))[mistake.exercise]
+    return cells_of_source(changed_source(chapter, mistake))[mistake.exercise]
 
 
 def failures(
@@ -129,7 +131,7 @@ class ChapterGraders:
 
     def test_every_exercise_is_solved_in_at_least_two_styles_besides_the_reference(self, graders):
         solved = [exercise for exercise, _ in self.styles]
-        right = demo_class.reference_answers(self.chapter)
+        right = reference_answers(self.chapter)
         for style in demo_class.styles(self.chapter).values():
             solved += [name for name, answer in style.answers.items() if answer != right[name]]
         assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 2] == []
@@ -160,7 +162,7 @@ class ChapterGraders:
 
     def test_a_forbidden_function_earns_nothing_however_right_the_answer(self, graders):
         extras = demo_class.extras(self.chapter)
-        right = demo_class.reference_answers(self.chapter)
+        right = reference_answers(self.chapter)
         for name, (exercise, _, source) in getattr(extras, "FORBIDDEN", {}).items():
             if name in getattr(extras, "TAMPERING", ()):
                 continue  # Only a process of its own survives it; see test_demo_class.

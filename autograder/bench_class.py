@@ -214,11 +214,11 @@ def plot(counts: tuple[int, ...], runs: list[Run], line: tuple[float, float], pa
     left.plot(counts, [run.seconds for run in runs], "o", color="#c2571a", label="measured")
     left.set(xlabel="submissions", ylabel="seconds", title="Each further submission costs the same")
     left.legend(frameon=False)
-    right.plot(counts, [run.memory[0] for run in runs], "o-", color="#c2571a")
-    right.set(xlabel="submissions", ylabel="peak memory of the largest process (MB)",
-              title="Memory does not grow with the class", ylim=(0, None))  # fmt: skip
+    right.plot(counts, [run.memory[0] for run in runs], "o-", color="#c2571a", clip_on=False)
+    right.set(xlabel="submissions", ylabel="peak memory (MB)",
+              title="The largest process, whatever the class")  # fmt: skip
     for axes in (left, right):
         axes.set_xlim(0, None)
+        axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
         axes.spines[["top", "right"]].set_visible(False)
-    left.set_ylim(0, None)
     picture.savefig(path, dpi=150)

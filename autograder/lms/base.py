@@ -23,6 +23,7 @@ from autograder.report import safe_cell
 # and `email` mean the same everywhere, the others belong to one tool.
 FIELDS = ("canvas_id", "moodle_id", "gradescope_id", "github_login", "login", "sid", "email")
 OWN = ("student", "student_id", "username", "user", "login", "id")
+TEST_STUDENT = "Student, Test"  # whom Canvas puts into every course
 # Ids by which a class list of one's own may call its students.
 PERSONAL = ("login", "sid", "email", "github_login", "roster_identifier")
 
@@ -136,6 +137,8 @@ def _member(cells: dict[str, str]) -> Member | None:
     if "sis_login_id" in cells or ("section" in cells and "student" in cells):  # Canvas
         if not cells.get("id", "").isdecimal():
             return None  # the row of possible points
+        if cells.get("student") == TEST_STUDENT:
+            return None
         ids |= {"canvas_id": cells["id"], "login": cells.get("sis_login_id", "")}
         ids["sid"] = cells.get("sis_user_id", "")
         name = cells.get("student", "") or f"{cells.get('firstname')} {cells.get('lastname')}"
@@ -181,13 +184,15 @@ def _unsafe(cell: str) -> str:
 
 def utc(text: str) -> str | None:
     """A time as nbgrader keeps it; None if it is none."""
-    from nbgrader.utils import parse_utc
+    from dateutil.parser import parse
 
     try:
-        when = parse_utc(text.strip())
+        when = parse(text.strip())
+        # A time without zone is UTC, as nbgrader takes it.
+        when = when.astimezone(datetime.UTC) if when.tzinfo else when
     except (ValueError, OverflowError, TypeError, AttributeError):
         return None
-    return f"{when:%Y-%m-%d %H:%M:%S.%f} UTC" if isinstance(when, datetime.datetime) else None
+    return f"{when:%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 # ---------------------------------------------------------------------------------------------

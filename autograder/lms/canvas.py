@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 
 from autograder.lms.archive import Archive, Entry, shown
-from autograder.lms.base import Attempt, Found, Handed, People, by_person
+from autograder.lms.base import TEST_STUDENT, Attempt, Found, Handed, People, by_person
 from autograder.lms.collector import Collector
 from autograder.lms.marks import Column, Marks, filled
 from autograder.lms.table import Table
@@ -134,7 +134,7 @@ def export(marks: Marks, table: Table, column: str | None) -> bytes:
         )
         if table.value(number, 0) == "Points Possible":
             marks.compare(table.value(number, place), head[place], "Canvas")
-        if cells["canvas_id"].isdecimal() and name != "Student, Test":
+        if cells["canvas_id"].isdecimal() and name != TEST_STUDENT:
             people.append((number, cells, name))
     return filled(marks, table, people, Column(place, kept=("EX", "N/A")))
 

@@ -10,6 +10,7 @@ of its own files and network. Where neither can be had, nothing is graded.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
@@ -50,10 +51,21 @@ def open_sandbox(root: Path, way: str = "auto") -> Sandbox:
             f"student code cannot be kept from the reference in this container ({refusal}), and "
             "only root could run it as another user"
         )
+    for file in (os.__file__, importlib.util.find_spec("torch").origin):
+        if closed := _closed(Path(file)):
+            raise SandboxUnavailable(
+                f"student code would run as another user, to whom {closed} is closed; install "
+                "Python and its packages elsewhere, such as /opt/course"
+            )
     close_to_others(root)
     sandbox = Sandbox(apart=True)
     sandbox.start()
     return sandbox
+
+
+def _closed(file: Path) -> Path | None:
+    """The folder on the way to `file` that other users may not enter."""
+    return next((each for each in file.resolve().parents if not each.stat().st_mode & 0o001), None)
 
 
 def close_to_others(root: Path) -> None:

@@ -404,6 +404,7 @@ def test_the_template_tells_no_solutions(template: Path) -> None:
             assert [line for line in private if line in data] == [], name
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_workflow_tell_right_from_wrong(
     template: Path, workflow: dict, tmp_path: Path
 ) -> None:

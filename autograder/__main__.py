@@ -54,7 +54,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")
     except (AssignmentError, FileNotFoundError, PermissionError) as error:
-        Console(stderr=True).print(f"autograder: {error}", style="bold", highlight=False)
+        # Names of files stand in it: brackets in them are no markup.
+        Console(stderr=True).print(
+            f"autograder: {error}", style="bold", highlight=False, markup=False
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("autograder: stopped; what was finished is kept.")

@@ -207,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
     root: Path = options.root
     code = 0
     try:
-        from autograder.assignment import load
+        from autograder.assignment import AssignmentError, load
         from autograder.sandbox import SandboxUnavailable
 
         assignment = load(options.assignment)
@@ -222,8 +222,8 @@ def main(arguments: list[str] | None = None) -> int:
                 options.way,
             )
             data = results(result, assignment, options.hidden, time.monotonic() - began)
-        except SandboxUnavailable as error:
-            data, code = refusal(str(error)), 1
+        except (AssignmentError, SandboxUnavailable) as error:
+            data, code = refusal(str(error).rstrip(".")), 1
     except Exception as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)  # for the instructor's eyes
         data, code = refusal(f"the autograder failed ({type(error).__name__})"), 1

@@ -414,6 +414,17 @@ def test_a_cut_zip_is_one_sentence(bring, to: Path, tmp_path: Path) -> None:
     assert len(said.err.strip().splitlines()) <= 3
 
 
+def test_brackets_in_names_are_no_markup(bring, to: Path, tmp_path: Path) -> None:
+    said = bring("canvas", zipped(tmp_path / "a.zip", {"../[/red]_1_2_a.ipynb": b"{}"}))
+    assert said.code == 2
+    assert "../[/red]_1_2_a.ipynb was not taken" in " ".join(said.err.split())
+    files = {**GOOD, "../[/red]_1_2_a.ipynb": b"{}"}
+    said = bring("canvas", zipped(tmp_path / "a.zip", files))
+    assert said.code == 1
+    assert "../[/red]_1_2_a.ipynb was not taken" in said.err
+    _only_inside(tmp_path, to)
+
+
 def test_there_is_no_export(bring, tmp_path: Path) -> None:
     said = bring("canvas", tmp_path / "nothing.zip")
     assert said.code == 2

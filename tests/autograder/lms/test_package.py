@@ -309,6 +309,7 @@ def test_nothing_handed_in_and_something_else(root: Path) -> None:
     (root / "submission" / "report.pdf").write_bytes(b"%PDF")
     (root / "submission" / "secret").symlink_to(root / "source" / "solutions")
     code, data = run(root)
+    assert code == 0
     assert data["score"] == 0
     assert "unreadable" in data["output"]
     assert "report.pdf" in json.dumps(data)

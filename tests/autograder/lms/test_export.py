@@ -13,7 +13,7 @@ from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
 from autograder.assignment import ClassroomError, load
-from autograder.books import prepare
+from autograder.books import prepare, quiet_database
 from autograder.classroom import Class
 from autograder.lms.base import Member, People
 from autograder.lms.table import Table
@@ -35,7 +35,7 @@ def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prepare(course, "attention")
     results = []
     question, first = ATTENTION.questions[0].name, ATTENTION.exercises[0]
-    with Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
+    with quiet_database(), Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
         for student, score in STUDENTS.items():
             result = empty_result(ATTENTION, student, "graded", "")
             left = score

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
@@ -232,6 +233,7 @@ def open_python() -> str:
     if other is None:
         return ""
     home = Path(tempfile.mkdtemp(prefix="open-python-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
     home.chmod(0o755)
     done = subprocess.run([other, "-m", "venv", "--without-pip", home / "venv"], check=False)
     if done.returncode:

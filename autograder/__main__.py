@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
 
 import typer
@@ -14,6 +15,9 @@ COMMANDS = {
     "bundle": "Make the zip that students receive.",
     "grade": "Grade a class.",
     "report": "Show a class report again.",
+    "import": "Take submissions over from another tool.",
+    "export": "Write marks for another tool.",
+    "package": "Make what another tool runs: a Gradescope autograder, a GitHub template.",
     "verify": "Judge the graders themselves.",
     "doctor": "Say what this machine lacks, and what to type.",
 }
@@ -31,7 +35,8 @@ def _app(names: list[str]) -> typer.Typer:
     )
     app.callback()(_callback)
     for name in names:
-        module = importlib.import_module(f"autograder.commands.{name}")
+        file = f"{name}_" if keyword.iskeyword(name) else name
+        module = importlib.import_module(f"autograder.commands.{file}")
         app.command(name)(module.run)
     return app
 
@@ -49,7 +54,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")
     except (AssignmentError, FileNotFoundError, PermissionError) as error:
-        Console(stderr=True).print(f"autograder: {error}", style="bold", highlight=False)
+        # Names of files stand in it: brackets in them are no markup.
+        Console(stderr=True).print(
+            f"autograder: {error}", style="bold", highlight=False, markup=False
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("autograder: stopped; what was finished is kept.")

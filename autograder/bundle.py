@@ -27,7 +27,7 @@ PRIVATE = frozenset(
         *("builder", "bundle", "variants", "misconceptions", "mutants", "verify", "stock"),
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
         *("collect", "marker", "crew", "books", "progress"),
-        *("report", "doctor"),
+        *("report", "doctor", "lms"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")
@@ -292,13 +292,22 @@ def _without(source: str, nodes: Iterable[ast.stmt]) -> str:
 # Words.
 
 
-def _requirements(files: dict[str, bytes]) -> str:
-    """The course's pins of what the folder needs."""
-    pins = {}
+def pins(wanted: Iterable[str]) -> list[str]:
+    """The lines of the course's requirements.txt that fix the versions of `wanted`."""
+    known = {}
     for line in (paths.ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         found = re.match(r"([A-Za-z0-9_.-]+)\s*==", line)
         if found:
-            pins[found[1].lower()] = line.split("#")[0].strip()
+            known[found[1].lower()] = line.split("#")[0].strip()
+    names = [name.lower() for name in wanted]
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise BundleError(f"requirements.txt pins no {', '.join(missing)}; add the version.")
+    return [known[name] for name in names]
+
+
+def _requirements(files: dict[str, bytes]) -> str:
+    """The course's pins of what the folder needs."""
     code = "\n".join(
         data.decode() if name.endswith(".py") else _notebook_code(data)
         for name, data in files.items()
@@ -308,10 +317,7 @@ def _requirements(files: dict[str, bytes]) -> str:
         *NEEDED,
         *(name for name in OPTIONAL if re.search(rf"\bimport {name}\b|\bfrom {name}\b", code)),
     ]
-    missing = [name for name in wanted if name not in pins]
-    if missing:
-        raise BundleError(f"requirements.txt pins no {', '.join(missing)}; add the version.")
-    return "".join(f"{pins[name]}\n" for name in wanted)
+    return "".join(f"{line}\n" for line in pins(wanted))
 
 
 def _readme(assignment: Assignment) -> str:

@@ -1,0 +1,131 @@
+"""The zip that Gradescope runs: two scripts, our package, the reference and the graders."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from autograder import paths
+from autograder.assignment import ClassroomError, load
+from autograder.bundle import STAMP, pins
+
+NEEDED = (
+    *("torch", "numpy", "matplotlib", "ipykernel", "ipywidgets", "pytest", "rich", "typer"),
+    *("nbgrader", "nbformat", "nbconvert", "jinja2", "Pygments"),
+)
+
+SETUP = """#!/usr/bin/env bash
+# Runs once, as root, when Gradescope builds the image: Python and packages outside /autograder,
+# where student code can read them, and bubblewrap, with which it is kept apart where that works.
+set -euo pipefail
+source_folder="${AUTOGRADER_ROOT:-/autograder}/source"
+target="${AUTOGRADER_PYTHON_HOME:-/opt/course}"
+apt-get update
+apt-get install -y --no-install-recommends bubblewrap || true
+python=""
+for version in 3.13 3.12 3.11; do
+    if command -v "python$version" > /dev/null; then python="python$version"; break; fi
+done
+if [ -z "$python" ]; then
+    for version in 3.13 3.12 3.11; do
+        if apt-get install -y "python$version" "python$version-venv"; then
+            python="python$version"; break
+        fi
+    done
+fi
+if [ -z "$python" ]; then
+    echo "This image has no Python 3.11, 3.12 or 3.13: choose a newer base image." >&2
+    exit 1
+fi
+"$python" -m venv "$target" || {
+    apt-get install -y "$python-venv"
+    "$python" -m venv "$target"
+}
+"$target/bin/pip" install --no-cache-dir -r "$source_folder/requirements.txt"
+"$target/bin/python" -m compileall -q "$source_folder" || true
+chmod -R go+rX "$target"
+"""
+
+RUN = """#!/usr/bin/env bash
+# Gradescope starts this for every submission, in {root}; the paths are its own.
+root="${{AUTOGRADER_ROOT:-/autograder}}"
+python="${{AUTOGRADER_PYTHON:-${{AUTOGRADER_PYTHON_HOME:-/opt/course}}/bin/python}}"
+mkdir -p "$root/results"
+# What is there if anything below fails, so that there is always a result that says so.
+cat > "$root/results/results.json" <<'END'
+{{"score": 0, "stdout_visibility": "hidden", "output": "The autograder did not come to its end, \
+so that nothing was graded. This says nothing about your work: tell your instructor, who can run \
+it again.", "tests": []}}
+END
+cd "$root/source" || exit 1
+export PYTHONPATH="$root/source" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
+exec "$python" -m autograder.lms.container --root "$root" {options}
+"""
+
+VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
+
+
+def files(chapter: str, hidden: str = "after_published") -> dict[str, bytes]:
+    """What the zip holds: {name: bytes}.
+
+    Args:
+        chapter: the assignment.
+        hidden: when students see how hidden tests went, in Gradescope's words.
+    """
+    load(chapter)  # an unknown one is a sentence
+    if hidden not in VISIBILITIES:
+        raise ClassroomError(
+            f"Gradescope knows no visibility {hidden!r}; say {', '.join(VISIBILITIES)}."
+        )
+    out: dict[str, bytes] = {}
+    for file in _sources(chapter):
+        out[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
+    out["release.ipynb"] = _release(chapter)
+    out["seed.txt"] = f"{secrets.randbelow(2**31)}\n".encode()
+    wanted = pins(NEEDED)
+    out["requirements.txt"] = "".join(f"{line}\n" for line in wanted).encode()
+    out["setup.sh"] = SETUP.encode()
+    options = f"--assignment {chapter} --hidden {hidden}"
+    out["run_autograder"] = RUN.format(root="/autograder", options=options).encode()
+    return out
+
+
+def _sources(chapter: str) -> Iterator[Path]:
+    """Our own files that grading the chapter needs."""
+    graders = {f"test_{name}.py" for name in paths.CHAPTERS if name != chapter}
+    for folder in (paths.PACKAGE, paths.SOLUTIONS, paths.ROOT / "toolkit"):
+        for file in sorted(folder.rglob("*")):
+            parts = file.relative_to(paths.ROOT).parts
+            if file.suffix not in (".py", ".j2", ".css", ".toml") or "__pycache__" in parts:
+                continue
+            if parts[:2] == ("autograder", "demo") or file.name in graders:
+                continue
+            yield file
+    yield from sorted(file for file in (paths.EXERCISES / chapter).iterdir() if file.is_file())
+
+
+def _release(chapter: str) -> bytes:
+    """The released notebook as a course has it, with which damaged ones are repaired."""
+    from autograder.books import prepare
+
+    with tempfile.TemporaryDirectory(prefix="package-") as folder:
+        prepare(Path(folder), chapter)
+        return (Path(folder) / "release" / chapter / f"{chapter}.ipynb").read_bytes()
+
+
+def package(chapter: str, out: Path, hidden: str = "after_published") -> Path:
+    """Write the autograder zip of `chapter` to `out`."""
+    contents = files(chapter, hidden)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in sorted(contents):
+            entry = zipfile.ZipInfo(name, STAMP)
+            executable = name in ("setup.sh", "run_autograder")
+            entry.external_attr = (0o100755 if executable else 0o100644) << 16
+            entry.create_system = 3
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, contents[name])
+    return out

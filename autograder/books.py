@@ -9,9 +9,9 @@ import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -25,9 +25,27 @@ from autograder import (
 from autograder.assignment import ClassroomError
 from autograder.collect import Person, Submission
 from autograder.marker import Graded
-from autograder.results import SubmissionResult
+
+if TYPE_CHECKING:
+    from autograder.settings import Settings
 
 UNRECORDED = "nbgrader could not record the marks"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A student's submission in the gradebook.
+
+    Args:
+        marks: the graders' points, the maxima, lateness and penalty, to see whether they are still
+            the same; marks given by hand are not among them.
+        seconds_late: after the due date, with the extension that the student has.
+        penalty: for that, in points.
+    """
+
+    marks: str
+    seconds_late: float = 0.0
+    penalty: float = 0.0
 
 
 class Books:
@@ -39,7 +57,9 @@ class Books:
         step: the folder, below the course, for the repaired copies of what was handed in.
     """
 
-    def __init__(self, course: Path, chapter: str, step: str = "submitted") -> None:
+    def __init__(
+        self, course: Path, chapter: str, step: str = "submitted", db_url: str | None = None
+    ) -> None:
         from nbgrader.apps.api import NbGraderAPI
         from nbgrader.coursedir import CourseDirectory
         from traitlets.config import Config
@@ -116,18 +136,50 @@ class Books:
         with self.open() as gradebook:
             gradebook.update_or_create_assignment(self.chapter, duedate=date)
 
-    def note_lateness(self, results: Iterable[SubmissionResult]) -> None:
-        """Tell in the results who was late; penalties are left to nbgrader's plug-in."""
-        from autograder.feedback import span
+    def entries(self, student: str | None = None) -> dict[str, Entry]:
+        """What the gradebook has of everybody's submission, or of one student's."""
+        from nbgrader.api import (
+            Assignment,
+            Grade,
+            GradeCell,
+            SubmittedAssignment,
+            SubmittedNotebook,
+        )
+        from sqlalchemy import func
 
+        late = SubmittedNotebook.late_submission_penalty
+        query = (
+            SubmittedAssignment.student_id,
+            SubmittedAssignment.timestamp,
+            SubmittedAssignment.extension,
+            Assignment.duedate,
+            late,
+            func.count(Grade.id),
+            func.sum(Grade.auto_score),
+            func.sum(GradeCell.max_score),
+        )
+        found: dict[str, Entry] = {}
         with quiet_database(), self.open() as gradebook:
-            late = {
-                submission.student.id: submission.total_seconds_late
-                for submission in gradebook.assignment_submissions(self.chapter)
-            }
-        for result in results:
-            if late.get(result.student, 0) > 0:
-                result.notes.append(f"handed in {span(late[result.student])} late")
+            rows = (
+                gradebook.db.query(*query)
+                .select_from(SubmittedAssignment)
+                .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+                .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+                .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+                .join(GradeCell, GradeCell.id == Grade.cell_id)
+                .filter(Assignment.name == self.chapter)
+                .group_by(SubmittedAssignment.id, Assignment.id, SubmittedNotebook.id)
+            )
+            if student is not None:
+                rows = rows.filter(SubmittedAssignment.student_id == student)
+            for name, handed_in, extension, due, penalty, count, points, most in rows:
+                seconds = 0.0
+                if handed_in is not None and due is not None:
+                    until = due + extension if extension is not None else due
+                    seconds = max(0.0, (handed_in - until).total_seconds())
+                marks = [count, *(round(float(sum or 0), 6) for sum in (points, most, penalty))]
+                found[name] = Entry(repr([seconds, *marks]), seconds, float(penalty or 0))
+        return found
 
     def kept_open(self) -> AbstractContextManager[None]:
         """Enter many students in less time; see `autograder.gradebook`."""
@@ -180,7 +232,9 @@ configure(get_config(), Path(__file__).resolve().parent)  # noqa: F821
 '''
 
 
-def prepare(course: Path, chapter: str) -> NotebookNode:
+def prepare(
+    course: Path, chapter: str, settings: Settings | None = None, *, db_url: str | None = None
+) -> NotebookNode:
     """Make `course` an nbgrader course that knows the chapter; return its released notebook."""
     from autograder import assignment as builder
 

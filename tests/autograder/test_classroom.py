@@ -14,11 +14,11 @@ from nbgrader.api import Gradebook
 from typer.testing import CliRunner
 
 from autograder import __main__ as command_line
-from autograder import classroom, paths, repair
+from autograder import classroom, repair
 from autograder.assignment import ClassroomError, load
 from autograder.books import Books, course_seed, prepare, quiet_database
 from autograder.collect import Person, Submission, collect, read_roster
-from autograder.marker import Graded, Marker, empty_result, grader_hash
+from autograder.marker import Graded, Marker, empty_result
 from autograder.repair import RepairedNotebook
 from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
 
@@ -346,17 +346,6 @@ class TestGrade:
         folder = graded[0].course / "submitted" / "full" / CHAPTER
         assert {path.name for path in folder.iterdir()} == {f"{CHAPTER}.ipynb", "timestamp.txt"}
 
-    def test_grading_again_takes_the_known_results(self, graded, tmp_path, solved):
-        submitted = tmp_path / "again"
-        put(submitted / "other.ipynb", solved())
-        cached = set((graded[0].course / "cache" / CHAPTER).glob("*.json"))
-        again = classroom.grade(CHAPTER, submitted, graded[0].course, limits=LIMITS)
-        assert again.results[0].score == ASSIGNMENT.points
-        assert again.results[0].student == "other"
-        assert again.seed == graded[0].seed
-        # Code that did not change is not run again.
-        assert set((graded[0].course / "cache" / CHAPTER).glob("*.json")) == cached
-
     def test_lateness_is_noted(self, graded, tmp_path, solved):
         course = graded[0].course
         due = "2030-02-03 08:00:00 UTC"
@@ -458,16 +447,3 @@ def test_a_course_keeps_its_seed(tmp_path):
     seed = course_seed(tmp_path)
     assert course_seed(tmp_path) == seed
     assert seed != course_seed(tmp_path / "other")
-
-
-def test_what_marks_depend_on_changes_the_graders_name(monkeypatch, tmp_path):
-    before = grader_hash(CHAPTER)
-    assert grader_hash(CHAPTER) == before
-    put(tmp_path / f"test_{CHAPTER}.py", "# other graders")
-    monkeypatch.setattr(paths, "GRADERS", tmp_path)
-    assert grader_hash(CHAPTER) != before
-    before = grader_hash(CHAPTER)
-    put(tmp_path / "test_other.py", "# graders of another chapter")
-    assert grader_hash(CHAPTER) == before
-    put(tmp_path / "parts.py", "# what graders share")
-    assert grader_hash(CHAPTER) != before

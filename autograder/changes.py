@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autograder.journal import Listed
 from autograder.render import number
 from autograder.results import SubmissionResult
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from autograder.journal import Listed
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,7 @@ def grade(
     terms = Settings.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
     with alone(course), Journal(course) as journal:
+        journal.check()
         if decide is None:
             release = prepare(course, chapter, terms, db_url=db_url)
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -56,12 +57,15 @@ def _cells(notebook: Path) -> Iterator[str]:
             yield "\n".join(line for line in lines if not line.lstrip().startswith(("%", "!")))
 
 
-def _imported(source: str) -> set[str]:
+@functools.lru_cache(maxsize=256)
+def _imported(source: str) -> frozenset[str]:
     """The names of the modules that a source imports, here and there; not those for types only."""
     names: set[str] = set()
 
     def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+        if isinstance(node, ast.expr):
+            return  # No import stands in an expression.
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in vars(node.test).values():
             for child in node.orelse:
                 visit(child)
             return
@@ -76,8 +80,8 @@ def _imported(source: str) -> set[str]:
     try:
         visit(ast.parse(source))
     except SyntaxError:  # A cell in which something is still to be written.
-        return set()
-    return names
+        return frozenset()
+    return frozenset(names)
 
 
 def _files(names: Iterable[str], root: Path) -> Iterator[Path]:

@@ -96,14 +96,30 @@ class Journal:
 
     def __init__(self, course: Path) -> None:
         self.path = course / "journal.db"
-        try:
+        with self._usable():
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
             self._prepare()
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        try:
+            yield
         except sqlite3.DatabaseError as error:
             raise ClassroomError(
                 f"The journal {self.path} cannot be used ({error}); move it away and grade again: "
                 "everybody is marked anew, and marks given by hand stay in the gradebook."
             ) from error
+
+    def check(self) -> None:
+        """Look through the whole file for damage.
+
+        Raises:
+            ClassroomError: there is some.
+        """
+        with self._usable():
+            found = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise sqlite3.DatabaseError(found)
 
     def _prepare(self) -> None:
         # A process that is killed loses nothing that way; a power cut could damage the file, which

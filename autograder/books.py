@@ -8,7 +8,7 @@ import secrets
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,10 @@ from autograder.marker import Graded
 
 if TYPE_CHECKING:
     from autograder.settings import Settings
+    from autograder.unfinished import Unfinished
 
 UNRECORDED = "nbgrader could not record the marks"
+LONGEST = 128  # Characters of a name in nbgrader's tables, on which a server insists.
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class Books:
         course: the course's folder; made if it is not there.
         chapter: the assignment.
         step: the folder, below the course, for the repaired copies of what was handed in.
+        db_url: the gradebook, where it is not the course's own; see `autograder.gradebook`.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class Books:
         from nbgrader.coursedir import CourseDirectory
         from traitlets.config import Config
 
-        from autograder import nbgrader_plugin
+        from autograder import gradebook, nbgrader_plugin
 
         self.course = course
         self.chapter = chapter
@@ -72,6 +75,7 @@ class Books:
         self.plugin = nbgrader_plugin
         config = Config()
         nbgrader_plugin.configure(config, course)
+        config.CourseDirectory.db_url = gradebook.url_of(course, db_url)
         config.CourseDirectory.submitted_directory = step
         # Lateness and failures are told in results.json; nbgrader's own log would only repeat it.
         log = logging.getLogger("traitlets")
@@ -82,17 +86,20 @@ class Books:
 
     def open(self) -> Any:
         """nbgrader's gradebook, as a context manager."""
-        from nbgrader.api import Gradebook
+        from autograder.gradebook import opened
 
-        return Gradebook(self.directory.db_url)
+        return opened(self.directory.db_url)
 
     def enter(self, people: Iterable[Person]) -> None:
-        """Put a class list into the gradebook."""
-        with self.open() as gradebook:
+        """Put a class list into the gradebook; whom it refuses, `record` tells."""
+        from nbgrader.api import InvalidEntry
+
+        with quiet_database(), self.open() as gradebook:
             for person in people:
-                traits = {key: value for key, value in asdict(person).items() if value}
+                traits = {key: value[:LONGEST] for key, value in asdict(person).items() if value}
                 traits.pop("id")
-                gradebook.update_or_create_student(person.id, **traits)
+                with suppress(InvalidEntry):
+                    gradebook.update_or_create_student(person.id, **traits)
 
     def record(self, submission: Submission, graded: Graded, release: NotebookNode) -> None:
         """Autograde one student through nbgrader, with the marks that are known already."""
@@ -181,11 +188,11 @@ class Books:
                 found[name] = Entry(repr([seconds, *marks]), seconds, float(penalty or 0))
         return found
 
-    def kept_open(self) -> AbstractContextManager[None]:
+    def kept_open(self) -> AbstractContextManager[Unfinished | None]:
         """Enter many students in less time; see `autograder.gradebook`."""
         from autograder.gradebook import kept_open
 
-        return kept_open(self.course / "gradebook.db")
+        return kept_open(self.directory.db_url)
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
@@ -207,10 +214,19 @@ class Books:
 
 @contextmanager
 def quiet_database() -> Iterator[None]:
-    """Without what SQLAlchemy has to say about nbgrader's way of using it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without what SQLAlchemy has to say about nbgrader's way of using it.
+
+    Nor what nbgrader prints of a database's refusal: it raises it too, and we tell it.
+    """
+    log = logging.getLogger("tornado.application")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = before
 
 
 def _last_line(said: dict[str, Any]) -> str:
@@ -228,36 +244,65 @@ sys.path.insert(0, {root!r})
 
 from autograder.nbgrader_plugin import configure  # noqa: E402
 
-configure(get_config(), Path(__file__).resolve().parent)  # noqa: F821
+configure(get_config(), Path(__file__).resolve().parent{db_url})  # noqa: F821
 '''
 
 
 def prepare(
     course: Path, chapter: str, settings: Settings | None = None, *, db_url: str | None = None
 ) -> NotebookNode:
-    """Make `course` an nbgrader course that knows the chapter; return its released notebook."""
-    from autograder import assignment as builder
+    """Make `course` an nbgrader course that knows the chapter; return its released notebook.
+
+    A `db_url` is kept in the course's nbgrader_config.py: from then on it is the course's own.
+    """
+    from autograder import gradebook
 
     course.mkdir(parents=True, exist_ok=True)
+    url = gradebook.url_of(course, db_url)
+    config = _config(course, url)
     source = paths.SOLUTIONS / f"{chapter}.py"
     released = course / "release" / chapter / f"{chapter}.ipynb"
     stamp = course / "release" / chapter / ".made-from"
     digest = hashlib.sha256()
     for file in (source, paths.PACKAGE / "builder.py"):
         digest.update(file.read_bytes() if file.is_file() else b"")
+    if url != gradebook.default_url(course):
+        digest.update(url.encode())
     known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
-    gradebook = course / "gradebook.db"
-    if not (known and released.is_file() and gradebook.is_file()):
-        from autograder.gradebook import unhindered
+    if not (gradebook.knows(url, chapter) and known and released.is_file()):
+        from autograder import builder
 
-        with unhindered(gradebook):
-            builder.prepare_course(course, [chapter])
+        gradebook.make(url)
+        with gradebook.unhindered(url):
+            builder.prepare_course(course, [chapter], db_url=url)
         stamp.write_text(digest.hexdigest(), encoding="ascii")
-    config = CONFIG.format(root=str(paths.ROOT))
     file = course / "nbgrader_config.py"
-    if not file.is_file() or "python -m autograder grade" in file.read_text(encoding="utf-8"):
-        file.write_text(config, encoding="utf-8")
+    if not file.is_file() or file.read_text(encoding="utf-8") != config:
+        fresh = file.with_name(file.name + ".new")
+        fresh.write_text(config, encoding="utf-8")
+        fresh.replace(file)
     return nbformat.reads(released.read_text(encoding="utf-8"), as_version=4)
+
+
+def _config(course: Path, url: str) -> str:
+    """What is to stand in the course's nbgrader_config.py: an instructor's own, or ours.
+
+    With it nbgrader's programs work in the course as `grade` does, with the same gradebook.
+    """
+    from autograder import gradebook
+
+    file = course / "nbgrader_config.py"
+    usual = gradebook.default_url(course)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if not text or "python -m autograder grade" in text:
+        place = "" if url == usual else f", db_url={url!r}"
+        return CONFIG.format(root=str(paths.ROOT), db_url=place)
+    if url != (gradebook.configured(course) or usual):
+        raise ClassroomError(
+            f"{file} is your own and names another gradebook; write c.CourseDirectory.db_url = "
+            f"{gradebook.shown(url)!r} into it, or leave the address out elsewhere."
+        )
+    return text
 
 
 def course_seed(course: Path) -> int:

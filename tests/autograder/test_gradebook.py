@@ -18,7 +18,7 @@ PLACE = ("notes", "homework")
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """A gradebook with one assignment of two graded cells and one student's submission."""
-    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder._schema_version)
+    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder.schema_version)
     path = tmp_path / "gradebook.db"
     with Gradebook(f"sqlite:///{path}") as book:
         book.add_assignment("homework")
@@ -32,8 +32,12 @@ def file(tmp_path, monkeypatch):
     return path
 
 
+def url_to(path):
+    return f"sqlite:///{path}"
+
+
 def opened(path):
-    return Gradebook(f"sqlite:///{path}")
+    return Gradebook(url_to(path))
 
 
 def scores(path):
@@ -42,7 +46,7 @@ def scores(path):
 
 
 def test_marks_and_comments_entered_in_haste_are_there_afterwards(file):
-    with kept_open(file):
+    with kept_open(url_to(file)):
         with opened(file) as book:
             book.find_grade("one", *PLACE, "ada").auto_score = 1.5
             book.find_comment("two", *PLACE, "ada").manual_comment = "well done"
@@ -66,12 +70,12 @@ def test_what_is_asked_for_is_the_same_as_ever(file):
             )
 
     plain = seen()
-    with kept_open(file):
+    with kept_open(url_to(file)):
         assert [seen(), seen()] == [plain, plain]
 
 
 def test_what_is_not_there_is_missing(file):
-    with kept_open(file), opened(file) as book:
+    with kept_open(url_to(file)), opened(file) as book:
         for find in (book.find_source_cell, book.find_graded_cell):
             with pytest.raises(MissingEntry):
                 find("three", *PLACE)
@@ -83,7 +87,7 @@ def test_what_is_not_there_is_missing(file):
 
 
 def test_a_student_who_comes_later_is_found(file):
-    with kept_open(file), opened(file) as book:
+    with kept_open(url_to(file)), opened(file) as book:
         with pytest.raises(MissingEntry):
             book.find_grade("one", *PLACE, "bob")
         book.add_student("bob")
@@ -96,7 +100,7 @@ def test_a_student_who_comes_later_is_found(file):
 
 def test_other_gradebooks_are_none_of_its_business(file, tmp_path):
     other = tmp_path / "other.db"
-    with kept_open(file):
+    with kept_open(url_to(file)):
         with opened(other) as book:
             book.add_student("eve")
         with opened(other) as book:
@@ -106,14 +110,14 @@ def test_other_gradebooks_are_none_of_its_business(file, tmp_path):
 
 def test_nbgrader_is_as_before_afterwards(file):
     before = dict(vars(Gradebook))
-    with pytest.raises(RuntimeError, match="stop"), kept_open(file):
+    with pytest.raises(RuntimeError, match="stop"), kept_open(url_to(file)):
         raise RuntimeError("stop")
     assert dict(vars(Gradebook)) == before
 
 
 def test_a_copy_is_kept_until_all_is_written(file):
     copy = file.with_suffix(".db.before")
-    with kept_open(file):
+    with kept_open(url_to(file)):
         assert sqlite3.connect(copy).execute("SELECT id FROM student").fetchall() == [("ada",)]
     assert not copy.exists()
 
@@ -126,7 +130,7 @@ def test_a_gradebook_that_is_written_unhindered_has_a_copy_until_it_is_complete(
             return connection.exec_driver_sql("PRAGMA synchronous").scalar()
 
     usual = waits()
-    with unhindered(file):
+    with unhindered(url_to(file)):
         assert copy.is_file()
         assert waits() == 0
         with opened(file) as book:
@@ -135,14 +139,15 @@ def test_a_gradebook_that_is_written_unhindered_has_a_copy_until_it_is_complete(
     assert not copy.exists()
     assert waits() == usual != 0
     assert scores(file)["one"] == 1
-    with pytest.raises(KeyError), unhindered(file):
+    with pytest.raises(KeyError), unhindered(url_to(file)):
         raise KeyError
     assert copy.is_file()  # Nobody knows whether the gradebook is whole.
+    assert not file.with_name("gradebook.db-journal").exists()
 
 
 def test_changes_wait_for_the_end_but_what_is_refused_is_refused_at_once(file):
     commits = []
-    with kept_open(file):
+    with kept_open(url_to(file)):
         with opened(file) as book:
             event.listen(book.engine, "commit", commits.append)
             for name in ("one", "two"):

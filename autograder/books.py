@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import secrets
 import shutil
@@ -22,10 +23,11 @@ from autograder import (
     repair,
     startup,  # isort: split  # noqa: F401
 )
-from autograder.assignment import ClassroomError
+from autograder.assignment import ClassroomError, load
 from autograder.collect import Person, Submission
 from autograder.marker import Graded
 from autograder.results import SubmissionResult
+from autograder.settings import FILE, Settings
 
 UNRECORDED = "nbgrader could not record the marks"
 
@@ -117,17 +119,18 @@ class Books:
             gradebook.update_or_create_assignment(self.chapter, duedate=date)
 
     def note_lateness(self, results: Iterable[SubmissionResult]) -> None:
-        """Tell in the results who was late; penalties are left to nbgrader's plug-in."""
-        from autograder.feedback import span
+        """Tell in the results who was late, and which marks given by hand are above their maximum.
 
-        with quiet_database(), self.open() as gradebook:
-            late = {
-                submission.student.id: submission.total_seconds_late
-                for submission in gradebook.assignment_submissions(self.chapter)
-            }
+        The penalties are counted anew, so that they heed all marks given by hand.
+        """
+        from autograder import terms
+
+        settings = terms.of_course(self.course, self.chapter)
+        with quiet_database():
+            terms.penalise(self.chapter, settings, self.directory.db_url)
+            said = terms.remarks(self.chapter, settings, self.directory.db_url)
         for result in results:
-            if late.get(result.student, 0) > 0:
-                result.notes.append(f"handed in {span(late[result.student])} late")
+            result.notes += said.get(result.student, [])
 
     def kept_open(self) -> AbstractContextManager[None]:
         """Enter many students in less time; see `autograder.gradebook`."""
@@ -180,29 +183,44 @@ configure(get_config(), Path(__file__).resolve().parent)  # noqa: F821
 '''
 
 
-def prepare(course: Path, chapter: str) -> NotebookNode:
-    """Make `course` an nbgrader course that knows the chapter; return its released notebook."""
-    from autograder import assignment as builder
+def prepare(course: Path, chapter: str, settings: Settings | None = None) -> NotebookNode:
+    """Make `course` an nbgrader course that knows the chapter; return its released notebook.
+
+    Its gradebook then has the points, the due date and the extensions of the settings, by default
+    those in the course's grading.toml, which is put there if there is none.
+    """
+    from autograder import builder, terms
 
     course.mkdir(parents=True, exist_ok=True)
+    if not (course / FILE).exists():
+        shutil.copyfile(paths.PACKAGE / FILE, course / FILE)
+    assignment = load(chapter)
+    if settings is None:
+        settings = terms.of_course(course, chapter)
+    else:
+        terms.use(course, chapter, settings)
+    points = settings.maxima(assignment)
     source = paths.SOLUTIONS / f"{chapter}.py"
     released = course / "release" / chapter / f"{chapter}.ipynb"
     stamp = course / "release" / chapter / ".made-from"
     digest = hashlib.sha256()
     for file in (source, paths.PACKAGE / "builder.py"):
         digest.update(file.read_bytes() if file.is_file() else b"")
+    digest.update(json.dumps(points, sort_keys=True).encode())
     known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
     gradebook = course / "gradebook.db"
     if not (known and released.is_file() and gradebook.is_file()):
         from autograder.gradebook import unhindered
 
         with unhindered(gradebook):
-            builder.prepare_course(course, [chapter])
+            builder.prepare_course(course, [chapter], points=points)
         stamp.write_text(digest.hexdigest(), encoding="ascii")
     config = CONFIG.format(root=str(paths.ROOT))
     file = course / "nbgrader_config.py"
     if not file.is_file() or "python -m autograder grade" in file.read_text(encoding="utf-8"):
         file.write_text(config, encoding="utf-8")
+    with quiet_database():
+        terms.bring(course, chapter, settings, f"sqlite:///{gradebook}")
     return nbformat.reads(released.read_text(encoding="utf-8"), as_version=4)
 
 

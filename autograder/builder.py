@@ -423,17 +423,26 @@ def _generate(course: Path, chapter: str) -> None:
 
 
 def prepare_course(
-    course: Path, chapters: Sequence[str], solutions: Path = paths.SOLUTIONS
+    course: Path,
+    chapters: Sequence[str],
+    solutions: Path = paths.SOLUTIONS,
+    points: Mapping[str, float] | None = None,
 ) -> dict[str, Assignment]:
     """Make `course` an nbgrader course: source/, release/ and a gradebook that knows the chapters.
 
     Running it again on a course with submissions keeps them; returns the chapters' assignments,
-    without stubs.
+    without stubs. `points` are those of exercises and questions that the course has changed.
     """
     course.mkdir(parents=True, exist_ok=True)
     assignments = {}
     for chapter in chapters:
         notebook, assignments[chapter] = instructor(solutions / f"{chapter}.py")
+        for cell in notebook.cells:
+            marks = cell.metadata.get("nbgrader", {})
+            if points and marks.get("grade"):
+                name = marks.grade_id
+                name = name if marks.solution else name.removeprefix("check_")
+                marks.points = points.get(name, marks.points)
         target = course / "source" / chapter / f"{chapter}.ipynb"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(notebook_text(notebook), encoding="utf-8")

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 from autograder import paths
 from autograder.assignment import Assignment, AssignmentError, ClassroomError, load
 from autograder.collect import Submission, student_id
-from autograder.results import SubmissionResult
+from autograder.results import ExerciseResult, SubmissionResult
 
 FILE = "grading.toml"
 UNITS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
@@ -42,6 +42,7 @@ ABSENT = ("missing", "unreadable")
 GENERAL = ("due", "late", "extensions", "attempts", "attempts_count", "extra_attempts")
 ONLY_FOR_ONE = ("leave_out", "points")
 ONLY_FOR_ALL = ("db_url",)
+NO_MARKS = ("db_url", "source", "filed_due")
 LATE = ("percent", "per", "grace_minutes", "most_percent", "nothing_after_days")
 
 
@@ -81,6 +82,7 @@ class Settings:
         points: exercises and written questions with other points than they were released with.
         db_url: where nbgrader's gradebook is, if not in the course's folder.
         source: the file they were read from.
+        filed_due: the due date in that file, also if another one took its place.
     """
 
     due: datetime | None = None
@@ -93,6 +95,7 @@ class Settings:
     points: Mapping[str, float] = field(default_factory=dict)
     db_url: str | None = None
     source: Path | None = field(default=None, compare=False)
+    filed_due: datetime | None = field(default=None, compare=False)
 
     @classmethod
     def read(cls, path: Path, assignment: Assignment) -> Settings:
@@ -113,8 +116,7 @@ class Settings:
     @property
     def digest(self) -> str:
         """Changes when a mark could change."""
-        data = {name: value for name, value in asdict(self).items() if name != "source"}
-        del data["db_url"]
+        data = {name: value for name, value in asdict(self).items() if name not in NO_MARKS}
         text = json.dumps(data, sort_keys=True, default=str)
         return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
@@ -140,15 +142,8 @@ class Settings:
         exercises = {}
         for name, exercise in result.exercises.items():
             new = most.get(name, exercise.max_points)
-            if new <= 0:
-                continue
-            points = exercise.points
-            if new != exercise.max_points:
-                share = points / exercise.max_points if exercise.max_points > 0 else 0.0
-                points = new if share >= 1 else round(new * share, 6)
-            exercises[name] = replace(
-                exercise, points=points, max_points=new, tests=list(exercise.tests)
-            )
+            if new > 0:
+                exercises[name] = rescaled(exercise, new)
         return replace(
             result,
             score=round(sum(exercise.points for exercise in exercises.values()), 6),
@@ -270,9 +265,8 @@ class Settings:
         """The points that count, by a raw result alone."""
         total = 0.0
         for name, exercise in result.exercises.items():
-            if name not in self.leave_out and exercise.max_points > 0:
-                most = self.points.get(name, exercise.max_points)
-                total += most * min(1.0, exercise.points / exercise.max_points)
+            if name not in self.leave_out:
+                total += rescaled(exercise, self.points.get(name, exercise.max_points)).points
         return total
 
     def told(self, attempts: Sequence[Submission], counts: Submission) -> list[str]:
@@ -294,7 +288,18 @@ class Settings:
             notes.append(f"only {allowed} allowed, but nothing else was handed in")
         return notes
 
-    # People.
+    # What the person who grades is told.
+
+    def remarks(self, students: Iterable[str]) -> list[str]:
+        """What the settings say that has no effect: another due date won, nobody is called that."""
+        said = self.strangers(students)
+        if self.filed_due is not None and self.due != self.filed_due:
+            said.insert(
+                0,
+                f"The due date of the command line, {self.due:%Y-%m-%d %H:%M:%S %Z}, is used, not "
+                f"that of {self.source}.",
+            )
+        return said
 
     def strangers(self, students: Iterable[str]) -> list[str]:
         """A sentence for each student in the settings whom nobody knows."""
@@ -309,6 +314,15 @@ class Settings:
                         f"class{near or '; correct or remove the line'}."
                     )
         return said
+
+
+def rescaled(exercise: ExerciseResult, most: float) -> ExerciseResult:
+    """A copy of an exercise's result out of `most` points: what was earned keeps its share."""
+    points = exercise.points
+    if most != exercise.max_points:
+        share = points / exercise.max_points if exercise.max_points > 0 else 0.0
+        points = most if share >= 1 else round(most * share, 6)
+    return replace(exercise, points=points, max_points=most, tests=list(exercise.tests))
 
 
 def with_points(assignment: Assignment, points: Mapping[str, float]) -> Assignment:
@@ -419,7 +433,11 @@ class _Reader:
         if assignment.chapter not in merged:
             self._together(everywhere, "")
         chosen = merged.get(assignment.chapter, everywhere)
-        return Settings(**{**chosen, "late": Late(**chosen.get("late", {}))}, source=self.path)
+        return Settings(
+            **{**chosen, "late": Late(**chosen.get("late", {}))},
+            source=self.path,
+            filed_due=chosen.get("due"),
+        )
 
     def _table(
         self, table: dict[str, Any], place: str, assignment: Assignment | None

@@ -29,6 +29,7 @@ from autograder.collect import Person, Submission, collect
 from autograder.crew import grade_all
 from autograder.marker import UNJUDGED, Graded, grader_hash
 from autograder.results import SubmissionResult
+from autograder.settings import Settings, with_points
 
 if TYPE_CHECKING:
     from autograder.sandbox import Limits
@@ -60,6 +61,8 @@ class Class:
         """Write results.json, and details.json with messages and purposes for the report."""
         self.folder.mkdir(parents=True, exist_ok=True)
         head = {"assignment": self.assignment.chapter, "seed": self.seed, "grader": self.grader}
+        items = (*self.assignment.exercises, *self.assignment.questions)
+        head["points"] = {item.name: item.points for item in items}
         for name, submissions in (
             ("results.json", [result.to_json() for result in self.results]),
             ("details.json", [result.to_dict() for result in self.results]),
@@ -75,7 +78,11 @@ class Class:
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
             results = [SubmissionResult.from_dict(item) for item in data["submissions"]]
-            return cls(load(chapter), course, data["seed"], data["grader"], results)
+            released = load(chapter)
+            items = (*released.exercises, *released.questions)
+            points = {item.name: data["points"].get(item.name, 0.0) for item in items}
+            assignment = with_points(released, points)
+            return cls(assignment, course, data["seed"], data["grader"], results)
         except FileNotFoundError as error:
             raise ClassroomError(
                 f"{chapter} has not been graded in {course}; "
@@ -101,6 +108,7 @@ def grade(
     *,
     roster: Sequence[Person] = (),
     due: str | None = None,
+    settings_file: Path | None = None,
     jobs: int = 1,
     seed: int | None = None,
     unsafe: bool = False,
@@ -130,8 +138,10 @@ def grade(
     assignment = load(assignment) if isinstance(assignment, str) else assignment
     chapter = assignment.chapter
     course = course.resolve()
-    submissions = collect(submitted, chapter, roster)
-    release = prepare(course, chapter)
+    handed_in = collect(submitted, chapter, roster)
+    settings = Settings.of_course(course, assignment, settings_file).due_by(due)
+    submissions = settings.considered(handed_in)
+    release = prepare(course, chapter, settings)
     step = "submitted"
     if submitted.resolve() == course / step or (course / step) in submitted.resolve().parents:
         step = "repaired"  # Never touch what was handed in, even in the course's own folder.
@@ -145,30 +155,35 @@ def grade(
         "hide": (submitted.resolve(), course),
     }
     tell = progress or (lambda stage, done, total: None)
-    done: dict[str, tuple[Submission, Graded]] = {}
+    done: dict[str, list[tuple[Submission, Graded]]] = {}
     began = time.monotonic()
     tell("grading", 0, len(submissions))
-    for submission, graded in grade_all(submissions, options, release, jobs):
-        done[submission.student] = (submission, graded)
-        tell("grading", len(done), len(submissions))
+    marked = grade_all(submissions, options, release, jobs)
+    for count, (submission, graded) in enumerate(marked, 1):
+        done.setdefault(submission.student, []).append((submission, graded))
+        tell("grading", count, len(submissions))
     middle = time.monotonic()
     books = Books(course, chapter, step)
-    tell("books", 0, len(submissions))
+    students = list(dict.fromkeys(one.student for one in submissions))
+    tell("books", 0, len(students))
     results = []
     with books.kept_open():
-        if due is not None:
-            books.due(due)
-        books.enter([*(Person(one.student) for one in submissions), *roster])
-        for count, one in enumerate(submissions, 1):
-            submission, graded = done[one.student]
+        books.enter([*map(Person, students), *roster])
+        for count, student in enumerate(students, 1):
+            tried = done[student]
+            submission, graded = tried[settings.chosen([(one, by.result) for one, by in tried])]
+            result = settings.adjusted(graded.result, assignment)
+            everything = [one for one in handed_in if one.student == student]
+            result.notes += settings.told(everything, submission)
+            graded = Graded(result, graded.notebook)
             books.record(submission, graded, release)
-            if books.feedback(one.student) is None:
-                graded.result.notes.append(f"{UNRECORDED}: no feedback page could be written")
-            results.append(graded.result)
-            tell("books", count, len(submissions))
+            if books.feedback(student) is None:
+                result.notes.append(f"{UNRECORDED}: no feedback page could be written")
+            results.append(result)
+            tell("books", count, len(students))
     books.note_lateness(results)
     graded_class = Class(
-        assignment,
+        settings.adjusted_assignment(assignment),
         course,
         seed,
         grader_hash(chapter),

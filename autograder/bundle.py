@@ -28,6 +28,7 @@ PRIVATE = frozenset(
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
         *("collect", "marker", "crew", "books", "progress"),
         *("journal", "changes", "dependencies", "files"),
+        *("settings", "terms"),
         *("report", "doctor"),
     }
 )

@@ -30,7 +30,7 @@ from nbformat import NotebookNode
 
 from autograder import paths
 from autograder.assignment import Assignment, ClassroomError, load
-from autograder.books import UNRECORDED, Books, Entry, course_seed, prepare
+from autograder.books import UNRECORDED, Books, course_seed, prepare
 from autograder.changes import Change, change_of
 from autograder.collect import Person, Submission, collect
 from autograder.crew import grade_all
@@ -219,17 +219,14 @@ def grade(
         with books.kept_open() as unfinished:
             if unfinished is not None:
                 remarks.append(unfinished.said)
-            if due is not None:
-                books.due(due)
             books.enter([*(Person(student) for student in work.students), *roster])
             recording = _Recording(work, books, release)
             for count, student in enumerate(finished, 1):
                 recording.record(student)
                 tell("books", count, len(work.students))
-            entries = books.entries()
-        rows = recording.rows(entries)
+            told = books.settle(terms)
         described = terms.adjusted_assignment(assignment)
-        journal.write_class(described, seed, work.grader, terms.digest, rows)
+        journal.write_class(described, seed, work.grader, terms.digest, recording.rows(told))
         graded_class = Class(
             described,
             course,
@@ -366,12 +363,19 @@ class _Work:
         result.notes += self.settings.told(self.handed_in[student], submission)
         return submission, result
 
+    def penalty(self, submission: Submission, result: SubmissionResult) -> float:
+        """What the settings take off the graders' points for being late.
+
+        nbgrader's gradebook has the penalty that counts: it knows marks given by hand too.
+        """
+        late = self.settings.seconds_late(submission.timestamp, submission.student)
+        return self.settings.penalty(result.score, late)
+
     def changes(self) -> Iterator[Change]:
         """Whose marks are other than those that were written last."""
         for student in self.students:
             submission, result = self.outcome(student)
-            late = self.settings.seconds_late(submission.timestamp, student)
-            penalty = self.settings.penalty(result.score, late)
+            penalty = self.penalty(submission, result)
             before = self.journal.listed(self.chapter, student)
             change = change_of(before, result, penalty, self.settings.digest)
             if change is not None:
@@ -423,7 +427,7 @@ class _Recording:
         shown = {**result.to_dict(), "seconds": 0, "grader": "", "seed": 0}
         state = digest_of(shown, submission.timestamp, self.work.settings.digest)
         entry = self.entries.get(student)
-        known = entry is not None and self.recorded.get(student) == (state, entry.marks)
+        known = entry is not None and self.recorded.get(student) == (state, entry)
         if not known or not self._has_files(student):
             self._enter(submission, result, state)
         self.seconds += time.monotonic() - began
@@ -439,7 +443,7 @@ class _Recording:
         if failed or entry is None:
             self.failures[student] = failed or [f"{UNRECORDED} (they are not in the gradebook)"]
         else:
-            journal.record(chapter, student, state, entry.marks)
+            journal.record(chapter, student, state, entry)
 
     def _has_files(self, student: str) -> bool:
         chapter, course = self.work.chapter, self.books.course
@@ -448,14 +452,10 @@ class _Recording:
             for step, name in (("autograded", f"{chapter}.ipynb"), ("feedback", f"{chapter}.html"))
         )
 
-    def rows(self, entries: dict[str, Entry]) -> Iterable[tuple[SubmissionResult, float]]:
-        """Everybody's result as it is written, and the penalty, by the gradebook's entries."""
-        from autograder.feedback import span
-
+    def rows(self, told: dict[str, list[str]]) -> Iterable[tuple[SubmissionResult, float]]:
+        """Everybody's result as it is written, with what is told of them, and the penalty."""
         for student in self.work.students:
-            _, result = self.work.outcome(student)
-            entry = entries.get(student, Entry(""))
-            notes = [*result.notes, *self.failures.get(student, [])]
-            if entry.seconds_late > 0:
-                notes.append(f"handed in {span(entry.seconds_late)} late")
-            yield replace(result, notes=notes), entry.penalty
+            submission, result = self.work.outcome(student)
+            penalty = self.work.penalty(submission, result)
+            notes = [*result.notes, *self.failures.get(student, []), *told.get(student, [])]
+            yield replace(result, notes=notes), penalty

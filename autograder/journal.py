@@ -76,7 +76,7 @@ class Listed:
 
     Args:
         result: with the course's settings applied.
-        penalty: for being late, in points, as nbgrader has it.
+        penalty: for being late, in points, on what the graders gave.
         settings: the digest of the course's settings then.
         present: False for those who were not in the class that was graded last.
     """

@@ -386,6 +386,7 @@ class _Reader:
             raise ClassroomError(f"{path} cannot be read: {said}{hint}; correct it.") from error
 
     def wrong(self, key: str, value: Any, remedy: str) -> NoReturn:
+        key = "".join(char if char.isprintable() else "?" for char in key)
         raise ClassroomError(f"{self.path}: {key} = {_shown(value)} {remedy}.")
 
     def unknown(self, key: str, known: Iterable[str], where: str = "") -> NoReturn:

@@ -413,4 +413,3 @@ def _shared(kept: _Kept) -> Iterator[None]:
             yield
     finally:
         plain_close(kept.first)
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import secrets
 import shutil
 import warnings
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from autograder.unfinished import Unfinished
 
 UNRECORDED = "nbgrader could not record the marks"
+SECRET = "submission_secret.txt"
 LONGEST = 128  # Characters of a name in nbgrader's tables, on which a server insists.
 
 
@@ -96,6 +98,9 @@ class Books:
         folder.mkdir(parents=True)
         if submission.timestamp:
             (folder / "timestamp.txt").write_text(submission.timestamp + "\n", encoding="utf-8")
+        secret = _secret(submission)
+        if secret:  # With it nbgrader's exchange gives the feedback back to this student alone.
+            (folder / SECRET).write_text(secret, encoding="ascii")
         key = (self.chapter, student)
         self.plugin.RESULTS[key] = graded.result
         try:
@@ -179,8 +184,15 @@ class Books:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
         with quiet_database():
             said = self.api.generate_feedback(self.chapter, student, force=True)
-        page = self.course / "feedback" / student / self.chapter / f"{self.chapter}.html"
-        return page if said["success"] and page.is_file() else None
+        folder = self.course / "feedback" / student / self.chapter
+        page = folder / f"{self.chapter}.html"
+        if not said["success"] or not page.is_file():
+            return None
+        # nbgrader release_feedback stops at the first student without these.
+        for name, content in ((SECRET, secrets.token_hex(64)), ("timestamp.txt", "")):
+            if not (folder / name).is_file():
+                (folder / name).write_text(content, encoding="ascii")
+        return page
 
     def export(self, path: Path) -> None:
         """nbgrader's own CSV export."""
@@ -191,6 +203,20 @@ class Books:
         plugin.assignment = [self.chapter]
         with self.open() as gradebook:
             plugin.export(gradebook)
+
+
+def _secret(submission: Submission) -> str:
+    """What nbgrader submit drew for this submission; nothing for what came another way."""
+    if submission.path is None:
+        return ""
+    file = submission.path.with_name(SECRET)
+    if file.is_symlink() or not file.is_file():
+        return ""
+    with suppress(OSError, UnicodeDecodeError), file.open(encoding="ascii") as opened:
+        text = opened.read(LONGEST + 1).strip()
+        if re.fullmatch(rf"[0-9a-f]{{1,{LONGEST}}}", text):
+            return text
+    return ""
 
 
 @contextmanager

@@ -221,6 +221,8 @@ def grade(
                 remarks.append(unfinished.said)
             books.enter([*(Person(student) for student in work.students), *roster])
             recording = _Recording(work, books, release)
+            if unfinished is not None and not unfinished.entered:
+                recording.distrust()
             for count, student in enumerate(finished, 1):
                 recording.record(student)
                 tell("books", count, len(work.students))
@@ -419,6 +421,10 @@ class _Recording:
         self.entries = books.entries()
         self.failures: dict[str, list[str]] = {}
         self.seconds = 0.0
+
+    def distrust(self) -> None:
+        """Enter everybody anew: nobody knows what the books have."""
+        self.recorded = {}
 
     def record(self, student: str) -> None:
         """Record a student who is marked; what fails is kept for the result's notes."""

@@ -103,9 +103,10 @@ def checked(db_url: str) -> str:
             f"{db_url!r} is no address of a database; write postgresql://USER@HOST/DATABASE."
         ) from error
     if url.password or "password" in url.query:
+        plain = url._replace(password=None).difference_update_query(["password"])
         raise ClassroomError(
-            f"The address {url.render_as_string()} holds a password, and others can read it where "
-            "it is kept; leave it out and put it into ~/.pgpass, the file that PGPASSFILE names."
+            f"The address {_text(plain)} was given with a password, which others could read where "
+            "it is kept; leave it out and put it into ~/.pgpass or the file that PGPASSFILE names."
         )
     kind, _, driver = url.drivername.partition("+")
     if kind == "sqlite":
@@ -413,4 +414,3 @@ def _shared(kept: _Kept) -> Iterator[None]:
             yield
     finally:
         plain_close(kept.first)
-

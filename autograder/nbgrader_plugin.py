@@ -59,6 +59,11 @@ def configure(config: Config, root: Path | None = None, db_url: str | None = Non
     Its gradebook is at `db_url`, or gradebook.db in the course; see `autograder.gradebook`.
     """
     config.CourseDirectory.root = str((root or paths.BUILD / "course").resolve())
+    # What nbgrader leaves behind by itself, and the note from what a release was made.
+    config.CourseDirectory.ignore = [
+        *(".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback"),
+        ".made-from",
+    ]
     if db_url:
         from autograder.gradebook import checked
 

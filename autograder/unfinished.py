@@ -114,7 +114,8 @@ def in_haste(file: Path) -> Iterator[Unfinished | None]:
             event.remove(Engine, "connect", _hasten)
         if file.is_file():
             with closing(sqlite3.connect(file)) as connection:
-                connection.execute("PRAGMA journal_mode=DELETE")  # Removes the journal's file.
+                for mode in ("TRUNCATE", "DELETE"):  # This change removes the journal's file.
+                    connection.execute(f"PRAGMA journal_mode={mode}")
             with file.open("rb+") as opened:
                 os.fsync(opened.fileno())
         copy.unlink(missing_ok=True)

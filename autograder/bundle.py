@@ -28,7 +28,7 @@ PRIVATE = frozenset(
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
         *("collect", "marker", "crew", "books", "progress", "gradebook", "unfinished"),
         *("journal", "changes", "dependencies", "files"),
-        *("settings", "terms"),
+        *("settings", "settings_file", "terms"),
         *("report", "doctor"),
     }
 )

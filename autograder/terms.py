@@ -42,11 +42,16 @@ STATE = ".grading.json"
 
 
 def use(course: Path, chapter: str, settings: Settings) -> None:
-    """Let nbgrader in this course go by the file of these settings, from now on."""
+    """Let nbgrader in this course go by the file of these settings, from now on.
+
+    Their due date is set the next time that they are brought into the gradebook, whichever is
+    there; after that nbgrader's own commands leave it until the file names another.
+    """
     file = settings.source
     own = file is None or file.resolve() == (course / FILE).resolve()
     with _state(course, chapter) as state:
         state["file"] = None if own else str(file.resolve())  # type: ignore[union-attr]
+        state.pop("due", None)
 
 
 def of_course(course: Path, chapter: str) -> Settings:
@@ -123,9 +128,7 @@ def bring(
             with Gradebook(url) as book:
                 assignment = book.find_assignment(chapter)
                 filed = settings.filed_due.isoformat() if settings.filed_due is not None else None
-                if settings.due is not None and (
-                    state.get("due") != filed or settings.due != settings.filed_due
-                ):
+                if settings.due is not None and state.get("due", "") != filed:
                     assignment.duedate = settings.due.astimezone(UTC).replace(tzinfo=None)
                 state["due"] = filed
                 found = book.db.query(SubmittedAssignment).filter_by(assignment_id=assignment.id)

@@ -441,6 +441,7 @@ class TestAttempts:
 def test_what_has_no_effect_is_told(tmp_path):
     found = read(tmp_path, "due = 2030-01-31T17:00:00Z\nextensions.adda = '1 day'\n")
     assert found.remarks(["adda"]) == []
+    assert "no effect" in replace(found, due=None, filed_due=None).remarks(["adda"])[0]
     assert "did you mean ada?" in found.remarks(["ada", "bob"])[0]
     said = found.due_by("2030-02-01 12:00:00 UTC").remarks(["adda"])
     assert len(said) == 1
@@ -478,7 +479,9 @@ class Classes:
             for student, result in adjusted.items():
                 books.record(Submission(student, timestamp=LATE), Graded(result, blank), release)
                 assert books.feedback(student)
-        books.note_lateness(adjusted.values())
+        said = books.settle(rule)
+        for student, result in adjusted.items():
+            result.notes += said.get(student, [])
         return adjusted
 
     def submission(self, student: str = "ada"):
@@ -554,16 +557,21 @@ class TestGradebook:
         classes.grade(WITH_LATE + "[extensions]\nada = '4 days'\n", [raw()])
         assert classes.submission() == (61, 67, 0, timedelta(days=4))
 
-    def test_the_due_date_of_the_command_line_stays_until_the_file_says_another(self, classes):
+    def test_the_due_date_of_the_command_line_stays_for_nbgraders_commands(self, classes):
         classes.grade(WITH_LATE, [raw()], due="2030-02-02 17:30:00 UTC")
         assert classes.submission()[2] == pytest.approx(6.1)
         # As nbgrader does by itself, with the file alone.
         terms.bring(classes.course, CHAPTER, terms.of_course(classes.course, CHAPTER), classes.url)
         with quiet_database(), Gradebook(classes.url) as book:
             assert book.find_assignment(CHAPTER).duedate == datetime(2030, 2, 2, 17, 30)
-        classes.grade(WITH_LATE.replace("18:00", "19:00"), [raw()])
-        with quiet_database(), Gradebook(classes.url) as book:
-            assert book.find_assignment(CHAPTER).duedate == datetime(2030, 1, 31, 18)
+        for text, due in (
+            (WITH_LATE, datetime(2030, 1, 31, 17)),
+            (WITH_LATE.replace("18:00", "19:00"), datetime(2030, 1, 31, 18)),
+            ("", datetime(2030, 1, 31, 18)),
+        ):
+            classes.grade(text, [])
+            with quiet_database(), Gradebook(classes.url) as book:
+                assert book.find_assignment(CHAPTER).duedate == due
 
     def test_a_penalty_heeds_marks_given_by_hand_later(self, classes):
         classes.grade(WITH_LATE, [raw(share=0)])

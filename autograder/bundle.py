@@ -26,7 +26,9 @@ PRIVATE = frozenset(
     {
         *("builder", "bundle", "variants", "misconceptions", "mutants", "verify", "stock"),
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
-        *("collect", "marker", "crew", "books", "progress"),
+        *("collect", "marker", "crew", "books", "progress", "gradebook", "unfinished"),
+        *("journal", "changes", "dependencies", "files"),
+        *("settings", "settings_file", "terms"),
         *("report", "doctor", "lms"),
     }
 )

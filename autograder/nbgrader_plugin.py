@@ -37,6 +37,7 @@ from traitlets.config import Config
 from autograder import notebooks, paths, render, repair
 from autograder.assignment import Assignment, load
 from autograder.results import ExerciseResult, SubmissionResult
+from autograder.settings import Settings, rescaled
 
 if TYPE_CHECKING:
     from autograder.marker import Marker
@@ -45,15 +46,28 @@ if TYPE_CHECKING:
 KEY = "transformers_by_hand"
 # One exercise's result as data, beside the HTML that a person reads.
 RESULT = "application/vnd.transformers-by-hand.result+json"
+LEFT_OUT = "This exercise was left out of the grading and does not count."
 
 # Results that are already known, by (assignment, student): a whole class is graded first, with
 # several processes, and goes through nbgrader's books afterwards.
 RESULTS: dict[tuple[str, str], SubmissionResult] = {}
 
 
-def configure(config: Config, root: Path | None = None) -> None:
-    """Make an nbgrader course at `root` one that repairs, grades safely and gives our feedback."""
+def configure(config: Config, root: Path | None = None, db_url: str | None = None) -> None:
+    """Make an nbgrader course at `root` one that repairs, grades safely and gives our feedback.
+
+    Its gradebook is at `db_url`, or gradebook.db in the course; see `autograder.gradebook`.
+    """
     config.CourseDirectory.root = str((root or paths.BUILD / "course").resolve())
+    # What nbgrader leaves behind by itself, and the note from what a release was made.
+    config.CourseDirectory.ignore = [
+        *(".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback"),
+        ".made-from",
+    ]
+    if db_url:
+        from autograder.gradebook import checked
+
+        config.CourseDirectory.db_url = checked(db_url)
     config.Autograde.exporter_class = "autograder.nbgrader_plugin.TolerantExporter"
     config.Autograde.pre_convert_hook = "autograder.nbgrader_plugin.before_autograde"
     config.Autograde.sanitize_preprocessors = [
@@ -71,6 +85,7 @@ def configure(config: Config, root: Path | None = None) -> None:
         "nbgrader.preprocessors.AssignLatePenalties",
         "autograder.nbgrader_plugin.CheckMetadata",
     ]
+    config.AssignLatePenalties.plugin_class = "autograder.terms.LatePenalty"
     config.GenerateAssignment.preprocessors = [
         "nbgrader.preprocessors.IncludeHeaderFooter",
         "nbgrader.preprocessors.InstantiateTests",
@@ -210,14 +225,16 @@ class Repair(NbGraderPreprocessor):
     """Replaces a submission by one that can be graded; see `autograder.repair`."""
 
     enabled = Bool(True)  # Not configurable: nothing that follows could cope without it.
+    prepared: ClassVar[dict[tuple[Path, str], str]] = {}
 
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         assignment = resources["nbgrader"]["assignment"]
+        self._heed_settings(resources["nbgrader"])
         if _is_known(resources):
             return nb, resources
-        release = _released(assignment, resources["nbgrader"])
+        release = _released(assignment, _root(self.config))
         state = resources.get(KEY, {"repairs": [], "reason": ""})
         if state["reason"]:
             mended = repair.RepairedNotebook(
@@ -238,10 +255,24 @@ class Repair(NbGraderPreprocessor):
             self.log.info("%s: %s", resources["nbgrader"]["student"], line)
         return notebook, resources
 
+    def _heed_settings(self, course: dict[str, Any]) -> None:
+        """Bring the gradebook up to date with the course's settings, and this student in it."""
+        from autograder import books, terms
 
-def _released(assignment: str, course: dict[str, Any]) -> NotebookNode:
+        root, chapter = terms.root_of(self.config), course["assignment"]
+        if root is None:
+            return
+        settings = terms.of_course(root, chapter)
+        known = (course["assignment"], course["student"]) in RESULTS
+        made_here = (root / "release" / chapter / ".made-from").is_file()
+        if not known and made_here and self.prepared.get((root, chapter)) != settings.digest:
+            books.prepare(root, chapter)
+            self.prepared[root, chapter] = settings.digest
+        terms.bring(root, chapter, settings, course["db_url"], course["student"])
+
+
+def _released(assignment: str, root: Path | None) -> NotebookNode:
     """The notebook that was handed out: the course's own release, else the repository's."""
-    root = _root(course)
     if root is not None:
         path = root / "release" / assignment / f"{assignment}.ipynb"
         if path.is_file():
@@ -249,12 +280,10 @@ def _released(assignment: str, course: dict[str, Any]) -> NotebookNode:
     return repair.released(assignment)
 
 
-def _root(course: dict[str, Any]) -> Path | None:
-    """The course's folder, where its gradebook is a file."""
-    url = str(course.get("db_url", ""))
-    if not url.startswith("sqlite:///"):
-        return None
-    return Path(url.removeprefix("sqlite:///")).parent
+def _root(config: Config) -> Path | None:
+    """The course's folder, as nbgrader's configuration names it."""
+    root = config.get("CourseDirectory", {}).get("root")
+    return Path(root) if isinstance(root, str) and root else None
 
 
 # ---------------------------------------------------------------------------------------------
@@ -290,17 +319,17 @@ class GradeExercises(NbGraderPreprocessor):
                 state.get("status", "ok"),
                 state.get("reason", ""),
             )
-            result = self._marker(chapter, resources["nbgrader"]).mark(student, mended)
+            result = self._marker(chapter).mark(student, mended)
         write_result(nb, result, load(chapter))
         return nb, resources
 
-    def _marker(self, chapter: str, course: dict[str, Any]) -> Marker:
+    def _marker(self, chapter: str) -> Marker:
         from autograder.books import course_seed
         from autograder.marker import shared_marker
 
         seed = self.seed
         if seed is None:
-            seed = course_seed(_root(course) or paths.BUILD / "course")
+            seed = course_seed(_root(self.config) or paths.BUILD / "course")
         return shared_marker(chapter, seed=seed, unsafe=self.unsafe_no_sandbox)
 
 
@@ -329,6 +358,10 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
     for cell in nb.cells:
         if cell.cell_type != "code":
             _make_harmless(cell, cell.get("id") in own)
+            marks = cell.metadata.get("nbgrader", {})
+            if marks.get("grade") and marks.get("points") == 0:
+                # Left out: like an answer that was not given, it does not wait for a person.
+                marks["checksum"] = compute_checksum(cell)
             continue
         cell.execution_count = None
         cell.outputs = []
@@ -340,8 +373,11 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
             continue
         most = float(cell.metadata.nbgrader["points"])
         exercise = result.exercises.get(name)
-        if exercise is None:
+        if most == 0:
+            exercise = ExerciseResult(name, 0.0, most, message=LEFT_OUT)
+        elif exercise is None:
             exercise = ExerciseResult(name, 0.0, most, message="There is no result for this cell.")
+        exercise = rescaled(exercise, most)
         points = min(max(float(exercise.points), 0.0), most)
         card = card_of(exercise, assignment)
         data = {
@@ -481,6 +517,8 @@ class GetReview(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
+        from autograder import terms
+
         course = resources["nbgrader"]
         course["seconds_late"] = 0.0
         with Gradebook(course["db_url"]) as gradebook:
@@ -498,5 +536,7 @@ class GetReview(NbGraderPreprocessor):
                     by_hand = grade.manual_score is not None
                     marks["by_hand"] = by_hand
                     marks["waiting"] = bool(grade.needs_manual_grade and not by_hand)
-            course["seconds_late"] = notebook.assignment.total_seconds_late
+            root = terms.root_of(self.config)
+            settings = terms.of_course(root, course["assignment"]) if root else Settings()
+            course["seconds_late"] = settings.lateness(notebook.assignment.total_seconds_late)
         return nb, resources

@@ -26,16 +26,19 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, progress, report
+    from autograder import books, classroom, progress, report, terms
 
     console = Console()
     graded = classroom.Class.read(course.resolve(), assignment)
     missed = []
+    place = books.Books(graded.course, assignment)
+    settings = terms.of_course(graded.course, assignment)
+    with books.quiet_database():
+        terms.penalise(assignment, settings, place.directory.db_url)
     if feedback:
-        books = books.Books(graded.course, assignment)
         with progress.showing_progress() as tell:
             for count, result in enumerate(graded.results, 1):
-                if books.feedback(result.student) is None:
+                if place.feedback(result.student) is None:
                     missed.append(result.student)
                 tell("feedback", count, len(graded.results))
     path = report.write(graded)

@@ -1,0 +1,463 @@
+"""What to teach again: which mistakes a class made, what they cost, and the lines they stand in.
+
+The counts come from the results, one student after the other. The lines come from the repaired
+notebooks that the course keeps, a bounded number for each mistake, read one at a time. Nothing here
+names a student beside code: this part of the report is made to be shown to the class.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from autograder import excerpts, paths
+from autograder.assignment import Assignment
+from autograder.cells import source_of
+from autograder.excerpts import Excerpt
+from autograder.feedback import visible
+from autograder.results import ExerciseResult, SubmissionResult
+from autograder.standing import ABSENT, ByHand, points_of
+
+if TYPE_CHECKING:
+    from autograder.classroom import Class
+
+LOOKED_AT = 60  # notebooks that are read for the lines of one mistake
+FORMS = 3  # different lines that are shown of one mistake
+KINDS = 40  # different lines of one mistake that are told apart
+GROUPS = 200  # different sets of failed tests that are told apart
+MAX_NOTEBOOK = 30 << 20
+FORBIDDEN = "forbidden"
+
+
+@dataclass
+class Form:
+    """Lines in which a mistake stands, and how many of the students looked at wrote them."""
+
+    lines: str
+    students: int
+
+
+@dataclass
+class Mistake:
+    """A known mistake: who made it, what it cost, and how it looks.
+
+    Args:
+        name: of the misconception.
+        exercise: in which it is made.
+        title: the exercise's title.
+        says: the sentence that the students were told.
+        section: the anchor of the section to teach again.
+        heading: that section's heading.
+        students: who made it.
+        tried: how many wrote something for the exercise.
+        own: points lost in the exercise itself.
+        later: points lost in later exercises that it cost.
+        forms: the most common lines.
+        reference: the reference's lines in their place.
+        looked_at: how many students' cells were read.
+        not_found: in how many of them the lines could not be told with confidence.
+        whole: one of those cells.
+    """
+
+    name: str
+    exercise: str
+    title: str
+    says: str = ""
+    section: str = ""
+    heading: str = ""
+    students: list[str] = field(default_factory=list)
+    tried: int = 0
+    own: float = 0.0
+    later: float = 0.0
+    forms: list[Form] = field(default_factory=list)
+    reference: str = ""
+    looked_at: int = 0
+    not_found: int = 0
+    whole: str = ""
+
+    @property
+    def count(self) -> int:
+        return len(self.students)
+
+    @property
+    def lost(self) -> float:
+        return self.own + self.later
+
+    @property
+    def share(self) -> float:
+        """The share of those who tried the exercise."""
+        return self.count / self.tried if self.tried else 0.0
+
+
+@dataclass
+class Unnamed:
+    """An exercise in which the same tests failed for no known reason."""
+
+    exercise: str
+    title: str
+    section: str
+    tests: tuple[str, ...]
+    purposes: tuple[str, ...]
+    message: str = ""
+    count: int = 0
+    lost: float = 0.0
+
+
+@dataclass
+class Section:
+    """A section of the book, and what the class lost for not having understood it."""
+
+    anchor: str
+    heading: str
+    link: str = ""
+    students: int = 0
+    known: float = 0.0
+    other: float = 0.0
+    mistakes: list[Mistake] = field(default_factory=list)
+    unnamed: list[Unnamed] = field(default_factory=list)
+
+    @property
+    def lost(self) -> float:
+        return self.known + self.other
+
+
+@dataclass
+class Teaching:
+    """A class's mistakes: by section, the costliest first, and in two lists."""
+
+    assignment: Assignment
+    students: int = 0
+    handed_in: int = 0
+    sections: list[Section] = field(default_factory=list)
+    mistakes: list[Mistake] = field(default_factory=list)
+    unnamed: list[Unnamed] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """What stands in `teaching.json`; it names no student."""
+        return {
+            "assignment": self.assignment.chapter,
+            "students": self.students,
+            "handed_in": self.handed_in,
+            "sections": [
+                {
+                    "section": section.anchor,
+                    "heading": section.heading,
+                    "link": section.link,
+                    "points_lost": _round(section.lost),
+                    "points_lost_unrecognised": _round(section.other),
+                    "students": section.students,
+                    "mistakes": [_mistake_json(mistake) for mistake in section.mistakes],
+                    "unrecognised": [
+                        {
+                            "exercise": group.exercise,
+                            "title": group.title,
+                            "students": group.count,
+                            "points_lost": _round(group.lost),
+                            "tests": list(group.tests),
+                            "purposes": list(group.purposes),
+                            "message": group.message,
+                        }
+                        for group in section.unnamed
+                    ],
+                }
+                for section in self.sections
+            ],
+        }
+
+    def write(self, path: Path) -> None:
+        """Write `teaching.json`."""
+        text = json.dumps(self.to_json(), indent=1, ensure_ascii=False)
+        path.write_bytes((text + "\n").encode("utf-8", "replace"))
+
+
+def _mistake_json(mistake: Mistake) -> dict[str, Any]:
+    return {
+        "misconception": mistake.name,
+        "exercise": mistake.exercise,
+        "title": mistake.title,
+        "says": mistake.says,
+        "students": mistake.count,
+        "tried": mistake.tried,
+        "share": round(mistake.share, 4),
+        "points_lost": _round(mistake.lost),
+        "points_lost_later": _round(mistake.later),
+        "lines": [{"lines": form.lines, "students": form.students} for form in mistake.forms],
+        "reference": mistake.reference,
+        "cells_read": mistake.looked_at,
+        "lines_not_found": mistake.not_found,
+        "cell": mistake.whole,
+    }
+
+
+def _round(points: float) -> float:
+    return round(points, 4)
+
+
+# ---------------------------------------------------------------------------------------------
+# Counting
+
+
+class Study:
+    """Takes a class in, one result after the other."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
+        self.titles = {exercise.name: exercise.title for exercise in assignment.exercises}
+        self.sections = {exercise.name: exercise.section for exercise in assignment.exercises}
+        self.teaching = Teaching(assignment)
+        self._tried: Counter[str] = Counter()
+        self._mistakes: dict[tuple[str, str], Mistake] = {}
+        self._unnamed: dict[tuple[str, tuple[str, ...]], Unnamed] = {}
+        self._messages: dict[int, Counter[str]] = defaultdict(Counter)
+        self._students: Counter[str] = Counter()
+
+    def add(self, result: SubmissionResult, hand: ByHand | None = None) -> None:
+        """Take one student in; `hand` has the marks that a person changed."""
+        self.teaching.students += 1
+        if result.status in ABSENT:
+            return
+        self.teaching.handed_in += 1
+        mine: dict[str, Mistake] = {}
+        touched: set[str] = set()
+        for exercise in result.exercises.values():
+            if exercise.tests and all(test.outcome == "todo" for test in exercise.tests):
+                continue
+            self._tried[exercise.name] += 1
+            most = exercise.max_points
+            lost = max(0.0, most - points_of(result, exercise.name, hand))
+            name = exercise.misconception
+            if name and name in mine and name != FORBIDDEN:
+                # What follows from an earlier mistake is that mistake once more.
+                mine[name].later += lost
+            elif name:
+                mistake = mine[name] = self._mistake(exercise, name)
+                mistake.students.append(result.student)
+                mistake.own += lost
+                touched.add(mistake.section)
+            else:
+                group = self._group(result, exercise)
+                if group is not None:
+                    group.lost += lost
+                    touched.add(group.section)
+        self._students.update(touched)
+
+    def _mistake(self, exercise: ExerciseResult, name: str) -> Mistake:
+        key = (name, exercise.name if name == FORBIDDEN else "")
+        if key not in self._mistakes:
+            section = exercise.section or self.sections.get(exercise.name, "")
+            self._mistakes[key] = Mistake(
+                name,
+                exercise.name,
+                self.titles.get(exercise.name, exercise.name),
+                visible(exercise.message, 500),
+                section,
+                self.assignment.sections.get(section, section),
+            )
+        return self._mistakes[key]
+
+    def _group(self, result: SubmissionResult, exercise: ExerciseResult) -> Unnamed | None:
+        failed = [test for test in exercise.tests if test.outcome == "failed"]
+        # Code that did not come to an end is told elsewhere and says nothing about a mistake.
+        if not failed or result.status in ("timed_out", "crashed"):
+            return None
+        tests = tuple(sorted({test.name for test in failed}))
+        key = (exercise.name, tests)
+        if key not in self._unnamed:
+            if len(self._unnamed) >= GROUPS:  # What is rare counts together.
+                tests = ()
+                key = (exercise.name, tests)
+            self._unnamed.setdefault(
+                key,
+                Unnamed(
+                    exercise.name,
+                    self.titles.get(exercise.name, exercise.name),
+                    self.sections.get(exercise.name, exercise.section),
+                    tests,
+                    tuple(dict.fromkeys(visible(test.purpose, 300) for test in failed)),
+                ),
+            )
+        group = self._unnamed[key]
+        group.count += 1
+        messages = self._messages[id(group)]
+        message = visible(exercise.message or failed[0].message, 500)
+        if message in messages or len(messages) < KINDS:
+            messages[message] += 1
+        return group
+
+    def done(self) -> Teaching:
+        """Everything in order: the costliest first."""
+        teaching = self.teaching
+        found: dict[str, Section] = {}
+
+        def section(anchor: str) -> Section:
+            if anchor not in found:
+                heading = self.assignment.sections.get(anchor, anchor)
+                link = book_link(self.assignment, anchor)
+                found[anchor] = Section(anchor, heading, link, self._students[anchor])
+            return found[anchor]
+
+        for mistake in self._mistakes.values():
+            mistake.tried = self._tried[mistake.exercise]
+            section(mistake.section).mistakes.append(mistake)
+            section(mistake.section).known += mistake.lost
+        for group in self._unnamed.values():
+            for message, _ in self._messages[id(group)].most_common(1):
+                group.message = message
+            section(group.section).unnamed.append(group)
+            section(group.section).other += group.lost
+        for each in found.values():
+            each.mistakes.sort(key=lambda item: (-item.lost, -item.count, item.name))
+            each.unnamed.sort(key=lambda item: (-item.lost, -item.count, item.exercise))
+        teaching.sections = sorted(found.values(), key=lambda item: (-item.lost, item.heading))
+        teaching.mistakes = sorted(
+            self._mistakes.values(), key=lambda item: (-item.count, item.title, item.name)
+        )
+        teaching.unnamed = sorted(
+            self._unnamed.values(), key=lambda item: (-item.count, item.title, item.tests)
+        )
+        return teaching
+
+
+def study(graded: Class, hands: Mapping[str, ByHand] | None = None) -> Teaching:
+    """What the class got wrong, without lines of code; see `illustrate`."""
+    counted = Study(graded.assignment)
+    for result in graded.results:
+        counted.add(result, (hands or {}).get(result.student))
+    return counted.done()
+
+
+def book_link(assignment: Assignment, anchor: str) -> str:
+    """Where a section can be read: the URL that the course gives, or the book that was built."""
+    page = f"{quote(assignment.chapter)}.html#{quote(anchor)}"
+    if assignment.book:
+        return f"{assignment.book.rstrip('/')}/{page}"
+    folder = paths.BUILD / "book" / "_build" / "html"
+    return f"{folder.as_uri()}/{page}" if anchor in _anchors(assignment.chapter) else ""
+
+
+@cache
+def _anchors(chapter: str) -> frozenset[str]:
+    page = paths.BUILD / "book" / "_build" / "html" / f"{chapter}.html"
+    try:
+        return frozenset(re.findall(r'\bid="([^"]+)"', page.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return frozenset()
+
+
+def seen_from(link: str, folder: Path) -> str:
+    """A link to a file as a page in `folder` writes it, so that both can be moved together."""
+    scheme = paths.ROOT.as_uri().rsplit(quote(str(paths.ROOT)), 1)[0]
+    if not link.startswith("file:"):
+        return link
+    file, _, anchor = link.removeprefix(scheme).partition("#")
+    return f"{os.path.relpath(file, quote(str(folder.resolve())))}#{anchor}"
+
+
+# ---------------------------------------------------------------------------------------------
+# The students' own lines
+
+
+def illustrate(
+    teaching: Teaching,
+    course: Path,
+    mistakes: Iterable[Mistake] | None = None,
+    *,
+    people: Mapping[str, ByHand] | None = None,
+    most: int = LOOKED_AT,
+) -> None:
+    """Find the lines of the mistakes in at most `most` students' notebooks for each.
+
+    Args:
+        teaching: of the class.
+        course: the nbgrader course that keeps the repaired notebooks.
+        mistakes: those to look for; all of them if not given.
+        people: whose names must not be shown where they stand in code.
+        most: how many notebooks to read for one mistake.
+    """
+    chapter = teaching.assignment.chapter
+    wanted: dict[str, list[Mistake]] = defaultdict(list)
+    kinds: dict[int, dict[tuple[str, ...], list[Any]]] = {}
+    for mistake in teaching.mistakes if mistakes is None else mistakes:
+        kinds[id(mistake)] = {}
+        mistake.forms, mistake.looked_at, mistake.not_found, mistake.whole = [], 0, 0, ""
+        for student in mistake.students[:most]:
+            wanted[student].append(mistake)
+    for student, theirs in wanted.items():
+        sources = _sources(course, chapter, student)
+        hidden = _names(student, (people or {}).get(student))
+        for mistake in theirs:
+            source = sources.get(mistake.exercise, "")
+            if not source.strip():
+                continue
+            mistake.looked_at += 1
+            known = kinds[id(mistake)]
+            found = _lines(teaching.assignment, mistake, source)
+            if found is None:
+                mistake.not_found += 1
+                if not mistake.whole or len(source) < len(mistake.whole):
+                    mistake.whole = hidden(visible(excerpts.whole(source)))
+            elif found.key in known:
+                known[found.key][1] += 1
+            elif len(known) < KINDS:
+                known[found.key] = [hidden(visible(found.text)), 1, found.reference]
+    for mistake in teaching.mistakes:
+        ranked = sorted(kinds.get(id(mistake), {}).values(), key=lambda kind: -kind[1])
+        if ranked:
+            mistake.forms = [Form(lines, count) for lines, count, _ in ranked[:FORMS]]
+            mistake.reference = ranked[0][2]
+
+
+def _lines(assignment: Assignment, mistake: Mistake, source: str) -> Excerpt | None:
+    if mistake.name != FORBIDDEN:
+        return excerpts.find(assignment.chapter, mistake.name, source)
+    forbids = next(
+        (one.forbids for one in assignment.exercises if one.name == mistake.exercise), ()
+    )
+    return excerpts.calls(source, [name for name in forbids if name in mistake.says])
+
+
+def _sources(course: Path, chapter: str, student: str) -> dict[str, str]:
+    """A student's answers, by exercise, from the repaired notebook that the course keeps."""
+    if Path(student).name != student:
+        return {}
+    for step in ("autograded", "repaired", "submitted"):
+        file = course / step / student / chapter / f"{chapter}.ipynb"
+        try:
+            if file.is_symlink() or file.stat().st_size > MAX_NOTEBOOK:
+                continue
+            cells = json.loads(file.read_bytes()).get("cells", [])
+        except (OSError, ValueError, AttributeError, RecursionError):
+            continue
+        found: dict[str, str] = {}
+        for cell in cells if isinstance(cells, list) else []:
+            try:
+                marks = cell["metadata"]["nbgrader"]
+                if cell["cell_type"] == "code" and marks["solution"] and not marks["grade"]:
+                    found[str(marks["grade_id"])] = source_of(cell)
+            except (KeyError, TypeError):
+                continue
+        return found
+    return {}
+
+
+def _names(student: str, person: ByHand | None) -> Any:
+    """A function that takes a student's names out of a text."""
+    names = [student, *(person.person.values() if person is not None else ())]
+    names = sorted({name for name in names if len(name) > 2}, key=len, reverse=True)
+    if not names:
+        return lambda text: text
+    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", re.IGNORECASE)
+    return lambda text: pattern.sub("student", text)
+
+
+def top(teaching: Teaching, sections: int, mistakes: int) -> Sequence[Mistake]:
+    """The costliest mistakes of the costliest sections."""
+    return [one for section in teaching.sections[:sections] for one in section.mistakes[:mistakes]]

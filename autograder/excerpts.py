@@ -13,6 +13,7 @@ import ast
 import difflib
 import functools
 import io
+import itertools
 import re
 import tokenize
 from collections.abc import Callable, Iterator, Sequence
@@ -236,12 +237,12 @@ def _cell_of(source: str, exercise: str) -> Cell:
 @functools.lru_cache(maxsize=512)
 def mistake(chapter: str, misconception: str) -> Mistake | None:
     """What a misconception changes in its exercise's cell; None if there is no such thing."""
-    known = _known(chapter).get(misconception)
-    if known is None:
+    chosen = known(chapter).get(misconception)
+    if chosen is None:
         return None
     try:
-        right = _cell_of(source_of(chapter), known.exercise)
-        wrong = _cell_of(changed_source(chapter, known), known.exercise)
+        right = _cell_of(source_of(chapter), chosen.exercise)
+        wrong = _cell_of(changed_source(chapter, chosen), chosen.exercise)
     except (OSError, ValueError, KeyError):
         return None
     compared = difflib.SequenceMatcher(
@@ -259,7 +260,8 @@ def mistake(chapter: str, misconception: str) -> Mistake | None:
 
 
 @functools.lru_cache(maxsize=8)
-def _known(chapter: str) -> dict[str, Misconception]:
+def known(chapter: str) -> dict[str, Misconception]:
+    """The chapter's misconceptions, by name; none if the chapter has none."""
     try:
         return {item.name: item for item in misconceptions(chapter)}
     except ImportError:
@@ -272,38 +274,38 @@ def _known(chapter: str) -> dict[str, Misconception]:
 
 def find(chapter: str, misconception: str, source: str) -> Excerpt | None:
     """The lines of a student's cell in which the mistake stands; None without confidence."""
-    known = mistake(chapter, misconception)
-    if known is None or not known.changes:
+    wrong = mistake(chapter, misconception)
+    if wrong is None or not wrong.changes:
         return None
     cell = Cell.read(source)
     found: list[int] = []
     right: list[int] = []
-    for change in known.changes:
-        places = _places(known, change, cell)
+    for change in wrong.changes:
+        places = _places(wrong, change, cell)
         if places:
             found += [place for place in places if place not in found]
             first, last = change.right
             # Where the mistake only adds something: what stands around it.
             around = range(first, last) if last > first else range(first - 1, first + 1)
-            right += [place for place in around if 0 <= place < len(known.right.statements)]
+            right += [place for place in around if 0 <= place < len(wrong.right.statements)]
     if not found:
         return None
     shown = excerpt(cell, sorted(found))
-    beside = excerpt(known.right, sorted(set(right)))
+    beside = excerpt(wrong.right, sorted(set(right)))
     return Excerpt(shown.text, shown.key, shown.lines, beside.text)
 
 
-def _places(known: Mistake, change: Change, cell: Cell) -> list[int]:
+def _places(wrong: Mistake, change: Change, cell: Cell) -> list[int]:
     """The statements of `cell` that are as wrong as the changed ones of the misconception."""
     first, last = change.wrong
     if first == last:  # Something is left out: what stood before and after it stands together.
-        first, last = max(0, first - 1), min(len(known.wrong.statements), last + 1)
+        first, last = max(0, first - 1), min(len(wrong.wrong.statements), last + 1)
         if last - first < 2:
             return []
-    block = known.wrong.statements[first:last]
-    beside = known.wrong.statements[max(0, first - 1) : first], known.wrong.statements[last:][:1]
+    block = wrong.wrong.statements[first:last]
+    beside = wrong.wrong.statements[max(0, first - 1) : first], wrong.wrong.statements[last:][:1]
     for view in (lambda one: one.exact, lambda one: one.loose):
-        places = _together(block, known.right.statements, cell.statements, view)
+        places = _together(block, wrong.right.statements, cell.statements, view)
         if not places:
             continue
         enough = len(block) > 1 or len(block[0].marked) >= FEW
@@ -313,10 +315,10 @@ def _places(known: Mistake, change: Change, cell: Cell) -> list[int]:
             return places
     if change.wrong[0] == change.wrong[1]:
         return []
-    rights = known.right.statements[slice(*change.right)]
+    rights = wrong.right.statements[slice(*change.right)]
     places = []
     for one in block:
-        place = _nearest(one, rights, known.right.statements, cell.statements)
+        place = _nearest(one, rights, wrong.right.statements, cell.statements)
         if place is not None and place not in places:
             places.append(place)
     return places
@@ -377,7 +379,7 @@ def _nearest(
 
 
 def _pairs(tokens: Tokens) -> set[tuple[str, str]]:
-    return set(zip(tokens, tokens[1:]))  # noqa: B905
+    return set(itertools.pairwise(tokens))
 
 
 def _likeness(left: Tokens, right: Tokens) -> float:

@@ -11,14 +11,14 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from autograder import excerpts, paths
+from autograder import excerpts, paths, variants
 from autograder.assignment import Assignment
 from autograder.cells import source_of
 from autograder.excerpts import Excerpt
@@ -35,6 +35,7 @@ KINDS = 40  # different lines of one mistake that are told apart
 GROUPS = 200  # different sets of failed tests that are told apart
 MAX_NOTEBOOK = 30 << 20
 FORBIDDEN = "forbidden"
+BOOK = paths.BUILD / "book" / "_build" / "html"
 
 
 @dataclass
@@ -206,10 +207,11 @@ def _round(points: float) -> float:
 
 
 class Study:
-    """Takes a class in, one result after the other."""
+    """Takes a class in, one result after the other; `folder` is where its report will be."""
 
-    def __init__(self, assignment: Assignment) -> None:
+    def __init__(self, assignment: Assignment, folder: Path) -> None:
         self.assignment = assignment
+        self.folder = folder
         self.titles = {exercise.name: exercise.title for exercise in assignment.exercises}
         self.sections = {exercise.name: exercise.section for exercise in assignment.exercises}
         self.teaching = Teaching(assignment)
@@ -234,14 +236,16 @@ class Study:
             most = exercise.max_points
             lost = max(0.0, most - points_of(result, exercise.name, hand))
             name = exercise.misconception
-            if name and name in mine and name != FORBIDDEN:
-                # What follows from an earlier mistake is that mistake once more.
-                mine[name].later += lost
-            elif name:
-                mistake = mine[name] = self._mistake(exercise, name)
-                mistake.students.append(result.student)
-                mistake.own += lost
-                touched.add(mistake.section)
+            if name:
+                mistake = mine.get(name) if name != FORBIDDEN else None
+                if mistake is None:
+                    mistake = mine[name] = self._mistake(exercise, name)
+                    mistake.students.append(result.student)
+                    touched.add(mistake.section)
+                if mistake.exercise == exercise.name:
+                    mistake.own += lost
+                else:  # What follows from an earlier mistake is that mistake once more.
+                    mistake.later += lost
             else:
                 group = self._group(result, exercise)
                 if group is not None:
@@ -252,12 +256,17 @@ class Study:
     def _mistake(self, exercise: ExerciseResult, name: str) -> Mistake:
         key = (name, exercise.name if name == FORBIDDEN else "")
         if key not in self._mistakes:
-            section = exercise.section or self.sections.get(exercise.name, "")
+            known = excerpts.known(self.assignment.chapter).get(name)
+            made_in = known.exercise if known is not None else exercise.name
+            # A student may have been told more than this, or that it follows from another exercise.
+            says = known.says if known is not None else exercise.message
+            section = known.section if known is not None else exercise.section
+            section = section or self.sections.get(made_in, "")
             self._mistakes[key] = Mistake(
                 name,
-                exercise.name,
-                self.titles.get(exercise.name, exercise.name),
-                visible(exercise.message, 500),
+                made_in,
+                self.titles.get(made_in, made_in),
+                visible(says, 500),
                 section,
                 self.assignment.sections.get(section, section),
             )
@@ -300,7 +309,7 @@ class Study:
         def section(anchor: str) -> Section:
             if anchor not in found:
                 heading = self.assignment.sections.get(anchor, anchor)
-                link = book_link(self.assignment, anchor)
+                link = book_link(self.assignment, anchor, self.folder)
                 found[anchor] = Section(anchor, heading, link, self._students[anchor])
             return found[anchor]
 
@@ -328,37 +337,33 @@ class Study:
 
 def study(graded: Class, hands: Mapping[str, ByHand] | None = None) -> Teaching:
     """What the class got wrong, without lines of code; see `illustrate`."""
-    counted = Study(graded.assignment)
+    counted = Study(graded.assignment, graded.folder)
     for result in graded.results:
         counted.add(result, (hands or {}).get(result.student))
     return counted.done()
 
 
-def book_link(assignment: Assignment, anchor: str) -> str:
-    """Where a section can be read: the URL that the course gives, or the book that was built."""
+def book_link(assignment: Assignment, anchor: str, folder: Path) -> str:
+    """Where a section can be read: the URL that the course gives, or the book that was built.
+
+    The built book is named as seen from `folder`, so that both can be moved together. Empty where
+    the book has not been built or has no such section.
+    """
     page = f"{quote(assignment.chapter)}.html#{quote(anchor)}"
     if assignment.book:
         return f"{assignment.book.rstrip('/')}/{page}"
-    folder = paths.BUILD / "book" / "_build" / "html"
-    return f"{folder.as_uri()}/{page}" if anchor in _anchors(assignment.chapter) else ""
+    if anchor not in _anchors(assignment.chapter):
+        return ""
+    return f"{quote(os.path.relpath(BOOK, folder.resolve()).replace(os.sep, '/'))}/{page}"
 
 
 @cache
 def _anchors(chapter: str) -> frozenset[str]:
-    page = paths.BUILD / "book" / "_build" / "html" / f"{chapter}.html"
     try:
-        return frozenset(re.findall(r'\bid="([^"]+)"', page.read_text(encoding="utf-8")))
+        page = (BOOK / f"{chapter}.html").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return frozenset()
-
-
-def seen_from(link: str, folder: Path) -> str:
-    """A link to a file as a page in `folder` writes it, so that both can be moved together."""
-    scheme = paths.ROOT.as_uri().rsplit(quote(str(paths.ROOT)), 1)[0]
-    if not link.startswith("file:"):
-        return link
-    file, _, anchor = link.removeprefix(scheme).partition("#")
-    return f"{os.path.relpath(file, quote(str(folder.resolve())))}#{anchor}"
+    return frozenset(re.findall(r'\bid="([^"]+)"', page))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -392,7 +397,7 @@ def illustrate(
             wanted[student].append(mistake)
     for student, theirs in wanted.items():
         sources = _sources(course, chapter, student)
-        hidden = _names(student, (people or {}).get(student))
+        hidden = _names(chapter, student, (people or {}).get(student))
         for mistake in theirs:
             source = sources.get(mistake.exercise, "")
             if not source.strip():
@@ -448,14 +453,28 @@ def _sources(course: Path, chapter: str, student: str) -> dict[str, str]:
     return {}
 
 
-def _names(student: str, person: ByHand | None) -> Any:
-    """A function that takes a student's names out of a text."""
-    names = [student, *(person.person.values() if person is not None else ())]
-    names = sorted({name for name in names if len(name) > 2}, key=len, reverse=True)
-    if not names:
+def _names(chapter: str, student: str, person: ByHand | None) -> Callable[[str], str]:
+    """A function that takes a student's names out of code.
+
+    Who is called as something in the chapter's own code keeps their name: it says nothing there.
+    """
+    names = {student, *(person.person.values() if person is not None else ())}
+    used = _words(chapter)
+    told = sorted((name for name in names if len(name) > 2 and name not in used), key=len)
+    if not told:
         return lambda text: text
-    pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, names))})(?!\w)", re.IGNORECASE)
+    pattern = re.compile(
+        rf"(?<!\w)(?:{'|'.join(map(re.escape, reversed(told)))})(?!\w)", re.IGNORECASE
+    )
     return lambda text: pattern.sub("student", text)
+
+
+@cache
+def _words(chapter: str) -> frozenset[str]:
+    try:
+        return frozenset(re.findall(r"\w+", variants.source_of(chapter)))
+    except OSError:
+        return frozenset()
 
 
 def top(teaching: Teaching, sections: int, mistakes: int) -> Sequence[Mistake]:

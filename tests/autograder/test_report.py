@@ -10,7 +10,7 @@ import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from autograder import assignment, classroom, marker, report
+from autograder import assignment, charts, classroom, marker, report
 from autograder.assignment import load
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 
@@ -98,7 +98,7 @@ def test_names_and_messages_are_escaped_and_nothing_is_loaded(graded):
 
 
 def test_the_histogram_has_labelled_axes_and_a_description(graded):
-    svg = BeautifulSoup(report.histogram([1, 2, 30], 61), "html.parser").find("svg")
+    svg = BeautifulSoup(charts.histogram([1, 2, 30], 61), "html.parser").find("svg")
     words = svg.get_text(" ", strip=True)
     assert "points" in words
     assert "students" in words
@@ -108,7 +108,7 @@ def test_the_histogram_has_labelled_axes_and_a_description(graded):
 
 @pytest.mark.parametrize("scores", [[], [0.0], [61.0] * 3, [-1.0, 100.0]])
 def test_a_histogram_of_any_class(scores):
-    assert report.histogram(scores, 61).startswith("<svg")
+    assert charts.histogram(scores, 61).startswith("<svg")
 
 
 def test_the_csv_has_everybody_and_their_marks(graded):

@@ -27,7 +27,7 @@ PRIVATE = frozenset(
         *("builder", "bundle", "variants", "misconceptions", "mutants", "verify", "stock"),
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
         *("collect", "marker", "crew", "books", "progress"),
-        *("report", "standing", "charts", "excerpts", "teaching", "doctor"),
+        *("report", "standing", "charts", "excerpts", "teaching", "illustrations", "doctor"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")

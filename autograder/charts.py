@@ -87,7 +87,7 @@ def lost_points(sections: Sequence[tuple[str, float, float]]) -> str:
         sections: heading, points lost by known mistakes, points lost by others.
     """
     # Narrow, with each heading above its bar: as large on a phone as on a wide screen.
-    with _figure(4.7, 0.75 + 0.5 * len(sections)) as figure:
+    with _figure(4.6, 0.75 + 0.52 * len(sections)) as figure:
         axes = figure.subplots()
         places = range(len(sections))
         known = [one[1] for one in sections]
@@ -97,10 +97,10 @@ def lost_points(sections: Sequence[tuple[str, float, float]]) -> str:
             axes.barh(places, other, left=known, height=0.42, color=PALE, label="other failures")
         most = max((one[1] + one[2] for one in sections), default=0) or 1
         for place, (heading, first, second) in enumerate(sections):
-            short = textwrap.shorten(heading, 52, placeholder="…")
-            axes.text(0, place - 0.3, short, fontsize=9.5, va="bottom", parse_math=False)
+            short = textwrap.shorten(heading, 46, placeholder="…")
+            axes.text(0, place - 0.3, short, fontsize=10.5, va="bottom", parse_math=False)
             number = render.number(round(first + second, 1))
-            axes.text(first + second + 0.01 * most, place, number, fontsize=9.5, va="center")
+            axes.text(first + second + 0.01 * most, place, number, fontsize=10.5, va="center")
         axes.set_ylim(len(sections) - 0.6, -0.85)
         axes.set_xlim(0, 1.12 * most)
         axes.set_yticks([])
@@ -109,7 +109,7 @@ def lost_points(sections: Sequence[tuple[str, float, float]]) -> str:
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.axvline(0, color="#000000", linewidth=0.8)
         if any(other):
-            axes.legend(loc="lower right", frameon=False, fontsize=8.5)
+            axes.legend(loc="lower right", frameon=False, fontsize=9.5)
         axes.patch.set_alpha(0)
         said = "; ".join(
             f"{heading}: {render.number(round(first + second, 1))}"

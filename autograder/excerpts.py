@@ -47,11 +47,13 @@ class Statement:
         lines: its first and its last line, counted from 1.
         scope: the class and function in which it stands.
         marked: its tokens; names of the cell's own carry a mark.
+        column: where it begins.
     """
 
     lines: tuple[int, int]
     scope: str
     marked: Tokens
+    column: int = 0
 
     @functools.cached_property
     def exact(self) -> Tokens:
@@ -191,7 +193,7 @@ def _statements(body: Sequence[Any], scope: str, nested: bool = False) -> Iterat
         function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         if (function or isinstance(node, ast.ClassDef)) and not nested:
             inner = f"{scope}.{node.name}"
-        yield Statement((node.lineno, last), inner, tuple(_TOKEN.findall(text)))
+        yield Statement((node.lineno, last), inner, tuple(_TOKEN.findall(text)), node.col_offset)
         for block in blocks.values():
             yield from _inside(block, inner, nested or function)
 
@@ -285,9 +287,9 @@ def find(chapter: str, misconception: str, source: str) -> Excerpt | None:
         if places:
             found += [place for place in places if place not in found]
             first, last = change.right
-            # Where the mistake only adds something: what stands around it.
-            around = range(first, last) if last > first else range(first - 1, first + 1)
-            right += [place for place in around if 0 <= place < len(wrong.right.statements)]
+            # Where the mistake only adds something: what comes after it.
+            last = max(last, first + 1)
+            right += [place for place in range(first, last) if place < len(wrong.right.statements)]
     if not found:
         return None
     shown = excerpt(cell, sorted(found))
@@ -405,6 +407,7 @@ def calls(source: str, names: Sequence[str]) -> Excerpt | None:
 def excerpt(cell: Cell, places: Sequence[int]) -> Excerpt:
     """The lines of some statements, at most `MOST_LINES` of them, with the names' own key."""
     lines = without_comments(cell.source).split("\n")
+    places = _with_head(cell, places)
     shown: list[str] = []
     numbers: list[int] = []
     key: list[str] = []
@@ -429,6 +432,17 @@ def excerpt(cell: Cell, places: Sequence[int]) -> Excerpt:
             shown.append(_indent(shown[-1]) + "…")
             break
     return Excerpt(_dedented(shown), tuple(key), tuple(numbers))
+
+
+def _with_head(cell: Cell, places: Sequence[int]) -> Sequence[int]:
+    """The places, with the `if` or `for` before them whose last lines they begin with."""
+    starts = [cell.statements[place].column for place in places]
+    if not starts or starts[0] == min(starts):
+        return places
+    for place in range(places[0] - 1, -1, -1):
+        if cell.statements[place].column < starts[0]:
+            return [place, *places]
+    return places
 
 
 def whole(source: str, most: int = 80) -> str:

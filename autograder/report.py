@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograder import charts, render, teaching
 from autograder.feedback import css, environment, highlight, visible
+from autograder.illustrations import LOOKED_AT, illustrate
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, Row, by_hand, points_of, rows_of
 from autograder.teaching import Study, Teaching
@@ -121,12 +122,12 @@ def _attention(row: Row, chapter: str) -> dict[str, Any] | None:
 
 
 def lessons(
-    graded: Class, hands: dict[str, ByHand] | None = None, examples: int = teaching.LOOKED_AT
+    graded: Class, hands: dict[str, ByHand] | None = None, examples: int = LOOKED_AT
 ) -> Teaching:
     """What to teach again, with lines from at most `examples` notebooks for each mistake."""
     hands = by_hand(graded) if hands is None else hands
     found = teaching.study(graded, hands)
-    teaching.illustrate(found, graded.course, people=hands, most=examples)
+    illustrate(found, graded.course, people=hands, most=examples)
     return found
 
 
@@ -165,7 +166,7 @@ def _page(graded: Class, hands: dict[str, ByHand]) -> tuple[str, Teaching]:
             }
         )
     found = counted.done()
-    teaching.illustrate(found, graded.course, people=hands)
+    illustrate(found, graded.course, people=hands)
     facts: list[tuple[str, str]] = [
         ("students", str(len(rows))),
         ("gradable notebooks", str(exercises.count)),
@@ -309,9 +310,7 @@ def show(graded: Class, console: Console | None = None) -> None:
         grid.add_row(*cells)
     console.print(grid)
     found = counted.done()
-    teaching.illustrate(
-        found, graded.course, teaching.top(found, OPEN, LISTED), people=hands, most=TOLD
-    )
+    illustrate(found, graded.course, teaching.top(found, OPEN, LISTED), people=hands, most=TOLD)
     _show_teaching(found, console)
 
 

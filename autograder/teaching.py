@@ -1,8 +1,6 @@
-"""What to teach again: which mistakes a class made, what they cost, and the lines they stand in.
+"""What to teach again: which mistakes a class made, and what they cost.
 
-The counts come from the results, one student after the other. The lines come from the repaired
-notebooks that the course keeps, a bounded number for each mistake, read one at a time. Nothing here
-names a student beside code: this part of the report is made to be shown to the class.
+The counts come from the results, one student after the other; `illustrations` adds the lines.
 """
 
 from __future__ import annotations
@@ -11,17 +9,15 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from autograder import excerpts, paths, variants
+from autograder import excerpts, paths
 from autograder.assignment import Assignment
-from autograder.cells import source_of
-from autograder.excerpts import Excerpt
 from autograder.feedback import visible
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, points_of
@@ -29,11 +25,8 @@ from autograder.standing import ABSENT, ByHand, points_of
 if TYPE_CHECKING:
     from autograder.classroom import Class
 
-LOOKED_AT = 60  # notebooks that are read for the lines of one mistake
-FORMS = 3  # different lines that are shown of one mistake
-KINDS = 40  # different lines of one mistake that are told apart
+MESSAGES = 40  # different messages of one group that are told apart
 GROUPS = 200  # different sets of failed tests that are told apart
-MAX_NOTEBOOK = 30 << 20
 FORBIDDEN = "forbidden"
 BOOK = paths.BUILD / "book" / "_build" / "html"
 
@@ -64,8 +57,11 @@ class Mistake:
         forms: the most common lines.
         reference: the reference's lines in their place.
         looked_at: how many students' cells were read.
-        not_found: in how many of them the lines could not be told with confidence.
+        inherited: in how many of them no such line stands, and an exercise that this one builds
+            on was wrong too: the mistake may come from there.
+        not_found: in how many others the lines could not be told with confidence.
         whole: one of those cells.
+        builds_on_wrong: the students with whom an exercise that this one builds on was wrong too.
     """
 
     name: str
@@ -81,8 +77,10 @@ class Mistake:
     forms: list[Form] = field(default_factory=list)
     reference: str = ""
     looked_at: int = 0
+    inherited: int = 0
     not_found: int = 0
     whole: str = ""
+    builds_on_wrong: set[str] = field(default_factory=set)
 
     @property
     def count(self) -> int:
@@ -193,6 +191,7 @@ def _mistake_json(mistake: Mistake) -> dict[str, Any]:
         "lines": [{"lines": form.lines, "students": form.students} for form in mistake.forms],
         "reference": mistake.reference,
         "cells_read": mistake.looked_at,
+        "perhaps_inherited": mistake.inherited,
         "lines_not_found": mistake.not_found,
         "cell": mistake.whole,
     }
@@ -214,6 +213,10 @@ class Study:
         self.folder = folder
         self.titles = {exercise.name: exercise.title for exercise in assignment.exercises}
         self.sections = {exercise.name: exercise.section for exercise in assignment.exercises}
+        self.builds_on: dict[str, frozenset[str]] = {}
+        for exercise in assignment.exercises:
+            needed = set(exercise.needs).union(*(self.builds_on.get(n, ()) for n in exercise.needs))
+            self.builds_on[exercise.name] = frozenset(needed)
         self.teaching = Teaching(assignment)
         self._tried: Counter[str] = Counter()
         self._mistakes: dict[tuple[str, str], Mistake] = {}
@@ -228,6 +231,7 @@ class Study:
             return
         self.teaching.handed_in += 1
         mine: dict[str, Mistake] = {}
+        wrong: set[str] = set()
         touched: set[str] = set()
         for exercise in result.exercises.values():
             if exercise.tests and all(test.outcome == "todo" for test in exercise.tests):
@@ -242,6 +246,8 @@ class Study:
                     mistake = mine[name] = self._mistake(exercise, name)
                     mistake.students.append(result.student)
                     touched.add(mistake.section)
+                    if wrong & self.builds_on.get(mistake.exercise, frozenset()):
+                        mistake.builds_on_wrong.add(result.student)
                 if mistake.exercise == exercise.name:
                     mistake.own += lost
                 else:  # What follows from an earlier mistake is that mistake once more.
@@ -251,6 +257,8 @@ class Study:
                 if group is not None:
                     group.lost += lost
                     touched.add(group.section)
+            if lost:
+                wrong.add(exercise.name)
         self._students.update(touched)
 
     def _mistake(self, exercise: ExerciseResult, name: str) -> Mistake:
@@ -297,7 +305,7 @@ class Study:
         group.count += 1
         messages = self._messages[id(group)]
         message = visible(exercise.message or failed[0].message, 500)
-        if message in messages or len(messages) < KINDS:
+        if message in messages or len(messages) < MESSAGES:
             messages[message] += 1
         return group
 
@@ -336,7 +344,7 @@ class Study:
 
 
 def study(graded: Class, hands: Mapping[str, ByHand] | None = None) -> Teaching:
-    """What the class got wrong, without lines of code; see `illustrate`."""
+    """What the class got wrong, without lines of code."""
     counted = Study(graded.assignment, graded.folder)
     for result in graded.results:
         counted.add(result, (hands or {}).get(result.student))
@@ -364,117 +372,6 @@ def _anchors(chapter: str) -> frozenset[str]:
     except (OSError, ValueError):
         return frozenset()
     return frozenset(re.findall(r'\bid="([^"]+)"', page))
-
-
-# ---------------------------------------------------------------------------------------------
-# The students' own lines
-
-
-def illustrate(
-    teaching: Teaching,
-    course: Path,
-    mistakes: Iterable[Mistake] | None = None,
-    *,
-    people: Mapping[str, ByHand] | None = None,
-    most: int = LOOKED_AT,
-) -> None:
-    """Find the lines of the mistakes in at most `most` students' notebooks for each.
-
-    Args:
-        teaching: of the class.
-        course: the nbgrader course that keeps the repaired notebooks.
-        mistakes: those to look for; all of them if not given.
-        people: whose names must not be shown where they stand in code.
-        most: how many notebooks to read for one mistake.
-    """
-    chapter = teaching.assignment.chapter
-    wanted: dict[str, list[Mistake]] = defaultdict(list)
-    kinds: dict[int, dict[tuple[str, ...], list[Any]]] = {}
-    for mistake in teaching.mistakes if mistakes is None else mistakes:
-        kinds[id(mistake)] = {}
-        mistake.forms, mistake.looked_at, mistake.not_found, mistake.whole = [], 0, 0, ""
-        for student in mistake.students[:most]:
-            wanted[student].append(mistake)
-    for student, theirs in wanted.items():
-        sources = _sources(course, chapter, student)
-        hidden = _names(chapter, student, (people or {}).get(student))
-        for mistake in theirs:
-            source = sources.get(mistake.exercise, "")
-            if not source.strip():
-                continue
-            mistake.looked_at += 1
-            known = kinds[id(mistake)]
-            found = _lines(teaching.assignment, mistake, source)
-            if found is None:
-                mistake.not_found += 1
-                if not mistake.whole or len(source) < len(mistake.whole):
-                    mistake.whole = hidden(visible(excerpts.whole(source)))
-            elif found.key in known:
-                known[found.key][1] += 1
-            elif len(known) < KINDS:
-                known[found.key] = [hidden(visible(found.text)), 1, found.reference]
-    for mistake in teaching.mistakes:
-        ranked = sorted(kinds.get(id(mistake), {}).values(), key=lambda kind: -kind[1])
-        if ranked:
-            mistake.forms = [Form(lines, count) for lines, count, _ in ranked[:FORMS]]
-            mistake.reference = ranked[0][2]
-
-
-def _lines(assignment: Assignment, mistake: Mistake, source: str) -> Excerpt | None:
-    if mistake.name != FORBIDDEN:
-        return excerpts.find(assignment.chapter, mistake.name, source)
-    forbids = next(
-        (one.forbids for one in assignment.exercises if one.name == mistake.exercise), ()
-    )
-    return excerpts.calls(source, [name for name in forbids if name in mistake.says])
-
-
-def _sources(course: Path, chapter: str, student: str) -> dict[str, str]:
-    """A student's answers, by exercise, from the repaired notebook that the course keeps."""
-    if Path(student).name != student:
-        return {}
-    for step in ("autograded", "repaired", "submitted"):
-        file = course / step / student / chapter / f"{chapter}.ipynb"
-        try:
-            if file.is_symlink() or file.stat().st_size > MAX_NOTEBOOK:
-                continue
-            cells = json.loads(file.read_bytes()).get("cells", [])
-        except (OSError, ValueError, AttributeError, RecursionError):
-            continue
-        found: dict[str, str] = {}
-        for cell in cells if isinstance(cells, list) else []:
-            try:
-                marks = cell["metadata"]["nbgrader"]
-                if cell["cell_type"] == "code" and marks["solution"] and not marks["grade"]:
-                    found[str(marks["grade_id"])] = source_of(cell)
-            except (KeyError, TypeError):
-                continue
-        return found
-    return {}
-
-
-def _names(chapter: str, student: str, person: ByHand | None) -> Callable[[str], str]:
-    """A function that takes a student's names out of code.
-
-    Who is called as something in the chapter's own code keeps their name: it says nothing there.
-    """
-    names = {student, *(person.person.values() if person is not None else ())}
-    used = _words(chapter)
-    told = sorted((name for name in names if len(name) > 2 and name not in used), key=len)
-    if not told:
-        return lambda text: text
-    pattern = re.compile(
-        rf"(?<!\w)(?:{'|'.join(map(re.escape, reversed(told)))})(?!\w)", re.IGNORECASE
-    )
-    return lambda text: pattern.sub("student", text)
-
-
-@cache
-def _words(chapter: str) -> frozenset[str]:
-    try:
-        return frozenset(re.findall(r"\w+", variants.source_of(chapter)))
-    except OSError:
-        return frozenset()
 
 
 def top(teaching: Teaching, sections: int, mistakes: int) -> Sequence[Mistake]:

@@ -99,7 +99,9 @@ class Cell:
     statements: tuple[Statement, ...]
 
     @classmethod
+    @functools.lru_cache(maxsize=64)
     def read(cls, source: str) -> Cell:
+        """The cell with that source; of a class many have equal ones."""
         if len(source) > MAX_CELL:
             return cls(source, ())
         try:

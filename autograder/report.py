@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograder import charts, render, teaching
 from autograder.feedback import css, environment, highlight, visible
-from autograder.illustrations import LOOKED_AT, illustrate
+from autograder.illustrations import illustrate
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, Row, by_hand, points_of, rows_of
 from autograder.teaching import Study, Teaching
@@ -119,16 +119,6 @@ def _attention(row: Row, chapter: str) -> dict[str, Any] | None:
         "status": row.status if result.status != "graded" else "note",
         "lines": [line for line in lines if line] or ["no more is known"],
     }
-
-
-def lessons(
-    graded: Class, hands: dict[str, ByHand] | None = None, examples: int = LOOKED_AT
-) -> Teaching:
-    """What to teach again, with lines from at most `examples` notebooks for each mistake."""
-    hands = by_hand(graded) if hands is None else hands
-    found = teaching.study(graded, hands)
-    illustrate(found, graded.course, people=hands, most=examples)
-    return found
 
 
 def page(graded: Class, hands: dict[str, ByHand] | None = None) -> str:

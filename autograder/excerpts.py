@@ -23,6 +23,7 @@ from typing import Any
 from autograder.variants import Misconception, cell_spans, changed_source, misconceptions, source_of
 
 MOST_LINES = 6
+WIDE = 160  # characters of a line
 MAX_CELL = 20_000  # characters of a cell that is looked into
 NEAR = 0.7  # share of tokens that a statement has in common with the wrong one
 FEW = 8  # tokens; a shorter statement proves nothing without one beside it
@@ -447,7 +448,7 @@ def _with_head(cell: Cell, places: Sequence[int]) -> Sequence[int]:
     return places
 
 
-def whole(source: str, most: int = 80) -> str:
+def whole(source: str, most: int = 60) -> str:
     """A cell without comments, docstrings and empty lines, and not without end."""
     cell = Cell.read(source)
     lines = without_comments(source[:MAX_CELL]).split("\n")
@@ -465,7 +466,8 @@ def _indent(line: str) -> str:
 def _dedented(lines: Sequence[str]) -> str:
     lines = [line.expandtabs(4) for line in lines]
     least = min((len(_indent(line)) for line in lines if line.strip()), default=0)
-    return "\n".join(line[least:] for line in lines)
+    lines = [line[least:] for line in lines]
+    return "\n".join(line if len(line) <= WIDE else line[: WIDE - 1] + "…" for line in lines)
 
 
 def without_comments(source: str) -> str:

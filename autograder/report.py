@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from autograder.classroom import Class
 
 MANY = 60  # students whose marks are shown without unfolding them
-NAMED = 60  # students who are named with a common mistake or in need of attention, unfolded
+NAMED = 30  # students who are named with a common mistake or in need of attention, unfolded
+COMMON = 12  # common mistakes that are shown unfolded
 SECTIONS = 8  # sections in the picture
 OPEN = 3  # sections of the book whose mistakes are shown unfolded
 LISTED = 3  # mistakes of a section that are shown unfolded
@@ -181,6 +182,7 @@ def _page(graded: Class, hands: dict[str, ByHand]) -> tuple[str, Teaching]:
             listed=LISTED,
             opened=OPEN,
             groups=GROUPS,
+            common=COMMON,
             histogram=charts.histogram(scores, graded.assignment.points),
             max_score=graded.assignment.points,
             written=graded.assignment.written_points,

@@ -13,7 +13,7 @@ import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from autograder import assignment, charts, classroom, marker, report
+from autograder import assignment, charts, classroom, marker, report, standing
 from autograder.assignment import load
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 
@@ -133,6 +133,53 @@ def test_the_csv_holds_no_formula(graded):
             assert value.lstrip()[:1] not in ("=", "+", "@")
             assert not re.match(r"\s*-(?!\d)", value)
     assert rows[4]["student"] == "'=cmd|' /C calc'!A0"
+
+
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+def test_what_a_person_marked_comes_from_the_gradebook(graded, monkeypatch):
+    """Written answers, a changed mark, extra credit and a penalty; another assignment's don't."""
+    from nbgrader.api import Gradebook
+
+    from autograder import builder
+
+    # In place of a process, alembic, that it would start.
+    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder._schema_version)
+    one, two, three = ASSIGNMENT.names[:3]
+    first, second = (question.name for question in ASSIGNMENT.questions)
+    with Gradebook(f"sqlite:///{graded.course / 'gradebook.db'}") as book:
+        book.add_student("s1", first_name="Ada", email="ada@example.org")
+        for chapter in (CHAPTER, "seq2seq"):
+            book.add_assignment(chapter)
+            book.add_notebook(chapter, chapter)
+            names = [f"check_{one}", f"check_{two}", f"check_{three}", first, second]
+            for name in names:
+                book.add_grade_cell(name, chapter, chapter, max_score=5, cell_type="code")
+            book.add_submission(chapter, "s1")
+            notebook = book.find_submission_notebook(chapter, chapter, "s1")
+            for grade in notebook.grades:
+                grade.auto_score, grade.needs_manual_grade = 1.0, False
+            if chapter == "seq2seq":
+                for grade in notebook.grades:
+                    grade.manual_score = 4.0
+                continue
+            notebook.late_submission_penalty = 2.0
+            grades = {grade.name: grade for grade in notebook.grades}
+            grades[f"check_{one}"].manual_score = 0.5
+            grades[f"check_{two}"].extra_credit = 0.25
+            grades[first].manual_score = 3.0
+            grades[second].auto_score, grades[second].needs_manual_grade = None, True
+        book.db.commit()
+    hands = standing.by_hand(graded)
+    assert list(hands) == ["s1"]
+    assert hands["s1"].changed == {one: 0.5, two: 1.25}
+    assert hands["s1"].written == {first: 3.0, second: None}
+    assert (hands["s1"].penalty, hands["s1"].person["first_name"]) == (2.0, "Ada")
+    row = read_csv(graded)[0]
+    most = {exercise.name: exercise.points for exercise in ASSIGNMENT.exercises}
+    points = ASSIGNMENT.points - most[one] - most[two] + 0.5 + 1.25
+    assert (float(row["points"]), float(row["total"])) == (points, points + 3 - 2)
+    assert (row[f"written: {first}"], row[f"written: {second}"]) == ("3.0", "")
+    assert "1 to mark" in report.page(graded)
 
 
 @pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "  =1", "\n1"])

@@ -73,7 +73,7 @@ def test_the_lines_shown_are_those_that_were_changed(chapter):
     cells = list(wrong_cells(chapter))
     for kind, form, some in (
         ("as it is", lambda text: text, cells),
-        ("other names", Renamed.of, cells[::3]),
+        ("other names", Renamed.of, cells[::4]),
     ):
         hit, elsewhere, count = 0, [], 0
         for chosen, wrong in some:
@@ -175,7 +175,9 @@ def test_comments_spaces_and_names_do_not_matter():
 )
 def test_nothing_is_said_of_code_that_cannot_be_read_or_hides_its_mistake(source):
     assert excerpts.find(CHAPTER, NAME, source) is None
-    assert len(excerpts.whole(source).split("\n")) <= 81
+    lines = excerpts.whole(source).split("\n")
+    assert len(lines) <= 61
+    assert max(map(len, lines)) <= excerpts.WIDE
 
 
 def test_of_an_unknown_mistake_nothing_is_said():

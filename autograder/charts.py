@@ -48,7 +48,7 @@ def histogram(scores: Sequence[float], most: float) -> str:
     from matplotlib.ticker import MaxNLocator
 
     most = max(most, 1.0)
-    with _figure(7.2, 2.9) as figure:
+    with _figure(4.8, 2.7) as figure:
         axes = figure.subplots()
         axes.hist(
             [min(max(score, 0.0), most) for score in scores],

@@ -22,7 +22,8 @@ from typing import Any
 
 from autograder.variants import Misconception, cell_spans, changed_source, misconceptions, source_of
 
-MOST_LINES = 6
+MOST_LINES = 6  # of an excerpt, after which no further statement begins
+LONGEST = 10  # lines of an excerpt at all
 WIDE = 160  # characters of a line
 MAX_CELL = 20_000  # characters of a cell that is looked into
 NEAR = 0.7  # share of tokens that a statement has in common with the wrong one
@@ -408,7 +409,7 @@ def calls(source: str, names: Sequence[str]) -> Excerpt | None:
 
 
 def excerpt(cell: Cell, places: Sequence[int]) -> Excerpt:
-    """The lines of some statements, at most `MOST_LINES` of them, with the names' own key."""
+    """The lines of some statements, about `MOST_LINES` of them, with the names' own key."""
     lines = without_comments(cell.source).split("\n")
     places = _with_head(cell, places)
     shown: list[str] = []
@@ -424,14 +425,16 @@ def excerpt(cell: Cell, places: Sequence[int]) -> Excerpt:
                 key.append(token)
         key.append("\n")
         first, last = statement.lines
-        wanted = [n for n in range(first, last + 1) if n not in numbers and lines[n - 1].strip()]
-        between = lines[numbers[-1] : first - 1] if numbers else []
-        if any(line.strip() for line in between) and len(numbers) < MOST_LINES and wanted:
+        if len(numbers) >= MOST_LINES:
+            shown.append(_indent(shown[-1]) + "…")
+            break
+        if numbers and any(line.strip() for line in lines[numbers[-1] : first - 1]):
             shown.append(_indent(lines[first - 1]) + "…")
-        for number in wanted[: MOST_LINES - len(numbers)]:
+        wanted = [n for n in range(first, last + 1) if n not in numbers and lines[n - 1].strip()]
+        for number in wanted[: LONGEST - len(numbers)]:
             shown.append(lines[number - 1].rstrip())
             numbers.append(number)
-        if len(wanted) and wanted[-1] not in numbers:
+        if wanted and wanted[-1] not in numbers:
             shown.append(_indent(shown[-1]) + "…")
             break
     return Excerpt(_dedented(shown), tuple(key), tuple(numbers))

@@ -81,7 +81,7 @@ def test_the_lines_shown_are_those_that_were_changed(chapter):
             found = excerpts.find(chapter, chosen.name, form(wrong))
             if found is None:
                 continue
-            assert len(found.lines) <= excerpts.MOST_LINES
+            assert len(found.lines) <= excerpts.LONGEST
             if set(found.lines) & changed_lines(form(right[chosen.exercise]), form(wrong)):
                 hit += 1
             else:

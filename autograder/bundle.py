@@ -29,7 +29,8 @@ PRIVATE = frozenset(
         *("collect", "marker", "crew", "books", "progress", "gradebook", "unfinished"),
         *("journal", "changes", "dependencies", "files"),
         *("settings", "settings_file", "terms"),
-        *("report", "doctor", "lms"),
+        *("report", "standing", "charts", "excerpts", "teaching", "illustrations"),
+        *("doctor", "lms"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")

@@ -45,6 +45,7 @@ def run(
     report.show(graded, console)
     for label, target in (
         ("Class report", path),
+        ("What to teach again", graded.folder / "teaching.json"),
         ("Marks", graded.folder / "grades.csv"),
         ("Feedback", graded.course / "feedback"),
     ):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+import weakref
+from collections.abc import Sequence
 
 import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from autograder import assignment, classroom, marker, report
+from autograder import assignment, charts, classroom, marker, report, standing
 from autograder.assignment import load
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 
@@ -82,6 +85,7 @@ def test_the_page_tells_marks_mistakes_and_who_needs_attention(graded):
     assert "s1" not in attention
     unnamed = section(soup, "Failed without a known mistake")
     assert ASSIGNMENT.exercises[1].title in unnamed
+    assert "It differs" in unnamed
     marks = soup.find("table", class_="marks")
     assert len(marks.find_all("tr")) == 7
 
@@ -98,7 +102,7 @@ def test_names_and_messages_are_escaped_and_nothing_is_loaded(graded):
 
 
 def test_the_histogram_has_labelled_axes_and_a_description(graded):
-    svg = BeautifulSoup(report.histogram([1, 2, 30], 61), "html.parser").find("svg")
+    svg = BeautifulSoup(charts.histogram([1, 2, 30], 61), "html.parser").find("svg")
     words = svg.get_text(" ", strip=True)
     assert "points" in words
     assert "students" in words
@@ -108,7 +112,7 @@ def test_the_histogram_has_labelled_axes_and_a_description(graded):
 
 @pytest.mark.parametrize("scores", [[], [0.0], [61.0] * 3, [-1.0, 100.0]])
 def test_a_histogram_of_any_class(scores):
-    assert report.histogram(scores, 61).startswith("<svg")
+    assert charts.histogram(scores, 61).startswith("<svg")
 
 
 def test_the_csv_has_everybody_and_their_marks(graded):
@@ -131,6 +135,53 @@ def test_the_csv_holds_no_formula(graded):
     assert rows[4]["student"] == "'=cmd|' /C calc'!A0"
 
 
+@pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
+def test_what_a_person_marked_comes_from_the_gradebook(graded, monkeypatch):
+    """Written answers, a changed mark, extra credit and a penalty; another assignment's don't."""
+    from nbgrader.api import Gradebook
+
+    from autograder import builder
+
+    # In place of a process, alembic, that it would start.
+    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder._schema_version)
+    one, two, three = ASSIGNMENT.names[:3]
+    first, second = (question.name for question in ASSIGNMENT.questions)
+    with Gradebook(f"sqlite:///{graded.course / 'gradebook.db'}") as book:
+        book.add_student("s1", first_name="Ada", email="ada@example.org")
+        for chapter in (CHAPTER, "seq2seq"):
+            book.add_assignment(chapter)
+            book.add_notebook(chapter, chapter)
+            names = [f"check_{one}", f"check_{two}", f"check_{three}", first, second]
+            for name in names:
+                book.add_grade_cell(name, chapter, chapter, max_score=5, cell_type="code")
+            book.add_submission(chapter, "s1")
+            notebook = book.find_submission_notebook(chapter, chapter, "s1")
+            for grade in notebook.grades:
+                grade.auto_score, grade.needs_manual_grade = 1.0, False
+            if chapter == "seq2seq":
+                for grade in notebook.grades:
+                    grade.manual_score = 4.0
+                continue
+            notebook.late_submission_penalty = 2.0
+            grades = {grade.name: grade for grade in notebook.grades}
+            grades[f"check_{one}"].manual_score = 0.5
+            grades[f"check_{two}"].extra_credit = 0.25
+            grades[first].manual_score = 3.0
+            grades[second].auto_score, grades[second].needs_manual_grade = None, True
+        book.db.commit()
+    hands = standing.by_hand(graded)
+    assert list(hands) == ["s1"]
+    assert hands["s1"].changed == {one: 0.5, two: 1.25}
+    assert hands["s1"].written == {first: 3.0, second: None}
+    assert (hands["s1"].penalty, hands["s1"].person["first_name"]) == (2.0, "Ada")
+    row = read_csv(graded)[0]
+    most = {exercise.name: exercise.points for exercise in ASSIGNMENT.exercises}
+    points = ASSIGNMENT.points - most[one] - most[two] + 0.5 + 1.25
+    assert (float(row["points"]), float(row["total"])) == (points, points + 3 - 2)
+    assert (row[f"written: {first}"], row[f"written: {second}"]) == ("3.0", "")
+    assert "1 to mark" in report.page(graded)
+
+
 @pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "  =1", "\n1"])
 def test_a_cell_that_could_be_a_formula_is_text(cell):
     assert report.safe_cell(cell).startswith("'")
@@ -141,14 +192,6 @@ def test_other_cells_stay_as_they_are(cell):
     assert report.safe_cell(cell) == cell
 
 
-def test_a_mistake_that_follows_from_an_earlier_one_counts_once(graded):
-    one, two = ASSIGNMENT.names[:2]
-    result = wrong("s9", one, "scaled", "You scale.")
-    result.exercises[two] = wrong("s9", two, "scaled", "This follows: you scale.").exercises[two]
-    graded.results = [result]
-    assert [(item.name, item.count) for item in report.mistakes_of(graded)] == [("scaled", 1)]
-
-
 def test_the_terminal_shows_everybody_and_no_markup_of_theirs(graded):
     graded.results[0].student = "[red]s1[/red]"
     out = io.StringIO()
@@ -157,6 +200,104 @@ def test_the_terminal_shows_everybody_and_no_markup_of_theirs(graded):
     assert "[red]s1[/red]" in said
     assert "missing" in said
     assert "2 × " in said
+
+
+def test_the_page_begins_with_what_to_teach_again_and_names_nobody_there(graded):
+    soup = BeautifulSoup(report.page(graded), "html.parser")
+    titles = [tag.get_text() for tag in soup.find_all("h2")]
+    assert titles[0] == "What to teach again"
+    part = []
+    for tag in soup.find("h2").find_next_siblings():
+        if tag.name == "h2":
+            break
+        part.append(tag.get_text(" ", strip=True))
+    said = " ".join(part)
+    exercise = ASSIGNMENT.exercises[0]
+    assert ASSIGNMENT.sections[exercise.section] in said
+    assert "You scale." in said
+    assert "2 of the 5 who tried (40 %)" in said
+    assert not re.search(r"\bs[1-6]\b", said)
+
+
+def test_the_sections_chart_says_in_words_what_it_shows(graded):
+    drawn = charts.lost_points([("Masks & <more>", 12.5, 0.0), ("Heads", 3.0, 1.25)])
+    svg = BeautifulSoup(drawn, "html.parser").find("svg")
+    assert "Masks & <more>: 12.5; Heads: 4.2" in svg["aria-label"]
+    words = svg.get_text(" ", strip=True)
+    assert "points lost by the class" in words
+    assert "section of the book" in words
+    assert "Masks & <more>" in words
+    assert "currentColor" in drawn
+    assert "#000000" not in drawn
+
+
+def test_two_pictures_on_a_page_share_no_id(graded):
+    soup = BeautifulSoup(report.page(graded), "html.parser")
+    ids = [tag["id"] for tag in soup.find_all(id=True)]
+    assert len(soup.find_all("svg")) == 2
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize(
+    "results",
+    [
+        [],
+        [full("s1"), full("s2")],
+        [marker.empty_result(ASSIGNMENT, f"s{n}", "missing", "Nothing.") for n in range(3)],
+    ],
+    ids=["nobody", "all perfect", "nobody handed in"],
+)
+def test_classes_without_a_mistake(tmp_path, results):
+    graded = classroom.Class(ASSIGNMENT, tmp_path, 7, "abc", results)
+    page = report.write(graded).read_text(encoding="utf-8")
+    assert "the class lost no points by a mistake" in page
+    assert json.loads((graded.folder / "teaching.json").read_text())["sections"] == []
+    out = io.StringIO()
+    report.show(graded, Console(file=out, width=140, color_system=None))
+    assert "teach again" not in out.getvalue()
+
+
+class Lazy(Sequence):
+    """A thousand results, none of which is there before it is asked for."""
+
+    def __init__(self, make, count):
+        self.make, self.count, self.alive, self.most = make, count, 0, 0
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, place):
+        if place >= self.count:
+            raise IndexError(place)
+        result = self.make(place)
+        self.alive += 1
+        self.most = max(self.most, self.alive)
+        weakref.finalize(result, self._gone)
+        return result
+
+    def _gone(self):
+        self.alive -= 1
+
+
+def test_a_large_class_is_never_in_memory_and_its_page_stays_small(tmp_path):
+    names = ASSIGNMENT.names
+
+    def make(place):
+        student, name = f"student-{place:04}", names[place % len(names)]
+        if place % 3:
+            return full(student)
+        return wrong(student, name, "scaled" if place % 2 else None, f"You scale {place % 50}.")
+
+    results = Lazy(make, 1000)
+    graded = classroom.Class(ASSIGNMENT, tmp_path, 7, "abc", results)
+    path = report.write(graded)
+    assert results.most <= 5
+    assert path.stat().st_size < 2_000_000
+    page = path.read_text(encoding="utf-8")
+    assert "All 1000 students" in page
+    assert page.count('<td title="student-') == 1000
+    text = (graded.folder / "grades.csv").read_text(encoding="utf-8-sig")
+    assert len(list(csv.reader(io.StringIO(text)))) == 1001
 
 
 def test_a_class_that_was_written_can_be_read_again(graded):

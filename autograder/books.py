@@ -236,6 +236,7 @@ def prepare(course: Path, chapter: str, *, db_url: str | None = None) -> Noteboo
     course.mkdir(parents=True, exist_ok=True)
     url = gradebook.url_of(course, db_url)
     config = _config(course, url)
+    gradebook.mend(url)
     source = paths.SOLUTIONS / f"{chapter}.py"
     released = course / "release" / chapter / f"{chapter}.ipynb"
     stamp = course / "release" / chapter / ".made-from"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import logging
 import re
 import secrets
@@ -23,10 +24,10 @@ from autograder import (
     repair,
     startup,  # isort: split  # noqa: F401
 )
-from autograder.assignment import ClassroomError
+from autograder.assignment import ClassroomError, load
 from autograder.collect import Person, Submission
 from autograder.marker import Graded
-from autograder.results import SubmissionResult
+from autograder.settings import FILE, Settings
 
 if TYPE_CHECKING:
     from autograder.unfinished import Unfinished
@@ -119,31 +120,59 @@ class Books:
         finally:
             del self.plugin.RESULTS[key]
 
-    def due(self, date: str) -> None:
-        """Set the assignment's due date, as nbgrader reads dates."""
-        from nbgrader.utils import parse_utc
+    def entries(self, student: str | None = None) -> dict[str, str]:
+        """What the gradebook has of everybody's submission, or of one student's.
 
-        try:
-            parse_utc(date)
-        except (ValueError, OverflowError, TypeError, AttributeError) as error:
-            raise ClassroomError(
-                f"{date!r} is no date; write it as 2030-01-31 18:00:00 UTC."
-            ) from error
-        with self.open() as gradebook:
-            gradebook.update_or_create_assignment(self.chapter, duedate=date)
+        The graders' points, the maxima and the lateness, in one line, to see whether they are still
+        the same. What a person decided, and the penalty that follows from it, is not in it.
+        """
+        from nbgrader.api import (
+            Assignment,
+            Grade,
+            GradeCell,
+            SubmittedAssignment,
+            SubmittedNotebook,
+        )
+        from sqlalchemy import func
 
-    def note_lateness(self, results: Iterable[SubmissionResult]) -> None:
-        """Tell in the results who was late; penalties are left to nbgrader's plug-in."""
-        from autograder.feedback import span
-
+        query = (
+            SubmittedAssignment.student_id,
+            SubmittedAssignment.timestamp,
+            SubmittedAssignment.extension,
+            Assignment.duedate,
+            func.count(Grade.id),
+            func.sum(Grade.auto_score),
+            func.sum(GradeCell.max_score),
+        )
+        found: dict[str, str] = {}
         with quiet_database(), self.open() as gradebook:
-            late = {
-                submission.student.id: submission.total_seconds_late
-                for submission in gradebook.assignment_submissions(self.chapter)
-            }
-        for result in results:
-            if late.get(result.student, 0) > 0:
-                result.notes.append(f"handed in {span(late[result.student])} late")
+            rows = (
+                gradebook.db.query(*query)
+                .select_from(SubmittedAssignment)
+                .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+                .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+                .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+                .join(GradeCell, GradeCell.id == Grade.cell_id)
+                .filter(Assignment.name == self.chapter)
+                .group_by(SubmittedAssignment.id, Assignment.id, SubmittedNotebook.id)
+            )
+            if student is not None:
+                rows = rows.filter(SubmittedAssignment.student_id == student)
+            for name, handed_in, extension, due, count, *sums in rows:
+                late = 0.0
+                if handed_in is not None and due is not None:
+                    until = due + extension if extension is not None else due
+                    late = max(0.0, (handed_in - until).total_seconds())
+                found[name] = repr([late, count, *(round(float(sum or 0), 6) for sum in sums)])
+        return found
+
+    def settle(self, settings: Settings) -> dict[str, list[str]]:
+        """Count the penalties anew, with all marks given by hand; what is to be told about whom."""
+        from autograder import terms
+
+        with quiet_database():
+            terms.penalise(self.chapter, settings, self.directory.db_url)
+            return terms.remarks(self.chapter, settings, self.directory.db_url)
 
     def kept_open(self) -> AbstractContextManager[Unfinished | None]:
         """Enter many students in less time; see `autograder.gradebook`."""
@@ -226,17 +255,29 @@ configure(get_config(), Path(__file__).resolve().parent{db_url})  # noqa: F821
 '''
 
 
-def prepare(course: Path, chapter: str, *, db_url: str | None = None) -> NotebookNode:
+def prepare(
+    course: Path, chapter: str, settings: Settings | None = None, *, db_url: str | None = None
+) -> NotebookNode:
     """Make `course` an nbgrader course that knows the chapter; return its released notebook.
 
-    A `db_url` is kept in the course's nbgrader_config.py: from then on it is the course's own.
+    Its gradebook then has the points, the due date and the extensions of the settings, by default
+    those in the course's grading.toml, which is put there if there is none. A `db_url` is kept in
+    the course's nbgrader_config.py: from then on it is the course's own.
     """
-    from autograder import gradebook
+    from autograder import gradebook, terms
 
     course.mkdir(parents=True, exist_ok=True)
+    if not (course / FILE).exists():
+        shutil.copyfile(paths.PACKAGE / FILE, course / FILE)
     url = gradebook.url_of(course, db_url)
     config = _config(course, url)
     gradebook.mend(url)
+    assignment = load(chapter)
+    if settings is None:
+        settings = terms.of_course(course, chapter)
+    else:
+        terms.use(course, chapter, settings)
+    points = settings.maxima(assignment)
     source = paths.SOLUTIONS / f"{chapter}.py"
     released = course / "release" / chapter / f"{chapter}.ipynb"
     stamp = course / "release" / chapter / ".made-from"
@@ -245,19 +286,22 @@ def prepare(course: Path, chapter: str, *, db_url: str | None = None) -> Noteboo
         digest.update(file.read_bytes() if file.is_file() else b"")
     if url != gradebook.default_url(course):
         digest.update(url.encode())
+    digest.update(json.dumps(points, sort_keys=True).encode())
     known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
     if not (gradebook.knows(url, chapter) and known and released.is_file()):
         from autograder import builder
 
         gradebook.make(url)
         with gradebook.unhindered(url):
-            builder.prepare_course(course, [chapter], db_url=url)
+            builder.prepare_course(course, [chapter], db_url=url, points=points)
         stamp.write_text(digest.hexdigest(), encoding="ascii")
     file = course / "nbgrader_config.py"
     if not file.is_file() or file.read_text(encoding="utf-8") != config:
         fresh = file.with_name(file.name + ".new")
         fresh.write_text(config, encoding="utf-8")
         fresh.replace(file)
+    with quiet_database():
+        terms.bring(course, chapter, settings, url)
     return nbformat.reads(released.read_text(encoding="utf-8"), as_version=4)
 
 

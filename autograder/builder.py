@@ -429,16 +429,24 @@ def prepare_course(
     chapters: Sequence[str],
     solutions: Path = paths.SOLUTIONS,
     db_url: str | None = None,
+    points: Mapping[str, float] | None = None,
 ) -> dict[str, Assignment]:
     """Make `course` an nbgrader course: source/, release/ and a gradebook that knows the chapters.
 
     The gradebook is at `db_url`, or gradebook.db in the course. Running it again on a course with
-    submissions keeps them; returns the chapters' assignments, without stubs.
+    submissions keeps them; returns the chapters' assignments, without stubs. `points` are those of
+    exercises and questions that the course has changed.
     """
     course.mkdir(parents=True, exist_ok=True)
     assignments = {}
     for chapter in chapters:
         notebook, assignments[chapter] = instructor(solutions / f"{chapter}.py")
+        for cell in notebook.cells:
+            marks = cell.metadata.get("nbgrader", {})
+            if points and marks.get("grade"):
+                name = marks.grade_id
+                name = name if marks.solution else name.removeprefix("check_")
+                marks.points = points.get(name, marks.points)
         target = course / "source" / chapter / f"{chapter}.ipynb"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(notebook_text(notebook), encoding="utf-8")

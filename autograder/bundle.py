@@ -27,6 +27,8 @@ PRIVATE = frozenset(
         *("builder", "bundle", "variants", "misconceptions", "mutants", "verify", "stock"),
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
         *("collect", "marker", "crew", "books", "progress", "gradebook", "unfinished"),
+        *("journal", "changes", "dependencies", "files"),
+        *("settings", "terms"),
         *("report", "doctor"),
     }
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import hashlib
 import io
 import os
 import re
@@ -17,6 +18,8 @@ from autograder import paths
 from autograder.assignment import ClassroomError
 
 CHECKPOINTS = ".ipynb_checkpoints"
+ATTEMPT = re.compile(r"attempt[-_ ]?([0-9]+)", re.IGNORECASE)
+MOST_ATTEMPTS = 9999
 # Names under which browsers and mail programs save a notebook.
 NEARLY = (".ipynb.txt", ".ipynb.json", ".json", ".ipynb.bak", ".ipynb~")
 OTHER = (".py", ".zip", ".html", ".htm", ".pdf", ".txt", ".doc", ".docx", ".rar", ".7z", ".md")
@@ -24,7 +27,11 @@ OTHER = (".py", ".zip", ".html", ".htm", ".pdf", ".txt", ".doc", ".docx", ".rar"
 
 @dataclass
 class Submission:
-    """One student's file. `path` is None when nothing was handed in or nothing can be graded."""
+    """One student's file. `path` is None when nothing was handed in or nothing can be graded.
+
+    A student with several attempts has as many submissions, which differ in `attempt`; `digest`
+    is the SHA-256 of the file's bytes as they were handed in, empty without a file.
+    """
 
     student: str
     path: Path | None = None
@@ -32,6 +39,8 @@ class Submission:
     repairs: list[str] = field(default_factory=list)
     timestamp: str | None = None
     notes: list[str] = field(default_factory=list)
+    attempt: int = 1
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,8 @@ def collect(submitted: Path, assignment: str, roster: Sequence[Person] = ()) -> 
     """Everybody on the class list or in `submitted`, sorted, with the file to grade.
 
     Understands DIR/<student>/<assignment>/<assignment>.ipynb as nbgrader has it,
-    DIR/<student>/*.ipynb, and DIR/<student>.ipynb. Reads names only, and changes nothing.
+    DIR/<student>/*.ipynb, and DIR/<student>.ipynb. Several attempts lie in DIR/<student>/attempt-1,
+    attempt-2 and so on, each like a student's folder. Only reads, and changes nothing.
     """
     try:
         entries = sorted(submitted.iterdir())
@@ -126,38 +136,97 @@ def collect(submitted: Path, assignment: str, roster: Sequence[Person] = ()) -> 
         raise ClassroomError(
             f"There is no folder of submissions at {submitted}; name it with --submitted."
         ) from error
-    found: dict[str, Submission] = {}
+    found: dict[tuple[str, int], Submission] = {}
     names: dict[str, str] = {}
     for entry in entries:
         if entry.name.startswith((".", "__")):
             continue
+        raw = entry.name
         try:
             if entry.is_dir():
-                submission = _in_folder(entry, assignment)
+                submissions = _attempts(entry, assignment)
             elif entry.name.lower().endswith((".ipynb", *NEARLY)) and entry.is_file():
-                submission = _checked(Submission(student_id(_keep_case(entry)), entry), submitted)
+                raw = _keep_case(entry)
+                submissions = [_checked(Submission(student_id(raw), entry), submitted)]
             else:
                 continue
         except OSError as error:
-            reason = f"the submission cannot be opened ({error.strerror or error})"
-            submission = Submission(student_id(entry.name), reason=reason)
-        raw = entry.name if submission.path != entry else _keep_case(entry)
-        while names.setdefault(submission.student, raw) != raw:
-            submission.student += "-2"  # Two names that differ only in what nbgrader cannot hold.
-        earlier = found.get(submission.student)
-        if earlier is None or (earlier.path is None and submission.path is not None):
-            found[submission.student] = submission
-        elif submission.path is not None:
-            note = f"{entry.name} was handed in too; {_relative(earlier.path, submitted)} counts"
-            earlier.notes.append(note)
+            submissions = [Submission(student_id(entry.name), reason=_cannot_be_opened(error))]
+        student = submissions[0].student
+        while names.setdefault(student, raw) != raw:
+            student += "-2"  # Two names that differ only in what nbgrader cannot hold.
+        for submission in submissions:
+            submission.student = student
+            earlier = found.get((student, submission.attempt))
+            if earlier is None or (earlier.path is None and submission.path is not None):
+                found[student, submission.attempt] = submission
+            elif submission.path is not None:
+                note = (
+                    f"{entry.name} was handed in too; {_relative(earlier.path, submitted)} counts"
+                )
+                earlier.notes.append(note)
+    present = {submission.student for submission in found.values()}
     for person in roster:
-        found.setdefault(person.id, Submission(person.id))
+        if person.id not in present:
+            found.setdefault((person.id, 1), Submission(person.id))
     if not found:
         raise ClassroomError(
             f"{submitted} holds no submissions; put each at "
             f"STUDENT/{assignment}/{assignment}.ipynb or STUDENT.ipynb, or give a --roster."
         )
-    return sorted(found.values(), key=lambda item: _natural(item.student))
+    return sorted(found.values(), key=lambda item: (_natural(item.student), item.attempt))
+
+
+def _cannot_be_opened(error: OSError) -> str:
+    return f"the submission cannot be opened ({error.strerror or error})"
+
+
+def _attempts(folder: Path, assignment: str) -> list[Submission]:
+    """A student's attempts, which may be one: those that hold something for the assignment.
+
+    A notebook beside the folders of the attempts is the first attempt, if no folder is.
+    """
+    if folder.is_symlink():
+        return [_in_folder(folder, assignment)]
+    student = student_id(folder.name)
+    notes: list[str] = []
+    attempts: dict[int, Submission] = {}
+    places = [folder, folder / assignment]
+    for child in sorted(
+        child
+        for place in places
+        if place.is_dir() and (place == folder or not place.is_symlink())
+        for child in place.iterdir()
+        if ATTEMPT.fullmatch(child.name.strip()) and child.is_dir()
+    ):
+        number = int(ATTEMPT.fullmatch(child.name.strip())[1][:18])  # type: ignore[index]
+        if not 1 <= number <= MOST_ATTEMPTS:
+            notes.append(f"{_shown(child.name)} was not graded; number the attempts from 1")
+            continue
+        try:
+            submission = _in_folder(child, assignment)
+        except OSError as error:
+            submission = Submission(student, reason=_cannot_be_opened(error))
+        if submission.path is None and not submission.reason:
+            continue  # Its attempt at another assignment.
+        if number in attempts:
+            notes.append(f"{_shown(child.name)} was not graded; there is another attempt {number}")
+            continue
+        submission.student, submission.attempt = student, number
+        attempts[number] = submission
+    beside = _in_folder(folder, assignment)
+    if not attempts:
+        beside.notes += notes
+        return [beside]
+    if beside.path is not None:
+        if 1 not in attempts:
+            attempts[1] = beside
+        else:
+            name = _shown(beside.path.name)
+            notes.append(f"{name} beside the folders of the attempts was not graded")
+    for submission in attempts.values():
+        submission.notes += notes
+    return [attempts[number] for number in sorted(attempts)]
 
 
 def _keep_case(file: Path) -> str:
@@ -188,7 +257,10 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
     inner = [
         child
         for child in sorted(folder.iterdir())
-        if child.is_dir() and not child.is_symlink() and not child.name.startswith((".", "__"))
+        if child.is_dir()
+        and not child.is_symlink()
+        and not child.name.startswith((".", "__"))
+        and not ATTEMPT.fullmatch(child.name.strip())
     ]
     others = {name for name in paths.CHAPTERS if name != assignment}
     homes = [child for child in inner if child.name == assignment]
@@ -247,7 +319,10 @@ def _shown(name: str) -> str:
 
 
 def _checked(submission: Submission, base: Path) -> Submission:
-    """Refuse what is not a plain file of the student's own: links elsewhere, devices, pipes."""
+    """The submission with its file's digest.
+
+    Refused is what is no plain file of the student's own: links elsewhere, devices, pipes.
+    """
     path = submission.path
     assert path is not None
     try:
@@ -257,6 +332,9 @@ def _checked(submission: Submission, base: Path) -> Submission:
             submission.reason = f"{_shown(path.name)} is not a file"
         elif not os.access(path, os.R_OK):
             submission.reason = f"{_shown(path.name)} may not be read; check its permissions"
+        else:
+            with path.open("rb") as file:
+                submission.digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         submission.reason = f"{_shown(path.name)} cannot be opened ({error.strerror or error})"
     if submission.reason:

@@ -230,9 +230,13 @@ def page_of(nb: NotebookNode, course: dict[str, Any]) -> Page:
         if cell.metadata.get("nbgrader", {}).get("solution")
     }
     own = set(state.get("own", []))
+    left_out: list[str] = []
     for cell in nb.cells:
         marks = cell.metadata.get("nbgrader", {})
         name = nbgrader_plugin.check_name(cell)
+        if marks.get("grade") and not marks.get("points"):  # Released with points, now without.
+            left_out.append(titles.get(name or marks.grade_id, str(name or marks.grade_id)))
+            continue
         if name is not None:
             page.exercises.append(_exercise(name, cell, solutions.get(name), titles, assignment))
         elif marks.get("grade") and marks.get("solution"):
@@ -244,6 +248,10 @@ def page_of(nb: NotebookNode, course: dict[str, Any]) -> Page:
                     "printed": _printed(cell),
                 }
             )
+    if left_out:
+        page.notices.append(
+            Notice("Left out of the grading, so that it does not count:", items=left_out)
+        )
     page.waiting = sum(item.max_points for item in page.questions if item.waiting)
     return page
 

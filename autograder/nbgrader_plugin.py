@@ -37,6 +37,7 @@ from traitlets.config import Config
 from autograder import notebooks, paths, render, repair
 from autograder.assignment import Assignment, load
 from autograder.results import ExerciseResult, SubmissionResult
+from autograder.settings import Settings, rescaled
 
 if TYPE_CHECKING:
     from autograder.marker import Marker
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 KEY = "transformers_by_hand"
 # One exercise's result as data, beside the HTML that a person reads.
 RESULT = "application/vnd.transformers-by-hand.result+json"
+LEFT_OUT = "This exercise was left out of the grading and does not count."
 
 # Results that are already known, by (assignment, student): a whole class is graded first, with
 # several processes, and goes through nbgrader's books afterwards.
@@ -83,6 +85,7 @@ def configure(config: Config, root: Path | None = None, db_url: str | None = Non
         "nbgrader.preprocessors.AssignLatePenalties",
         "autograder.nbgrader_plugin.CheckMetadata",
     ]
+    config.AssignLatePenalties.plugin_class = "autograder.terms.LatePenalty"
     config.GenerateAssignment.preprocessors = [
         "nbgrader.preprocessors.IncludeHeaderFooter",
         "nbgrader.preprocessors.InstantiateTests",
@@ -222,11 +225,13 @@ class Repair(NbGraderPreprocessor):
     """Replaces a submission by one that can be graded; see `autograder.repair`."""
 
     enabled = Bool(True)  # Not configurable: nothing that follows could cope without it.
+    prepared: ClassVar[dict[tuple[Path, str], str]] = {}
 
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         assignment = resources["nbgrader"]["assignment"]
+        self._heed_settings(resources["nbgrader"])
         if _is_known(resources):
             return nb, resources
         release = _released(assignment, _root(self.config))
@@ -249,6 +254,21 @@ class Repair(NbGraderPreprocessor):
         for line in repairs:
             self.log.info("%s: %s", resources["nbgrader"]["student"], line)
         return notebook, resources
+
+    def _heed_settings(self, course: dict[str, Any]) -> None:
+        """Bring the gradebook up to date with the course's settings, and this student in it."""
+        from autograder import books, terms
+
+        root, chapter = terms.root_of(self.config), course["assignment"]
+        if root is None:
+            return
+        settings = terms.of_course(root, chapter)
+        known = (course["assignment"], course["student"]) in RESULTS
+        made_here = (root / "release" / chapter / ".made-from").is_file()
+        if not known and made_here and self.prepared.get((root, chapter)) != settings.digest:
+            books.prepare(root, chapter)
+            self.prepared[root, chapter] = settings.digest
+        terms.bring(root, chapter, settings, course["db_url"], course["student"])
 
 
 def _released(assignment: str, root: Path | None) -> NotebookNode:
@@ -338,6 +358,10 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
     for cell in nb.cells:
         if cell.cell_type != "code":
             _make_harmless(cell, cell.get("id") in own)
+            marks = cell.metadata.get("nbgrader", {})
+            if marks.get("grade") and marks.get("points") == 0:
+                # Left out: like an answer that was not given, it does not wait for a person.
+                marks["checksum"] = compute_checksum(cell)
             continue
         cell.execution_count = None
         cell.outputs = []
@@ -349,8 +373,11 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
             continue
         most = float(cell.metadata.nbgrader["points"])
         exercise = result.exercises.get(name)
-        if exercise is None:
+        if most == 0:
+            exercise = ExerciseResult(name, 0.0, most, message=LEFT_OUT)
+        elif exercise is None:
             exercise = ExerciseResult(name, 0.0, most, message="There is no result for this cell.")
+        exercise = rescaled(exercise, most)
         points = min(max(float(exercise.points), 0.0), most)
         card = card_of(exercise, assignment)
         data = {
@@ -490,6 +517,8 @@ class GetReview(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
+        from autograder import terms
+
         course = resources["nbgrader"]
         course["seconds_late"] = 0.0
         with Gradebook(course["db_url"]) as gradebook:
@@ -507,5 +536,7 @@ class GetReview(NbGraderPreprocessor):
                     by_hand = grade.manual_score is not None
                     marks["by_hand"] = by_hand
                     marks["waiting"] = bool(grade.needs_manual_grade and not by_hand)
-            course["seconds_late"] = notebook.assignment.total_seconds_late
+            root = terms.root_of(self.config)
+            settings = terms.of_course(root, course["assignment"]) if root else Settings()
+            course["seconds_late"] = settings.lateness(notebook.assignment.total_seconds_late)
         return nb, resources

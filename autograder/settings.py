@@ -1,0 +1,641 @@
+"""The settings of a course: due dates, penalties, extensions, attempts, points.
+
+They stand in one commented file, `grading.toml` in the course's folder; every one of them may be
+left out, and without any nothing changes. What the file says in general can be said otherwise for
+one assignment, in a table with its name. Every mistake in the file is one sentence.
+
+    settings = Settings.of_course(course, assignment)      # or Settings.read(file, assignment)
+    release = books.prepare(course, chapter, settings)
+    for one in settings.considered(submissions): ...       # mark; the result is the raw one
+    index = settings.chosen(attempts)                      # of one student's (Submission, result)
+    result = settings.adjusted(attempts[index][1], assignment)
+    result.notes += settings.told([every submission of the student], attempts[index][0])
+
+`autograder.terms` carries the settings into nbgrader's gradebook.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, date, datetime, time, timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+from autograder import paths
+from autograder.assignment import Assignment, AssignmentError, ClassroomError, load
+from autograder.collect import Submission, student_id
+from autograder.results import ExerciseResult, SubmissionResult
+
+FILE = "grading.toml"
+UNITS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
+MOST_POINTS = 10_000.0
+MOST_ATTEMPTS = 1000
+LONGEST = timedelta(days=3650)
+ABSENT = ("missing", "unreadable")
+GENERAL = ("due", "late", "extensions", "attempts", "attempts_count", "extra_attempts")
+ONLY_FOR_ONE = ("leave_out", "points")
+ONLY_FOR_ALL = ("db_url",)
+NO_MARKS = ("db_url", "source", "filed_due")
+LATE = ("percent", "per", "grace_minutes", "most_percent", "nothing_after_days")
+
+
+@dataclass(frozen=True)
+class Late:
+    """What handing in late costs; by default nothing.
+
+    `percent` of the earned points for every started day or hour, at most `most_percent`, and all
+    of them after `nothing_after_days`. Within `grace_minutes` after the due date work is on time;
+    beyond them its lateness counts from the due date.
+    """
+
+    percent: float = 0.0
+    per: str = "day"
+    grace_minutes: float = 0.0
+    most_percent: float = 100.0
+    nothing_after_days: float | None = None
+
+    @property
+    def costs(self) -> bool:
+        """Whether anything is ever taken off."""
+        return self.percent > 0 or self.nothing_after_days is not None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one assignment; the defaults change nothing.
+
+    Attributes:
+        due: when the work is due, with its time zone.
+        late: what lateness costs.
+        extensions: a student's own due date, or the time added to everybody's.
+        attempts: how many attempts are allowed; None for any number.
+        attempts_count: which of them counts, the "last" or the "best" after penalties.
+        extra_attempts: how many more a student has.
+        leave_out: exercises and written questions that do not count.
+        points: exercises and written questions with other points than they were released with.
+        db_url: where nbgrader's gradebook is, if not in the course's folder.
+        source: the file they were read from.
+        filed_due: the due date in that file, also if another one took its place.
+    """
+
+    due: datetime | None = None
+    late: Late = field(default_factory=Late)
+    extensions: Mapping[str, datetime | timedelta] = field(default_factory=dict)
+    attempts: int | None = None
+    attempts_count: str = "last"
+    extra_attempts: Mapping[str, int] = field(default_factory=dict)
+    leave_out: tuple[str, ...] = ()
+    points: Mapping[str, float] = field(default_factory=dict)
+    db_url: str | None = None
+    source: Path | None = field(default=None, compare=False)
+    filed_due: datetime | None = field(default=None, compare=False)
+
+    @classmethod
+    def read(cls, path: Path, assignment: Assignment) -> Settings:
+        """The settings in the file at `path`, as they are for `assignment`.
+
+        Raises:
+            ClassroomError: something in the file is wrong, also if it is about another assignment.
+        """
+        return _Reader(path).settings(assignment)
+
+    @classmethod
+    def of_course(cls, course: Path, assignment: Assignment, file: Path | None = None) -> Settings:
+        """The settings in `file`, else in the course's grading.toml, else those of nobody."""
+        if file is None and not (course / FILE).is_file():
+            return cls()
+        return cls.read(course / FILE if file is None else file, assignment)
+
+    @property
+    def digest(self) -> str:
+        """Changes when a mark could change."""
+        data = {name: value for name, value in asdict(self).items() if name not in NO_MARKS}
+        text = json.dumps(data, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+
+    # Points.
+
+    def maxima(self, assignment: Assignment) -> dict[str, float]:
+        """The points of every exercise and question of a released assignment; 0: left out."""
+        released = (*assignment.exercises, *assignment.questions)
+        own = {item.name: float(self.points.get(item.name, item.points)) for item in released}
+        return own | {name: 0.0 for name in self.leave_out if name in own}
+
+    def adjusted_assignment(self, assignment: Assignment) -> Assignment:
+        """The assignment with its changed points and without what is left out."""
+        return with_points(assignment, self.maxima(assignment))
+
+    def adjusted(self, result: SubmissionResult, assignment: Assignment) -> SubmissionResult:
+        """A raw result with the points that count, as a copy.
+
+        What was earned of an exercise is scaled to its changed points; exercises that are left out
+        are gone from the result, its score and its maximum.
+        """
+        most = self.maxima(assignment)
+        exercises = {}
+        for name, exercise in result.exercises.items():
+            new = most.get(name, exercise.max_points)
+            if new > 0:
+                exercises[name] = rescaled(exercise, new)
+        return replace(
+            result,
+            score=round(sum(exercise.points for exercise in exercises.values()), 6),
+            max_score=sum(most[exercise.name] for exercise in assignment.exercises),
+            exercises=exercises,
+            repairs=list(result.repairs),
+            printed=dict(result.printed),
+            notes=list(result.notes),
+        )
+
+    # Time.
+
+    def due_by(self, due: datetime | str | None) -> Settings:
+        """The same with another due date, such as that of the command line; None keeps it."""
+        if due is None:
+            return self
+        if isinstance(due, str):
+            from nbgrader.utils import parse_utc
+
+            try:
+                due = parse_utc(due).replace(tzinfo=UTC)
+            except (ValueError, OverflowError, TypeError, AttributeError) as error:
+                raise ClassroomError(
+                    f"{due!r} is no date; write it as 2030-01-31 18:00:00 UTC."
+                ) from error
+        return replace(self, due=due)
+
+    def extension(self, student: str, due: datetime | None = None) -> timedelta | None:
+        """The time added to the due date for a student, None for nobody special.
+
+        Args:
+            student: the student's name.
+            due: the due date to which it is added, if it is not that of the settings.
+        """
+        own = self.extensions.get(student)
+        if own is None or isinstance(own, timedelta):
+            return own
+        due = due or self.due
+        return None if due is None else own - due
+
+    def seconds_late(self, timestamp: str | None, student: str) -> float:
+        """How late a submission is; 0 without a due date or a time."""
+        if timestamp is None or self.due is None:
+            return 0.0
+        from nbgrader.utils import parse_utc
+
+        handed_in = parse_utc(timestamp).replace(tzinfo=UTC)
+        due = self.due + (self.extension(student) or timedelta())
+        return self.lateness((handed_in - due).total_seconds())
+
+    def lateness(self, seconds: float) -> float:
+        """The lateness that counts: within the grace time none."""
+        return 0.0 if seconds <= self.late.grace_minutes * 60 else max(0.0, seconds)
+
+    def penalty(self, score: float, seconds_late: float) -> float:
+        """What is taken off `score`; never below 0 and never above the score.
+
+        Args:
+            score: the points earned.
+            seconds_late: since the student's own due date, extension included.
+        """
+        seconds = self.lateness(seconds_late)
+        score = max(0.0, score)
+        if seconds <= 0:
+            return 0.0
+        last = self.late.nothing_after_days
+        if last is not None and seconds > last * UNITS["day"]:
+            return score
+        started = math.ceil(seconds / UNITS[self.late.per])
+        percent = min(self.late.percent * started, self.late.most_percent)
+        return min(score, round(score * percent / 100, 6))
+
+    # Attempts.
+
+    def allowed(self, student: str) -> int | None:
+        """How many attempts a student has; None for any number."""
+        if self.attempts is None:
+            return None
+        return self.attempts + self.extra_attempts.get(student, 0)
+
+    def considered(self, submissions: Iterable[Submission]) -> list[Submission]:
+        """The submissions that can count: of nobody an attempt beyond the allowed number.
+
+        Somebody all of whose attempts are beyond it keeps the first of them.
+        """
+        firsts: dict[str, int] = {}
+        submissions = list(submissions)
+        for one in submissions:
+            firsts[one.student] = min(one.attempt, firsts.get(one.student, one.attempt))
+
+        def counts(one: Submission) -> bool:
+            allowed = self.allowed(one.student)
+            return allowed is None or one.attempt <= max(allowed, firsts[one.student])
+
+        return [one for one in submissions if counts(one)]
+
+    def chosen(self, results: Sequence[tuple[Submission, SubmissionResult]]) -> int:
+        """Which of one student's attempts counts, by their raw results.
+
+        The last, or the best after penalties (of equals the last). An attempt that could not be
+        read counts only if no other could.
+        """
+        considered = self.considered(submission for submission, _ in results)
+        places = [at for at, (one, _) in enumerate(results) if one in considered]
+        readable = [at for at in places if results[at][1].status not in ABSENT]
+
+        def worth(at: int) -> tuple[float, int]:
+            submission, result = results[at]
+            net = 0.0
+            if self.attempts_count == "best":
+                score = self._score(result)
+                late = self.seconds_late(submission.timestamp, submission.student)
+                net = score - self.penalty(score, late)
+            return (round(net, 6), submission.attempt)
+
+        return max(readable or places, key=worth)
+
+    def _score(self, result: SubmissionResult) -> float:
+        """The points that count, by a raw result alone."""
+        total = 0.0
+        for name, exercise in result.exercises.items():
+            if name not in self.leave_out:
+                total += rescaled(exercise, self.points.get(name, exercise.max_points)).points
+        return total
+
+    def told(self, attempts: Sequence[Submission], counts: Submission) -> list[str]:
+        """What a student and the instructor are told about several attempts of one student."""
+        if len(attempts) < 2 and counts.attempt == 1:
+            return []
+        allowed = self.allowed(counts.student)
+        considered = self.considered(attempts)
+        count = max(one.attempt for one in considered)
+        why = ", the best after penalties" if self.attempts_count == "best" else ""
+        notes = [f"attempt {counts.attempt} of {count} counts{why if len(considered) > 1 else ''}"]
+        for one in attempts:
+            if one not in considered:
+                verb = "is" if allowed == 1 else "are"
+                notes.append(f"attempt {one.attempt} was not graded: {allowed} {verb} allowed")
+            elif one is not counts and one.reason:
+                notes.append(f"attempt {one.attempt} could not be read: {one.reason}")
+        if allowed is not None and counts.attempt > allowed:
+            notes.append(f"only {allowed} allowed, but nothing else was handed in")
+        return notes
+
+    # What the person who grades is told.
+
+    def remarks(self, students: Iterable[str]) -> list[str]:
+        """What the settings say that has no effect: another due date won, nobody is called that."""
+        said = self.strangers(students)
+        if self.filed_due is not None and self.due != self.filed_due:
+            said.insert(
+                0,
+                f"The due date of the command line, {self.due:%Y-%m-%d %H:%M:%S %Z}, is used, not "
+                f"that of {self.source}.",
+            )
+        return said
+
+    def strangers(self, students: Iterable[str]) -> list[str]:
+        """A sentence for each student in the settings whom nobody knows."""
+        students = set(students)
+        said = []
+        for key in ("extensions", "extra_attempts"):
+            for name in getattr(self, key):
+                if name not in students:
+                    near = _near(name, students)
+                    said.append(
+                        f"{self.source or FILE}: {key} names {name!r}, who is not in the "
+                        f"class{near or '; correct or remove the line'}."
+                    )
+        return said
+
+
+def rescaled(exercise: ExerciseResult, most: float) -> ExerciseResult:
+    """A copy of an exercise's result out of `most` points: what was earned keeps its share."""
+    points = exercise.points
+    if most != exercise.max_points:
+        share = points / exercise.max_points if exercise.max_points > 0 else 0.0
+        points = most if share >= 1 else round(most * share, 6)
+    return replace(exercise, points=points, max_points=most, tests=list(exercise.tests))
+
+
+def with_points(assignment: Assignment, points: Mapping[str, float]) -> Assignment:
+    """The assignment with other points; what has 0 of them is left out."""
+
+    def changed(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        new = (replace(item, points=points.get(item.name, item.points)) for item in items)
+        return tuple(item for item in new if item.points > 0)
+
+    return replace(
+        assignment,
+        exercises=changed(assignment.exercises),
+        questions=changed(assignment.questions),
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# Reading
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """A question to put after a sentence's first half; empty when no name is near."""
+    lowered = {one.lower(): one for one in sorted(known)}
+    found = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.6)
+    return f"; did you mean {lowered[found[0]]}?" if found else ""
+
+
+def _shown(value: Any) -> str:
+    """A value as it stands in the file, or nearly so."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (datetime, date, time)):
+        return value.isoformat()
+    if isinstance(value, dict):
+        return "a table"
+    text = json.dumps(value, ensure_ascii=True, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+class _Reader:
+    """One settings file, and the sentences about what is wrong in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except OSError as error:
+            raise ClassroomError(
+                f"The settings {path} cannot be opened ({error.strerror or error}); "
+                "correct the name or leave the option out."
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ClassroomError(f"{path} is not UTF-8 text; save it as UTF-8.") from error
+        try:
+            self.data = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            said = str(error) or "too deeply nested"
+            hint = ""
+            if "overwrite" in said or "twice" in said or "mutate" in said:
+                hint = " (the same name is given twice: keep one of the two)"
+            raise ClassroomError(f"{path} cannot be read: {said}{hint}; correct it.") from error
+
+    def wrong(self, key: str, value: Any, remedy: str) -> NoReturn:
+        key = "".join(char if char.isprintable() else "?" for char in key)
+        raise ClassroomError(f"{self.path}: {key} = {_shown(value)} {remedy}.")
+
+    def unknown(self, key: str, known: Iterable[str], where: str = "") -> NoReturn:
+        known = list(known)
+        near = _near(key, known) or f"; the settings are {', '.join(known)}."
+        raise ClassroomError(f"{self.path}: unknown setting {_shown(key)[1:-1]}{where}{near}")
+
+    def settings(self, assignment: Assignment) -> Settings:
+        """Everything in the file is checked; what is said for `assignment` comes out."""
+        chapters = dict.fromkeys([*paths.CHAPTERS, assignment.chapter])
+        general: dict[str, Any] = {}
+        tables: dict[str, dict[str, Any]] = {}
+        for key, value in self.data.items():
+            if key in chapters:
+                if not isinstance(value, dict):
+                    self.wrong(key, value, f"must be a table; write [{key}] on a line of its own")
+                tables[key] = value
+            elif key in (*GENERAL, *ONLY_FOR_ALL):
+                general[key] = value
+            elif key in ONLY_FOR_ONE:
+                self.wrong(
+                    key, value, f"belongs to one assignment; write it below [{assignment.chapter}]"
+                )
+            else:
+                self.unknown(key, (*GENERAL, *ONLY_FOR_ALL, *chapters))
+        everywhere = self._table(general, "", None)
+        merged = {}
+        for chapter, table in tables.items():
+            for key in table:
+                if key in ONLY_FOR_ALL:
+                    self.wrong(
+                        f"{chapter}.{key}",
+                        "…",
+                        "is for the whole course; write it above all tables",
+                    )
+                if key not in (*GENERAL, *ONLY_FOR_ONE):
+                    self.unknown(key, (*GENERAL, *ONLY_FOR_ONE), f" in [{chapter}]")
+            about = assignment if chapter == assignment.chapter else _loaded(chapter)
+            own = self._table(table, f"{chapter}.", about)
+            merged[chapter] = {**everywhere, **own}
+            for key in ("late", "extensions", "extra_attempts"):  # Merged line by line.
+                if key in own:
+                    merged[chapter][key] = {**everywhere.get(key, {}), **own[key]}
+            self._together(merged[chapter], f"{chapter}.")
+        if assignment.chapter not in merged:
+            self._together(everywhere, "")
+        chosen = merged.get(assignment.chapter, everywhere)
+        return Settings(
+            **{**chosen, "late": Late(**chosen.get("late", {}))},
+            source=self.path,
+            filed_due=chosen.get("due"),
+        )
+
+    def _table(
+        self, table: dict[str, Any], place: str, assignment: Assignment | None
+    ) -> dict[str, Any]:
+        """The settings in one table, checked one by one."""
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            name = place + key
+            if key == "due":
+                found[key] = self._moment(name, value)
+            elif key == "attempts":
+                found[key] = self._count(name, value, least=1)
+            elif key == "attempts_count":
+                found[key] = self._one_of(name, value, ("last", "best"))
+            elif key == "late":
+                found[key] = self._late(name, value)
+            elif key == "extensions":
+                found[key] = self._students(name, value, self._extension)
+            elif key == "extra_attempts":
+                found[key] = self._students(name, value, self._count)
+            elif key == "leave_out":
+                found[key] = self._leave_out(name, value, assignment)
+            elif key == "points":
+                found[key] = self._points(name, value, assignment)
+            elif key == "db_url":
+                # Not shown: it may hold a password.
+                if not isinstance(value, str) or not re.fullmatch(r"[\w+]+://\S*", value):
+                    raise ClassroomError(
+                        f"{self.path}: db_url is no address of a database; "
+                        'write one such as "postgresql://user@host/gradebook".'
+                    )
+                found[key] = value
+        return found
+
+    def _together(self, found: dict[str, Any], place: str) -> None:
+        """What only makes sense with something else."""
+        due = found.get("due")
+        for student, until in found.get("extensions", {}).items():
+            if due is not None and isinstance(until, datetime) and until <= due:
+                self.wrong(
+                    f"{place}extensions.{student}",
+                    until,
+                    f"is not after the due date, {due.isoformat()}; write a later date",
+                )
+        if found.get("extra_attempts") and found.get("attempts") is None:
+            self.wrong(
+                f"{place}extra_attempts",
+                found["extra_attempts"],
+                f"says nothing while any number is allowed; add {place}attempts = 1",
+            )
+        both = set(found.get("leave_out", ())) & set(found.get("points", {}))
+        for name in sorted(both):
+            self.wrong(
+                f"{place}points.{name}",
+                found["points"][name],
+                "is left out as well; remove it from points or from leave_out",
+            )
+
+    # One value.
+
+    def _number(self, key: str, value: Any, least: float, most: float) -> float:
+        good = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not good or not math.isfinite(value) or not least <= value <= most:
+            self.wrong(key, value, f"must be a number from {least:g} to {most:g}")
+        return float(value)
+
+    def _count(self, key: str, value: Any, least: int = 0) -> int:
+        good = isinstance(value, int) and not isinstance(value, bool)
+        if not good or not least <= value <= MOST_ATTEMPTS:
+            self.wrong(key, value, f"must be a whole number from {least} to {MOST_ATTEMPTS}")
+        return value
+
+    def _one_of(self, key: str, value: Any, known: Sequence[str]) -> str:
+        if value not in known:
+            choice = " or ".join(f'"{one}"' for one in known)
+            self.wrong(key, value, f"must be {choice}")
+        return value
+
+    def _moment(self, key: str, value: Any) -> datetime:
+        """A date with a time and a time zone. Without a zone it is refused rather than guessed."""
+        moment = value
+        example = 'write it as 2030-01-31T18:00:00+01:00 or "2030-01-31 18:00:00 UTC"'
+        if isinstance(value, str):
+            from nbgrader.utils import parse_utc
+
+            zone = re.search(r"(?:\d\s?Z|[+-]\d\d:?\d\d|\s[A-Za-z][\w/+-]*)$", value.strip())
+            if zone is None:
+                self.wrong(key, value, f"is no date with a time zone; {example}")
+            try:
+                import dateutil.tz
+
+                word = zone[0].strip()
+                known = not word[0].isalpha() or dateutil.tz.gettz(word) is not None
+                moment = parse_utc(value.strip()).replace(tzinfo=UTC) if known else None
+            except (ValueError, OverflowError, TypeError, AttributeError):
+                moment = None
+        if not isinstance(moment, datetime):
+            self.wrong(key, value, f"is no date with time and time zone; {example}")
+        if moment.utcoffset() is None:
+            self.wrong(key, value, f"has no time zone; {example}")
+        try:
+            return moment.astimezone(UTC)
+        except (OverflowError, ValueError):
+            self.wrong(key, value, f"is too far away; {example}")
+
+    def _duration(self, key: str, value: str) -> timedelta:
+        parts = re.findall(r"(\d+(?:\.\d+)?)\s*(minute|hour|day|week)s?\b", value)
+        rest = re.sub(r"\d+(?:\.\d+)?\s*(?:minute|hour|day|week)s?\b|\band\b|,", "", value)
+        seconds = sum(float(count) * UNITS[unit] for count, unit in parts)
+        if rest.strip() or not 0 < seconds <= LONGEST.total_seconds():
+            self.wrong(
+                key, value, 'is no extension; write "3 days", "36 hours" or the new due date'
+            )
+        return timedelta(seconds=seconds)
+
+    def _extension(self, key: str, value: Any) -> datetime | timedelta:
+        if isinstance(value, str) and not re.search(r"\d{4}-\d\d", value):
+            return self._duration(key, value)
+        if isinstance(value, (str, datetime, date)):
+            return self._moment(key, value)
+        if isinstance(value, dict):
+            self.wrong(key, value, "is no extension; put a name with a dot in it into quotes")
+        self.wrong(key, value, 'is no extension; write "3 days", "36 hours" or the new due date')
+
+    def _late(self, key: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self.wrong(key, value, f"must be a table; write [{key}] and below it percent = 10")
+        found: dict[str, Any] = {}
+        for name, part in value.items():
+            place = f"{key}.{name}"
+            if name == "per":
+                found[name] = self._one_of(place, part, ("day", "hour"))
+            elif name in ("percent", "most_percent"):
+                found[name] = self._number(place, part, 0, 100)
+            elif name == "grace_minutes":
+                found[name] = self._number(place, part, 0, 525_600)
+            elif name == "nothing_after_days":
+                found[name] = self._number(place, part, 0, LONGEST.days)
+            else:
+                self.unknown(name, LATE, f" in [{key}]")
+        return found
+
+    def _students(self, key: str, value: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:
+        """A table from students to something."""
+        if not isinstance(value, dict):
+            self.wrong(key, value, f"must be a table; write [{key}] and below it a line a student")
+        found: dict[str, Any] = {}
+        for name, part in value.items():
+            student = student_id(name)
+            if not name.strip():
+                self.wrong(f'{key}."{name}"', part, "names nobody; write the student's name")
+            if student in found:
+                self.wrong(f"{key}.{name}", part, f"names {student} twice; keep one of the two")
+            found[student] = read(f"{key}.{name}", part)
+        return found
+
+    def _known(self, key: str, name: Any, assignment: Assignment | None) -> str:
+        """The name of an exercise or a written question."""
+        if not isinstance(name, str):
+            self.wrong(key, name, "must name an exercise, in quotes")
+        if assignment is not None:
+            names = (*assignment.names, *(question.name for question in assignment.questions))
+            if name not in names:
+                near = _near(name, names) or f"; it has {', '.join(names)}"
+                ending = "" if near.endswith("?") else "."
+                raise ClassroomError(
+                    f"{self.path}: {key}: {assignment.chapter} has no exercise "
+                    f"{_shown(name)}{near}{ending}"
+                )
+        return name
+
+    def _leave_out(self, key: str, value: Any, assignment: Assignment | None) -> tuple[str, ...]:
+        if not isinstance(value, list):
+            self.wrong(key, value, 'must be a list; write ["causal_mask", "DotScore"]')
+        names = tuple(dict.fromkeys(self._known(key, name, assignment) for name in value))
+        if assignment is not None and set(assignment.names) <= set(names):
+            self.wrong(key, value, "leaves no exercise to grade; keep at least one")
+        return names
+
+    def _points(self, key: str, value: Any, assignment: Assignment | None) -> dict[str, float]:
+        if not isinstance(value, dict):
+            self.wrong(
+                key, value, f"must be a table; write [{key}] and below it an exercise a line"
+            )
+        found = {}
+        for name, part in value.items():
+            place = f"{key}.{name}"
+            self._known(key, name, assignment)
+            if part == 0 and not isinstance(part, bool) and isinstance(part, (int, float)):
+                self.wrong(place, part, "must be above 0; to leave it out write it in leave_out")
+            found[name] = self._number(place, part, 0, MOST_POINTS)
+        return found
+
+
+def _loaded(chapter: str) -> Assignment | None:
+    """Another assignment that the file is about, if it is here to check the names against."""
+    try:
+        return load(chapter)
+    except AssignmentError:
+        return None

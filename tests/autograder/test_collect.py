@@ -1,0 +1,176 @@
+"""Several attempts of one student, and what identifies a file that was handed in."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from autograder.collect import Person, Submission, collect
+
+CHAPTER = "attention"
+NOTEBOOK = f"{CHAPTER}.ipynb"
+
+
+def put(path: Path, text: str = "{}") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def found(folder: Path, *roster: str) -> dict[tuple[str, int], Submission]:
+    people = [Person(name) for name in roster]
+    return {(one.student, one.attempt): one for one in collect(folder, CHAPTER, people)}
+
+
+class TestDigest:
+    def test_it_is_that_of_the_files_bytes(self, tmp_path):
+        path = put(tmp_path / "s1" / NOTEBOOK, "{ }\n")
+        put(tmp_path / "s2.ipynb", "{ }\n")
+        put(tmp_path / "s3" / NOTEBOOK, "{}\n")
+        digests = [one.digest for one in found(tmp_path).values()]
+        assert digests[0] == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert digests[0] == digests[1] != digests[2]
+
+    def test_without_a_file_there_is_none(self, tmp_path):
+        (tmp_path / "s1").mkdir()
+        put(tmp_path / "s2" / "attention.zip")
+        (tmp_path / "s3").mkdir()
+        (tmp_path / "s3" / NOTEBOOK).symlink_to("/etc/hostname")
+        (tmp_path / "s4").mkdir()
+        os.mkfifo(tmp_path / "s4" / NOTEBOOK)
+        assert [one.digest for one in found(tmp_path, "s5").values()] == [""] * 5
+
+    def test_a_file_that_cannot_be_read_is_told(self, tmp_path, monkeypatch):
+        put(tmp_path / "s1" / NOTEBOOK)
+        put(tmp_path / "s2" / NOTEBOOK)
+        plain = Path.open
+
+        def broken(self, *arguments, **options):
+            if "s1" in self.parts:
+                raise OSError(5, "Input/output error")
+            return plain(self, *arguments, **options)
+
+        monkeypatch.setattr(Path, "open", broken)
+        first, second = found(tmp_path).values()
+        assert first.path is None
+        assert "Input/output error" in first.reason
+        assert second.digest
+
+
+class TestAttempts:
+    def test_each_is_like_a_students_folder(self, tmp_path):
+        one = put(tmp_path / "ada" / "attempt-1" / NOTEBOOK)
+        two = put(tmp_path / "ada" / "attempt-2" / CHAPTER / "my work.ipynb")
+        put(tmp_path / "ada" / "attempt-2" / CHAPTER / "timestamp.txt", "2030-02-03 10:00:00 UTC")
+        ten = put(tmp_path / "ada" / "attempt-10" / NOTEBOOK)
+        bob = put(tmp_path / "bob" / NOTEBOOK)
+        people = found(tmp_path, "ada", "eve")
+        assert list(people) == [("ada", 1), ("ada", 2), ("ada", 10), ("bob", 1), ("eve", 1)]
+        assert [item.path for item in people.values()] == [one, two, ten, bob, None]
+        second = people["ada", 2]
+        assert second.timestamp == "2030-02-03 10:00:00 UTC"
+        assert second.repairs == [f"renamed my work.ipynb to {NOTEBOOK}"]
+        assert people["ada", 1].timestamp is None
+
+    def test_within_the_folder_of_the_assignment(self, tmp_path):
+        path = put(tmp_path / "ada" / CHAPTER / "attempt-2" / NOTEBOOK)
+        assert found(tmp_path)["ada", 2].path == path
+
+    @pytest.mark.parametrize("name", ["Attempt 2", "attempt_2", "ATTEMPT-02", "attempt2"])
+    def test_written_in_other_ways(self, tmp_path, name):
+        path = put(tmp_path / "ada" / name / NOTEBOOK)
+        assert found(tmp_path)["ada", 2].path == path
+
+    def test_two_folders_for_one_attempt(self, tmp_path):
+        first = put(tmp_path / "ada" / "attempt-02" / NOTEBOOK)
+        put(tmp_path / "ada" / "attempt-2" / NOTEBOOK)
+        (submission,) = found(tmp_path).values()
+        assert submission.path == first
+        assert submission.notes == ["attempt-2 was not graded; there is another attempt 2"]
+
+    @pytest.mark.parametrize("name", ["attempt-0", "attempt-10000", "attempt-" + "9" * 60])
+    def test_a_number_that_is_none(self, tmp_path, name):
+        put(tmp_path / "ada" / name / NOTEBOOK)
+        put(tmp_path / "ada" / "attempt-1" / NOTEBOOK)
+        (submission,) = found(tmp_path).values()
+        assert submission.attempt == 1
+        assert "number the attempts from 1" in submission.notes[0]
+
+    def test_a_notebook_beside_them_is_the_first(self, tmp_path):
+        beside = put(tmp_path / "ada" / NOTEBOOK)
+        put(tmp_path / "ada" / "attempt-2" / NOTEBOOK)
+        assert found(tmp_path)["ada", 1].path == beside
+        inside = put(tmp_path / "ada" / "attempt-1" / NOTEBOOK)
+        people = found(tmp_path)
+        assert people["ada", 1].path == inside
+        assert all("beside the folders" in one.notes[0] for one in people.values())
+
+    def test_attempts_at_another_assignment_are_none_at_this(self, tmp_path):
+        put(tmp_path / "ada" / "attempt-1" / "bert" / "bert.ipynb")
+        path = put(tmp_path / "ada" / "attempt-2" / CHAPTER / NOTEBOOK)
+        put(tmp_path / "bob" / "attempt-1" / "bert.ipynb")
+        people = found(tmp_path)
+        assert list(people) == [("ada", 2), ("bob", 1)]
+        assert people["ada", 2].path == path
+        assert people["bob", 1] == Submission("bob")
+
+    def test_one_that_is_no_notebook_is_told(self, tmp_path):
+        put(tmp_path / "ada" / "attempt-1" / NOTEBOOK)
+        put(tmp_path / "ada" / "attempt-2" / "work.zip")
+        assert "work.zip" in found(tmp_path)["ada", 2].reason
+
+    def test_a_link_leads_nowhere(self, tmp_path):
+        put(tmp_path / "bob" / "attempt-1" / NOTEBOOK)
+        (tmp_path / "ada").mkdir()
+        (tmp_path / "ada" / "attempt-1").symlink_to(tmp_path / "bob" / "attempt-1")
+        (tmp_path / "ada" / "attempt-2").mkdir()
+        (tmp_path / "ada" / "attempt-2" / NOTEBOOK).symlink_to(
+            tmp_path / "bob" / "attempt-1" / NOTEBOOK
+        )
+        people = found(tmp_path)
+        assert [people["ada", number].path for number in (1, 2)] == [None, None]
+        assert all("link" in people["ada", number].reason for number in (1, 2))
+
+    def test_a_file_named_after_the_student_is_the_first_too(self, tmp_path):
+        put(tmp_path / "ada" / "attempt-2" / NOTEBOOK)
+        path = put(tmp_path / "ada.ipynb")
+        assert found(tmp_path)["ada", 1].path == path
+
+    def test_names_that_nbgrader_cannot_hold_stay_apart(self, tmp_path):
+        for name in ("a[1]", "a(1)"):
+            for number in (1, 2):
+                put(tmp_path / name / f"attempt-{number}" / NOTEBOOK)
+        assert list(found(tmp_path)) == [("a(1)", 1), ("a(1)", 2), ("a(1)-2", 1), ("a(1)-2", 2)]
+
+    names = st.sampled_from(
+        [
+            *("attempt-1", "attempt-2", "attempt-02", "Attempt 3", "attempt-0", "attempt", CHAPTER),
+            *(
+                "attempt-1/attention",
+                "attention/attempt-2",
+                "bert",
+                ".hidden",
+                "attempt-1/attempt-2",
+            ),
+        ]
+    )
+    files = st.sampled_from([NOTEBOOK, "work.ipynb", "bert.ipynb", "a.zip", "timestamp.txt"])
+
+    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(places=st.lists(st.tuples(names, files), max_size=5))
+    def test_whatever_lies_there_every_attempt_is_there_once(self, tmp_path_factory, places):
+        folder = tmp_path_factory.mktemp("in")
+        (folder / "ada").mkdir()
+        for place, name in places:
+            put(folder / "ada" / place / name, "x")
+        submissions = collect(folder, CHAPTER)
+        attempts = [one.attempt for one in submissions]
+        assert attempts == sorted(set(attempts))
+        assert attempts
+        assert {one.student for one in submissions} == {"ada"}
+        assert all(bool(one.digest) == (one.path is not None) for one in submissions)

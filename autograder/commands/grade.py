@@ -92,7 +92,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, collect, feedback, marker, progress, report
+    from autograder import books, classroom, collect, feedback, gradebook, marker, progress, report
     from autograder.sandbox import SandboxUnavailable
 
     console, errors = Console(), Console(stderr=True)
@@ -137,7 +137,7 @@ def run(
         ("Class report", path),
         ("Marks", graded.folder / "grades.csv"),
         ("Feedback", graded.course / "feedback"),
-        ("Gradebook", graded.course / "gradebook.db"),
+        ("Gradebook", gradebook.shown(gradebook.url_of(graded.course))),
     ):
         console.print(Text(f"{label:<13}{target}"), soft_wrap=True)
     for remark in graded.remarks:

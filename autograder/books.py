@@ -271,6 +271,7 @@ def prepare(
         shutil.copyfile(paths.PACKAGE / FILE, course / FILE)
     url = gradebook.url_of(course, db_url)
     config = _config(course, url)
+    gradebook.mend(url)
     assignment = load(chapter)
     if settings is None:
         settings = terms.of_course(course, chapter)

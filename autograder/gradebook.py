@@ -319,38 +319,49 @@ class _Kept:
         return self.cells[key]
 
 
-def mend(url: str) -> Unfinished | None:
-    """What was done about a gradebook whose last run did not end; None if it did.
+_untold: dict[str, Unfinished] = {}
 
-    Says in one sentence what happened, and whether what that run entered is there. Only a file
-    needs this: a server looks after itself.
+
+def mend(url: str) -> Unfinished | None:
+    """See to a gradebook whose last run did not end, and say what was done; None if it did.
+
+    The answer is one sentence, and whether what that run entered is there. Only a file needs
+    this: a server looks after itself. Whoever is the first to open the gradebook calls this; the
+    next `kept_open` tells the answer once more, to whoever enters the class.
     """
     file = file_of(url)
-    return unfinished.mend(file) if file else None
+    found = unfinished.mend(file) if file else None
+    if found is not None:
+        _untold[url] = found
+    return found
 
 
 @contextmanager
-def unhindered(url: str) -> Iterator[Unfinished | None]:
+def unhindered(url: str) -> Iterator[None]:
     """Write a gradebook that is a file without waiting for the disk after each of its commits.
 
-    Yields what `mend` says. A server's commits are as ever.
+    What the last run left is mended before. A server's commits are as ever.
     """
     file = file_of(url)
     if file is None:
-        yield None
+        yield
         return
-    with unfinished.in_haste(file) as found:
-        yield found
+    mend(url)
+    with unfinished.in_haste(file):
+        yield
 
 
 @contextmanager
 def kept_open(url: str) -> Iterator[Unfinished | None]:
-    """Let all of nbgrader's gradebooks at `url` share one engine, `unhindered`."""
-    with unhindered(url) as found:
+    """Let all of nbgrader's gradebooks at `url` share one engine, `unhindered`.
+
+    Yields what was done about a last run that did not end, if this process had to do something.
+    """
+    with unhindered(url):
         with _told(url):
             kept = _Kept(url)
         with _shared(kept):
-            yield found
+            yield _untold.pop(url, None)
 
 
 @contextmanager

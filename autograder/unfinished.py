@@ -89,12 +89,14 @@ def _restored(file: Path, copy: Path) -> Unfinished:
 
 
 @contextmanager
-def in_haste(file: Path) -> Iterator[Unfinished | None]:
-    """Write the gradebook at `file` without waiting for the disk; yields what `mend` says.
+def in_haste(file: Path) -> Iterator[None]:
+    """Write the gradebook at `file`, mended before, without waiting for the disk.
 
     Only one run at a time may do so; what other programs write meanwhile, they write as ever.
+
+    Raises:
+        ClassroomError: another run is writing it.
     """
-    unfinished = mend(file)
     copy = _copy_of(file)
     try:
         descriptor = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -109,7 +111,7 @@ def in_haste(file: Path) -> Iterator[Unfinished | None]:
         os.fsync(descriptor)
         event.listen(Engine, "connect", _hasten)
         try:
-            yield unfinished
+            yield
         finally:
             event.remove(Engine, "connect", _hasten)
         if file.is_file():

@@ -16,6 +16,7 @@ from sqlalchemy import event
 
 from autograder import builder, gradebook, paths
 from autograder.assignment import ClassroomError
+from autograder.books import prepare
 from autograder.gradebook import kept_open, mend, unhindered
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
@@ -238,14 +239,24 @@ def test_what_a_killed_process_half_wrote_is_undone(file, child):
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
 
-def left_over(file):
-    """What a run leaves that did not end: it had entered a mark."""
+def left_over_by(file, write):
+    """A run that does not end after it has called `write`."""
     with suppress(KeyError), unhindered(url_to(file)):
+        write()
+        raise KeyError
+    assert file.with_name("gradebook.db.before").is_file()
+    return file
+
+
+def left_over(file):
+    """The copy that a run leaves which did not end; it had entered a mark."""
+
+    def write():
         with opened(file) as book:
             book.find_grade("one", *PLACE, "ada").auto_score = 1
             book.db.commit()
-        raise KeyError
-    return file.with_name("gradebook.db.before")
+
+    return left_over_by(file, write).with_name("gradebook.db.before")
 
 
 def test_a_damaged_gradebook_is_as_before_the_run_that_did_not_end(file):
@@ -272,6 +283,18 @@ def test_the_next_run_mends_by_itself_and_says_so(file):
         assert found is None
 
 
+def test_a_course_with_a_damaged_gradebook_is_mended_before_anything_asks_it(tmp_path):
+    course = tmp_path / "course"
+    prepare(course, "attention")
+    url = gradebook.url_of(course)
+    file = left_over_by(course / "gradebook.db", lambda: None)
+    file.write_bytes(file.read_bytes()[:2000] + bytes(60_000))
+    prepare(course, "attention")
+    assert gradebook.knows(url, "attention")
+    with kept_open(url) as found:  # Whoever enters the class is told.
+        assert not found.entered
+
+
 def test_after_a_power_cut_what_was_entered_may_be_missing(file):
     copy = left_over(file)
     os.utime(copy, (1000, 1000))  # Long before the machine was started.
@@ -291,9 +314,7 @@ def test_without_a_whole_copy_nothing_is_touched(file):
 
 def test_a_gradebook_that_was_only_begun_is_begun_again(tmp_path):
     path = tmp_path / "gradebook.db"
-    with suppress(KeyError), unhindered(url_to(path)):
-        path.write_bytes(b"half of the first page" * 300)
-        raise KeyError
+    left_over_by(path, lambda: path.write_bytes(b"half of the first page" * 300))
     assert not mend(url_to(path)).entered
     assert path.read_bytes() == b""
     assert not gradebook.knows(url_to(path), "homework")

@@ -27,8 +27,8 @@ PRIVATE = frozenset(
         *("builder", "bundle", "variants", "misconceptions", "mutants", "verify", "stock"),
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
         *("collect", "marker", "crew", "books", "progress"),
-        *("settings", "settings_file", "terms"),
-        *("report", "doctor"),
+        *("settings", "terms"),
+        *("report", "doctor", "settings_file"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")

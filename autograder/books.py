@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 import secrets
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -26,10 +27,14 @@ from autograder import (
 from autograder.assignment import ClassroomError, load
 from autograder.collect import Person, Submission
 from autograder.marker import Graded
-from autograder.results import SubmissionResult
 from autograder.settings import FILE, Settings
 
+if TYPE_CHECKING:
+    from autograder.unfinished import Unfinished
+
 UNRECORDED = "nbgrader could not record the marks"
+SECRET = "submission_secret.txt"
+LONGEST = 128  # Characters of a name in nbgrader's tables, on which a server insists.
 
 
 class Books:
@@ -39,14 +44,17 @@ class Books:
         course: the course's folder; made if it is not there.
         chapter: the assignment.
         step: the folder, below the course, for the repaired copies of what was handed in.
+        db_url: the gradebook, where it is not the course's own; see `autograder.gradebook`.
     """
 
-    def __init__(self, course: Path, chapter: str, step: str = "submitted") -> None:
+    def __init__(
+        self, course: Path, chapter: str, step: str = "submitted", db_url: str | None = None
+    ) -> None:
         from nbgrader.apps.api import NbGraderAPI
         from nbgrader.coursedir import CourseDirectory
         from traitlets.config import Config
 
-        from autograder import nbgrader_plugin
+        from autograder import gradebook, nbgrader_plugin
 
         self.course = course
         self.chapter = chapter
@@ -54,6 +62,7 @@ class Books:
         self.plugin = nbgrader_plugin
         config = Config()
         nbgrader_plugin.configure(config, course)
+        config.CourseDirectory.db_url = gradebook.url_of(course, db_url)
         config.CourseDirectory.submitted_directory = step
         # Lateness and failures are told in results.json; nbgrader's own log would only repeat it.
         log = logging.getLogger("traitlets")
@@ -64,17 +73,20 @@ class Books:
 
     def open(self) -> Any:
         """nbgrader's gradebook, as a context manager."""
-        from nbgrader.api import Gradebook
+        from autograder.gradebook import opened
 
-        return Gradebook(self.directory.db_url)
+        return opened(self.directory.db_url)
 
     def enter(self, people: Iterable[Person]) -> None:
-        """Put a class list into the gradebook."""
-        with self.open() as gradebook:
+        """Put a class list into the gradebook; whom it refuses, `record` tells."""
+        from nbgrader.api import InvalidEntry
+
+        with quiet_database(), self.open() as gradebook:
             for person in people:
-                traits = {key: value for key, value in asdict(person).items() if value}
+                traits = {key: value[:LONGEST] for key, value in asdict(person).items() if value}
                 traits.pop("id")
-                gradebook.update_or_create_student(person.id, **traits)
+                with suppress(InvalidEntry):
+                    gradebook.update_or_create_student(person.id, **traits)
 
     def record(self, submission: Submission, graded: Graded, release: NotebookNode) -> None:
         """Autograde one student through nbgrader, with the marks that are known already."""
@@ -86,6 +98,9 @@ class Books:
         folder.mkdir(parents=True)
         if submission.timestamp:
             (folder / "timestamp.txt").write_text(submission.timestamp + "\n", encoding="utf-8")
+        secret = _secret(submission)
+        if secret:  # With it nbgrader's exchange gives the feedback back to this student alone.
+            (folder / SECRET).write_text(secret, encoding="ascii")
         key = (self.chapter, student)
         self.plugin.RESULTS[key] = graded.result
         try:
@@ -105,45 +120,79 @@ class Books:
         finally:
             del self.plugin.RESULTS[key]
 
-    def due(self, date: str) -> None:
-        """Set the assignment's due date, as nbgrader reads dates."""
-        from nbgrader.utils import parse_utc
+    def entries(self, student: str | None = None) -> dict[str, str]:
+        """What the gradebook has of everybody's submission, or of one student's.
 
-        try:
-            parse_utc(date)
-        except (ValueError, OverflowError, TypeError, AttributeError) as error:
-            raise ClassroomError(
-                f"{date!r} is no date; write it as 2030-01-31 18:00:00 UTC."
-            ) from error
-        with self.open() as gradebook:
-            gradebook.update_or_create_assignment(self.chapter, duedate=date)
-
-    def note_lateness(self, results: Iterable[SubmissionResult]) -> None:
-        """Tell in the results who was late, and which marks given by hand are above their maximum.
-
-        The penalties are counted anew, so that they heed all marks given by hand.
+        The graders' points, the maxima and the lateness, in one line, to see whether they are still
+        the same. What a person decided, and the penalty that follows from it, is not in it.
         """
+        from nbgrader.api import (
+            Assignment,
+            Grade,
+            GradeCell,
+            SubmittedAssignment,
+            SubmittedNotebook,
+        )
+        from sqlalchemy import func
+
+        query = (
+            SubmittedAssignment.student_id,
+            SubmittedAssignment.timestamp,
+            SubmittedAssignment.extension,
+            Assignment.duedate,
+            func.count(Grade.id),
+            func.sum(Grade.auto_score),
+            func.sum(GradeCell.max_score),
+        )
+        found: dict[str, str] = {}
+        with quiet_database(), self.open() as gradebook:
+            rows = (
+                gradebook.db.query(*query)
+                .select_from(SubmittedAssignment)
+                .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+                .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+                .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+                .join(GradeCell, GradeCell.id == Grade.cell_id)
+                .filter(Assignment.name == self.chapter)
+                .group_by(SubmittedAssignment.id, Assignment.id, SubmittedNotebook.id)
+            )
+            if student is not None:
+                rows = rows.filter(SubmittedAssignment.student_id == student)
+            for name, handed_in, extension, due, count, *sums in rows:
+                late = 0.0
+                if handed_in is not None and due is not None:
+                    until = due + extension if extension is not None else due
+                    late = max(0.0, (handed_in - until).total_seconds())
+                found[name] = repr([late, count, *(round(float(sum or 0), 6) for sum in sums)])
+        return found
+
+    def settle(self, settings: Settings) -> dict[str, list[str]]:
+        """Count the penalties anew, with all marks given by hand; what is to be told about whom."""
         from autograder import terms
 
-        settings = terms.of_course(self.course, self.chapter)
         with quiet_database():
             terms.penalise(self.chapter, settings, self.directory.db_url)
-            said = terms.remarks(self.chapter, settings, self.directory.db_url)
-        for result in results:
-            result.notes += said.get(result.student, [])
+            return terms.remarks(self.chapter, settings, self.directory.db_url)
 
-    def kept_open(self) -> AbstractContextManager[None]:
+    def kept_open(self) -> AbstractContextManager[Unfinished | None]:
         """Enter many students in less time; see `autograder.gradebook`."""
         from autograder.gradebook import kept_open
 
-        return kept_open(self.course / "gradebook.db")
+        return kept_open(self.directory.db_url)
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
         with quiet_database():
             said = self.api.generate_feedback(self.chapter, student, force=True)
-        page = self.course / "feedback" / student / self.chapter / f"{self.chapter}.html"
-        return page if said["success"] and page.is_file() else None
+        folder = self.course / "feedback" / student / self.chapter
+        page = folder / f"{self.chapter}.html"
+        if not said["success"] or not page.is_file():
+            return None
+        # nbgrader release_feedback stops at the first student without these.
+        for name, content in ((SECRET, secrets.token_hex(64)), ("timestamp.txt", "")):
+            if not (folder / name).is_file():
+                (folder / name).write_text(content, encoding="ascii")
+        return page
 
     def export(self, path: Path) -> None:
         """nbgrader's own CSV export."""
@@ -156,12 +205,35 @@ class Books:
             plugin.export(gradebook)
 
 
+def _secret(submission: Submission) -> str:
+    """What nbgrader submit drew for this submission; nothing for what came another way."""
+    if submission.path is None:
+        return ""
+    file = submission.path.with_name(SECRET)
+    if file.is_symlink() or not file.is_file():
+        return ""
+    with suppress(OSError, UnicodeDecodeError), file.open(encoding="ascii") as opened:
+        text = opened.read(LONGEST + 1).strip()
+        if re.fullmatch(rf"[0-9a-f]{{1,{LONGEST}}}", text):
+            return text
+    return ""
+
+
 @contextmanager
 def quiet_database() -> Iterator[None]:
-    """Without what SQLAlchemy has to say about nbgrader's way of using it."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+    """Without what SQLAlchemy has to say about nbgrader's way of using it.
+
+    Nor what nbgrader prints of a database's refusal: it raises it too, and we tell it.
+    """
+    log = logging.getLogger("tornado.application")
+    before = log.disabled
+    log.disabled = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.disabled = before
 
 
 def _last_line(said: dict[str, Any]) -> str:
@@ -179,21 +251,26 @@ sys.path.insert(0, {root!r})
 
 from autograder.nbgrader_plugin import configure  # noqa: E402
 
-configure(get_config(), Path(__file__).resolve().parent)  # noqa: F821
+configure(get_config(), Path(__file__).resolve().parent{db_url})  # noqa: F821
 '''
 
 
-def prepare(course: Path, chapter: str, settings: Settings | None = None) -> NotebookNode:
+def prepare(
+    course: Path, chapter: str, settings: Settings | None = None, *, db_url: str | None = None
+) -> NotebookNode:
     """Make `course` an nbgrader course that knows the chapter; return its released notebook.
 
     Its gradebook then has the points, the due date and the extensions of the settings, by default
-    those in the course's grading.toml, which is put there if there is none.
+    those in the course's grading.toml, which is put there if there is none. A `db_url` is kept in
+    the course's nbgrader_config.py: from then on it is the course's own.
     """
-    from autograder import builder, terms
+    from autograder import gradebook, terms
 
     course.mkdir(parents=True, exist_ok=True)
     if not (course / FILE).exists():
         shutil.copyfile(paths.PACKAGE / FILE, course / FILE)
+    url = gradebook.url_of(course, db_url)
+    config = _config(course, url)
     assignment = load(chapter)
     if settings is None:
         settings = terms.of_course(course, chapter)
@@ -206,22 +283,46 @@ def prepare(course: Path, chapter: str, settings: Settings | None = None) -> Not
     digest = hashlib.sha256()
     for file in (source, paths.PACKAGE / "builder.py"):
         digest.update(file.read_bytes() if file.is_file() else b"")
+    if url != gradebook.default_url(course):
+        digest.update(url.encode())
     digest.update(json.dumps(points, sort_keys=True).encode())
     known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
-    gradebook = course / "gradebook.db"
-    if not (known and released.is_file() and gradebook.is_file()):
-        from autograder.gradebook import unhindered
+    if not (gradebook.knows(url, chapter) and known and released.is_file()):
+        from autograder import builder
 
-        with unhindered(gradebook):
-            builder.prepare_course(course, [chapter], points=points)
+        gradebook.make(url)
+        with gradebook.unhindered(url):
+            builder.prepare_course(course, [chapter], db_url=url, points=points)
         stamp.write_text(digest.hexdigest(), encoding="ascii")
-    config = CONFIG.format(root=str(paths.ROOT))
     file = course / "nbgrader_config.py"
-    if not file.is_file() or "python -m autograder grade" in file.read_text(encoding="utf-8"):
-        file.write_text(config, encoding="utf-8")
+    if not file.is_file() or file.read_text(encoding="utf-8") != config:
+        fresh = file.with_name(file.name + ".new")
+        fresh.write_text(config, encoding="utf-8")
+        fresh.replace(file)
     with quiet_database():
-        terms.bring(course, chapter, settings, f"sqlite:///{gradebook}")
+        terms.bring(course, chapter, settings, url)
     return nbformat.reads(released.read_text(encoding="utf-8"), as_version=4)
+
+
+def _config(course: Path, url: str) -> str:
+    """What is to stand in the course's nbgrader_config.py: an instructor's own, or ours.
+
+    With it nbgrader's programs work in the course as `grade` does, with the same gradebook.
+    """
+    from autograder import gradebook
+
+    file = course / "nbgrader_config.py"
+    usual = gradebook.default_url(course)
+    text = file.read_text(encoding="utf-8") if file.is_file() else ""
+    if not text or "python -m autograder grade" in text:
+        place = "" if url == usual else f", db_url={url!r}"
+        return CONFIG.format(root=str(paths.ROOT), db_url=place)
+    if url != (gradebook.configured(course) or usual):
+        raise ClassroomError(
+            f"{file} is your own and names another gradebook; write c.CourseDirectory.db_url = "
+            f"{gradebook.shown(url)!r} into it, or leave the address out elsewhere."
+        )
+    return text
 
 
 def course_seed(course: Path) -> int:

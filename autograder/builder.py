@@ -393,7 +393,7 @@ def generate_config(config: Config | None = None) -> Config:
     return merged
 
 
-def _schema_version() -> str:
+def schema_version() -> str:
     """The version of nbgrader's database; nbgrader starts a process for it that takes seconds."""
     from alembic.script import ScriptDirectory
     from nbgrader.dbutil import ALEMBIC_DIR
@@ -401,10 +401,12 @@ def _schema_version() -> str:
     return str(ScriptDirectory(ALEMBIC_DIR).get_current_head())
 
 
-def _generate(course: Path, chapter: str) -> None:
+def _generate(course: Path, chapter: str, db_url: str | None = None) -> None:
     """nbgrader generate_assignment of one chapter in `course`, silent unless it fails."""
     config = generate_config()
     config.CourseDirectory.root = str(course.resolve())
+    if db_url:
+        config.CourseDirectory.db_url = db_url
     config.CourseDirectory.assignment_id = chapter
     log = logging.getLogger(f"{__name__}.nbgrader")
     log.propagate = False
@@ -413,7 +415,7 @@ def _generate(course: Path, chapter: str) -> None:
     directory = CourseDirectory(config=config, log=log)
     converter = GenerateAssignment(coursedir=directory, config=config, log=log, force=True)
     try:
-        with mock.patch("nbgrader.api.get_alembic_version", _schema_version):
+        with mock.patch("nbgrader.api.get_alembic_version", schema_version):
             converter.start()
     except Exception as error:
         reason = "; ".join(messages.lines) or str(error)
@@ -426,12 +428,14 @@ def prepare_course(
     course: Path,
     chapters: Sequence[str],
     solutions: Path = paths.SOLUTIONS,
+    db_url: str | None = None,
     points: Mapping[str, float] | None = None,
 ) -> dict[str, Assignment]:
     """Make `course` an nbgrader course: source/, release/ and a gradebook that knows the chapters.
 
-    Running it again on a course with submissions keeps them; returns the chapters' assignments,
-    without stubs. `points` are those of exercises and questions that the course has changed.
+    The gradebook is at `db_url`, or gradebook.db in the course. Running it again on a course with
+    submissions keeps them; returns the chapters' assignments, without stubs. `points` are those of
+    exercises and questions that the course has changed.
     """
     course.mkdir(parents=True, exist_ok=True)
     assignments = {}
@@ -446,7 +450,7 @@ def prepare_course(
         target = course / "source" / chapter / f"{chapter}.ipynb"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(notebook_text(notebook), encoding="utf-8")
-        _generate(course, chapter)
+        _generate(course, chapter, db_url)
     return assignments
 
 

@@ -26,9 +26,10 @@ PRIVATE = frozenset(
     {
         *("builder", "bundle", "variants", "misconceptions", "mutants", "verify", "stock"),
         *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
-        *("collect", "marker", "crew", "books", "progress"),
-        *("settings", "terms"),
-        *("report", "doctor", "settings_file"),
+        *("collect", "marker", "crew", "books", "progress", "gradebook", "unfinished"),
+        *("journal", "changes", "dependencies", "files"),
+        *("settings", "settings_file", "terms"),
+        *("report", "doctor"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")

@@ -1,4 +1,7 @@
-"""nbgrader's gradebook, kept open while a whole class is entered.
+"""nbgrader's gradebook: where it is, and how it is kept open while a whole class is entered.
+
+It is a file, COURSE/gradebook.db, or a database on a PostgreSQL server. Which of them stands in
+COURSE/nbgrader_config.py, so that nbgrader's own programs use the same one; `url_of` asks there.
 
 nbgrader opens its gradebook a dozen times for every submission, each time with a new engine that
 looks at all tables, compiles every query anew, and waits for the disk after each of some sixty
@@ -10,9 +13,8 @@ business.
 
 from __future__ import annotations
 
-import os
-import shutil
-import sqlite3
+import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,7 @@ from nbgrader.api import (
     Assignment,
     BaseCell,
     Comment,
+    Course,
     Grade,
     Gradebook,
     Notebook,
@@ -30,8 +33,200 @@ from nbgrader.api import (
     SubmittedAssignment,
     SubmittedNotebook,
 )
-from sqlalchemy import Engine, event
+from sqlalchemy import URL, create_engine, inspect, make_url, text
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker, undefer
+from traitlets.config import PyFileConfigLoader
+
+from autograder import unfinished
+from autograder.assignment import ClassroomError
+from autograder.unfinished import Unfinished
+
+# SQLAlchemy 2.1 takes another driver for a bare postgresql:// than the one we install.
+DRIVER = "psycopg2"
+REACH_SECONDS = 10
+
+
+# ---------------------------------------------------------------------------------------------
+# Where it is
+
+
+def url_of(course: Path, db_url: str | None = None) -> str:
+    """The URL of a course's gradebook, in SQLAlchemy's words.
+
+    Args:
+        course: the course's folder.
+        db_url: the gradebook that somebody asks for; without it, the one that the course's
+            nbgrader_config.py names, else gradebook.db in the course's folder.
+
+    Raises:
+        ClassroomError: the URL is none that can be used, or the configuration cannot be read.
+    """
+    if db_url:
+        return checked(db_url)
+    return configured(course) or default_url(course)
+
+
+def default_url(course: Path) -> str:
+    """The URL of COURSE/gradebook.db."""
+    return f"sqlite:///{course.resolve() / 'gradebook.db'}"
+
+
+def configured(course: Path) -> str | None:
+    """The gradebook that COURSE/nbgrader_config.py names, if it names one."""
+    file = course / "nbgrader_config.py"
+    if not file.is_file():
+        return None
+    path = list(sys.path)
+    try:
+        config = PyFileConfigLoader(file.name, path=str(course)).load_config()
+    except ClassroomError:
+        raise
+    except Exception as error:  # The file is a program: whatever it does wrong ends up here.
+        raise ClassroomError(f"{file} cannot be read ({error}); mend or remove it.") from error
+    finally:
+        sys.path[:] = path
+    url = config.get("CourseDirectory", {}).get("db_url")
+    return url if isinstance(url, str) and url else None
+
+
+def checked(db_url: str) -> str:
+    """The URL as nbgrader can use it.
+
+    Raises:
+        ClassroomError: it is none, or of a database that we do not know, or holds a password.
+    """
+    try:
+        url = make_url(db_url)
+    except ArgumentError as error:
+        raise ClassroomError(
+            f"{db_url!r} is no address of a database; write postgresql://USER@HOST/DATABASE."
+        ) from error
+    if url.password or "password" in url.query:
+        plain = url._replace(password=None).difference_update_query(["password"])
+        raise ClassroomError(
+            f"The address {_text(plain)} was given with a password, which others could read where "
+            "it is kept; leave it out and put it into ~/.pgpass or the file that PGPASSFILE names."
+        )
+    kind, _, driver = url.drivername.partition("+")
+    if kind == "sqlite":
+        if not url.database or not Path(url.database).is_absolute():
+            raise ClassroomError(
+                f"{db_url!r} names no file from the root of the disk; write "
+                "sqlite:////folder/gradebook.db, or leave it out for gradebook.db in the course."
+            )
+        return db_url
+    if kind not in ("postgresql", "postgres"):
+        raise ClassroomError(
+            f"The gradebook cannot be kept in {kind!r}; use postgresql://USER@HOST/DATABASE, or "
+            "leave the address out for gradebook.db in the course."
+        )
+    return _text(url.set(drivername=f"postgresql+{driver or DRIVER}"))
+
+
+def _text(url: URL) -> str:
+    address, mark, options = url.render_as_string(hide_password=False).partition("?")
+    # A socket's folder may be written as it is, and alembic takes no percent signs.
+    return address + mark + options.replace("%2F", "/")
+
+
+def shown(url: str) -> str:
+    """A gradebook in words for people: its file, or its address without the password."""
+    file = file_of(url)
+    return str(file) if file else make_url(url).render_as_string()
+
+
+def file_of(url: str) -> Path | None:
+    """The file of a gradebook that is one."""
+    parts = make_url(url)
+    if parts.get_backend_name() != "sqlite" or not parts.database:
+        return None
+    return Path(parts.database)
+
+
+def exists(url: str) -> bool:
+    """Whether there is a gradebook to read; of a server this is not asked here."""
+    file = file_of(url)
+    return file is None or file.is_file()
+
+
+def opened(url: str) -> Gradebook:
+    """nbgrader's gradebook, a context manager.
+
+    Raises:
+        ClassroomError: the database or its driver is not there.
+    """
+    with _told(url):
+        return Gradebook(url)
+
+
+def knows(url: str, assignment: str) -> bool:
+    """Whether the gradebook is there and has an assignment of that name.
+
+    Raises:
+        ClassroomError: the database or its driver is not there.
+    """
+    if not exists(url):
+        return False
+    server = file_of(url) is None
+    with _told(url):
+        waits = {"connect_timeout": REACH_SECONDS} if server else {}
+        engine = create_engine(url, connect_args=waits)
+        try:
+            with engine.connect() as connection:
+                if not inspect(connection).has_table("assignment"):
+                    return False
+                query = text("SELECT count(*) FROM assignment WHERE name = :name")
+                return bool(connection.execute(query, {"name": assignment}).scalar())
+        finally:
+            engine.dispose()
+
+
+def make(url: str) -> None:
+    """Make the tables of a gradebook on a server; nbgrader makes a file's when it needs them.
+
+    nbgrader's courses have no name unless the exchange needs one. A server, unlike SQLite, insists
+    that every assignment's course is in the table of courses, so the nameless one is put there.
+    """
+    if file_of(url):
+        return
+    from autograder.builder import schema_version
+
+    with mock.patch("nbgrader.api.get_alembic_version", schema_version), opened(url) as book:
+        if book.db.get(Course, "") is None:
+            book.db.add(Course(id=""))
+            book.db.commit()
+
+
+@contextmanager
+def _told(url: str) -> Iterator[None]:
+    """Say in one sentence why a gradebook cannot be opened."""
+    try:
+        yield
+    except (ModuleNotFoundError, NoSuchModuleError) as error:
+        driver = make_url(url).drivername.partition("+")[2]
+        known = driver == DRIVER and importlib.util.find_spec(driver) is None
+        remedy = (
+            "type python -m pip install -r requirements.txt"
+            if known
+            else f"write postgresql://, for which {DRIVER} is used, or install what it names"
+        )
+        raise ClassroomError(f"There is no driver for {shown(url)} ({error}); {remedy}.") from error
+    except DBAPIError as error:
+        reason = " ".join(str(error.orig).split())[:300]
+        remedy = (
+            "put a backup in its place, or move it away and grade again"
+            if file_of(url)
+            else "start the server, or correct the address (--db-url, or db_url in grading.toml) "
+            "or the password in ~/.pgpass"
+        )
+        raise ClassroomError(
+            f"The gradebook {shown(url)} cannot be opened ({reason}); {remedy}."
+        ) from error
+
+
+# ---------------------------------------------------------------------------------------------
+# Entering a class
 
 
 class _Patient(Session):
@@ -62,7 +257,7 @@ class _Patient(Session):
 
 
 class _Kept:
-    """One gradebook file, open; and the methods that nbgrader's class gets in the meantime."""
+    """One gradebook, open; and the methods that nbgrader's class gets in the meantime."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -124,31 +319,38 @@ class _Kept:
         return self.cells[key]
 
 
-@contextmanager
-def unhindered(file: Path) -> Iterator[None]:
-    """Write the gradebook at `file` without waiting for the disk after each of its commits.
+def mend(url: str) -> Unfinished | None:
+    """What was done about a gradebook whose last run did not end; None if it did.
 
-    A power cut could damage the gradebook, so a copy of it is kept until all is written.
+    Says in one sentence what happened, and whether what that run entered is there. Only a file
+    needs this: a server looks after itself.
     """
-    copy = file.with_suffix(".db.before")
-    if file.is_file():
-        shutil.copyfile(file, copy)
-    event.listen(Engine, "connect", _in_haste)
-    try:
-        yield
-    finally:
-        event.remove(Engine, "connect", _in_haste)
-    if file.is_file():
-        with file.open("rb+") as opened:
-            os.fsync(opened.fileno())
-    copy.unlink(missing_ok=True)
+    file = file_of(url)
+    return unfinished.mend(file) if file else None
 
 
 @contextmanager
-def kept_open(file: Path) -> Iterator[None]:
-    """Let all of nbgrader's gradebooks at `file` share one engine, `unhindered`."""
-    with unhindered(file), _shared(_Kept(f"sqlite:///{file}")):
-        yield
+def unhindered(url: str) -> Iterator[Unfinished | None]:
+    """Write a gradebook that is a file without waiting for the disk after each of its commits.
+
+    Yields what `mend` says. A server's commits are as ever.
+    """
+    file = file_of(url)
+    if file is None:
+        yield None
+        return
+    with unfinished.in_haste(file) as found:
+        yield found
+
+
+@contextmanager
+def kept_open(url: str) -> Iterator[Unfinished | None]:
+    """Let all of nbgrader's gradebooks at `url` share one engine, `unhindered`."""
+    with unhindered(url) as found:
+        with _told(url):
+            kept = _Kept(url)
+        with _shared(kept):
+            yield found
 
 
 @contextmanager
@@ -212,10 +414,3 @@ def _shared(kept: _Kept) -> Iterator[None]:
             yield
     finally:
         plain_close(kept.first)
-
-
-def _in_haste(connection: Any, _: Any) -> None:
-    if not isinstance(connection, sqlite3.Connection):
-        return
-    connection.execute("PRAGMA synchronous=OFF")
-    connection.execute("PRAGMA journal_mode=MEMORY")

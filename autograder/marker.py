@@ -6,13 +6,11 @@ import atexit
 import functools
 import hashlib
 import importlib.metadata
-import json
-import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +20,7 @@ from autograder import notebooks, paths, repair
 from autograder.assignment import Assignment, load
 from autograder.cells import cells_of
 from autograder.collect import Submission
+from autograder.dependencies import dependencies
 from autograder.repair import RepairedNotebook
 from autograder.results import ExerciseResult, SubmissionResult
 
@@ -33,22 +32,18 @@ MAX_PRINTED = 20_000
 UNJUDGED = "could not judge"
 
 
-def grader_hash(chapter: str) -> str:
-    """What the marks depend on besides the submission: graders, reference, machinery, versions."""
+def grader_hash(chapter: str, root: Path = paths.ROOT) -> str:
+    """What the marks depend on besides the submission and the seed.
+
+    Graders, reference, misconceptions, the machinery of marking (see `autograder.dependencies`),
+    and the versions of what they run on. Not how marks are shown or kept.
+    """
     digest = hashlib.sha256()
-    files = [
-        paths.GRADERS / f"test_{chapter}.py",
-        *sorted(set(paths.GRADERS.glob("*.py")) - set(paths.GRADERS.glob("test_*.py"))),
-        paths.SOLUTIONS / f"{chapter}.py",
-        paths.PACKAGE / "misconceptions" / f"{chapter}.py",
-        paths.EXERCISES / chapter / "assignment.json",
-        *sorted(paths.PACKAGE.glob("*.py")),
-    ]
-    for file in files:
-        digest.update(file.name.encode())
-        if file.is_file():
-            digest.update(file.read_bytes())
-    versions = [importlib.metadata.version(name) for name in ("torch", "numpy", "pytest")]
+    for file in dependencies(chapter, root):
+        content = file.read_bytes()
+        digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    names = ("torch", "numpy", "pytest", "IPython")
+    versions = [importlib.metadata.version(name) for name in names]
     digest.update(repr((versions, sys.version_info[:2], platform.machine())).encode())
     return digest.hexdigest()[:16]
 
@@ -72,7 +67,6 @@ class Marker:
         seed: of the inputs that the graders draw.
         unsafe: run student code without a sandbox.
         limits: what one submission may use.
-        cache: a folder for results of code that was graded before; None for none.
         hide: folders that student code must not see.
 
     Sandbox and graders start with the first notebook that has to be run. `mark` then raises
@@ -86,7 +80,6 @@ class Marker:
         seed: int = 0,
         unsafe: bool = False,
         limits: Limits | None = None,
-        cache: Path | None = None,
         hide: Iterable[Path] = (),
         graders: Graders | None = None,
     ) -> None:
@@ -95,9 +88,7 @@ class Marker:
         self.seed = seed
         self.unsafe = unsafe
         self.limits = limits
-        self.cache = cache
         self.hide = tuple(hide)
-        self.grader = grader_hash(chapter)
         self._graders = graders
         self._sandbox: Sandbox | None = None
 
@@ -131,27 +122,13 @@ class Marker:
             reason = f"Nothing could be graded: {mended.reason}."
             result = empty_result(self.assignment, student, "unreadable", reason)
         else:
-            result = self._cached(mended.nb) or self._run(mended.nb)
+            result = self._run(mended.nb)
             result.student = student
             if mended.repairs and result.status == "graded":
                 result.status = "repaired"
         result.repairs = [*mended.repairs, *result.repairs]
         result.seconds = round(time.monotonic() - began, 3)
         return result
-
-    def _key(self, nb: NotebookNode) -> str:
-        cells = [(cell.id, cell.source) for cell in cells_of(nb)]
-        state = [cells, self.seed, self.grader, asdict(self.limits) if self.limits else None]
-        return hashlib.sha256(json.dumps(state).encode()).hexdigest()
-
-    def _cached(self, nb: NotebookNode) -> SubmissionResult | None:
-        if self.cache is None:
-            return None
-        try:
-            text = (self.cache / f"{self._key(nb)}.json").read_text(encoding="utf-8")
-            return SubmissionResult.from_dict(json.loads(text))
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
     def _run(self, nb: NotebookNode) -> SubmissionResult:
         from autograder.innocent import innocent
@@ -194,13 +171,6 @@ class Marker:
             if said.strip():
                 # Printed text can hold what no file can: lone surrogates.
                 result.printed[report.cell.id] = said.encode("utf-8", "replace").decode("utf-8")
-        # What depends on the machine's load or memory is tried afresh another time.
-        if self.cache is not None and result.status == "graded" and not notes:
-            self.cache.mkdir(parents=True, exist_ok=True)
-            path = self.cache / f"{self._key(nb)}.json"
-            scratch = path.with_suffix(f".{os.getpid()}.part")
-            scratch.write_text(json.dumps(result.to_dict()), encoding="utf-8")
-            scratch.replace(path)
         return result
 
     def _judge(

@@ -53,9 +53,21 @@ LEFT_OUT = "This exercise was left out of the grading and does not count."
 RESULTS: dict[tuple[str, str], SubmissionResult] = {}
 
 
-def configure(config: Config, root: Path | None = None) -> None:
-    """Make an nbgrader course at `root` one that repairs, grades safely and gives our feedback."""
+def configure(config: Config, root: Path | None = None, db_url: str | None = None) -> None:
+    """Make an nbgrader course at `root` one that repairs, grades safely and gives our feedback.
+
+    Its gradebook is at `db_url`, or gradebook.db in the course; see `autograder.gradebook`.
+    """
     config.CourseDirectory.root = str((root or paths.BUILD / "course").resolve())
+    # What nbgrader leaves behind by itself, and the note from what a release was made.
+    config.CourseDirectory.ignore = [
+        *(".ipynb_checkpoints", "*.pyc", "__pycache__", "feedback"),
+        ".made-from",
+    ]
+    if db_url:
+        from autograder.gradebook import checked
+
+        config.CourseDirectory.db_url = checked(db_url)
     config.Autograde.exporter_class = "autograder.nbgrader_plugin.TolerantExporter"
     config.Autograde.pre_convert_hook = "autograder.nbgrader_plugin.before_autograde"
     config.Autograde.sanitize_preprocessors = [
@@ -222,7 +234,7 @@ class Repair(NbGraderPreprocessor):
         self._heed_settings(resources["nbgrader"])
         if _is_known(resources):
             return nb, resources
-        release = _released(assignment, resources["nbgrader"])
+        release = _released(assignment, _root(self.config))
         state = resources.get(KEY, {"repairs": [], "reason": ""})
         if state["reason"]:
             mended = repair.RepairedNotebook(
@@ -259,9 +271,8 @@ class Repair(NbGraderPreprocessor):
         terms.bring(root, chapter, settings, course["db_url"], course["student"])
 
 
-def _released(assignment: str, course: dict[str, Any]) -> NotebookNode:
+def _released(assignment: str, root: Path | None) -> NotebookNode:
     """The notebook that was handed out: the course's own release, else the repository's."""
-    root = _root(course)
     if root is not None:
         path = root / "release" / assignment / f"{assignment}.ipynb"
         if path.is_file():
@@ -269,12 +280,10 @@ def _released(assignment: str, course: dict[str, Any]) -> NotebookNode:
     return repair.released(assignment)
 
 
-def _root(course: dict[str, Any]) -> Path | None:
-    """The course's folder, where its gradebook is a file."""
-    url = str(course.get("db_url", ""))
-    if not url.startswith("sqlite:///"):
-        return None
-    return Path(url.removeprefix("sqlite:///")).parent
+def _root(config: Config) -> Path | None:
+    """The course's folder, as nbgrader's configuration names it."""
+    root = config.get("CourseDirectory", {}).get("root")
+    return Path(root) if isinstance(root, str) and root else None
 
 
 # ---------------------------------------------------------------------------------------------
@@ -310,17 +319,17 @@ class GradeExercises(NbGraderPreprocessor):
                 state.get("status", "ok"),
                 state.get("reason", ""),
             )
-            result = self._marker(chapter, resources["nbgrader"]).mark(student, mended)
+            result = self._marker(chapter).mark(student, mended)
         write_result(nb, result, load(chapter))
         return nb, resources
 
-    def _marker(self, chapter: str, course: dict[str, Any]) -> Marker:
+    def _marker(self, chapter: str) -> Marker:
         from autograder.books import course_seed
         from autograder.marker import shared_marker
 
         seed = self.seed
         if seed is None:
-            seed = course_seed(_root(course) or paths.BUILD / "course")
+            seed = course_seed(_root(self.config) or paths.BUILD / "course")
         return shared_marker(chapter, seed=seed, unsafe=self.unsafe_no_sandbox)
 
 

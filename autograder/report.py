@@ -53,17 +53,18 @@ class ByHand:
 
 def by_hand(graded: Class) -> dict[str, ByHand]:
     """What nbgrader's gradebook says about each student; empty where there is none."""
-    from nbgrader.api import Gradebook, MissingEntry
+    from nbgrader.api import MissingEntry
 
+    from autograder import gradebook as door
     from autograder.books import quiet_database
 
-    database = graded.course / "gradebook.db"
+    url = door.url_of(graded.course)
     found: dict[str, ByHand] = {}
-    if not database.is_file():
+    if not door.exists(url):
         return found
     chapter = graded.assignment.chapter
     questions = {question.name for question in graded.assignment.questions}
-    with quiet_database(), Gradebook(f"sqlite:///{database.resolve()}") as gradebook:
+    with quiet_database(), door.opened(url) as gradebook:
         for result in graded.results:
             try:
                 notebook = gradebook.find_submission_notebook(chapter, chapter, result.student)

@@ -47,7 +47,9 @@ class SubmissionResult:
     """Everything known about one student's submission of one assignment.
 
     `status` is "graded", "repaired", "unreadable", "missing", "timed_out" or "crashed"; all but
-    "unreadable" and "missing" carry the marks that were earned.
+    "unreadable" and "missing" carry the marks that were earned. What they were earned with: the
+    graders (`marker.grader_hash`), the seed of their inputs, and the file handed in (the SHA-256 of
+    its bytes, "" for none), which is the student's first, second, ... attempt.
     """
 
     student: str
@@ -59,6 +61,10 @@ class SubmissionResult:
     exercises: dict[str, ExerciseResult] = field(default_factory=dict)
     printed: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    grader: str = ""
+    seed: int | None = None
+    submission: str = ""
+    attempt: int = 1
 
     def to_json(self) -> dict[str, Any]:
         """The object that stands in `results.json`: tests shrink to name and outcome."""
@@ -70,7 +76,7 @@ class SubmissionResult:
         return data
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for a cache or another process; `from_dict` is the inverse."""
+        """Everything, for the journal or another process; `from_dict` is the inverse."""
         return {
             **vars(self),
             "repairs": list(self.repairs),

@@ -30,7 +30,8 @@ if ! "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r re
     exit 1
 fi
 
-# Debian packages: bubblewrap isolates what students hand in, Chromium looks at the built pages.
+# Debian packages: bubblewrap isolates what students hand in, Chromium looks at the built pages,
+# and PostgreSQL is a gradebook's server for the tests.
 apt() {
     if [ "$(id -u)" = 0 ]; then apt-get "$@"; else sudo -n apt-get "$@"; fi
 }
@@ -46,5 +47,9 @@ export DEBIAN_FRONTEND=noninteractive
 command -v bwrap >/dev/null || install_debian bubblewrap "grading in a sandbox"
 if [ "${CI:-}" = true ] && ! command -v chromium >/dev/null; then
     install_debian chromium "tests that look at the pages"
+fi
+if [ "${CI:-}" = true ] && ! command -v initdb >/dev/null &&
+   ! compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null; then
+    install_debian postgresql "tests of a gradebook on a server"
 fi
 say "ready"

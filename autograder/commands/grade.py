@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from autograder import paths
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from autograder.changes import Change
 
 
 def run(
@@ -34,16 +41,41 @@ def run(
         str | None,
         typer.Option(help="When the work was due, such as '2030-01-31 18:00:00 UTC'."),
     ] = None,
+    settings: Annotated[
+        Path | None,
+        typer.Option(
+            help="The course's settings: late work, attempts, points.",
+            show_default="COURSE/grading.toml",
+        ),
+    ] = None,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="Show whose marks would change and why, and ask first."),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Answer the question of --diff with yes.")
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Submissions at a time; by default one per core.")
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="Mark on the Dask cluster of this scheduler, such as tcp://host:8786."),
     ] = None,
     seed: Annotated[
         int | None,
         typer.Option(help="Seed of the inputs that are drawn; by default the course's own."),
     ] = None,
     cache: Annotated[
-        bool, typer.Option(help="Take over the results of code graded before in this course.")
+        bool, typer.Option(help="Take over the marks of submissions that have not changed.")
     ] = True,
+    db_url: Annotated[
+        str | None,
+        typer.Option(
+            help="nbgrader's gradebook, such as postgresql://host/grades.",
+            show_default="COURSE/gradebook.db",
+        ),
+    ] = None,
     unsafe_no_sandbox: Annotated[
         bool,
         typer.Option(
@@ -54,18 +86,28 @@ def run(
 ) -> None:
     """Grade a class: marks, nbgrader's gradebook, a feedback page each, and a class report.
 
-    Exit status 0 means that every submission has a result.
+    Only what has changed since the last time is marked. Exit status 0 means that every submission
+    has a result.
     """
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, collect, marker, progress, report
+    from autograder import books, classroom, collect, feedback, gradebook, marker, progress, report
     from autograder.sandbox import SandboxUnavailable
 
-    errors = Console(stderr=True)
+    console, errors = Console(), Console(stderr=True)
     people = collect.read_roster(roster) if roster is not None else []
-    try:
-        with progress.showing_progress() as progress:
+    with ExitStack() as stack:
+        bars = [stack.enter_context(progress.showing_progress())]
+
+        def decide(changes: list[Change], total: int) -> bool:
+            stack.close()  # A question and a moving bar do not go together.
+            agreed = _decide(changes, total, yes, console)
+            if agreed:
+                bars.append(stack.enter_context(progress.showing_progress()))
+            return agreed
+
+        try:
             graded = classroom.grade(
                 assignment,
                 submitted,
@@ -76,25 +118,60 @@ def run(
                 seed=seed,
                 unsafe=unsafe_no_sandbox,
                 cache=cache,
-                progress=progress,
+                settings=settings,
+                scheduler=scheduler,
+                db_url=db_url,
+                decide=decide if diff else None,
+                progress=lambda stage, done, count: bars[-1](stage, done, count),
             )
-    except SandboxUnavailable as error:
-        errors.print(Text(f"Nothing was graded: {error}."), soft_wrap=True)
-        raise typer.Exit(2) from None
+        except SandboxUnavailable as error:
+            stack.close()
+            errors.print(Text(f"Nothing was graded: {error}."), soft_wrap=True)
+            raise typer.Exit(2) from None
+    if graded is None:
+        return
     path = report.write(graded)
-    console = Console()
     report.show(graded, console)
     console.print()
     for label, target in (
         ("Class report", path),
         ("Marks", graded.folder / "grades.csv"),
         ("Feedback", graded.course / "feedback"),
-        ("Gradebook", graded.course / "gradebook.db"),
+        ("Gradebook", gradebook.shown(gradebook.url_of(graded.course))),
     ):
         console.print(Text(f"{label:<13}{target}"), soft_wrap=True)
-    if not graded.complete:
-        for result in graded.results:
-            for note in result.notes:
-                if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
-                    errors.print(Text(f"{result.student}: {note}", style="bold"), soft_wrap=True)
+    for remark in graded.remarks:
+        errors.print(Text(feedback.visible(remark, 2000)), soft_wrap=True)
+    complete = True
+    for result in graded.results:
+        for note in result.notes:
+            if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
+                complete = False
+                said = feedback.visible(f"{result.student}: {note}", 1000)
+                errors.print(Text(said, style="bold"), soft_wrap=True)
+    if not complete:
         raise typer.Exit(1)
+
+
+def _decide(changes: list[Change], total: int, yes: bool, console: Console) -> bool:
+    """Show the changes, and ask whether they are to be written."""
+    from rich.prompt import Confirm
+    from rich.text import Text
+
+    from autograder import changes as difference
+
+    console.print()
+    difference.show(changes, total, console)
+    if yes:
+        return True
+    if not changes:
+        said = "Nothing was written, for no marks change."
+    elif not sys.stdin.isatty():
+        said = "Nothing was written; add --yes to write these marks."
+    elif Confirm.ask("Write these marks?", console=console, default=False):
+        return True
+    else:
+        said = "Nothing was written."
+    said += " What was marked is kept: grading without --diff writes it and marks nobody again."
+    console.print(Text(said), soft_wrap=True)
+    return False

@@ -14,10 +14,11 @@ from nbgrader.api import Gradebook
 from typer.testing import CliRunner
 
 from autograder import __main__ as command_line
-from autograder import classroom, paths, repair
+from autograder import classroom, repair
 from autograder.assignment import ClassroomError, load
 from autograder.books import Books, course_seed, prepare, quiet_database
 from autograder.collect import Person, Submission, collect, read_roster
+from autograder.journal import alone
 from autograder.marker import Graded, Marker, empty_result, grader_hash
 from autograder.repair import RepairedNotebook
 from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
@@ -346,17 +347,6 @@ class TestGrade:
         folder = graded[0].course / "submitted" / "full" / CHAPTER
         assert {path.name for path in folder.iterdir()} == {f"{CHAPTER}.ipynb", "timestamp.txt"}
 
-    def test_grading_again_takes_the_known_results(self, graded, tmp_path, solved):
-        submitted = tmp_path / "again"
-        put(submitted / "other.ipynb", solved())
-        cached = set((graded[0].course / "cache" / CHAPTER).glob("*.json"))
-        again = classroom.grade(CHAPTER, submitted, graded[0].course, limits=LIMITS)
-        assert again.results[0].score == ASSIGNMENT.points
-        assert again.results[0].student == "other"
-        assert again.seed == graded[0].seed
-        # Code that did not change is not run again.
-        assert set((graded[0].course / "cache" / CHAPTER).glob("*.json")) == cached
-
     def test_lateness_is_noted(self, graded, tmp_path, solved):
         course = graded[0].course
         due = "2030-02-03 08:00:00 UTC"
@@ -368,6 +358,190 @@ class TestGrade:
         assert result.score == ASSIGNMENT.points
         page = course / "feedback" / "late" / CHAPTER / f"{CHAPTER}.html"
         assert "2 hours 30 minutes" in page.read_text(encoding="utf-8")
+
+
+# ---------------------------------------------------------------------------------------------
+# Grading again, with submissions of which none has to be run
+
+
+def points_in(course: Path) -> dict[str, list[tuple[str, float | None, float | None]]]:
+    """What the gradebook has of everybody."""
+    with quiet_database(), Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+        return {
+            submission.student.id: [
+                (grade.name, grade.auto_score, grade.manual_score)
+                for notebook in submission.notebooks
+                for grade in notebook.grades
+            ]
+            for submission in gradebook.assignment_submissions(CHAPTER)
+        }
+
+
+class TestAgain:
+    @pytest.fixture
+    def folder(self, tmp_path) -> Path:
+        put(tmp_path / "in" / "s1.ipynb", b"\x00 no notebook")
+        put(tmp_path / "in" / "s2" / CHAPTER / "notes.txt", "no notebook either")
+        return tmp_path / "in"
+
+    def entered(self, course: Path) -> dict[str, int]:
+        """When each student's autograded notebook was written."""
+        files = (course / "autograded").glob(f"*/{CHAPTER}/{CHAPTER}.ipynb")
+        return {file.parts[-3]: file.stat().st_mtime_ns for file in files}
+
+    def test_what_has_not_changed_is_neither_marked_nor_entered_again(self, course, folder):
+        roster = [Person("s3")]
+        first = classroom.grade(CHAPTER, folder, course, roster=roster)
+        before, written = self.entered(course), first.folder / "results.json"
+        text = written.read_text()
+        again = classroom.grade(CHAPTER, folder, course, roster=roster)
+        assert (first.marked, again.marked) == (3, 0)
+        assert self.entered(course) == before
+        assert written.read_text() == text
+        put(folder / "s1.ipynb", b"\x00 another")
+        changed = classroom.grade(CHAPTER, folder, course, roster=roster)
+        assert changed.marked == 1
+        after = self.entered(course)
+        assert {name for name in after if after[name] != before[name]} == {"s1"}
+        seeded = classroom.grade(CHAPTER, folder, course, roster=roster, seed=first.seed + 1)
+        assert seeded.marked == 3
+        assert classroom.grade(
+            CHAPTER, folder, course, roster=roster, seed=first.seed + 1, cache=False
+        ).marked == 3  # fmt: skip
+
+    def test_every_result_tells_what_it_was_earned_with(self, course, folder):
+        graded = classroom.grade(CHAPTER, folder, course, seed=5)
+        data = json.loads((graded.folder / "results.json").read_text())
+        for one in data["submissions"]:
+            assert (one["grader"], one["seed"]) == (grader_hash(CHAPTER), 5)
+        digest = hashlib.sha256((folder / "s1.ipynb").read_bytes()).hexdigest()
+        assert [one["submission"] for one in data["submissions"]] == [digest, ""]
+        assert classroom.Class.read(course, CHAPTER).results == list(graded.results)
+
+    def test_a_gradebook_that_was_lost_is_filled_again(self, course, folder):
+        classroom.grade(CHAPTER, folder, course)
+        before = points_in(course)
+        (course / "gradebook.db").unlink()
+        again = classroom.grade(CHAPTER, folder, course)
+        assert again.marked == 0
+        assert points_in(course) == before
+        assert before.keys() == {"s1", "s2"}
+
+    def test_a_mark_by_hand_survives_a_new_submission(self, course, folder):
+        classroom.grade(CHAPTER, folder, course)
+        name = ASSIGNMENT.questions[0].name
+        with quiet_database(), Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
+            gradebook.find_grade(name, CHAPTER, CHAPTER, "s1").manual_score = 2.5
+            gradebook.db.commit()
+        before = self.entered(course)
+        assert classroom.grade(CHAPTER, folder, course).marked == 0
+        assert self.entered(course) == before  # What a person decides changes nothing of ours.
+        put(folder / "s1.ipynb", b"\x00 another")
+        classroom.grade(CHAPTER, folder, course)
+        marks = {cell: manual for cell, _, manual in points_in(course)["s1"]}
+        assert marks[name] == 2.5
+
+    def test_who_handed_in_before_and_not_now_is_told(self, course, folder):
+        put(folder / "s4.ipynb", b"\x00 nothing")
+        roster = [Person("s1")]
+        classroom.grade(CHAPTER, folder, course, roster=roster)
+        for name in ("s1", "s4"):
+            (folder / f"{name}.ipynb").unlink()
+        for _ in range(2):
+            graded = classroom.grade(CHAPTER, folder, course, roster=roster)
+            assert [(one.student, one.status) for one in graded.results] == [
+                ("s1", "missing"), ("s2", "unreadable")]  # fmt: skip
+            assert "was there before" in graded.results[0].notes[0]
+            assert points_in(course).keys() == {"s1", "s2", "s4"}
+
+    def test_those_who_are_on_no_list_any_more_are_named(self, course, folder):
+        classroom.grade(CHAPTER, folder, course)
+        (folder / "s1.ipynb").unlink()
+        graded = classroom.grade(CHAPTER, folder, course)
+        assert [remark for remark in graded.remarks if remark.startswith("s1 is neither")]
+
+    def test_what_could_not_be_judged_or_recorded_is_tried_again(self, course, folder, monkeypatch):
+        real = classroom.grade_all
+
+        def unlucky(submissions, *rest):
+            for submission, graded in real(submissions, *rest):
+                if submission.student == "s1":
+                    graded.result.notes.append("could not judge the submission (bad luck)")
+                yield submission, graded
+
+        with monkeypatch.context() as patch:
+            patch.setattr(classroom, "grade_all", unlucky)
+            patch.setattr(Books, "feedback", lambda books, student: None)
+            first = classroom.grade(CHAPTER, folder, course)
+        assert not first.complete
+        assert all("could not record" in one.notes[-1] for one in first.results)
+        again = classroom.grade(CHAPTER, folder, course)
+        assert again.marked == 1
+        assert again.complete
+        assert classroom.grade(CHAPTER, folder, course).marked == 0
+
+    def test_settings_change_marks_and_nobody_is_run_again(self, course, folder):
+        whole = ASSIGNMENT.points
+        left = ASSIGNMENT.exercises[0]
+        assert classroom.grade(CHAPTER, folder, course).assignment.points == whole
+        put(course / "grading.toml", f'[{CHAPTER}]\nleave_out = ["{left.name}"]\n')
+        graded = classroom.grade(CHAPTER, folder, course)
+        assert graded.marked == 0
+        assert graded.assignment.points == whole - left.points
+        assert left.name not in graded.results[0].exercises
+        assert classroom.Class.read(course, CHAPTER).assignment.points == whole - left.points
+
+    def test_a_second_process_is_kept_out(self, course, folder):
+        with alone(course), pytest.raises(ClassroomError, match="by another process"):
+            classroom.grade(CHAPTER, folder, course)
+
+
+class TestDiff:
+    """`grade --diff`, on the command line."""
+
+    def grade(self, folder: Path, course: Path, *more: str) -> str:
+        arguments = ["grade", CHAPTER, "--submitted", str(folder), "--jobs", "1"]
+        app = command_line._app(["grade", "report"])
+        said = CliRunner().invoke(app, [*arguments, "--course", str(course), *more])
+        assert said.exit_code == 0, said.output
+        return said.output
+
+    def test_nothing_is_written_until_somebody_says_so(self, course, tmp_path):
+        folder = tmp_path / "in"
+        put(folder / "s1.ipynb", b"\x00 no notebook")
+        put(folder / "s2.ipynb", b"\x00 no notebook")
+        people = put(tmp_path / "class.csv", "student\ns1\ns2\n[red]s3\n")
+        roster = ["--roster", str(people)]
+        self.grade(folder, course)
+        written = [course / name for name in ("graded", "feedback", "autograded")]
+        before = [state(place) for place in written], points_in(course)
+        (folder / "s1.ipynb").unlink()
+        said = self.grade(folder, course, *roster, "--diff")
+        assert "handed in nothing now" in said
+        assert "(red)s3" in said
+        assert "1 student keeps" in said
+        assert "add --yes" in said
+        assert ([state(place) for place in written], points_in(course)) == before
+        said = self.grade(folder, course, *roster, "--diff", "--yes")
+        assert "add --yes" not in said
+        after = classroom.Class.read(course, CHAPTER).results
+        assert {one.student: one.status for one in after} == {
+            "(red)s3": "missing", "s1": "missing", "s2": "unreadable"}  # fmt: skip
+        assert points_in(course).keys() == {"(red)s3", "s1", "s2"}
+        assert "no marks change" in self.grade(folder, course, *roster, "--diff")
+
+    def test_what_was_marked_for_it_is_kept(self, course, tmp_path):
+        put(tmp_path / "in" / "s1.ipynb", b"\x00 no notebook")
+        shown = []
+        said = classroom.grade(
+            CHAPTER, tmp_path / "in", course, decide=lambda *seen: bool(shown.append(seen))
+        )
+        assert said is None
+        (change,), count = shown[0]
+        assert (change.student, change.old, change.why, count) == ("s1", None, ("new",), 1)
+        assert not (course / "graded").exists()
+        assert points_in(course) == {}
+        assert classroom.grade(CHAPTER, tmp_path / "in", course).marked == 0
 
 
 # ---------------------------------------------------------------------------------------------
@@ -458,16 +632,3 @@ def test_a_course_keeps_its_seed(tmp_path):
     seed = course_seed(tmp_path)
     assert course_seed(tmp_path) == seed
     assert seed != course_seed(tmp_path / "other")
-
-
-def test_what_marks_depend_on_changes_the_graders_name(monkeypatch, tmp_path):
-    before = grader_hash(CHAPTER)
-    assert grader_hash(CHAPTER) == before
-    put(tmp_path / f"test_{CHAPTER}.py", "# other graders")
-    monkeypatch.setattr(paths, "GRADERS", tmp_path)
-    assert grader_hash(CHAPTER) != before
-    before = grader_hash(CHAPTER)
-    put(tmp_path / "test_other.py", "# graders of another chapter")
-    assert grader_hash(CHAPTER) == before
-    put(tmp_path / "parts.py", "# what graders share")
-    assert grader_hash(CHAPTER) != before

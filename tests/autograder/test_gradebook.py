@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import suppress
 
 import pytest
 from nbgrader.api import Gradebook, InvalidEntry, MissingEntry
 from sqlalchemy import event
 
-from autograder import builder
-from autograder.gradebook import kept_open, unhindered
+from autograder import builder, gradebook, paths
+from autograder.assignment import ClassroomError
+from autograder.gradebook import kept_open, mend, unhindered
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
 PLACE = ("notes", "homework")
@@ -18,7 +25,7 @@ PLACE = ("notes", "homework")
 @pytest.fixture
 def file(tmp_path, monkeypatch):
     """A gradebook with one assignment of two graded cells and one student's submission."""
-    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder._schema_version)
+    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder.schema_version)
     path = tmp_path / "gradebook.db"
     with Gradebook(f"sqlite:///{path}") as book:
         book.add_assignment("homework")
@@ -32,8 +39,12 @@ def file(tmp_path, monkeypatch):
     return path
 
 
+def url_to(path):
+    return f"sqlite:///{path}"
+
+
 def opened(path):
-    return Gradebook(f"sqlite:///{path}")
+    return Gradebook(url_to(path))
 
 
 def scores(path):
@@ -42,7 +53,7 @@ def scores(path):
 
 
 def test_marks_and_comments_entered_in_haste_are_there_afterwards(file):
-    with kept_open(file):
+    with kept_open(url_to(file)):
         with opened(file) as book:
             book.find_grade("one", *PLACE, "ada").auto_score = 1.5
             book.find_comment("two", *PLACE, "ada").manual_comment = "well done"
@@ -66,12 +77,12 @@ def test_what_is_asked_for_is_the_same_as_ever(file):
             )
 
     plain = seen()
-    with kept_open(file):
+    with kept_open(url_to(file)):
         assert [seen(), seen()] == [plain, plain]
 
 
 def test_what_is_not_there_is_missing(file):
-    with kept_open(file), opened(file) as book:
+    with kept_open(url_to(file)), opened(file) as book:
         for find in (book.find_source_cell, book.find_graded_cell):
             with pytest.raises(MissingEntry):
                 find("three", *PLACE)
@@ -83,7 +94,7 @@ def test_what_is_not_there_is_missing(file):
 
 
 def test_a_student_who_comes_later_is_found(file):
-    with kept_open(file), opened(file) as book:
+    with kept_open(url_to(file)), opened(file) as book:
         with pytest.raises(MissingEntry):
             book.find_grade("one", *PLACE, "bob")
         book.add_student("bob")
@@ -96,7 +107,7 @@ def test_a_student_who_comes_later_is_found(file):
 
 def test_other_gradebooks_are_none_of_its_business(file, tmp_path):
     other = tmp_path / "other.db"
-    with kept_open(file):
+    with kept_open(url_to(file)):
         with opened(other) as book:
             book.add_student("eve")
         with opened(other) as book:
@@ -106,14 +117,14 @@ def test_other_gradebooks_are_none_of_its_business(file, tmp_path):
 
 def test_nbgrader_is_as_before_afterwards(file):
     before = dict(vars(Gradebook))
-    with pytest.raises(RuntimeError, match="stop"), kept_open(file):
+    with pytest.raises(RuntimeError, match="stop"), kept_open(url_to(file)):
         raise RuntimeError("stop")
     assert dict(vars(Gradebook)) == before
 
 
 def test_a_copy_is_kept_until_all_is_written(file):
     copy = file.with_suffix(".db.before")
-    with kept_open(file):
+    with kept_open(url_to(file)):
         assert sqlite3.connect(copy).execute("SELECT id FROM student").fetchall() == [("ada",)]
     assert not copy.exists()
 
@@ -126,23 +137,23 @@ def test_a_gradebook_that_is_written_unhindered_has_a_copy_until_it_is_complete(
             return connection.exec_driver_sql("PRAGMA synchronous").scalar()
 
     usual = waits()
-    with unhindered(file):
+    with unhindered(url_to(file)):
         assert copy.is_file()
         assert waits() == 0
         with opened(file) as book:
             book.find_grade("one", *PLACE, "ada").auto_score = 1
             book.db.commit()
-    assert not copy.exists()
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
     assert waits() == usual != 0
     assert scores(file)["one"] == 1
-    with pytest.raises(KeyError), unhindered(file):
+    with pytest.raises(KeyError), unhindered(url_to(file)):
         raise KeyError
     assert copy.is_file()  # Nobody knows whether the gradebook is whole.
 
 
 def test_changes_wait_for_the_end_but_what_is_refused_is_refused_at_once(file):
     commits = []
-    with kept_open(file):
+    with kept_open(url_to(file)):
         with opened(file) as book:
             event.listen(book.engine, "commit", commits.append)
             for name in ("one", "two"):
@@ -158,3 +169,200 @@ def test_changes_wait_for_the_end_but_what_is_refused_is_refused_at_once(file):
             assert book.find_student("bob").id == "bob"
     with opened(file) as book:
         assert {student.id for student in book.students} == {"ada", "bob"}
+
+
+# ---------------------------------------------------------------------------------------------
+# A run that does not end
+
+
+@pytest.fixture
+def child():
+    """Starts Python on a text, and kills what is still running in the end."""
+    running = []
+
+    def start(text, *arguments):
+        process = subprocess.Popen(
+            [sys.executable, "-c", text, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(paths.ROOT), "OMP_NUM_THREADS": "1"},
+        )
+        running.append(process)
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+HALF_WRITTEN = """
+import sys, time
+from autograder.gradebook import kept_open
+from nbgrader.api import Gradebook
+
+url = sys.argv[1]
+with kept_open(url), Gradebook(url) as book:
+    book.find_grade("one", "notes", "homework", "ada").auto_score = 2
+    book.db().settle()
+    with book.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA cache_size=2")
+        add = "INSERT INTO student (id, last_name) VALUES (?, ?)"
+        for number in range(300):
+            connection.exec_driver_sql(add, (f"s{number}", "before" * 20))
+        connection.commit()
+        # More than two pages: they reach the file before the commit.
+        connection.exec_driver_sql("UPDATE student SET last_name = ?", ("undone" * 20,))
+        print("half written", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_half_wrote_is_undone(file, child):
+    process = child(HALF_WRITTEN, url_to(file))
+    assert process.stdout.readline() == "half written\n"
+    before = file.read_bytes()
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert b"undone" in before  # It was in the file, and without the journal would stay there.
+    found = mend(url_to(file))
+    assert found.entered
+    assert "did not end" in found.said
+    assert scores(file) == {"one": 2, "two": 0}
+    with opened(file) as book:
+        names = [student.last_name for student in book.students if student.id != "ada"]
+    assert names == ["before" * 20] * 300
+    assert mend(url_to(file)) is None
+    with sqlite3.connect(file) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+
+
+def left_over(file):
+    """What a run leaves that did not end: it had entered a mark."""
+    with suppress(KeyError), unhindered(url_to(file)):
+        with opened(file) as book:
+            book.find_grade("one", *PLACE, "ada").auto_score = 1
+            book.db.commit()
+        raise KeyError
+    return file.with_name("gradebook.db.before")
+
+
+def test_a_damaged_gradebook_is_as_before_the_run_that_did_not_end(file):
+    copy = left_over(file)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:5000] + bytes(8000) + whole[13000:])
+    damaged = file.read_bytes()
+    file.with_name("gradebook.db-journal").write_bytes(b"of the damaged one")
+    found = mend(url_to(file))
+    assert not found.entered
+    assert "damaged" in found.said
+    assert scores(file) == {"one": 0, "two": 0}
+    assert not copy.exists()
+    assert not file.with_name("gradebook.db-journal").exists()
+    assert file.with_name("gradebook.db.damaged").read_bytes() == damaged
+
+
+def test_the_next_run_mends_by_itself_and_says_so(file):
+    left_over(file)
+    with kept_open(url_to(file)) as found:
+        assert found.entered
+        assert scores(file)["one"] == 1
+    with kept_open(url_to(file)) as found:
+        assert found is None
+
+
+def test_after_a_power_cut_what_was_entered_may_be_missing(file):
+    copy = left_over(file)
+    os.utime(copy, (1000, 1000))  # Long before the machine was started.
+    found = mend(url_to(file))
+    assert not found.entered
+    assert scores(file)["one"] == 1
+
+
+def test_without_a_whole_copy_nothing_is_touched(file):
+    copy = left_over(file)
+    for path in (file, copy):
+        path.write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    with pytest.raises(ClassroomError, match="and so is its copy"):
+        mend(url_to(file))
+    assert copy.read_bytes() == file.read_bytes()
+
+
+def test_a_gradebook_that_was_only_begun_is_begun_again(tmp_path):
+    path = tmp_path / "gradebook.db"
+    with suppress(KeyError), unhindered(url_to(path)):
+        path.write_bytes(b"half of the first page" * 300)
+        raise KeyError
+    assert not mend(url_to(path)).entered
+    assert path.read_bytes() == b""
+    assert not gradebook.knows(url_to(path), "homework")
+
+
+def test_two_runs_do_not_write_one_gradebook(file):
+    with unhindered(url_to(file)):
+        for second in (lambda: mend(url_to(file)), lambda: unhindered(url_to(file)).__enter__()):
+            with pytest.raises(ClassroomError, match="Another run is writing"):
+                second()
+    assert mend(url_to(file)) is None
+
+
+ENTERING = """
+import sys
+from pathlib import Path
+from autograder import notebooks, repair
+from autograder.assignment import load
+from autograder.books import Books, prepare
+from autograder.collect import Person, Submission
+from autograder.gradebook import mend, url_of
+from autograder.marker import Graded, empty_result
+
+course, people = Path(sys.argv[1]), sys.argv[2:]
+found = mend(url_of(course))
+print("began", found and found.entered, flush=True)
+release = prepare(course, "attention")
+text = notebooks.writes(repair.blank(release))
+books = Books(course, "attention")
+with books.kept_open():
+    books.enter(map(Person, people))
+    for number, person in enumerate(people):
+        result = empty_result(load("attention"), person, "graded", "")
+        result.exercises["causal_mask"].points = 0.5
+        result.exercises["DotScore"].points = 1.0
+        books.record(Submission(person), Graded(result, text), release)
+        assert result.notes == [], result.notes
+        print(person, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_class_that_is_killed_again_and_again_is_complete_in_the_end(tmp_path, child):
+    """SIGKILL wherever it meets the process; what was entered before is there afterwards."""
+    course = tmp_path / "course"
+    url = gradebook.url_of(course)
+    people = [f"s{number}" for number in range(8)]
+    entered = []
+    for kills, wait in enumerate((0.02, 0.11)):
+        process = child(ENTERING, course, *(one for one in people if one not in entered))
+        began = process.stdout.readline()
+        assert began == ("began True\n" if kills else "began None\n")
+        for _ in range(2):
+            entered.append(process.stdout.readline().strip())
+        time.sleep(wait)
+        process.send_signal(signal.SIGKILL)
+        entered += process.communicate()[0].split()
+        assert process.returncode == -signal.SIGKILL
+        with sqlite3.connect(course / "gradebook.db") as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        with opened(course / "gradebook.db") as book:
+            for person in entered:
+                assert book.find_submission("attention", person).score == 1.5, person
+    process = child(ENTERING, course, *(one for one in people if one not in entered))
+    said = process.communicate()[0].splitlines()
+    assert process.returncode == 0
+    assert said[0] == "began True"
+    assert [*entered, *said[1:]] == people  # nobody twice, nobody lost
+    assert mend(url) is None
+    with opened(course / "gradebook.db") as book:
+        scores = {one.student.id: one.score for one in book.assignment_submissions("attention")}
+    assert scores == dict.fromkeys(people, 1.5)

@@ -214,7 +214,7 @@ def grade(
         step = "submitted"
         if submitted.resolve() == course / step or (course / step) in submitted.resolve().parents:
             step = "repaired"  # Never touch what was handed in, even in the course's own folder.
-        remarks = [*terms.strangers(work.students), *work.gone()]
+        remarks = [*terms.remarks(work.students), *work.gone()]
         books = Books(course, chapter, step, db_url=db_url)
         with books.kept_open() as unfinished:
             if unfinished is not None:

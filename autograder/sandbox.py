@@ -51,6 +51,7 @@ WARM_WORDS = ("matplotlib", "broadcast_shapes", "assert_close", "optim.")
 SHORTEST_CALL = 2.0  # what is left of a call's limit after its function has hung repeatedly
 # A busy machine stretches time limits by what a submission waited for a core, up to this factor.
 MOST_STRETCH = 10.0
+RESTART_SECONDS = 0.05  # what a new worker costs the notebook that has ended the one before it
 WORTH_WAITING = 0.02  # the part of a limit below which a remainder is not waited for
 
 MISSING = (
@@ -237,6 +238,7 @@ class _Walls:
         self.cover()
         size = _sized(bwrap)
         ends = ["--proc", "/proc", "--dev", "/dev"]
+        ends += ["--dev-bind", "/dev/null", "/dev/zero"]  # mapped, it is memory that nobody counts
         ends += [*size, "--perms", "1777", "--tmpfs", "/tmp"]
         ends += [*size, "--perms", "1777", "--tmpfs", "/dev/shm"]
         ends += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
@@ -618,6 +620,7 @@ class Session:
         self._elapsed = 0.0  # seconds in which this session's workers were waited for
         self._waited = 0.0  # seconds in which the present worker had no core, as far as is known
         self._waited_before = 0.0  # the same of the workers before it
+        self._charged = 0.0  # seconds for what its conduct costs outside of its workers
         self._used_up = False  # whether the time for all of it is over
         self._loaded = False
         self._skip: set[int] = set()
@@ -642,7 +645,7 @@ class Session:
         """Seconds of its time that this submission has used; waiting for a core is not its own."""
         return max(
             self._elapsed - self._waited_before - self._waited, self._elapsed / MOST_STRETCH
-        )
+        ) + self._charged
 
     def load(self) -> list[CellReport]:
         """Run the cells, one after the other in one namespace, and report on each.
@@ -745,7 +748,7 @@ class Session:
         try:
             reply = self._exchange(frame, seconds)
             kind = kind_of(reply)
-            outcome = _read_outcome(reply) if kind is None else None
+            outcome = self._read(reply) if kind is None else None
         except _Ended as ended:
             if ended.end.kind == "timeout":
                 self._hung[name] = self._hung.get(name, 0) + 1
@@ -757,6 +760,16 @@ class Session:
             # Whatever filled the memory may still hold it.
             self._stop()
         return answer
+
+    def _read(self, reply: bytearray) -> Outcome:
+        """The outcome in an answer. To read a large one takes time, which is the notebook's."""
+        if len(reply) <= wire.AT_ONCE:
+            return _read_outcome(reply)
+        began = time.thread_time()
+        try:
+            return _read_outcome(reply)
+        finally:
+            self._charged += time.thread_time() - began
 
     def _replay(self, reporting: bool) -> None:
         """Run the cells in a new worker, again from the start whenever one kills it."""
@@ -842,6 +855,8 @@ class Session:
             self._stop()
         self._number = 0
         self._live.clear()
+        if self.restarts:
+            self._charged += RESTART_SECONDS
         self.restarts += 1
         for attempt in (1, 2):
             worker, self._status = self.sandbox.fork(self.limits, self.words)

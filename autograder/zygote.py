@@ -92,12 +92,12 @@ def mount_tmpfs(path: str, options: str, flags: int = 0) -> None:
 FORBIDDEN_CALLS = {
     "x86_64": (
         101, 103, 134, 135, 153, 154, 155, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171,
-        172, 173, 175, 176, 179, 29, 64, 68, 212, 216, 227, 240, 246, 248, 249, 250, 272, 298, 300,
+        172, 173, 175, 176, 179, 278, 29, 64, 68, 212, 216, 227, 240, 246, 248, 249, 250, 272, 298, 300,
         303, 304, 305, 308, 310, 311, 312, 313, 319, 320, 321, 323, 425, 426, 427, 428, 429, 430,
         431, 432, 433, 438, 442, 443, 447,
     ),
     "aarch64": (
-        39, 40, 41, 51, 60, 89, 92, 97, 104, 105, 106, 112, 116, 117, 142, 161, 162, 170, 171, 180,
+        39, 40, 41, 51, 60, 75, 89, 92, 97, 104, 105, 106, 112, 116, 117, 142, 161, 162, 170, 171, 180,
         186, 190, 194, 217, 218, 219, 224, 225, 241, 262, 264, 265, 266, 268, 270, 271, 272, 273,
         279, 280, 282, 294, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 443, 447,
     ),
@@ -105,12 +105,14 @@ FORBIDDEN_CALLS = {
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 CLONE_CALL = {"x86_64": 56, "aarch64": 220}
 SOCKET_CALL = {"x86_64": 41, "aarch64": 198}
+MMAP_CALL = {"x86_64": 9, "aarch64": 222}
+MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
 CLONE3_CALL = 435
 SOCKET_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 LOAD, JUMP_EQUAL, JUMP_SET, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
-OFFSET_NUMBER, OFFSET_ARCH, OFFSET_FIRST_ARGUMENT = 0, 4, 16
+OFFSET_NUMBER, OFFSET_ARCH, OFFSET_FIRST_ARGUMENT, OFFSET_FOURTH_ARGUMENT = 0, 4, 16, 40
 
 
 def seccomp_program(machine: str) -> bytes | None:
@@ -128,6 +130,7 @@ def seccomp_program(machine: str) -> bytes | None:
     code.append((JUMP_EQUAL, CLONE3_CALL, "enosys", ""))
     code.append((JUMP_EQUAL, CLONE_CALL[machine], "clone", ""))
     code.append((JUMP_EQUAL, SOCKET_CALL[machine], "socket", ""))
+    code.append((JUMP_EQUAL, MMAP_CALL[machine], "mmap", ""))
     code.extend((JUMP_EQUAL, number, "eperm", "") for number in FORBIDDEN_CALLS[machine])
     code.append((RETURN, ALLOW, "", ""))
     labels = {"clone": len(code)}
@@ -137,6 +140,11 @@ def seccomp_program(machine: str) -> bytes | None:
     code.append((LOAD, OFFSET_FIRST_ARGUMENT, "", ""))
     code.extend((JUMP_EQUAL, int(family), "allow", "") for family in SOCKET_FAMILIES)
     code.append((RETURN, ERRNO | EAFNOSUPPORT, "", ""))
+    # Shared memory without a file stays when all but a page of it is unmapped: nobody's, uncounted.
+    labels["mmap"] = len(code)
+    code.append((LOAD, OFFSET_FOURTH_ARGUMENT, "", ""))
+    code.append((JUMP_SET, MAP_ANONYMOUS, "", "allow"))
+    code.append((JUMP_SET, MAP_SHARED, "eperm", "allow"))
     for label, action in {
         "allow": ALLOW,
         "eperm": ERRNO | EPERM,

@@ -643,9 +643,10 @@ class Session:
     @property
     def spent(self) -> float:
         """Seconds of its time that this submission has used; waiting for a core is not its own."""
-        return max(
-            self._elapsed - self._waited_before - self._waited, self._elapsed / MOST_STRETCH
-        ) + self._charged
+        return (
+            max(self._elapsed - self._waited_before - self._waited, self._elapsed / MOST_STRETCH)
+            + self._charged
+        )
 
     def load(self) -> list[CellReport]:
         """Run the cells, one after the other in one namespace, and report on each.

@@ -316,7 +316,10 @@ class CoreWaits:
             return ran, waited
 
     def _started(self) -> int:
-        return int(_read("loadavg", self.proc).split()[-1]) if self.alone else 0
+        if self.alone:
+            with contextlib.suppress(OSError):
+                return int(_read("loadavg", self.proc).split()[-1])
+        return 0
 
     def since(self, moment: float) -> float:
         """The seconds waited since a moment of the monotonic clock."""

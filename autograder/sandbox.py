@@ -598,6 +598,14 @@ class _Line:
         self.sock.close()
 
 
+def _in_queue() -> float:
+    """Seconds for which this thread has waited for a core; 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
 class _Ended(Exception):
     def __init__(self, end: _End) -> None:
         super().__init__(end.message)
@@ -620,6 +628,7 @@ class Session:
         self._elapsed = 0.0  # seconds in which this session's workers were waited for
         self._waited = 0.0  # seconds in which the present worker had no core, as far as is known
         self._waited_before = 0.0  # the same of the workers before it
+        self._queued = 0.0  # how long we ourselves had waited for a core when the worker began
         self._charged = 0.0  # seconds for what its conduct costs outside of its workers
         self._used_up = False  # whether the time for all of it is over
         self._loaded = False
@@ -844,10 +853,15 @@ class Session:
             if self._status.recv(1, socket.MSG_PEEK) != zygote.WAITED_MARK:
                 return 0.0  # the worker has ended, and this is the report
             answer = self._status.recv(size, socket.MSG_WAITALL)
-            _, waited, self._waited = zygote.WAITED.unpack(answer)
+            _, waited, ever = zygote.WAITED.unpack(answer)
         except (OSError, zygote.struct.error):
             return 0.0
+        self._waited = self._both_waited(ever)
         return waited
+
+    def _both_waited(self, worker: float) -> float:
+        """What a worker has waited, and we meanwhile, who are on the same busy machine."""
+        return max(0.0, worker + max(0.0, _in_queue() - self._queued))
 
     def _begin(self) -> None:
         if self._exhausted():
@@ -860,6 +874,7 @@ class Session:
             self._charged += RESTART_SECONDS
         self.restarts += 1
         for attempt in (1, 2):
+            self._queued = _in_queue()
             worker, self._status = self.sandbox.fork(self.limits, self.words)
             self._worker = _Line(worker)
             try:
@@ -978,7 +993,9 @@ class Session:
         except ValueError:
             parsed = {}
         parsed = parsed if isinstance(parsed, dict) else {}
-        self._waited_before += parsed.get("waited", self._waited)
+        if "waited" in parsed:
+            self._waited = self._both_waited(parsed["waited"])
+        self._waited_before += self._waited
         self._waited = 0.0
         return parsed
 

@@ -326,10 +326,10 @@ class CoreWaits:
         if self.pinned is None or self.pinned[0] != moment:
             before = [sample for sample in self.samples if sample.time <= moment]
             self.pinned = moment, before[-1] if before else self.samples[0]
-        return self._between(self.pinned[1], self.samples[-1])
+        return max(0.0, self._between(self.pinned[1], self.samples[-1]))
 
     def ever(self) -> float:
-        """The seconds waited since the beginning."""
+        """The seconds waited since the beginning; negative where it kept others waiting."""
         return self._between(self.first, self.samples[-1])
 
     def _between(self, first: _Sample, last: _Sample) -> float:
@@ -342,7 +342,7 @@ class CoreWaits:
         longest = max(
             (change(name, 1) - (total - change(name, 0)) for name in last.threads), default=0.0
         )
-        return max(0.0, longest - WATCH_SECONDS * unseen)
+        return longest - WATCH_SECONDS * unseen
 
 
 # ------------------------------------------------------------------------------- keeper

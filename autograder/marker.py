@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from autograder.runner import Graders
     from autograder.sandbox import Answer, Limits, Sandbox
 
-MAX_PRINTED = 20_000
+MAX_PRINTED = 20_000  # characters of one cell
+MAX_PRINTED_ALL = 400_000  # of all the cells of a notebook, which may be thousands
+LEFT_OUT = "[not shown: this notebook prints more than a page can hold]"
 UNJUDGED = "could not judge"
 
 
@@ -189,10 +191,15 @@ class Marker:
             exercises=exercises,
             notes=notes,
         )
+        room = MAX_PRINTED_ALL
         for report in reports:
             said = report.printed[:MAX_PRINTED]
             if report.error and report.status != "ok":
                 said = f"{said.rstrip()}\n{report.error}".lstrip()
+            if said.strip() and room <= 0:
+                result.printed[report.cell.id] = LEFT_OUT
+                break
+            room -= len(said)
             if said.strip():
                 # Printed text can hold what no file can: lone surrogates.
                 result.printed[report.cell.id] = said.encode("utf-8", "replace").decode("utf-8")

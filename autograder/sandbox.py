@@ -33,7 +33,7 @@ from typing import Any
 
 import torch
 
-from autograder import wire
+from autograder import wire, zygote
 from autograder.cells import Cell
 from autograder.paths import PACKAGE, ROOT
 
@@ -43,12 +43,16 @@ Request = dict[str, Any]
 COPIED = ("executor.py", "wire.py", "worker.py", "zygote.py")
 OURS = ("autograder", "solutions", "toolkit", "exercises", "book", "tests")
 START_SECONDS = 120.0  # a cold disk and a busy machine
-END_SECONDS = 10.0
+END_SECONDS = 30.0
 MESSAGE_CHARACTERS = 2000
 FIRST_UID, UIDS = 61200, 4000  # above people's and below `nobody`
 # Words for which the zygote knows what to import; see `zygote.warm_up`.
 WARM_WORDS = ("matplotlib", "broadcast_shapes", "assert_close", "optim.")
 SHORTEST_CALL = 2.0  # what is left of a call's limit after its function has hung repeatedly
+# A busy machine stretches time limits by what a submission waited for a core, up to this factor.
+MOST_STRETCH = 10.0
+RESTART_SECONDS = 0.05  # what a new worker costs the notebook that has ended the one before it
+WORTH_WAITING = 0.02  # the part of a limit below which a remainder is not waited for
 
 MISSING = (
     "bubblewrap is missing: install it with `sudo apt-get install bubblewrap`, "
@@ -234,6 +238,7 @@ class _Walls:
         self.cover()
         size = _sized(bwrap)
         ends = ["--proc", "/proc", "--dev", "/dev"]
+        ends += ["--dev-bind", "/dev/null", "/dev/zero"]  # mapped, it is memory that nobody counts
         ends += [*size, "--perms", "1777", "--tmpfs", "/tmp"]
         ends += [*size, "--perms", "1777", "--tmpfs", "/dev/shm"]
         ends += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
@@ -559,6 +564,64 @@ def request_frame(request: Request) -> bytes:
         raise ValueError(f"the request cannot be sent: {error}") from None
 
 
+class _Line:
+    """The socket to a worker, for whom time stands still while others have its core.
+
+    It is used in place of the socket by `wire`, which is told of no time limit.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.deadline = 0.0
+        self.more: Callable[[], float] = lambda: 0.0
+
+    def allow(self, seconds: float, more: Callable[[], float]) -> None:
+        """End in `seconds`; then, as long as `more` says so, that many seconds later."""
+        self.deadline = time.monotonic() + seconds
+        self.more = more
+
+    def settimeout(self, seconds: float | None) -> None:
+        """The time limit is that of `allow`."""
+
+    def recv(self, count: int) -> bytes:
+        return self._patiently(self.sock.recv, count)
+
+    def recv_into(self, view: memoryview) -> int:
+        return self._patiently(self.sock.recv_into, view)
+
+    def sendall(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[self._patiently(self.sock.send, view) :]
+
+    def _patiently(self, action: Callable[[Any], Any], argument: Any) -> Any:
+        left = self.deadline - time.monotonic()
+        while left > 0:
+            self.sock.settimeout(left)
+            try:
+                return action(argument)
+            except TimeoutError:
+                left = self.more()
+                self.deadline = time.monotonic() + left
+        # It may be this process that had to wait: what has come has come in time.
+        self.sock.settimeout(0)
+        try:
+            return action(argument)
+        except BlockingIOError:
+            raise TimeoutError from None
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+def _in_queue() -> float:
+    """Seconds for which this thread has waited for a core; 0 where the kernel does not say."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
 class _Ended(Exception):
     def __init__(self, end: _End) -> None:
         super().__init__(end.message)
@@ -578,10 +641,15 @@ class Session:
         self.limits = limits
         self.reports: list[CellReport] = []
         self.restarts = 0
-        self.spent = 0.0  # seconds in which this session's worker was waited for
+        self._elapsed = 0.0  # seconds in which this session's workers were waited for
+        self._waited = 0.0  # seconds in which the present worker had no core, as far as is known
+        self._waited_before = 0.0  # the same of the workers before it
+        self._queued = 0.0  # how long we ourselves had waited for a core when the worker began
+        self._charged = 0.0  # seconds for what its conduct costs outside of its workers
+        self._used_up = False  # whether the time for all of it is over
         self._loaded = False
         self._skip: set[int] = set()
-        self._worker: socket.socket | None = None
+        self._worker: _Line | None = None
         self._status: socket.socket | None = None
         self._number = 0
         self._created: dict[int, tuple[Request, bytes]] = {}
@@ -596,6 +664,14 @@ class Session:
         self.close()
 
     # What callers use.
+
+    @property
+    def spent(self) -> float:
+        """Seconds of its time that this submission has used; waiting for a core is not its own."""
+        return (
+            max(self._elapsed - self._waited_before - self._waited, self._elapsed / MOST_STRETCH)
+            + self._charged
+        )
 
     def load(self) -> list[CellReport]:
         """Run the cells, one after the other in one namespace, and report on each.
@@ -698,7 +774,7 @@ class Session:
         try:
             reply = self._exchange(frame, seconds)
             kind = kind_of(reply)
-            outcome = _read_outcome(reply) if kind is None else None
+            outcome = self._read(reply) if kind is None else None
         except _Ended as ended:
             if ended.end.kind == "timeout":
                 self._hung[name] = self._hung.get(name, 0) + 1
@@ -710,6 +786,16 @@ class Session:
             # Whatever filled the memory may still hold it.
             self._stop()
         return answer
+
+    def _read(self, reply: bytearray) -> Outcome:
+        """The outcome in an answer. To read a large one takes time, which is the notebook's."""
+        if len(reply) <= wire.AT_ONCE:
+            return _read_outcome(reply)
+        began = time.thread_time()
+        try:
+            return _read_outcome(reply)
+        finally:
+            self._charged += time.thread_time() - began
 
     def _replay(self, reporting: bool) -> None:
         """Run the cells in a new worker, again from the start whenever one kills it."""
@@ -767,7 +853,31 @@ class Session:
         )
 
     def _exhausted(self) -> bool:
-        return self.spent >= self.limits.seconds_total
+        if not self._used_up and self.spent >= self.limits.seconds_total:
+            self._ask_waited(time.monotonic())
+            self._used_up = self.spent >= self.limits.seconds_total
+        return self._used_up
+
+    def _ask_waited(self, since: float) -> float:
+        """How long the worker has waited for a core since a moment, as its keeper knows it."""
+        if self._status is None:
+            return 0.0
+        try:
+            self._status.settimeout(END_SECONDS)
+            self._status.sendall(zygote.SINCE.pack(since))
+            size = zygote.WAITED.size
+            if self._status.recv(1, socket.MSG_PEEK) != zygote.WAITED_MARK:
+                return 0.0  # the worker has ended, and this is the report
+            answer = self._status.recv(size, socket.MSG_WAITALL)
+            _, waited, ever = zygote.WAITED.unpack(answer)
+        except (OSError, zygote.struct.error):
+            return 0.0
+        self._waited = self._both_waited(ever)
+        return waited
+
+    def _both_waited(self, worker: float) -> float:
+        """What a worker has waited, and we meanwhile, who are on the same busy machine."""
+        return max(0.0, worker + max(0.0, _in_queue() - self._queued))
 
     def _begin(self) -> None:
         if self._exhausted():
@@ -776,11 +886,15 @@ class Session:
             self._stop()
         self._number = 0
         self._live.clear()
+        if self.restarts:
+            self._charged += RESTART_SECONDS
         self.restarts += 1
         for attempt in (1, 2):
-            self._worker, self._status = self.sandbox.fork(self.limits, self.words)
+            self._queued = _in_queue()
+            worker, self._status = self.sandbox.fork(self.limits, self.words)
+            self._worker = _Line(worker)
             try:
-                if wire.recv(self._worker, 1 << 10, START_SECONDS) == {"n": 0}:
+                if wire.recv(worker, 1 << 10, START_SECONDS) == {"n": 0}:
                     return
                 raise EOFError
             except (EOFError, OSError, wire.WireError):
@@ -802,13 +916,27 @@ class Session:
             raise _Ended(_End("timeout", f"the notebook used up its {total:g} seconds before this"))
         assert self._worker is not None
         self._number += 1
-        left = min(seconds, self.limits.seconds_total - self.spent)
         began = time.monotonic()
+        spent = self._elapsed
+
+        def more() -> float:
+            """What is left of the limits once the time without a core is taken off."""
+            waited = self._ask_waited(began)
+            passed = time.monotonic() - began
+            self._elapsed = spent + passed
+            own = max(passed - waited, passed / MOST_STRETCH)
+            total = self.limits.seconds_total - self.spent
+            left = min(seconds - own, total)
+            if left > WORTH_WAITING * seconds:
+                return left
+            self._used_up = total <= WORTH_WAITING * seconds
+            return 0.0
+
+        self._worker.allow(min(seconds, self.limits.seconds_total - self.spent), more)
         try:
-            wire.send_numbered(self._worker, self._number, frame, timeout=left)
-            left = max(0.001, left - (time.monotonic() - began))
+            wire.send_numbered(self._worker, self._number, frame)
             number, reply = wire.recv_numbered(
-                self._worker, self.limits.answer_bytes, left, bounds=wire.ANSWER
+                self._worker, self.limits.answer_bytes, bounds=wire.ANSWER
             )
             if number != self._number:
                 raise wire.WireError("it answers another question")
@@ -822,7 +950,7 @@ class Session:
         except wire.WireError as error:
             raise _Ended(self._finish("protocol", f"the answer is not valid: {error}")) from None
         finally:
-            self.spent += time.monotonic() - began
+            self._elapsed = spent + time.monotonic() - began
 
     def _finish(self, kind: str, message: str) -> _End:
         """End the worker, and say how it ended in the words of its keeper where it knows more."""
@@ -860,7 +988,7 @@ class Session:
         if worker is None or status is None:
             return {}
         report = b""
-        with worker, status:
+        with status:
             worker.close()
             try:
                 if not dead:
@@ -874,11 +1002,18 @@ class Session:
                     report += part
             except OSError:
                 pass
+        while report.startswith(zygote.WAITED_MARK):  # an answer that nobody waited for any more
+            report = report[zygote.WAITED.size :]
         try:
             parsed = json.loads(report) if report else {}
         except ValueError:
-            return {}
-        return parsed if isinstance(parsed, dict) else {}
+            parsed = {}
+        parsed = parsed if isinstance(parsed, dict) else {}
+        if "waited" in parsed:
+            self._waited = self._both_waited(parsed["waited"])
+        self._waited_before += self._waited
+        self._waited = 0.0
+        return parsed
 
 
 # ---------------------------------------------------------------------------------- outcomes

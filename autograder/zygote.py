@@ -15,6 +15,7 @@ This file is copied into the sandbox: it imports PyTorch and the standard librar
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import gc
@@ -31,7 +32,8 @@ import struct
 import sys
 import tempfile
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -48,6 +50,10 @@ PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER, PR_SET_SECCOMP = 38, 36, 22
 WATCH_SECONDS = 0.05
 MEMORY_SLACK = 256 << 20  # the limit of one process speaks first, and in better words
 SMALL_FILES = 4096  # files a submission may keep in its memory file system
+# What the trusted process asks the keeper with, and what it is told: see `CoreWaits`.
+SINCE = struct.Struct("<d")
+WAITED = struct.Struct("<cdd")
+WAITED_MARK = b"W"  # a report begins with a brace
 
 
 class SetupError(Exception):
@@ -86,25 +92,28 @@ def mount_tmpfs(path: str, options: str, flags: int = 0) -> None:
 FORBIDDEN_CALLS = {
     "x86_64": (
         101, 103, 134, 135, 153, 154, 155, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171,
-        172, 173, 175, 176, 179, 29, 64, 68, 212, 216, 227, 240, 246, 248, 249, 250, 272, 298, 300,
-        303, 304, 305, 308, 310, 311, 312, 313, 319, 320, 321, 323, 425, 426, 427, 428, 429, 430,
-        431, 432, 433, 438, 442, 443, 447,
+        172, 173, 175, 176, 179, 29, 64, 68, 212, 216, 227, 240, 246, 248, 249, 250, 272, 278, 298,
+        300, 303, 304, 305, 308, 310, 311, 312, 313, 319, 320, 321, 323, 424, 425, 426, 427, 428,
+        429, 430, 431, 432, 433, 438, 440, 442, 443, 447,
     ),
     "aarch64": (
-        39, 40, 41, 51, 60, 89, 92, 97, 104, 105, 106, 112, 116, 117, 142, 161, 162, 170, 171, 180,
-        186, 190, 194, 217, 218, 219, 224, 225, 241, 262, 264, 265, 266, 268, 270, 271, 272, 273,
-        279, 280, 282, 294, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 443, 447,
+        39, 40, 41, 51, 60, 75, 89, 92, 97, 104, 105, 106, 112, 116, 117, 142, 161, 162, 170, 171,
+        180, 186, 190, 194, 217, 218, 219, 224, 225, 241, 262, 264, 265, 266, 268, 270, 271, 272,
+        273, 279, 280, 282, 294, 424, 425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 440, 442,
+        443, 447,
     ),
 }  # fmt: skip
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 CLONE_CALL = {"x86_64": 56, "aarch64": 220}
 SOCKET_CALL = {"x86_64": 41, "aarch64": 198}
+MMAP_CALL = {"x86_64": 9, "aarch64": 222}
+MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
 CLONE3_CALL = 435
 SOCKET_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 LOAD, JUMP_EQUAL, JUMP_SET, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
-OFFSET_NUMBER, OFFSET_ARCH, OFFSET_FIRST_ARGUMENT = 0, 4, 16
+OFFSET_NUMBER, OFFSET_ARCH, OFFSET_FIRST_ARGUMENT, OFFSET_FOURTH_ARGUMENT = 0, 4, 16, 40
 
 
 def seccomp_program(machine: str) -> bytes | None:
@@ -122,6 +131,7 @@ def seccomp_program(machine: str) -> bytes | None:
     code.append((JUMP_EQUAL, CLONE3_CALL, "enosys", ""))
     code.append((JUMP_EQUAL, CLONE_CALL[machine], "clone", ""))
     code.append((JUMP_EQUAL, SOCKET_CALL[machine], "socket", ""))
+    code.append((JUMP_EQUAL, MMAP_CALL[machine], "mmap", ""))
     code.extend((JUMP_EQUAL, number, "eperm", "") for number in FORBIDDEN_CALLS[machine])
     code.append((RETURN, ALLOW, "", ""))
     labels = {"clone": len(code)}
@@ -131,6 +141,11 @@ def seccomp_program(machine: str) -> bytes | None:
     code.append((LOAD, OFFSET_FIRST_ARGUMENT, "", ""))
     code.extend((JUMP_EQUAL, int(family), "allow", "") for family in SOCKET_FAMILIES)
     code.append((RETURN, ERRNO | EAFNOSUPPORT, "", ""))
+    # Shared memory without a file stays when all but a page of it is unmapped: nobody's, uncounted.
+    labels["mmap"] = len(code)
+    code.append((LOAD, OFFSET_FOURTH_ARGUMENT, "", ""))
+    code.append((JUMP_SET, MAP_ANONYMOUS, "", "allow"))
+    code.append((JUMP_SET, MAP_SHARED, "eperm", "allow"))
     for label, action in {
         "allow": ALLOW,
         "eperm": ERRNO | EPERM,
@@ -234,6 +249,100 @@ def _read(path: str, directory: int | None) -> bytes:
         return os.read(descriptor, 1 << 16)
     finally:
         os.close(descriptor)
+
+
+# ------------------------------------------------------------------------------- waiting
+
+
+class _Sample(NamedTuple):
+    """What was known of a submission's threads at one moment; all in seconds."""
+
+    time: float
+    threads: dict[str, tuple[float, float]]  # of those alive: time on a core, time in the queue
+    gone: float  # time that threads which have ended had been on a core
+    met: int  # threads ever seen
+    started: int  # the last process number that was given to anybody
+
+
+class CoreWaits:
+    """How long a submission has waited for a core that others were using.
+
+    A time limit is on the clock of the wall. On a busy machine a process may be ready to run for
+    a long time before it does, and that is not the student's doing. What a submission's own
+    threads keep from each other does not count: from the longest wait is taken off what all the
+    others have run. Those that lived too shortly to be seen are charged as much as they may have.
+    """
+
+    def __init__(self, proc: int, seconds: float, alone: bool) -> None:
+        """Looks through `proc`, remembers `seconds`; `alone` if nobody else starts processes."""
+        self.proc = proc
+        self.alone = alone
+        self.first = _Sample(time.monotonic(), {}, 0.0, 0, self._started())
+        self.samples: collections.deque[_Sample] = collections.deque(
+            [self.first], maxlen=int(seconds / WATCH_SECONDS) + 16
+        )
+        self.pinned: tuple[float, _Sample] | None = None
+
+    def look(self, pids: Iterable[str]) -> None:
+        """Take down how things stand with these processes."""
+        last, now = self.samples[-1], time.monotonic()
+        threads: dict[str, tuple[float, float]] = {}
+        for pid in pids:
+            # A process may end while it is looked at; so may its threads.
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                tasks = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self.proc)
+                try:
+                    for task in os.listdir(tasks):
+                        threads[task] = self._thread(tasks, task, last, now)
+                finally:
+                    os.close(tasks)
+        gone = last.gone + sum(
+            ran for name, (ran, _) in last.threads.items() if name not in threads
+        )
+        met = last.met + sum(name not in last.threads for name in threads)
+        self.samples.append(_Sample(now, threads, gone, met, self._started()))
+
+    def _thread(self, tasks: int, task: str, last: _Sample, now: float) -> tuple[float, float]:
+        try:
+            ran, waited = _read(f"{task}/schedstat", tasks).split()[:2]
+            return int(ran) / 1e9, int(waited) / 1e9
+        except FileNotFoundError:
+            # A kernel that does not count: a thread that is ready to run and does not, waits.
+            fields = _read(f"{task}/stat", tasks).rpartition(b")")[2].split()
+            ran = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            before, waited = last.threads.get(task, (0.0, 0.0))
+            if fields[0] == b"R":
+                waited += max(0.0, now - last.time - (ran - before))
+            return ran, waited
+
+    def _started(self) -> int:
+        if self.alone:
+            with contextlib.suppress(OSError):
+                return int(_read("loadavg", self.proc).split()[-1])
+        return 0
+
+    def since(self, moment: float) -> float:
+        """The seconds waited since a moment of the monotonic clock."""
+        if self.pinned is None or self.pinned[0] != moment:
+            before = [sample for sample in self.samples if sample.time <= moment]
+            self.pinned = moment, before[-1] if before else self.samples[0]
+        return max(0.0, self._between(self.pinned[1], self.samples[-1]))
+
+    def ever(self) -> float:
+        """The seconds waited since the beginning; negative where it kept others waiting."""
+        return self._between(self.first, self.samples[-1])
+
+    def _between(self, first: _Sample, last: _Sample) -> float:
+        def change(name: str, which: int) -> float:
+            return last.threads[name][which] - first.threads.get(name, (0.0, 0.0))[which]
+
+        total = last.gone + sum(ran for ran, _ in last.threads.values())
+        total -= first.gone + sum(ran for ran, _ in first.threads.values())
+        unseen = max(0, last.started - first.started - (last.met - first.met))
+        longest = max(
+            (change(name, 1) - (total - change(name, 0)) for name in last.threads), default=0.0
+        )
+        return longest - WATCH_SECONDS * unseen
 
 
 # ------------------------------------------------------------------------------- keeper
@@ -364,22 +473,31 @@ class Keeper:
         with contextlib.suppress(OSError):
             waiter.register(os.pidfd_open(self.pid), select.POLLIN)
         limit = int(self.limits["memory_bytes"]) + MEMORY_SLACK
+        longest = max(self.limits["seconds_per_call"], self.limits["seconds_per_cell"])
+        waits = CoreWaits(self.proc, longest, bool(self.plan["sandboxed"]))
         while True:
             events = waiter.poll(WATCH_SECONDS * 1000)
             done, code, usage = os.wait4(self.pid, os.WNOHANG)
             if done:
                 break
+            pids = self._descendants()
+            waits.look(pids)
             if any(descriptor == self.status.fileno() for descriptor, _ in events):
-                self.reason = "closed"
+                question = self.status.recv(SINCE.size)
+                if len(question) == SINCE.size:
+                    waited = waits.since(*SINCE.unpack(question)), waits.ever()
+                    self.status.sendall(WAITED.pack(WAITED_MARK, *waited))
+                else:
+                    self.reason = "closed"
             elif not events:
-                self.reason = self._excess(limit)
+                self.reason = self._excess(limit, pids)
             if self.reason:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self.pid, signal.SIGKILL)
                 _, code, usage = os.wait4(self.pid, 0)
                 break
         self._end()
-        report: dict[str, Any] = {"reason": self.reason}
+        report: dict[str, Any] = {"reason": self.reason, "waited": waits.ever()}
         if os.WIFSIGNALED(code):
             report["signal"] = os.WTERMSIG(code)
             cpu = usage.ru_utime + usage.ru_stime
@@ -444,9 +562,8 @@ class Keeper:
                 total += int(line.split()[1]) << 10
         return total
 
-    def _excess(self, limit: int) -> str:
+    def _excess(self, limit: int, pids: list[str]) -> str:
         """Why the submission must end now, or nothing."""
-        pids = self._descendants()
         if len(pids) > 2 * int(self.limits["processes"]):
             return "processes"
         total = 0

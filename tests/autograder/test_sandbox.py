@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -482,12 +483,14 @@ def test_input_is_empty(submit):
     assert session.execute(call("ask"))["type"] == "EOFError"
 
 
-def filtered(machine: str, number: int, argument: int = 0, arch: int | None = None) -> int:
+def filtered(
+    machine: str, number: int, argument: int = 0, arch: int | None = None, fourth: int = 0
+) -> int:
     """What the system call filter of `machine` returns: a small interpreter of classic BPF."""
     program = zygote.seccomp_program(machine)
     code = list(struct.iter_unpack("=HBBI", program))
     arch = zygote.AUDIT_ARCH[machine] if arch is None else arch
-    data = struct.pack("=IIQQ", number, arch, 0, argument)
+    data = struct.pack("=IIQQQQQ", number, arch, 0, argument, 0, 0, fourth)
     place = accumulator = 0
     while True:
         operation, yes, no, constant = code[place]
@@ -503,6 +506,22 @@ def filtered(machine: str, number: int, argument: int = 0, arch: int | None = No
             zygote.JUMP_AT_LEAST: accumulator >= constant,
         }[operation]
         place += yes if holds else no
+
+
+def test_no_memory_is_shared_but_through_files():
+    for machine in ("x86_64", "aarch64"):
+        flags = {"private": 0x22, "file": 0x01, "shared": 0x21, "validated": 0x23}
+        said = {
+            name: filtered(machine, zygote.MMAP_CALL[machine], fourth=value)
+            for name, value in flags.items()
+        }
+        refused = zygote.ERRNO | zygote.EPERM
+        assert said == {
+            "private": zygote.ALLOW,
+            "file": zygote.ALLOW,
+            "shared": refused,
+            "validated": refused,
+        }
 
 
 @pytest.mark.parametrize(
@@ -604,6 +623,133 @@ def test_a_call_without_end_is_a_timeout_and_the_next_call_works(submit):
     assert outcome == {"kind": "timeout", "message": "it was still running after 1.5 seconds"}
     assert value(session, "f") == 1
     assert session.restarts == 2
+
+
+BUSY = """
+    import os, time
+
+    def work():
+        # As much of a core as the limit allows within a margin, however long that takes.
+        end = time.process_time() + 0.5
+        while time.process_time() < end:
+            pass
+        return 1
+
+    def sleep():
+        time.sleep(3600)
+
+    def crowd():
+        for _ in range(6):
+            if os.fork() == 0:
+                while True:
+                    pass
+        while True:
+            pass
+    """
+
+
+@pytest.fixture
+def starved(sandbox):
+    """A sandbox that shares one core with five processes that never rest."""
+    core = min(os.sched_getaffinity(0))
+    command = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(flush=True)\nwhile True: pass"
+    with Sandbox() as box, contextlib.ExitStack() as stack:
+        for process in [psutil.Process(box._process.pid), *below(box)]:
+            os.sched_setaffinity(process.pid, [core])
+        for _ in range(5):
+            hog = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE)
+            )
+            stack.callback(hog.kill)
+            hog.stdout.readline()
+        yield box
+
+
+@pytest.mark.slow
+def test_a_submission_is_not_timed_out_because_others_have_the_core(submit, starved):
+    session = submit(BUSY, limits=Limits(seconds_per_call=1, seconds_total=2), box=starved)
+    outcomes = [session.execute(call("work"))["kind"] for _ in range(3)]
+    assert outcomes == ["value"] * 3
+    assert session.restarts == 1
+    # It was starved indeed, and what it waited is known to be nobody's use of time.
+    assert session.spent < session._elapsed
+    assert session._elapsed > 2
+
+
+@pytest.mark.slow
+def test_who_sleeps_or_loops_ends_at_the_limit_even_where_others_have_the_core(submit, starved):
+    for name in ("sleep", "crowd"):
+        session = submit(BUSY, limits=Limits(seconds_per_call=0.5), box=starved)
+        outcome = session.execute(call(name))
+        assert outcome["kind"] == "timeout"
+        assert "0.5 seconds" in outcome["message"]
+        session.close()
+
+
+def stat(ran: float, waited: float) -> bytes:
+    return f"{int(ran * 1e9)} {int(waited * 1e9)} 1\n".encode()
+
+
+def a_process(proc: Path, pid: int, ran: float, waited: float, last: int) -> None:
+    folder = proc / str(pid) / "task" / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "schedstat").write_bytes(stat(ran, waited))
+    (proc / "loadavg").write_text(f"0.00 0.01 0.05 1/100 {last}\n")
+
+
+@pytest.mark.parametrize(
+    ("threads", "started", "credit"),
+    [
+        ({1: (0.1, 0.9)}, 0, 0.9),  # others had the core
+        ({1: (1.0, 0.0)}, 0, 0.0),  # it had the core
+        ({1: (0.0, 0.0)}, 0, 0.0),  # it slept
+        ({1: (0.5, 0.5), 2: (0.5, 0.5)}, 0, 0.0),  # it kept itself waiting
+        ({1: (0.2, 0.8), 2: (0.2, 0.8)}, 0, 0.6),  # both at once
+        ({1: (0.1, 0.9)}, 10, 0.4),  # ten processes came and went unseen
+    ],
+)
+def test_only_waiting_for_others_counts(tmp_path, threads, started, credit):
+    a_process(tmp_path, 1, 5.0, 3.0, 100)
+    proc = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        waits = zygote.CoreWaits(proc, 1.0, alone=True)
+        waits.look(["1"])
+        moment = time.monotonic()
+        for pid, (ran, waited) in threads.items():
+            more = (5.0, 3.0) if pid == 1 else (0.0, 0.0)
+            a_process(tmp_path, pid, ran + more[0], waited + more[1], 100)
+        new = len(threads) - 1
+        (tmp_path / "loadavg").write_text(f"0 0 0 1/100 {100 + new + started}\n")
+        waits.look([str(pid) for pid in threads])
+        assert waits.since(moment) == pytest.approx(credit)
+    finally:
+        os.close(proc)
+
+
+def test_where_the_kernel_does_not_count_a_thread_that_does_not_get_to_run_waits(tmp_path):
+    folder = tmp_path / "7" / "task" / "7"
+    folder.mkdir(parents=True)
+    (tmp_path / "loadavg").write_text("0 0 0 1/1 7\n")
+    proc = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for state, waiting in (("R", True), ("S", False)):
+            (folder / "stat").write_text(f"7 (a ) R) {state} " + "0 " * 40)
+            waits = zygote.CoreWaits(proc, 1.0, alone=True)
+            waits.look(["7"])
+            moment = time.monotonic()
+            time.sleep(0.05)
+            waits.look(["7"])
+            assert (waits.since(moment) >= 0.05) is waiting
+    finally:
+        os.close(proc)
+
+
+def test_what_a_notebook_costs_outside_its_processes_is_its_own_time(submit):
+    session = submit("import os\ndef f():\n    os._exit(0)", limits=Limits(seconds_total=0.5))
+    kinds = [session.execute(call("f"))["kind"] for _ in range(12)]
+    assert kinds[0] == "crash"
+    assert kinds[-1] == "timeout"
+    assert session.restarts < 12
 
 
 def test_after_its_total_time_a_submission_is_not_asked_again(submit):

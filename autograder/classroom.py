@@ -106,6 +106,7 @@ def grade(
     unsafe: bool = False,
     limits: Limits | None = None,
     cache: bool = True,
+    scheduler: str | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Class:
     """Grade everybody and keep nbgrader's books.
@@ -121,6 +122,7 @@ def grade(
         unsafe: run student code without a sandbox.
         limits: what one submission may use.
         cache: take over the results of code that was graded before in this course.
+        scheduler: the address of a Dask scheduler whose workers grade, instead of processes here.
         progress: told the stage ("grading", "books"), how many are done, and how many there are.
 
     Raises:
@@ -148,7 +150,13 @@ def grade(
     done: dict[str, tuple[Submission, Graded]] = {}
     began = time.monotonic()
     tell("grading", 0, len(submissions))
-    for submission, graded in grade_all(submissions, options, release, jobs):
+    if scheduler is not None:
+        from autograder import cluster
+
+        marked = cluster.grade_all(submissions, options, release, scheduler)
+    else:
+        marked = grade_all(submissions, options, release, jobs)
+    for submission, graded in marked:
         done[submission.student] = (submission, graded)
         tell("grading", len(done), len(submissions))
     middle = time.monotonic()

@@ -44,6 +44,10 @@ def run(
     cache: Annotated[
         bool, typer.Option(help="Take over the results of code graded before in this course.")
     ] = True,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(help="Grade on the Dask cluster of this scheduler, such as tcp://host:8786."),
+    ] = None,
     unsafe_no_sandbox: Annotated[
         bool,
         typer.Option(
@@ -76,6 +80,7 @@ def run(
                 seed=seed,
                 unsafe=unsafe_no_sandbox,
                 cache=cache,
+                scheduler=scheduler,
                 progress=progress,
             )
     except SandboxUnavailable as error:

@@ -10,8 +10,8 @@ were started is none of this module's business; `book/howto-cluster.md` shows so
   student handed in, or of what a student's code returned, nothing is ever unpickled.
 - **Who may grade.** A worker process that has proved that graders, reference and versions are the
   client's and that it can run a notebook in its sandbox. Any other is left out with a sentence.
-- **What is lost.** When a worker process ends, what it held is graded elsewhere, alone from then on;
-  a submission that was held twice by a process that ended, the second time alone, is "crashed".
+- **What is lost.** When a worker process ends, what it held is graded elsewhere, alone from then
+  on; a submission that was held twice by a process that ended, the second time alone, is "crashed".
 
 A worker process grades one submission at a time, however many threads it has; a second one waits
 there, so that no worker is idle while the client writes.
@@ -83,14 +83,18 @@ _begun_with = ""
 
 def prepare(token: str, order: bytes) -> bytes:
     """Make this process ready for a class and prove it; the answer says what is amiss, if so."""
-    wanted = json.loads(order)
     with _one_at_a_time:
-        problem = _changed_on_disk() or _differences(wanted)
-        return json.dumps({"problem": problem or _begin(token, wanted)}).encode()
+        try:
+            wanted = json.loads(order)
+            problem = _changed_on_disk() or _differences(wanted) or _begin(token, wanted)
+        except Exception as error:
+            remedy = "run `python -m autograder doctor` on that machine"
+            problem = f"it could not begin ({_short(error)}); {remedy}"
+        return json.dumps({"problem": problem}).encode()
 
 
 def mark(token: str, order: bytes, data: bytes) -> bytes:
-    """The result of one submission and its notebook; `unready` if this process is a new one."""
+    """The result of one submission and its notebook; "unready" if this process is a new one."""
     from autograder.sandbox import SandboxUnavailable
 
     with _one_at_a_time:
@@ -99,15 +103,17 @@ def mark(token: str, order: bytes, data: bytes) -> bytes:
             return json.dumps({"unready": True}).encode()
         _classes.move_to_end(token)
         try:
-            graded = grade_one(
-                ready.marker, Submission(**json.loads(order)), ready.release, data=data
-            )
+            submission = Submission(**json.loads(order))
+            graded = grade_one(ready.marker, submission, ready.release, data=data)
+            answer = {"result": graded.result.to_dict(), "notebook": graded.notebook}
+            return json.dumps(answer).encode()
         except SandboxUnavailable as error:
             return json.dumps({"problem": _no_sandbox(error)}).encode()
+        except Exception:
+            return b"{}"  # as if the process had ended: it is tried once more, alone
         finally:
             if ready.closed:
                 ready.marker.close()
-    return json.dumps({"result": graded.result.to_dict(), "notebook": graded.notebook}).encode()
 
 
 def forget(token: str) -> None:
@@ -334,6 +340,7 @@ def _connected(address: str) -> Iterator[Client]:
 
 
 def _short(error: BaseException) -> str:
+    """One line of what an error says."""
     lines = str(error).strip().splitlines()
     return (lines[0] if lines else type(error).__name__).rstrip(".")[:200]
 
@@ -422,13 +429,8 @@ class _Crew:
                     for future in filter(None, (*worker.held, worker.proof)):
                         future.release()  # which cancels it
                 if ready:
-                    self.client.run(
-                        self.caller,
-                        *("forget", self.token),
-                        workers=ready,
-                        wait=False,
-                        on_error="ignore",
-                    )
+                    name = ("forget", self.token)
+                    self.client.run(self.caller, *name, workers=ready, on_error="ignore")
 
     def _settled(
         self, found: Iterator[tuple[Submission, Graded | None]]
@@ -444,7 +446,9 @@ class _Crew:
         try:
             if self.client.status != "running":
                 raise OSError
-            present = self.client.sync(self.client.scheduler.ncores, callback_timeout=ANSWER_SECONDS)
+            present = self.client.sync(
+                self.client.scheduler.ncores, callback_timeout=ANSWER_SECONDS
+            )
         except (OSError, TimeoutError, ValueError, RuntimeError):
             raise self._scheduler_lost() from None
         for address in [address for address in self.workers if address not in present]:
@@ -517,7 +521,10 @@ class _Crew:
 
     def _crashed(self, submission: Submission) -> Graded:
         result = empty_result(
-            load(self.chapter), submission.student, "crashed", "This submission could not be graded."
+            load(self.chapter),
+            submission.student,
+            "crashed",
+            "This submission could not be graded.",
         )
         reason = "the grading process ended repeatedly"
         result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason})"]

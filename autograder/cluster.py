@@ -406,6 +406,7 @@ class _Crew:
         self.tasks = 0
         self.looked = 0.0
         self.deserted = time.monotonic()
+        self.began = False  # Some worker has been found able to grade.
 
     def run(self) -> Iterator[tuple[Submission, Graded | None]]:
         """Grade everybody; None instead of a result where the file cannot be read here."""
@@ -476,7 +477,7 @@ class _Crew:
         states = {worker.state for worker in self.workers.values()}
         if states & {"ready", "proving"}:
             self.deserted = now
-        elif states or now - self.deserted > JOIN_SECONDS:
+        elif (states and not self.began) or now - self.deserted > JOIN_SECONDS:
             graded = self.total - self.left
             if graded:
                 raise ClassroomError(
@@ -606,7 +607,7 @@ class _Crew:
             if not isinstance(answer, dict) or answer.get("problem") != "":
                 self._leave_out(worker, str((answer or {}).get("problem", "it gave no answer")))
             else:
-                worker.state = "ready"
+                worker.state, self.began = "ready", True
             return
         job = worker.held.pop(future)
         if "problem" in answer:

@@ -67,29 +67,25 @@ def free_port() -> int:
 class Cluster:
     """A scheduler and workers on this machine, each started as a person would."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, protocol: str = "tcp") -> None:
         from distributed import Client
 
         self.folder = folder
-        self.address = f"tcp://127.0.0.1:{free_port()}"
+        port = free_port()
+        self.address = f"{protocol}://127.0.0.1:{port}"
         self.processes: list[subprocess.Popen] = []
-        # The scheduler holds nothing of ours: it runs where the course cannot be imported.
-        port = self.address.rpartition(":")[2]
-        self.scheduler = self.start(
-            *("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard"),
-            options=("-P",),
-        )
+        place = ("--host", "127.0.0.1", "--port", str(port), "--protocol", protocol)
+        # The scheduler needs nothing of ours: it starts where there is no course.
+        self.scheduler = self.start("scheduler", *place, "--no-dashboard", root=folder)
         self.client = Client(self.address, timeout=PATIENCE, set_as_default=False)
 
-    def start(
-        self, command: str, *arguments: str, root: Path = paths.ROOT, options: tuple[str, ...] = ()
-    ) -> subprocess.Popen:
-        environment = {**os.environ, "PYTHONPATH": str(root)}
+    def start(self, command: str, *arguments: str, root: Path = paths.ROOT) -> subprocess.Popen:
+        environment = {**os.environ, "PYTHONPATH": str(root), "DASK_CONFIG": str(self.folder)}
         environment.pop("OMP_NUM_THREADS", None)
         log = (self.folder / f"{command}-{len(self.processes)}.log").open("wb")
         module = f"distributed.cli.dask_{command}"
         process = subprocess.Popen(
-            [sys.executable, *options, "-m", module, *arguments],
+            [sys.executable, "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -355,6 +351,54 @@ class TestOnACluster:
         assert capfd.readouterr().err == ""
 
 
+TLS = """
+distributed:
+  comm:
+    require-encryption: true
+    tls:
+      ca-file: {0}/ca.pem
+      scheduler: {{cert: {0}/node.pem, key: {0}/node.key}}
+      worker: {{cert: {0}/node.pem, key: {0}/node.key}}
+      client: {{cert: {0}/node.pem, key: {0}/node.key}}
+"""
+CERTIFICATES = (
+    "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ours -keyout ca.key -out ca.pem",
+    "req -newkey rsa:2048 -nodes -subj /CN=grading -keyout node.key -out node.csr",
+    "x509 -req -in node.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -out node.pem",
+)
+
+
+class TestWithTLS:
+    pytestmark = on_a_cluster
+
+    @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+    def test_only_with_the_certificate_there_are_marks(
+        self, tmp_path, submissions, here, monkeypatch, capfd
+    ):
+        import dask
+        import yaml
+
+        monkeypatch.setattr(cluster, "CONNECT_SECONDS", 5.0)
+        for command in CERTIFICATES:
+            words = ["openssl", *command.split()]
+            subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+        text = TLS.format(tmp_path)
+        (tmp_path / "tls.yaml").write_text(text)
+        few = submissions[:2]
+        with dask.config.set(yaml.safe_load(text)):
+            safe = Cluster(tmp_path, "tls")
+        try:
+            with pytest.raises(ClassroomError, match=r"distributed\.comm\.tls"):
+                list(there(safe, few))
+            assert capfd.readouterr().err == ""
+            with dask.config.set(yaml.safe_load(text)):
+                assert safe.add_worker("--no-nanny").startswith("tls://")
+                found = as_data(there(safe, few))
+            assert found == {name: here[name] for name in ("s1", "s2")}
+        finally:
+            safe.close()
+
+
 class TestWhatIsRefused:
     def test_nobody_answers(self, submissions, monkeypatch, capfd):
         monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1.0)
@@ -410,6 +454,12 @@ class TestWhatTravels:
             check=True,
         ).stdout
         assert "the repository cannot be imported there" in said
+
+    def test_a_process_older_than_its_files_proves_nothing(self, monkeypatch):
+        monkeypatch.setattr(cluster, "_begun_with", "")
+        assert cluster._changed_on_disk() == "" == cluster._changed_on_disk()
+        monkeypatch.setattr(cluster, "_begun_with", "what it was")
+        assert "restart the worker" in json.loads(cluster.prepare("t", b"{}"))["problem"]
 
     @pytest.mark.parametrize(
         "change",

@@ -23,6 +23,7 @@ import atexit
 import contextlib
 import hashlib
 import importlib.metadata
+import importlib.util
 import json
 import logging
 import platform
@@ -57,6 +58,7 @@ JOIN_SECONDS = 30.0  # for a first worker, and for another one when all are gone
 PROVE_SECONDS = 300.0  # PyTorch from a cold disk that many machines read
 ANSWER_SECONDS = 60.0
 LOOK_SECONDS = 0.5
+CLOSE_SECONDS = 5.0
 HELD = 2  # submissions at a worker: one is graded, one waits
 ALLOWED_FAILURES = 2
 KEPT = 3  # classes that a worker process is ready to grade
@@ -274,26 +276,27 @@ def grade_all(
             "Without a sandbox student code could command the whole cluster; leave out "
             "--unsafe-no-sandbox or --scheduler."
         )
-    away: list[Submission] = []
+    if importlib.util.find_spec("distributed") is None:
+        raise ClassroomError(
+            "--scheduler needs Dask: type `python -m pip install -r requirements.txt`."
+        )
+    address = address.rstrip("/")
+    away = [one for one in submissions if one.path is not None and not one.reason]
+    here = [one for one in submissions if one.path is None or one.reason]  # nothing to run
     with Marker(options["chapter"], seed=options.get("seed", 0)) as marker:
-        for submission in submissions:
-            if submission.path is not None and not submission.reason:
-                away.append(submission)
-            else:  # There is nothing to run.
-                yield submission, grade_one(marker, submission, release)
-        if not away:
-            return
-        with _quiet(), _connected(address) as client:
-            crew = _Crew(client, address, away, options, release, say)
-            try:
-                for submission, data in crew.run():
-                    if data is None:
-                        # It cannot be read, or is too large to be: that is all its result says.
-                        yield submission, grade_one(marker, submission, release)
-                    else:
-                        yield submission, data
-            finally:
-                crew.close()
+        if away:
+            with _quiet(), _connected(address) as client:
+                crew = _Crew(client, address, away, options, release, say)
+                try:
+                    for submission, graded in crew.run():
+                        if graded is None:
+                            # It cannot be read, or is too large: that is all its result says.
+                            graded = grade_one(marker, submission, release)
+                        yield submission, graded
+                finally:
+                    crew.close()
+        for submission in here:
+            yield submission, grade_one(marker, submission, release)
 
 
 @contextlib.contextmanager
@@ -336,7 +339,7 @@ def _connected(address: str) -> Iterator[Client]:
         yield client
     finally:
         with contextlib.suppress(Exception):
-            client.close(timeout=5)
+            client.close(timeout=CLOSE_SECONDS)
 
 
 def _short(error: BaseException) -> str:
@@ -398,7 +401,6 @@ class _Crew:
         self.left = len(submissions)
         self.total = len(submissions)
         self.fresh = iter(submissions)
-        self.next: _Job | None = None
         self.suspects: deque[_Job] = deque()  # held by a process that ended
         self.workers: dict[str, _Worker] = {}
         self.refused: dict[str, str] = {}
@@ -430,8 +432,13 @@ class _Crew:
                     for future in filter(None, (*worker.held, worker.proof)):
                         future.release()  # which cancels it
                 if ready:
-                    name = ("forget", self.token)
-                    self.client.run(self.caller, *name, workers=ready, on_error="ignore")
+                    order = (self.caller, "forget", self.token)
+                    told = {"workers": ready, "on_error": "ignore"}
+                    telling = threading.Thread(
+                        target=self.client.run, args=order, kwargs=told, daemon=True
+                    )
+                    telling.start()
+                    telling.join(CLOSE_SECONDS)  # A worker that hangs keeps nobody waiting.
 
     def _settled(
         self, found: Iterator[tuple[Submission, Graded | None]]

@@ -482,9 +482,10 @@ class _Crew:
                     "see that it is not busy with other work",
                 )
         states = {worker.state for worker in self.workers.values()}
-        if states & {"ready", "proving"}:
+        patience = PROVE_SECONDS if "proving" in states else JOIN_SECONDS
+        if "ready" in states:
             self.deserted = now
-        elif (states and not self.began) or now - self.deserted > JOIN_SECONDS:
+        elif (states == {"out"} and not self.began) or now - self.deserted > patience:
             graded = self.total - self.left
             if graded:
                 raise ClassroomError(
@@ -492,7 +493,7 @@ class _Crew:
                     f"{graded} of {self.total} submissions were graded and are kept. Start workers "
                     "and give the same command again."
                 )
-            if states:
+            if self.refused:
                 raise ClassroomError(
                     f"No worker at {self.address} can grade, and nothing was graded: "
                     + "; ".join(f"{name}: {why}" for name, why in self.refused.items())

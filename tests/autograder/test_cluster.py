@@ -303,6 +303,7 @@ class TestOnACluster:
     def test_a_worker_with_other_graders_is_left_out(
         self, running, nursed, submissions, here, tmp_path
     ):
+        until(running.workers)  # Its nanny may still be starting one again.
         for name in ("autograder", "solutions", "toolkit", "exercises"):
             shutil.copytree(
                 paths.ROOT / name,

@@ -385,13 +385,14 @@ class TestWithTLS:
         text = TLS.format(tmp_path)
         (tmp_path / "tls.yaml").write_text(text)
         few = submissions[:2]
-        with dask.config.set(yaml.safe_load(text)):
+        settings = dask.config.merge(dask.config.config, yaml.safe_load(text))
+        with dask.config.set(settings):
             safe = Cluster(tmp_path, "tls")
         try:
             with pytest.raises(ClassroomError, match=r"distributed\.comm\.tls"):
                 list(there(safe, few))
             assert capfd.readouterr().err == ""
-            with dask.config.set(yaml.safe_load(text)):
+            with dask.config.set(settings):
                 assert safe.add_worker("--no-nanny").startswith("tls://")
                 found = as_data(there(safe, few))
             assert found == {name: here[name] for name in ("s1", "s2")}

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 CONNECT_SECONDS = 15.0
-JOIN_SECONDS = 30.0  # for a first worker, and for another one when all are gone
+JOIN_SECONDS = 60.0  # for a first worker, and for another one when all are gone
 PROVE_SECONDS = 300.0  # PyTorch from a cold disk that many machines read
 ANSWER_SECONDS = 60.0
 LOOK_SECONDS = 0.5

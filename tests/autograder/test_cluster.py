@@ -230,6 +230,11 @@ def held(crew: list[Any]) -> dict[str, list[str]]:
 class TestOnACluster:
     pytestmark = on_a_cluster
 
+    @pytest.fixture(autouse=True)
+    def patient(self, monkeypatch):
+        """A busy machine may take long to start a worker again."""
+        monkeypatch.setattr(cluster, "JOIN_SECONDS", PATIENCE)
+
     def test_a_class_gets_the_marks_it_gets_here(
         self, running, plain, nursed, submitted, here, tmp_path
     ):

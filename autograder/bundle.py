@@ -30,7 +30,7 @@ PRIVATE = frozenset(
         *("journal", "changes", "dependencies", "files"),
         *("settings", "settings_file", "terms"),
         *("report", "standing", "charts", "excerpts", "teaching", "illustrations"),
-        *("doctor", "lms"),
+        *("doctor", "lms", "cluster"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")

@@ -254,8 +254,13 @@ class Graded:
     notebook: str
 
 
-def grade_one(marker: Marker, submission: Submission, release: NotebookNode) -> Graded:
-    """Repair and mark one submission. Raises only SandboxUnavailable."""
+def grade_one(
+    marker: Marker, submission: Submission, release: NotebookNode, data: bytes | None = None
+) -> Graded:
+    """Repair and mark one submission. Raises only SandboxUnavailable.
+
+    `data` is what its file holds, where the file itself is on another machine.
+    """
     from autograder.sandbox import SandboxUnavailable
 
     assignment = marker.assignment
@@ -263,10 +268,13 @@ def grade_one(marker: Marker, submission: Submission, release: NotebookNode) -> 
     try:
         if submission.reason:
             mended = RepairedNotebook(nb, [], "unreadable", submission.reason)
-        elif submission.path is None:
+        elif submission.path is None and data is None:
             mended = None
         else:
-            mended = repair.repair_file(submission.path, assignment, release)
+            if data is not None:
+                mended = repair.repair(data, release)
+            else:
+                mended = repair.repair_file(submission.path, assignment, release)
             mended.repairs[:0] = submission.repairs
         if mended is None:
             result = empty_result(

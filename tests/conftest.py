@@ -1,6 +1,6 @@
 """What tests of several packages share: a browser, and how long is searched for examples.
 
-`HYPOTHESIS_PROFILE=long` searches for hours instead of seconds; name the tests that are to do so.
+`HYPOTHESIS_PROFILE=long` searches for many minutes; name the tests that are to do so.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PATIENT = {
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
 }
-settings.register_profile("short", max_examples=200, derandomize=True, **PATIENT)
+settings.register_profile("short", max_examples=100, derandomize=True, **PATIENT)
 settings.register_profile("long", max_examples=10_000, print_blob=True, **PATIENT)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 

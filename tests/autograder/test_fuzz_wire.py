@@ -10,7 +10,6 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -174,8 +173,10 @@ def test_headers_of_the_grammar_with_payloads_that_fit_or_nearly_so(made, off, f
     value = decoded(octets, strides=strides)
     if isinstance(value, wire.WireError):
         return
-    assert not lies or lies == {"header": len(json.dumps(header)), "payload": size} or same(
-        value, decoded(frame(header, payload), strides=strides)
+    assert (
+        not lies
+        or lies == {"header": len(json.dumps(header)), "payload": size}
+        or same(value, decoded(frame(header, payload), strides=strides))
     )
     # What was let in can be sent on.
     wire.encode(value, limit=1 << 20, strides=strides)
@@ -199,7 +200,9 @@ def damaged(draw: st.DrawFn) -> bytes:
     )
     for _ in range(draw(st.integers(0, 6))):
         place = draw(st.integers(0, max(0, len(data) - 1)))
-        accident = draw(st.sampled_from(["flip", "cut", "insert", "drop", "double", "digit", "len"]))
+        accident = draw(
+            st.sampled_from(["flip", "cut", "insert", "drop", "double", "digit", "len"])
+        )
         if accident == "flip" and data:
             data[place] = draw(st.integers(0, 255))
         elif accident == "cut":
@@ -241,10 +244,8 @@ def test_random_bytes_are_refused(octets, place):
         with right:
             with left:
                 left.sendall(wire.NUMBERED + octets)
-            with pytest.raises(REFUSED):
-                _, came = wire.recv_numbered(right, LIMIT, 5, bounds=BOUNDS)
-                decoded(came)
-                raise EOFError  # A small value by chance: as good as any other.
+            with suppress(*REFUSED):  # Or a small value by chance, as good as any other.
+                decoded(wire.recv_numbered(right, LIMIT, 5, bounds=BOUNDS)[1])
         return
     value = decoded(frame(octets) if place == "header" else octets, strides=True)
     if not isinstance(value, wire.WireError):

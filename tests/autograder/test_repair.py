@@ -78,6 +78,7 @@ def make_release() -> dict[str, Any]:
 
 
 RELEASE = nbformat.reads(json.dumps(make_release()), as_version=4)
+VALIDATED: set[str] = set()
 
 
 @pytest.fixture
@@ -108,7 +109,11 @@ def mend(notebook: Any) -> RepairedNotebook:
 def assert_gradable(result: RepairedNotebook) -> None:
     """Valid, and exactly the released cells in order, with nothing but solutions changed."""
     nbformat.validate(result.nb)
-    MetadataValidator().validate_nb(result.nb)
+    # nbgrader needs long for what is the same in nearly every result.
+    marks = json.dumps([(cell.cell_type, cell.metadata) for cell in result.nb.cells])
+    if marks not in VALIDATED:
+        MetadataValidator().validate_nb(result.nb)
+        VALIDATED.add(marks)
     json.dumps(result.nb).encode("utf-8")
     released = {cell.id for cell in RELEASE.cells}
     kept = [cell for cell in result.nb.cells if cell.id in released]

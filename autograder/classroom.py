@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from autograder import startup  # isort: split
 
-from autograder import paths
+from autograder import harmless, paths
 from autograder.assignment import Assignment, ClassroomError, load
 from autograder.books import UNRECORDED, Books, course_seed, prepare
 from autograder.collect import Person, Submission, collect
@@ -64,8 +64,7 @@ class Class:
             ("results.json", [result.to_json() for result in self.results]),
             ("details.json", [result.to_dict() for result in self.results]),
         ):
-            text = json.dumps({**head, "submissions": submissions}, indent=1, ensure_ascii=False)
-            text = text.encode("utf-8", "replace").decode("utf-8")
+            text = harmless.json_text({**head, "submissions": submissions})
             (self.folder / name).write_text(text + "\n", encoding="utf-8")
 
     @classmethod

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from autograder import render
-from autograder.feedback import css, environment, visible
+from autograder.feedback import css, environment
+from autograder.harmless import cell as safe_cell
+from autograder.harmless import one_line, visible
 from autograder.results import ExerciseResult, SubmissionResult
 
 if TYPE_CHECKING:
@@ -105,7 +107,7 @@ class Row:
 
     @property
     def student(self) -> str:
-        return visible(self.result.student, 200)
+        return one_line(self.result.student, 200)
 
     @property
     def status(self) -> str:
@@ -392,17 +394,6 @@ def page(graded: Class) -> str:
 # CSV
 
 
-def safe_cell(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula; numbers stay numbers."""
-    if not isinstance(value, str):
-        return value
-    value = value.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")
-    # Blanks before the sign do not stop every spreadsheet.
-    if value.lstrip(" \t\r\n")[:1] in ("=", "+", "-", "@") or value[:1] in ("\t", "\r", "\n"):
-        return "'" + value
-    return value
-
-
 def table(graded: Class) -> tuple[list[str], list[list[Any]]]:
     """The CSV's head and rows: one row a student, one column an exercise and question."""
     questions = graded.assignment.questions
@@ -476,7 +467,7 @@ def show(graded: Class, console: Console | None = None) -> None:
         remarks = [*row.result.notes, *row.result.repairs]
         if row.result.status in ABSENT and row.result.exercises:
             remarks.insert(0, next(iter(row.result.exercises.values())).message)
-        said = "; ".join(visible(line, 200) for line in remarks)
+        said = "; ".join(one_line(remark, 200) for remark in remarks)
         cells = [
             Text(row.student),
             Text(row.status, style=styles.get(row.tone, "")),

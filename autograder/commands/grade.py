@@ -59,7 +59,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, collect, marker, progress, report
+    from autograder import books, classroom, collect, harmless, marker, progress, report
     from autograder.sandbox import SandboxUnavailable
 
     errors = Console(stderr=True)
@@ -96,5 +96,6 @@ def run(
         for result in graded.results:
             for note in result.notes:
                 if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
-                    errors.print(Text(f"{result.student}: {note}", style="bold"), soft_wrap=True)
+                    said = harmless.one_line(f"{result.student}: {note}")
+                    errors.print(Text(said, style="bold"), soft_wrap=True)
         raise typer.Exit(1)

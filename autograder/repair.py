@@ -774,9 +774,15 @@ def _homes(cells: list[Cell], slots: list[Slot]) -> dict[int, Slot]:
     home: dict[int, Slot] = {}
     by_grade = {slot.grade_id: slot for slot in slots if slot.grade_id}
     by_id = {slot.cell.get("id"): slot for slot in slots if slot.cell.get("id")}
+    solutions = {slot.names[0]: slot for slot in slots if slot.kind == "solution" and slot.names}
     for index, cell in enumerate(cells):
-        if cell.grade_id in by_grade and not cell.fragment:
-            home[index] = by_grade[cell.grade_id]
+        if cell.grade_id not in by_grade or cell.fragment:
+            continue
+        slot = by_grade[cell.grade_id]
+        # Instructions that were written over with an exercise's code are that exercise's.
+        elsewhere = slot.kind == "locked" and any(name in solutions for name in cell.names)
+        if not elsewhere or _same(cell.source, slot.cell.source):
+            home[index] = slot
 
     def free(index: int) -> bool:
         return index not in home and not cells[index].fragment
@@ -790,7 +796,6 @@ def _homes(cells: list[Cell], slots: list[Slot]) -> dict[int, Slot]:
         for index, cell in enumerate(cells)
         if index in home and not _untouched(cell.source, home[index].cell.source)
     }
-    solutions = {slot.names[0]: slot for slot in slots if slot.kind == "solution" and slot.names}
     checks = {slot.label: slot for slot in slots if slot.kind == "check"}
     claimed = taken()
     for index, cell in enumerate(cells):

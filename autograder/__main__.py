@@ -8,6 +8,7 @@ import sys
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 COMMANDS = {
     "build": "Make the students' notebooks from the reference modules.",
@@ -50,14 +51,14 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     chosen = [name for name in COMMANDS if arguments[:1] == [name]]
     from autograder.assignment import AssignmentError
+    from autograder.harmless import one_line
 
     try:
         _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")
     except (AssignmentError, FileNotFoundError, PermissionError) as error:
-        # Names of files stand in it: brackets in them are no markup.
-        Console(stderr=True).print(
-            f"autograder: {error}", style="bold", highlight=False, markup=False
-        )
+        # Names of files and students are text, not the terminal's or Rich's own language.
+        said = Text(f"autograder: {one_line(error, 2000)}", style="bold")
+        Console(stderr=True).print(said, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         Console(stderr=True).print("autograder: stopped; what was finished is kept.")

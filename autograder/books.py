@@ -195,10 +195,8 @@ class Books:
         return page
 
     def export(self, path: Path) -> None:
-        """nbgrader's own CSV export."""
-        from nbgrader.plugins.export import CsvExportPlugin
-
-        plugin = CsvExportPlugin()
+        """nbgrader's own CSV export, safe for spreadsheets."""
+        plugin = self.plugin.SafeCsv()
         plugin.to = str(path)
         plugin.assignment = [self.chapter]
         with self.open() as gradebook:

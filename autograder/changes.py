@@ -109,7 +109,7 @@ def show(changes: list[Change], total: int, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from autograder.feedback import visible
+    from autograder.harmless import visible
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Student", max_width=30, overflow="ellipsis", no_wrap=True)

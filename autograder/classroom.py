@@ -15,7 +15,6 @@ any moment, the next start goes on where the journal ends.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -28,7 +27,7 @@ from autograder import startup  # isort: split
 
 from nbformat import NotebookNode
 
-from autograder import paths
+from autograder import harmless, paths
 from autograder.assignment import Assignment, ClassroomError, load
 from autograder.books import UNRECORDED, Books, course_seed, prepare
 from autograder.changes import Change, change_of
@@ -91,10 +90,10 @@ class Class:
             path.open("w", encoding="utf-8", errors="replace") as file,
         ):
             # One submission at a time: a class may be large.
-            text = json.dumps({**head, "submissions": []}, indent=1, ensure_ascii=False)
+            text = harmless.json_text({**head, "submissions": []})
             file.write(text.removesuffix("]\n}"))
             for count, result in enumerate(self.results):
-                text = json.dumps([result.to_json()], indent=1, ensure_ascii=False)
+                text = harmless.json_text([result.to_json()])
                 text = text.removeprefix("[").removesuffix("\n]").replace("\n", "\n ")
                 file.write(("," if count else "") + text)
             file.write(("\n ]" if len(self.results) else "]") + "\n}\n")

@@ -23,13 +23,10 @@ from traitlets import default
 
 from autograder import nbgrader_plugin, paths, render, repair
 from autograder.assignment import Assignment, AssignmentError, load
+from autograder.harmless import MAX_PRINTED, visible
 
 TEMPLATES = paths.PACKAGE / "templates"
 MAX_CODE = 60_000
-MAX_PRINTED = 20_000
-ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-# Controls that cannot be seen, and marks that make text read in another order than it is stored.
-UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ufeff]")
 
 SIGNS = {"good": "✓", "part": "◐", "bad": "✗", "todo": "○", "warn": "…"}
 LOOKS = {  # How a test ended: tone, sign, word.
@@ -120,19 +117,6 @@ class Page:
 
 # ---------------------------------------------------------------------------------------------
 # Text
-
-
-def visible(text: Any, limit: int = MAX_PRINTED) -> str:
-    """`text` as a reader sees it: no terminal escapes, no unseen characters, not without end."""
-    text = text if isinstance(text, str) else "" if text is None else str(text)
-    # Escapes can be long: cut generously first, exactly afterwards.
-    text = ANSI.sub("", text[: 8 * limit].replace("\r\n", "\n"))
-    if "\r" in text:  # A progress bar: what stayed on the line.
-        text = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
-    text = UNSEEN.sub("\ufffd", text)
-    if len(text) > limit:
-        text = text[:limit].rstrip() + "\n… the rest is left out"
-    return text
 
 
 # What is coloured, by the class of its colour. Written out rather than left to pygments, which

@@ -18,7 +18,7 @@ from autograder import excerpts, variants
 from autograder.assignment import Assignment
 from autograder.cells import source_of
 from autograder.excerpts import Excerpt
-from autograder.feedback import visible
+from autograder.harmless import visible
 from autograder.standing import ByHand
 from autograder.teaching import FORBIDDEN, Form, Mistake, Teaching
 

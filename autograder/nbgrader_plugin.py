@@ -29,6 +29,7 @@ from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbformat import NotebookNode
 from nbformat.validator import normalize
 from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.plugins.export import CsvExportPlugin
 from nbgrader.preprocessors import CheckCellMetadata, NbGraderPreprocessor
 from nbgrader.utils import compute_checksum
 from traitlets import Bool, Integer
@@ -36,6 +37,7 @@ from traitlets.config import Config
 
 from autograder import notebooks, paths, render, repair
 from autograder.assignment import Assignment, load
+from autograder.harmless import csv_text
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.settings import Settings, rescaled
 
@@ -102,6 +104,7 @@ def configure(config: Config, root: Path | None = None, db_url: str | None = Non
     ]
     config.NamedStubs.text_stub = "*Your answer here.*"
     config.GenerateFeedback.exporter_class = "autograder.feedback.FeedbackExporter"
+    config.ExportApp.plugin_class = "autograder.nbgrader_plugin.SafeCsv"
     config.GenerateFeedback.preprocessors = [
         "nbgrader.preprocessors.GetGrades",
         "autograder.nbgrader_plugin.GetReview",
@@ -405,6 +408,11 @@ TAGS = {
 }
 ATTRIBUTES = {"alt", "checked", "class", "disabled", "id", "start", "title", "type"}
 LINK = re.compile(r"(?:https?://|mailto:|#)[^\s]*", re.IGNORECASE)
+# MathJax's own ways to links, styles and HTML.
+MATHJAX = re.compile(
+    r"\\\\?\s*(?:href|url|style|class|cssId|require|data|mmlToken|bbox|unicode|includegraphics|HTML)"
+    r"(?![A-Za-z])"
+)
 PICTURE = re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=\s]*")
 
 
@@ -416,6 +424,7 @@ class _Suspicion(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
         self.open: Counter[str] = Counter()
+        self.text: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.open[tag] += 1
@@ -431,6 +440,9 @@ class _Suspicion(HTMLParser):
             )
             if not fine:
                 self.found = True
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.handle_starttag(tag, attrs)
@@ -448,8 +460,8 @@ class _Suspicion(HTMLParser):
 
 def _is_plain(source: str, attachments: dict[str, Any]) -> bool:
     """Whether Markdown makes text, tables, formulas, links and own pictures of it, and no more."""
-    if re.search(r"\\(?:href|url|style|class|cssId|require|data)\b", source):
-        return False  # MathJax's own ways to HTML.
+    if MATHJAX.search(source):
+        return False
     try:
         suspicion = _Suspicion()
         renderer = IPythonRenderer(escape=False, attachments=attachments)
@@ -458,6 +470,8 @@ def _is_plain(source: str, attachments: dict[str, Any]) -> bool:
         suspicion.feed(f"<p>{html}\n</p><")
     except Exception:  # Whatever the Markdown parser stumbles over is not shown as Markdown.
         return False
+    if MATHJAX.search("".join(suspicion.text)):
+        return False  # Spelt with entities, which MathJax reads when they are characters again.
     return not suspicion.found and suspicion.rawdata == "<" and suspicion.open["p"] == 0
 
 
@@ -505,6 +519,44 @@ def card_of(exercise: ExerciseResult, assignment: Assignment) -> render.Card:
             render.Line(test.outcome, test.purpose, test.message) for test in exercise.tests
         ),
     )
+
+
+# ---------------------------------------------------------------------------------------------
+# Export
+
+
+COLUMNS = (
+    *("assignment", "duedate", "timestamp", "student_id", "last_name", "first_name", "email"),
+    *("raw_score", "late_submission_penalty", "score", "max_score"),
+)
+
+
+class SafeCsv(CsvExportPlugin):
+    """nbgrader's export as CSV, with every value in its own cell and none of them a formula.
+
+    nbgrader puts commas between names as they are: a comma in one would move the marks behind it.
+    """
+
+    def export(self, gradebook: Gradebook) -> None:
+        rows: list[list[Any]] = []
+        for assignment in gradebook.assignments:
+            if self.assignment and assignment.name not in map(str, self.assignment):
+                continue
+            for student in gradebook.students:
+                if self.student and student.id not in map(str, self.student):
+                    continue
+                try:
+                    found = gradebook.find_submission(assignment.name, student.id)
+                    when, score = found.timestamp, found.score
+                    penalty = found.late_submission_penalty or 0.0
+                except MissingEntry:
+                    when, score, penalty = None, 0.0, 0.0
+                row = [assignment.name, assignment.duedate, when, student.id]
+                row += [student.last_name, student.first_name, student.email]
+                row += [score, penalty, max(0.0, score - penalty), assignment.max_score]
+                rows.append(["" if value is None else value for value in row])
+        path = Path(self.to or "grades.csv")
+        path.write_text(csv_text([COLUMNS, *rows]), encoding="utf-8", newline="")
 
 
 # ---------------------------------------------------------------------------------------------

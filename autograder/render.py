@@ -51,6 +51,8 @@ class Card:
     tests: Sequence[Line] = field(default_factory=tuple)
 
 
+# A message may quote what a student's code raised. MathJax would make links and styles of it.
+NO_MATHS = "tex2jax_ignore mathjax_ignore"
 # JupyterLab gives its theme as --jp-* variables; elsewhere the text's own colour is the guide.
 STYLE = """<style>
 .tbh-card.tbh-card{--tbh-ok:var(--jp-success-color1,#2e7d32);--tbh-no:var(--jp-error-color1,#c62828);
@@ -119,7 +121,7 @@ def card_html(card: Card) -> str:
     """The card as HTML that follows JupyterLab's theme."""
     parts = [
         STYLE,
-        f'<div class="tbh-card tbh-{card.status}" role="region" '
+        f'<div class="tbh-card tbh-{card.status} {NO_MATHS}" role="region" '
         f'aria-label="Check{": " + escape(card.name) if card.name else ""}">',
         f'<p class="tbh-head">{_sign(card.status)}{_html(card.headline)}</p>',
     ]
@@ -197,7 +199,7 @@ def overview_html(cards: Sequence[Card], title: str) -> str:
         '<th scope="col">Points</th><th scope="col">What to do</th></tr>'
     )
     return (
-        f'{STYLE}<div class="tbh-card tbh-{status}" role="region" aria-label="Overview">'
+        f'{STYLE}<div class="tbh-card tbh-{status} {NO_MATHS}" role="region" aria-label="Overview">'
         f'<p class="tbh-head">{_sign(status)}{_html(headline)}</p>'
         f"<table><thead>{head}</thead><tbody>{rows}</tbody></table></div>"
     )

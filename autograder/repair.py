@@ -31,20 +31,18 @@ from nbformat import NotebookNode
 from autograder import paths
 from autograder.notebooks import copied
 
-MAX_BYTES = 256 * 2**20
+MAX_BYTES = 128 * 2**20
 MAX_CELLS = 5000
+MAX_VALUES = 4_000_000  # Python needs a hundred bytes for a value that takes three in the file.
+MAX_TEXT = 8 * 2**20  # of all sources together
 MAX_PARSED = 200_000
+MAX_FIRST_LINE = 300
 BIG_OUTPUTS = 2**20
 SCHEMA = 3
 CELL_TYPES = ("code", "markdown", "raw")
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 DEFINITION = re.compile(r"^(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 CHECK_CALL = re.compile(r"""^check\(\s*(["'])(\w+)\1\s*\)\s*;?\s*(?:#.*)?$""", re.MULTILINE)
-CONFLICT = re.compile(
-    r"^<<<<<<<[^\n]*\n(?P<first>.*?)(?:^\|\|\|\|\|\|\|[^\n]*\n.*?)?"
-    r"^=======[ \t]*\r?\n(?P<second>.*?)^>>>>>>>[^\n]*(?:\n|\Z)",
-    re.MULTILINE | re.DOTALL,
-)
 CELL_START = re.compile(
     r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|outputs|source|collapsed)"\s*:'
 )
@@ -83,6 +81,11 @@ def read_notebook(data: bytes) -> tuple[dict[str, Any], list[str]]:
     if not data.strip(b"\x00 \t\r\n"):
         raise Unreadable("the file is empty")
     text, repairs = _decode(data)
+    if sum(text.count(sign) for sign in "{[,") > MAX_VALUES:
+        raise Unreadable(
+            f"the file holds more than {MAX_VALUES // 10**6} million values; "
+            "clear its outputs and hand it in again"
+        )
     for parse in (_whole, _surrounded, _merged, _salvaged):
         try:
             found = parse(text)
@@ -129,7 +132,7 @@ def _decode(data: bytes) -> tuple[str, list[str]]:
         return data.decode("utf-8"), []
     except UnicodeDecodeError:
         text = data.decode("utf-8", "replace")
-    if any(ord(char) > 127 and char != "\ufffd" for char in text):
+    if re.search("[^\x00-\x7f\ufffd]", text):
         return text, ["replaced bytes that are not UTF-8"]  # UTF-8 with a few damaged bytes.
     return data.decode("cp1252", "replace"), ["converted the file from Latin-1 to UTF-8"]
 
@@ -164,6 +167,30 @@ def _is_cell(value: Any) -> bool:
     )
 
 
+class _Attempts:
+    """Tries to read JSON from the middle of a text. All attempts together scan a few times as much
+    as there is: values that are open at the end could otherwise be scanned once for each start."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.left = 4 * len(text) + 2**20
+        self.decoder = json.JSONDecoder(strict=False)
+
+    def at(self, start: int) -> tuple[Any, int] | None:
+        """The value that begins at `start` and where it ends; None where there is none."""
+        if self.left <= 0:
+            return None
+        try:
+            return self.decoder.raw_decode(self.text, start)
+        except json.JSONDecodeError as error:
+            # An open string is reported where it begins, and was scanned to the end.
+            end = len(self.text) if error.msg.startswith("Unterminated") else error.pos
+        except (ValueError, RecursionError):
+            end = len(self.text)
+        self.left -= end - start + 1
+        return None
+
+
 def _whole(text: str) -> tuple[dict[str, Any], list[str]] | None:
     """Undamaged JSON."""
     notebook = _as_notebook(_loads(text))
@@ -172,13 +199,13 @@ def _whole(text: str) -> tuple[dict[str, Any], list[str]] | None:
 
 def _surrounded(text: str) -> tuple[dict[str, Any], list[str]] | None:
     """A notebook with something before or after it."""
-    decoder = json.JSONDecoder(strict=False)
+    attempts = _Attempts(text)
     starts = [match.start() for match in re.finditer(r"\{", text[:20000])]
     for start in starts[:50]:
-        try:
-            value, end = decoder.raw_decode(text, start)
-        except (ValueError, RecursionError):
+        found = attempts.at(start)
+        if found is None:
             continue
+        value, end = found
         notebook = _as_notebook(value)
         if notebook is None:
             continue
@@ -198,11 +225,13 @@ def _merged(text: str) -> tuple[dict[str, Any], list[str]] | None:
 
     Which of two filled-in cells counts is decided as for any duplicate, by `_choose`.
     """
-    if not 0 < text.count("<<<<<<<") <= 1000 or not CONFLICT.search(text):
+    if not 0 < text.count("<<<<<<<") <= 1000:
+        return None
+    versions = _versions(text)
+    if versions is None:
         return None
     sides = []
-    for side in ("first", "second"):
-        version = CONFLICT.sub(lambda match, side=side: match[side], text)
+    for version in versions:
         for parse in (_whole, _surrounded, _salvaged):
             try:
                 found = parse(version)
@@ -223,6 +252,36 @@ def _merged(text: str) -> tuple[dict[str, Any], list[str]] | None:
     return notebook, ["resolved an unfinished merge: both versions were kept"]
 
 
+def _versions(text: str) -> tuple[str, str] | None:
+    """Both versions of a text with marks of a merge; None where no conflict is complete."""
+    sides: tuple[list[str], list[str]] = ([], [])
+    conflict: list[str] = []  # Its lines as they stand, until its end is found.
+    parts: tuple[list[str], list[str]] = ([], [])
+    place: int | None = None  # Which of its sides; -1 is their common origin.
+    found = False
+    for line in text.split("\n"):
+        if place is None and not line.startswith("<<<<<<<"):
+            sides[0].append(line)
+            sides[1].append(line)
+            continue
+        conflict.append(line)
+        if place is None:
+            place = 0
+        elif place == 0 and line.startswith("|||||||"):
+            place = -1
+        elif place < 1 and line.rstrip(" \t\r") == "=======":
+            place = 1
+        elif place == 1 and line.startswith(">>>>>>>"):
+            sides[0].extend(parts[0])
+            sides[1].extend(parts[1])
+            conflict, parts, place, found = [], ([], []), None, True
+        elif place >= 0:
+            parts[place].append(line)
+    sides[0].extend(conflict)
+    sides[1].extend(conflict)
+    return ("\n".join(sides[0]), "\n".join(sides[1])) if found else None
+
+
 def _salvaged(text: str) -> tuple[dict[str, Any], list[str]] | None:
     """The cells that can still be read in damaged JSON."""
     cells = _cells_in(text)
@@ -241,20 +300,19 @@ def _salvaged(text: str) -> tuple[dict[str, Any], list[str]] | None:
 
 def _cells_in(text: str) -> list[dict[str, Any]]:
     """All cells in a piece of damaged JSON, those cut short as cells with a "fragment" mark."""
-    decoder = json.JSONDecoder(strict=False)
+    attempts = _Attempts(text)
     cells: list[dict[str, Any]] = []
     position, damaged = 0, None
-    for attempt, match in enumerate(CELL_START.finditer(text)):
-        if attempt > 10 * MAX_CELLS or len(cells) > MAX_CELLS:
+    for number, match in enumerate(CELL_START.finditer(text)):
+        if number > 10 * MAX_CELLS or len(cells) > MAX_CELLS:
             break  # A damaged file is worth some effort, but not minutes.
         if match.start() < position:
             continue
-        try:
-            value, end = decoder.raw_decode(text, match.start())
-        except (ValueError, RecursionError):
+        found = attempts.at(match.start())
+        if found is None:
             damaged = match.start() if damaged is None else damaged
             continue
-        position = end
+        value, position = found
         notebook = _as_notebook(value)
         if _is_cell(value) or notebook is not None:
             if damaged is not None:
@@ -605,7 +663,18 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
         repairs.append(f"left out all but the first {MAX_CELLS} cells")
         raw = {**raw, "cells": raw["cells"][:MAX_CELLS]}
     repairs += _about_notebook(raw)
-    cells = [cell for cell in map(_clean, raw["cells"]) if cell is not None]
+    cells: list[Cell] = []
+    room = MAX_TEXT
+    for number, cell in enumerate(map(_clean, raw["cells"])):
+        if cell is None:
+            continue
+        room -= len(cell.source)
+        if room < 0:
+            say = f"left out all but the first {_count(number, 'cell')}"
+            repairs.append(f"{say}; their text had more than {MAX_TEXT // 2**20} MB")
+            raw = {**raw, "cells": raw["cells"][:number]}
+            break
+        cells.append(cell)
     repairs += _about_cells(raw, cells)
     slots = _slots(release)
     front, found = _match(cells, slots)
@@ -705,9 +774,15 @@ def _homes(cells: list[Cell], slots: list[Slot]) -> dict[int, Slot]:
     home: dict[int, Slot] = {}
     by_grade = {slot.grade_id: slot for slot in slots if slot.grade_id}
     by_id = {slot.cell.get("id"): slot for slot in slots if slot.cell.get("id")}
+    solutions = {slot.names[0]: slot for slot in slots if slot.kind == "solution" and slot.names}
     for index, cell in enumerate(cells):
-        if cell.grade_id in by_grade and not cell.fragment:
-            home[index] = by_grade[cell.grade_id]
+        if cell.grade_id not in by_grade or cell.fragment:
+            continue
+        slot = by_grade[cell.grade_id]
+        # Instructions that were written over with an exercise's code are that exercise's.
+        elsewhere = slot.kind == "locked" and any(name in solutions for name in cell.names)
+        if not elsewhere or _same(cell.source, slot.cell.source):
+            home[index] = slot
 
     def free(index: int) -> bool:
         return index not in home and not cells[index].fragment
@@ -721,7 +796,6 @@ def _homes(cells: list[Cell], slots: list[Slot]) -> dict[int, Slot]:
         for index, cell in enumerate(cells)
         if index in home and not _untouched(cell.source, home[index].cell.source)
     }
-    solutions = {slot.names[0]: slot for slot in slots if slot.kind == "solution" and slot.names}
     checks = {slot.label: slot for slot in slots if slot.kind == "check"}
     claimed = taken()
     for index, cell in enumerate(cells):
@@ -767,11 +841,11 @@ def _find_prose(cells: list[Cell], slots: list[Slot], home: dict[int, Slot]) -> 
         return [slot for slot in slots if slot.kind in kinds and id(slot) not in taken]
 
     for slot in open_slots("written", "text"):
-        first = (_lines(slot.cell.source) or [""])[0].strip()
+        first = (_lines(slot.cell.source) or [""])[0].strip()[:MAX_FIRST_LINE]
         for index, cell in enumerate(cells):
             if index in home or cell.fragment or cell.type == "raw" or not first:
                 continue
-            own = (_lines(cell.source) or [""])[0].strip()
+            own = (_lines(cell.source) or [""])[0].strip()[:MAX_FIRST_LINE]
             near = (
                 slot.kind == "written"
                 and len(first) > 20

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder import charts, render, teaching
-from autograder.feedback import css, environment, highlight, visible
+from autograder import charts, harmless, render, teaching
+from autograder.feedback import css, environment, highlight
+from autograder.harmless import one_line, visible
 from autograder.illustrations import illustrate
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, Row, by_hand, points_of, rows_of
@@ -203,17 +204,6 @@ def _page(graded: Class, hands: dict[str, ByHand]) -> tuple[str, Teaching]:
 # CSV
 
 
-def safe_cell(value: Any) -> Any:
-    """A value that no spreadsheet takes for a formula; numbers stay numbers."""
-    if not isinstance(value, str):
-        return value
-    value = value.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")
-    # Blanks before the sign do not stop every spreadsheet.
-    if value.lstrip(" \t\r\n")[:1] in ("=", "+", "-", "@") or value[:1] in ("\t", "\r", "\n"):
-        return "'" + value
-    return value
-
-
 def table(
     graded: Class, hands: dict[str, ByHand] | None = None
 ) -> tuple[list[str], Iterator[list[Any]]]:
@@ -245,9 +235,9 @@ def write_csv(graded: Class, path: Path, hands: dict[str, ByHand] | None = None)
     head, lines = table(graded, hands)
     with path.open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([safe_cell(cell) for cell in head])
+        writer.writerow([harmless.cell(cell) for cell in head])
         for line in lines:
-            writer.writerow([safe_cell(cell) for cell in line])
+            writer.writerow([harmless.cell(cell) for cell in line])
 
 
 def write(graded: Class) -> Path:
@@ -310,7 +300,7 @@ def _remarks(result: SubmissionResult) -> str:
     remarks = [*result.notes, *result.repairs]
     if result.status in ABSENT and result.exercises:
         remarks.insert(0, next(iter(result.exercises.values())).message)
-    return "; ".join(visible(line, 200) for line in remarks)
+    return "; ".join(one_line(remark, 200) for remark in remarks)
 
 
 def _show_teaching(found: Teaching, console: Console) -> None:

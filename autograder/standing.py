@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from autograder import render
-from autograder.feedback import visible
+from autograder.harmless import one_line
 from autograder.results import SubmissionResult
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Row:
 
     @property
     def student(self) -> str:
-        return visible(self.result.student, 200)
+        return one_line(self.result.student, 200)
 
     @property
     def status(self) -> str:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from autograder import excerpts, paths
 from autograder.assignment import Assignment
-from autograder.feedback import visible
+from autograder.harmless import visible
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, points_of
 

@@ -1,12 +1,26 @@
-"""What tests of several packages share: a browser."""
+"""What tests of several packages share: a browser, and how long is searched for examples.
+
+`HYPOTHESIS_PROFILE=long` searches for many minutes; name the tests that are to do so.
+"""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says more about the machine's load than about the code.
+PATIENT = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
+settings.register_profile("short", max_examples=100, derandomize=True, **PATIENT)
+settings.register_profile("long", max_examples=10_000, print_blob=True, **PATIENT)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, collect, feedback, gradebook, marker, progress, report
+    from autograder import books, classroom, collect, gradebook, harmless, marker, progress, report
     from autograder.sandbox import SandboxUnavailable
 
     console, errors = Console(), Console(stderr=True)
@@ -141,13 +141,13 @@ def run(
     ):
         console.print(Text(f"{label:<13}{target}"), soft_wrap=True)
     for remark in graded.remarks:
-        errors.print(Text(feedback.visible(remark, 2000)), soft_wrap=True)
+        errors.print(Text(harmless.one_line(remark, 2000)), soft_wrap=True)
     complete = True
     for result in graded.results:
         for note in result.notes:
             if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
                 complete = False
-                said = feedback.visible(f"{result.student}: {note}", 1000)
+                said = harmless.one_line(f"{result.student}: {note}", 1000)
                 errors.print(Text(said, style="bold"), soft_wrap=True)
     if not complete:
         raise typer.Exit(1)

@@ -26,7 +26,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, progress, report, terms
+    from autograder import books, classroom, harmless, progress, report, terms
 
     console = Console()
     graded = classroom.Class.read(course.resolve(), assignment)
@@ -39,7 +39,7 @@ def run(
         with progress.showing_progress() as tell:
             for count, result in enumerate(graded.results, 1):
                 if place.feedback(result.student) is None:
-                    missed.append(result.student)
+                    missed.append(harmless.one_line(result.student))
                 tell("feedback", count, len(graded.results))
     path = report.write(graded)
     report.show(graded, console)

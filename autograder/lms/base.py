@@ -13,11 +13,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from autograder import harmless
 from autograder.assignment import ClassroomError
 from autograder.collect import NEARLY, best_notebook, student_id
 from autograder.lms.archive import READING, Archive, Entry, shown
 from autograder.lms.table import Table
-from autograder.report import safe_cell
 
 # What a row of any list may tell about a person; the first known heading counts. `login`, `sid`
 # and `email` mean the same everywhere, the others belong to one tool.
@@ -107,7 +107,7 @@ class People:
         members = []
         for row in table.rows[1:]:
             cells = {
-                name: _unsafe(row[place].strip())
+                name: harmless.plain(row[place].strip())
                 for place, name in reversed(list(enumerate(head)))
                 if place < len(row)
             }
@@ -175,11 +175,6 @@ def safe_student(name: str) -> str:
     """A name for folders and gradebook that no spreadsheet takes for a formula."""
     name = student_id(name)
     return re.sub(r"^[\s=+@.'-]+", "_", name)[:120]
-
-
-def _unsafe(cell: str) -> str:
-    """What `safe_cell` was given."""
-    return cell[1:] if cell[:1] == "'" and cell[1:2] in tuple("=+-@") else cell
 
 
 def utc(text: str) -> str | None:
@@ -334,7 +329,9 @@ def _write_roster(
     for member in members:
         row = {key: getattr(member, key) for key in ("student", "first_name", "last_name", "name")}
         row |= member.ids
-        cells = {key: str(safe_cell(value)) for key, value in row.items() if key in head and value}
+        cells = {
+            key: str(harmless.cell(value)) for key, value in row.items() if key in head and value
+        }
         if member.student in known:
             for key, value in cells.items():
                 known[member.student][key] = known[member.student].get(key) or value

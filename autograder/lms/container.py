@@ -113,7 +113,7 @@ def results(
     An exercise is one entry with its visible tests and one with its hidden ones; its points are
     divided as its passed tests weigh.
     """
-    from autograder.feedback import visible
+    from autograder.harmless import visible
 
     tests = []
     for number, exercise in enumerate(assignment.exercises, 1):
@@ -140,7 +140,7 @@ def results(
 
 
 def _entries(one: ExerciseResult, title: str, number: int, hidden: str) -> list[dict[str, Any]]:
-    from autograder.feedback import visible
+    from autograder.harmless import visible
 
     parts = {shown: [test for test in one.tests if test.hidden != shown] for shown in (True, False)}
     weight = sum(test.weight for test in one.tests) or 1.0

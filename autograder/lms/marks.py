@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autograder import harmless
 from autograder.assignment import ClassroomError
 from autograder.lms.archive import shown
 from autograder.lms.base import People
 from autograder.lms.table import Table
-from autograder.report import rows_of, safe_cell
+from autograder.standing import rows_of
 
 if TYPE_CHECKING:
     from autograder.classroom import Class
@@ -153,7 +154,7 @@ class Marks:
 
     def quoted(self, cell: str) -> str:
         """A cell of our own making."""
-        cell = str(safe_cell(cell))
+        cell = str(harmless.cell(cell))
         return '"' + cell.replace('"', '""') + '"' if re.search(r'[",;\r\n]', cell) else cell
 
 

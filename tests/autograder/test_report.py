@@ -13,7 +13,7 @@ import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from autograder import assignment, charts, classroom, marker, report, standing
+from autograder import assignment, charts, classroom, harmless, marker, report, standing
 from autograder.assignment import load
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 
@@ -184,12 +184,12 @@ def test_what_a_person_marked_comes_from_the_gradebook(graded, monkeypatch):
 
 @pytest.mark.parametrize("cell", ["=1", "+1", "-1", "@x", "\t=1", "\r=1", "  =1", "\n1"])
 def test_a_cell_that_could_be_a_formula_is_text(cell):
-    assert report.safe_cell(cell).startswith("'")
+    assert harmless.cell(cell).startswith("'")
 
 
 @pytest.mark.parametrize("cell", ["s01", "", "a=b", 3.5, -2, "Łukasz"])
 def test_other_cells_stay_as_they_are(cell):
-    assert report.safe_cell(cell) == cell
+    assert harmless.cell(cell) == cell
 
 
 def test_the_terminal_shows_everybody_and_no_markup_of_theirs(graded):

@@ -10,7 +10,7 @@ from collections import OrderedDict, namedtuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autograder import wire
@@ -286,18 +286,6 @@ def test_forged_strides_are_refused_even_where_strides_are_allowed(shape, steps,
         wire.decode(forged, limit=1 << 20, strides=True)
 
 
-@settings(max_examples=300)
-@given(st.binary(max_size=200), st.booleans())
-def test_random_bytes_are_refused(data, with_prefix):
-    forged = frame(data) if with_prefix else data
-    try:
-        value = wire.decode(forged, limit=1 << 16, strides=True)
-    except wire.WireError:
-        return
-    # The few that are valid JSON of small values are values like any other.
-    assert same(wire.decode(wire.encode(value)), value)
-
-
 SAMPLE = wire.encode(
     {
         "kind": "value",
@@ -306,35 +294,6 @@ SAMPLE = wire.encode(
     },
     strides=True,
 )
-
-
-@settings(max_examples=400)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, len(SAMPLE) - 1), st.integers(0, 255)), min_size=1, max_size=6
-    ),
-    st.integers(0, len(SAMPLE)),
-    st.booleans(),
-)
-def test_mutated_frames_never_do_more_than_fail(changes, cut, truncate):
-    data = bytearray(SAMPLE)
-    for place, octet in changes:
-        data[place] = octet
-    if truncate:
-        del data[cut:]
-    try:
-        value = wire.decode(data, limit=1 << 20, strides=True)
-    except wire.WireError:
-        return
-    wire.encode(value, limit=1 << 22, strides=True)
-
-
-@given(st.text('[]{}",:0123456789.eE-tdxsfonaulrse \\', max_size=60))
-def test_headers_that_look_like_headers_never_do_more_than_fail(text):
-    try:
-        wire.decode(frame(text.encode(), b"\0" * 8), limit=1 << 16, strides=True)
-    except wire.WireError:
-        return
 
 
 def test_a_socket_carries_frames_both_ways():

@@ -25,8 +25,17 @@ from autograder.assignment import Assignment, AssignmentError, load
 PRIVATE = frozenset(
     {
         *("builder", "bundle", "variants", "misconceptions", "mutants", "verify", "stock"),
-        *("sandbox", "zygote", "worker", "repair", "nbgrader_plugin", "classroom", "feedback"),
-        *("collect", "marker", "crew", "books", "progress", "gradebook", "unfinished"),
+        *(
+            "sandbox",
+            "walls",
+            "zygote",
+            "worker",
+            "repair",
+            "nbgrader_plugin",
+            "classroom",
+            "feedback",
+        ),
+        *("classroom", "collect", "marker", "crew", "books", "progress", "gradebook", "unfinished"),
         *("journal", "changes", "dependencies", "files"),
         *("settings", "settings_file", "terms"),
         *("report", "standing", "charts", "excerpts", "teaching", "illustrations"),

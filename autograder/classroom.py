@@ -41,7 +41,7 @@ from autograder.results import SubmissionResult
 from autograder.settings import Settings
 
 if TYPE_CHECKING:
-    from autograder.sandbox import Limits
+    from autograder.walls import Limits
 
 
 @dataclass

@@ -97,7 +97,7 @@ def prepare(token: str, order: bytes) -> bytes:
 
 def mark(token: str, order: bytes, data: bytes) -> bytes:
     """The result of one submission and its notebook; "unready" if this process is a new one."""
-    from autograder.sandbox import SandboxUnavailable
+    from autograder.walls import SandboxUnavailable
 
     with _one_at_a_time:
         ready = _classes.get(token)
@@ -135,7 +135,7 @@ def _begin(token: str, wanted: dict[str, Any]) -> str:
     import torch
     from distributed import get_worker
 
-    from autograder.sandbox import Limits, SandboxUnavailable
+    from autograder.walls import Limits, SandboxUnavailable
 
     torch.set_num_threads(1)
     startup.collect_seldom()

@@ -91,7 +91,7 @@ def _with_foreman(
                 except (EOFError, OSError):
                     break
                 if kind == "unavailable":
-                    from autograder.sandbox import SandboxUnavailable
+                    from autograder.walls import SandboxUnavailable
 
                     raise SandboxUnavailable(data)
                 if kind == "unfit":
@@ -138,7 +138,7 @@ def _lead(
     _end_with_parent(parent)
     # Nothing is graded on a GPU, and a process whose autograd knows of one cannot be forked.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    from autograder.sandbox import SandboxUnavailable
+    from autograder.walls import SandboxUnavailable
 
     with Marker(**options) as marker:
         try:

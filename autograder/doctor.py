@@ -94,7 +94,8 @@ def _torch() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
-    from autograder.sandbox import SandboxUnavailable, probe
+    from autograder.sandbox import probe
+    from autograder.walls import SandboxUnavailable
 
     try:
         facts = probe()

@@ -10,6 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,8 @@ from autograder.variants import reference_answers
 
 if TYPE_CHECKING:
     from autograder.runner import Graders
-    from autograder.sandbox import Answer, Limits, Sandbox
+    from autograder.sandbox import Answer
+    from autograder.walls import Limits, Sandbox
 
 MAX_PRINTED = 20_000  # characters of one cell
 MAX_PRINTED_ALL = 400_000  # of all the cells of a notebook, which may be thousands
@@ -102,16 +104,20 @@ class Marker:
         self.close()
 
     def start(self) -> None:
-        """Import PyTorch, collect the graders, start the sandbox."""
-        from autograder.runner import Graders
-        from autograder.sandbox import Sandbox
+        """Start the sandbox and, while it imports PyTorch, do so here and collect the graders."""
+        from autograder.walls import Sandbox
 
-        if self._sandbox is None:
-            sandbox = Sandbox(self.limits, unsafe=self.unsafe, hide=self.hide)
-            sandbox.start()
+        if self._sandbox is not None and self._graders is not None:
+            return
+        with ThreadPoolExecutor(1) as beside:
+            sandbox = self._sandbox or Sandbox(self.limits, unsafe=self.unsafe, hide=self.hide)
+            started = beside.submit(sandbox.start)
+            if self._graders is None:
+                from autograder.runner import Graders
+
+                self._graders = Graders(self.chapter)
+            started.result()
             self._sandbox = sandbox
-        if self._graders is None:
-            self._graders = Graders(self.chapter)
 
     def begin(self) -> str:
         """Start, and mark the reference's own answers, which must earn everything here.
@@ -209,7 +215,8 @@ class Marker:
         self, ask: Callable[..., Answer], sources: Sequence[str]
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
         """All exercises; where a grader itself fails, all the others."""
-        from autograder.sandbox import SandboxUnavailable, request_frame
+        from autograder.sandbox import request_frame
+        from autograder.walls import SandboxUnavailable
 
         assert self._graders is not None
 
@@ -261,7 +268,7 @@ def grade_one(
 
     `data` is what its file holds, where the file itself is on another machine.
     """
-    from autograder.sandbox import SandboxUnavailable
+    from autograder.walls import SandboxUnavailable
 
     assignment = marker.assignment
     nb = repair.blank(release)

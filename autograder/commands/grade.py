@@ -93,7 +93,7 @@ def run(
     from rich.text import Text
 
     from autograder import books, classroom, collect, gradebook, harmless, marker, progress, report
-    from autograder.sandbox import SandboxUnavailable
+    from autograder.walls import SandboxUnavailable
 
     console, errors = Console(), Console(stderr=True)
     people = collect.read_roster(roster) if roster is not None else []

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autograder.assignment import Assignment
     from autograder.results import ExerciseResult, SubmissionResult
-    from autograder.sandbox import Sandbox
+    from autograder.walls import Sandbox
 
 WAYS = ("auto", "bubblewrap", "apart")
 
@@ -33,7 +33,7 @@ def open_sandbox(root: Path, way: str = "auto") -> Sandbox:
     Raises:
         SandboxUnavailable: student code could read the reference here.
     """
-    from autograder.sandbox import Sandbox, SandboxUnavailable
+    from autograder.walls import Sandbox, SandboxUnavailable
 
     refusal = "it was asked for another way"
     if way in ("auto", "bubblewrap"):
@@ -208,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
     code = 0
     try:
         from autograder.assignment import AssignmentError, load
-        from autograder.sandbox import SandboxUnavailable
+        from autograder.walls import SandboxUnavailable
 
         assignment = load(options.assignment)
         seed = int((root / "source" / "seed.txt").read_text(encoding="ascii"))

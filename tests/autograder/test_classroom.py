@@ -21,7 +21,7 @@ from autograder.collect import Person, Submission, collect, read_roster
 from autograder.journal import alone
 from autograder.marker import Graded, Marker, empty_result, grader_hash
 from autograder.repair import RepairedNotebook
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)

@@ -26,7 +26,7 @@ from autograder.assignment import ClassroomError
 from autograder.collect import Submission, collect
 from autograder.crew import grade_all as grade_here
 from autograder.marker import UNJUDGED, Graded
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 OPTIONS = {"chapter": CHAPTER, "seed": 5, "limits": Limits(seconds_per_cell=30), "hide": ()}

@@ -16,7 +16,7 @@ from autograder import crew, demo_class, marker, progress, repair
 from autograder.assignment import ClassroomError
 from autograder.collect import Submission, collect
 from autograder.results import ExerciseResult, SubmissionResult
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 CHAPTER = "seq2seq"
 LIMITS = Limits(seconds_per_call=5, seconds_per_cell=5, seconds_total=60)

@@ -13,7 +13,7 @@ import pytest
 from autograder import classroom, demo_class, paths
 from autograder.marker import Marker
 from autograder.repair import repair_file
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 SEED = 5

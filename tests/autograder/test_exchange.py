@@ -19,7 +19,7 @@ from autograder.assignment import load
 from autograder.books import quiet_database
 from autograder.collect import Person
 from autograder.gradebook import opened, url_of
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.walls import Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)

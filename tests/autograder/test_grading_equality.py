@@ -16,7 +16,7 @@ import pytest
 from autograder import demo_class, paths, repair
 from autograder.collect import Submission, collect
 from autograder.crew import grade_all
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 SEED = 11

@@ -9,7 +9,7 @@ from autograder import demo_class, innocent, paths
 from autograder.assignment import load
 from autograder.cells import Cell
 from autograder.executor import canonical, watched_functions
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 FORBIDS = ("softmax", "dropout", "nn.MultiheadAttention")
 HEAD = """

@@ -25,7 +25,7 @@ from autograder import paths, repair
 from autograder.assignment import load
 from autograder.books import prepare, quiet_database
 from autograder.journal import Journal
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.walls import Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 QUESTION = load(CHAPTER).questions[0].name

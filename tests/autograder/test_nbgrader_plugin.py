@@ -24,7 +24,7 @@ from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Submission
 from autograder.marker import Graded, shared_marker
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.walls import Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)

@@ -21,7 +21,7 @@ from autograder.assignment import ClassroomError, load
 from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Person, Submission
 from autograder.marker import Graded, empty_result
-from autograder.sandbox import Sandbox, SandboxUnavailable
+from autograder.walls import Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)

@@ -17,11 +17,11 @@ import psutil
 import pytest
 import torch
 
-from autograder import sandbox as module
-from autograder import wire, zygote
+from autograder import walls, wire, zygote
 from autograder.cells import Cell
 from autograder.paths import ROOT
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable, clean_outcome, probe
+from autograder.sandbox import clean_outcome, probe
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 HANGS = Limits(seconds_per_call=1.5, seconds_per_cell=1.5)
 
@@ -291,7 +291,7 @@ def test_no_file_of_ours_or_of_anybody_is_in_sight(submit, tmp_path):
     assert value(session, "imports", ["solutions", "toolkit", "tests"]) == ["toolkit"]
     view, stub = value(session, "top")
     assert view == ["autograder", "toolkit"]
-    assert stub == ["__init__.py", *sorted(module.COPIED)]
+    assert stub == ["__init__.py", *sorted(walls.COPIED)]
 
 
 def test_an_installed_copy_of_the_course_is_covered(submit, tmp_path, monkeypatch):
@@ -1115,7 +1115,7 @@ def test_nothing_is_left_of_a_submission(submit, sandbox):
 ORPHANS = """
 import os, sys, time
 from autograder.cells import Cell
-from autograder.sandbox import Sandbox
+from autograder.walls import Sandbox
 import psutil
 box = Sandbox(unsafe=sys.argv[1] == "unsafe")
 box.start()

@@ -25,8 +25,8 @@ from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Submission
 from autograder.marker import Graded
 from autograder.results import ExerciseResult, SubmissionResult
-from autograder.sandbox import Limits, Sandbox, SandboxUnavailable
 from autograder.settings import FILE, Late, Settings, rescaled, with_points
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)

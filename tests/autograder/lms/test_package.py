@@ -294,7 +294,7 @@ def test_apart_closes_the_reference_to_others(root: Path) -> None:
 
 
 def test_without_a_wall_nothing_is_graded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autograder.sandbox import SandboxUnavailable
+    from autograder.walls import SandboxUnavailable
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SandboxUnavailable, match="only root could run it as another user"):

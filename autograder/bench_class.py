@@ -27,6 +27,7 @@ COUNTS = (10, 30, 100, 300, 1000)
 STOCK = (
     "import sys; from nbgrader.apps import NbGraderApp; NbGraderApp.launch_instance(sys.argv[1:])"
 )
+QUIET = "--log-level=ERROR"
 OURS = """
 import resource, sys
 from autograder.__main__ import main
@@ -83,8 +84,8 @@ def ours(folder: Path, chapter: str, submitted: Path) -> tuple[Run, dict[str, fl
 
 def stock(
     folder: Path, chapter: str, submitted: Path, options: tuple[str, ...] = ()
-) -> tuple[float, float, dict[str, float]]:
-    """Seconds of stock nbgrader's `autograde` and `generate_feedback`, and the marks."""
+) -> tuple[float, dict[str, float]]:
+    """Seconds of stock nbgrader's `autograde`, and the marks; its course is left in `folder`."""
     from autograder.builder import prepare_course
 
     course = folder / "stock"
@@ -96,10 +97,8 @@ def stock(
         f"c.CourseDirectory.root = {str(course)!r}\n"
         "c.ExecutePreprocessor.timeout = 300\n"
     )
-    quiet = "--log-level=ERROR"
-    graded, _ = _timed(STOCK, ["autograde", chapter, quiet, *options], course)
-    told, _ = _timed(STOCK, ["generate_feedback", chapter, quiet], course)
-    return graded, told, stock_marks(course, chapter)
+    seconds, _ = _timed(STOCK, ["autograde", chapter, QUIET, *options], course)
+    return seconds, stock_marks(course, chapter)
 
 
 def stock_marks(course: Path, chapter: str) -> dict[str, float]:
@@ -131,8 +130,9 @@ def grading(chapter: str, count: int) -> list[Figure]:
         submitted = folder / "submitted"
         demo_class.make_honest(submitted, chapter, count)
         run, marks = ours(folder, chapter, submitted)
-        kept, pages, _ = stock(folder, chapter, submitted, ("--no-execute",))
-        graded, _, theirs = stock(folder, chapter, submitted)
+        kept, _ = stock(folder, chapter, submitted, ("--no-execute",))
+        pages, _ = _timed(STOCK, ["generate_feedback", chapter, QUIET], folder / "stock")
+        graded, theirs = stock(folder, chapter, submitted)
     if theirs != marks:
         differing = {
             student: (mark, theirs.get(student))

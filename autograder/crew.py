@@ -136,12 +136,13 @@ def _lead(
     """Prepare, fork workers, and send on what they find."""
     global _tools
     _end_with_parent(parent)
-    # Nothing is graded on a GPU, and a process whose autograd knows of one cannot be forked.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    _prepare_to_fork()
     from autograder.walls import SandboxUnavailable
 
     with Marker(**options) as marker:
         try:
+            marker.start()
+            _prepare_to_fork()  # PyTorch may have been imported before, and with threads.
             complaint = marker.begin()
         except SandboxUnavailable as error:
             results.send(("unavailable", 0, str(error), ""))
@@ -157,6 +158,17 @@ def _lead(
             results.send(("unavailable", 0, str(error), ""))
         except OSError:
             return  # Nobody listens any more.
+
+
+def _prepare_to_fork() -> None:
+    """See to it that PyTorch works without threads of its own: they would be missing in a fork.
+
+    A fork of a process in which OpenMP has had several threads waits for them for ever, and one
+    whose autograd knows of a GPU refuses to work. Nothing is graded on one.
+    """
+    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
 
 
 def _hand_out(

@@ -159,7 +159,7 @@ class TestBooks:
             grade.manual_score, grade.needs_manual_grade = 2.5, False
             gradebook.db.commit()
         graded = classroom.Class(ASSIGNMENT, course, 0, "", [result])
-        row = report.rows_of(graded)[0]
+        row = next(report.rows_of(graded))
         assert row.total == sum(min(1.0, one.points) for one in ASSIGNMENT.exercises) + 2.5
         assert row.hand.waiting == 1
         assert "2.5 of 3 points" in books.feedback("s").read_text(encoding="utf-8")

@@ -143,7 +143,7 @@ def test_what_a_person_marked_comes_from_the_gradebook(graded, monkeypatch):
     from autograder import builder
 
     # In place of a process, alembic, that it would start.
-    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder._schema_version)
+    monkeypatch.setattr("nbgrader.api.get_alembic_version", builder.schema_version)
     one, two, three = ASSIGNMENT.names[:3]
     first, second = (question.name for question in ASSIGNMENT.questions)
     with Gradebook(f"sqlite:///{graded.course / 'gradebook.db'}") as book:

@@ -641,7 +641,7 @@ class TestGradebook:
             rule.adjusted_assignment(ASSIGNMENT), classes.course, 0, "", [*rule_results.values()]
         )
         head, rows = report.table(graded)
-        row = dict(zip(head, rows[0], strict=True))
+        row = dict(zip(head, next(rows), strict=True))
         assert (row["points"], row["max_points"]) == (31, 62)
         assert row["max_total"] == 65
         assert row["causal_mask"] == 2

@@ -6,6 +6,9 @@ import importlib
 import keyword
 import sys
 
+from autograder import startup  # noqa: F401
+
+# isort: split
 import typer
 from rich.console import Console
 from rich.text import Text

@@ -15,15 +15,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autograder import startup  # noqa: F401
+
+# isort: split
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import (
-    notebooks,
-    paths,
-    repair,
-    startup,  # isort: split  # noqa: F401
-)
+from autograder import notebooks, paths, repair
 from autograder.assignment import ClassroomError, load
 from autograder.collect import Person, Submission
 from autograder.marker import Graded

@@ -19,6 +19,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,12 +28,11 @@ from autograder import startup  # isort: split
 
 from nbformat import NotebookNode
 
-from autograder import harmless, paths
+from autograder import crew, harmless, paths
 from autograder.assignment import Assignment, ClassroomError, load
 from autograder.books import UNRECORDED, Books, course_seed, prepare
 from autograder.changes import Change, change_of
 from autograder.collect import Person, Submission, collect
-from autograder.crew import grade_all
 from autograder.files import replacing
 from autograder.journal import Journal, Results, alone, digest_of
 from autograder.marker import UNJUDGED, Graded, grader_hash
@@ -176,12 +176,10 @@ def grade(
     submissions = collect(submitted, chapter, roster)
     terms = Settings.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
-    with alone(course), Journal(course) as journal:
+    with ExitStack() as stack:
+        stack.enter_context(alone(course))
+        journal = stack.enter_context(Journal(course))
         journal.check()
-        if decide is None:
-            release = prepare(course, chapter, terms, db_url=db_url)
-        else:
-            release = _release(course, chapter)
         seed = course_seed(course) if seed is None else seed
         options = {
             "chapter": chapter,
@@ -190,14 +188,21 @@ def grade(
             "limits": limits,
             "hide": (submitted.resolve(), course),
         }
-        tell = progress or (lambda stage, done, total: None)
         work = _Work(journal, assignment, terms, submissions, options)
         if not cache:
             work.forget()
+        # It gets ready while we see to the course.
+        called = crew.called(work.left, options, jobs if scheduler is None else 1)
+        foreman = stack.enter_context(called)
+        if decide is None:
+            release = prepare(course, chapter, terms, db_url=db_url)
+        else:
+            release = _release(course, chapter)
+        tell = progress or (lambda stage, done, total: None)
 
         def marking(left: Sequence[Submission]) -> Iterator[tuple[Submission, Graded]]:
             if scheduler is None:
-                return grade_all(left, options, release, jobs)
+                return crew.grade_all(left, options, release, jobs, foreman)
             from autograder import cluster
 
             return cluster.grade_all(left, options, release, scheduler)
@@ -304,6 +309,16 @@ class _Work:
         """Mark everybody anew."""
         self.known = {}
 
+    @property
+    def left(self) -> list[Submission]:
+        """What is to be marked: everything for which something has changed."""
+        return [
+            one
+            for attempts in self.attempts.values()
+            for one in attempts
+            if self.known.get(_place(one)) != self.keys[_place(one)]
+        ]
+
     def mark(
         self,
         marking: Callable[[Sequence[Submission]], Iterator[tuple[Submission, Graded]]],
@@ -314,12 +329,7 @@ class _Work:
         Those who are marked come first, as they are finished: their entry in the books takes place
         while others are being marked.
         """
-        left = [
-            one
-            for attempts in self.attempts.values()
-            for one in attempts
-            if self.known.get(_place(one)) != self.keys[_place(one)]
-        ]
+        left = self.left
         total = len(self.keys)
         waiting: dict[str, int] = {}
         for one in left:

@@ -8,6 +8,9 @@ that grades the class.
 
     grade ── submissions ──▶ foreman ── fork ──▶ worker, worker, ...
           ◀── results ────────┘                     └── sandbox, shared
+
+It takes seconds until a foreman is ready, so that it is called before there is work for it: the
+process that grades the class sees to the course in the meantime.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, nullcontext, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,10 +32,9 @@ from autograder import startup  # isort: split
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import repair
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import ClassroomError
 from autograder.collect import Submission
-from autograder.marker import UNJUDGED, Graded, Marker, empty_result, grade_one
+from autograder.marker import Graded, Marker, grade_one, ungraded
 from autograder.results import SubmissionResult
 
 AHEAD = 2  # submissions per worker that are handed out before they are needed
@@ -41,8 +44,84 @@ PR_SET_PDEATHSIG = 1
 _tools: tuple[Marker, NotebookNode] | None = None
 
 
+class Foreman:
+    """A process that becomes ready to mark, and marks what it is given.
+
+    Args:
+        options: arguments of `Marker`.
+        jobs: how many submissions to mark at a time.
+    """
+
+    def __init__(self, options: dict[str, Any], jobs: int) -> None:
+        context = get_context("spawn")
+        self._line, theirs = context.Pipe()
+        arguments = (theirs, options, jobs, os.getpid())
+        self._process = context.Process(target=_lead, args=arguments, name="foreman")
+        self._process.start()
+        theirs.close()
+        self._finished = False
+
+    def __enter__(self) -> Foreman:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.dismiss()
+
+    def mark(self, submissions: dict[int, Submission], release: str) -> Iterator[tuple[Any, ...]]:
+        """What it tells of each numbered submission, until there is no more to tell.
+
+        Raises:
+            SandboxUnavailable: there is no sandbox, and the options do not say to do without.
+            ClassroomError: the reference does not earn full marks on this machine.
+        """
+        with suppress(OSError):  # It may have ended, and said why before.
+            self._line.send((submissions, release))
+        with suppress(EOFError, OSError):  # It may die at any time.
+            while True:
+                message = self._line.recv()
+                if message[0] == "unavailable":
+                    from autograder.walls import SandboxUnavailable
+
+                    raise SandboxUnavailable(message[2])
+                if message[0] == "unfit":
+                    raise ClassroomError(message[2])
+                if message[0] == "done":
+                    self._finished = True
+                    return
+                yield message
+
+    def dismiss(self) -> None:
+        """End it: at once if it has not finished."""
+        self._line.close()
+        if not self._finished:
+            self._process.terminate()
+        self._process.join()
+
+
+@contextmanager
+def called(
+    submissions: Sequence[Submission], options: dict[str, Any], jobs: int
+) -> Iterator[Foreman | None]:
+    """A foreman for these submissions, who is getting ready; None if they need none."""
+    if _several(submissions, jobs):
+        with Foreman(options, jobs) as foreman:
+            yield foreman
+    else:
+        yield None
+
+
+def _several(submissions: Sequence[Submission], jobs: int) -> bool:
+    # Elsewhere PyTorch does not survive a fork.
+    linux = sys.platform.startswith("linux")
+    return jobs > 1 and linux and sum(one.runnable for one in submissions) > 1
+
+
 def grade_all(
-    submissions: Sequence[Submission], options: dict[str, Any], release: NotebookNode, jobs: int
+    submissions: Sequence[Submission],
+    options: dict[str, Any],
+    release: NotebookNode,
+    jobs: int,
+    foreman: Foreman | None = None,
 ) -> Iterator[tuple[Submission, Graded]]:
     """Each submission with its result, as they are finished.
 
@@ -51,21 +130,20 @@ def grade_all(
         options: arguments of `Marker`.
         release: the notebook that was handed out.
         jobs: how many submissions to mark at a time; 1 marks them in this process.
+        foreman: who was `called` for them; without one, another is if they need one.
 
     Raises:
         SandboxUnavailable: there is no sandbox, and the options do not say to do without.
         ClassroomError: the reference does not earn full marks on this machine.
     """
-    there = [one for one in submissions if one.path is not None and not one.reason]
-    # Elsewhere PyTorch does not survive a fork.
-    several = jobs > 1 and len(there) > 1 and sys.platform.startswith("linux")
-    together = there if several else []
+    several = _several(submissions, jobs)
+    together = [one for one in submissions if one.runnable] if several else []
     with Marker(**options) as marker:  # Nothing of it starts where there is nothing to run.
         for submission in submissions:
-            if submission not in together:
+            if not (several and submission.runnable):
                 yield submission, grade_one(marker, submission, release)
     if together:
-        yield from _with_foreman(together, options, release, jobs)
+        yield from _with_foreman(together, options, release, jobs, foreman)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -73,41 +151,25 @@ def grade_all(
 
 
 def _with_foreman(
-    submissions: Sequence[Submission], options: dict[str, Any], release: NotebookNode, jobs: int
+    submissions: Sequence[Submission],
+    options: dict[str, Any],
+    release: NotebookNode,
+    jobs: int,
+    called: Foreman | None,
 ) -> Iterator[tuple[Submission, Graded]]:
     """Results from a foreman; from another one for what is left when one dies."""
     left = dict(enumerate(submissions))
     text = nbformat.writes(release)
-    context = get_context("spawn")
     while left:
         before = len(left)
-        ours, theirs = context.Pipe(duplex=False)
-        arguments = (theirs, dict(left), options, text, jobs, os.getpid())
-        foreman = context.Process(target=_lead, args=arguments, name="foreman")
-        foreman.start()
-        theirs.close()
-        try:
-            while True:
-                try:
-                    kind, number, data, notebook = ours.recv()
-                except (EOFError, OSError):
-                    break
-                if kind == "unavailable":
-                    from autograder.walls import SandboxUnavailable
-
-                    raise SandboxUnavailable(data)
-                if kind == "unfit":
-                    raise ClassroomError(data)
+        with nullcontext(called) if called else Foreman(options, jobs) as foreman:
+            called = None
+            for kind, number, data, notebook in foreman.mark(dict(left), text):
                 if kind == "lost":
                     graded = _lost(left[number], options["chapter"], release)
                 else:
                     graded = Graded(SubmissionResult.from_dict(data), notebook)
                 yield left.pop(number), graded
-        finally:
-            ours.close()
-            if left:
-                foreman.terminate()  # The caller wants no more, or the foreman is gone already.
-            foreman.join()
         if len(left) == before:
             # Another one would fare no better: these are told, and tried again another time.
             for submission in left.values():
@@ -116,50 +178,38 @@ def _with_foreman(
 
 
 def _lost(submission: Submission, chapter: str, release: NotebookNode) -> Graded:
-    result = empty_result(
-        load(chapter), submission.student, "crashed", "This submission could not be graded."
-    )
-    result.notes = [*submission.notes, f"{UNJUDGED} the submission (the grading process ended)"]
-    return Graded(result, nbformat.writes(repair.blank(release)))
+    return ungraded(submission, chapter, release, "the grading process ended")
 
 
 # ---------------------------------------------------------------------------------------------
 # In the foreman
 
 
-def _lead(
-    results: Connection,
-    submissions: dict[int, Submission],
-    options: dict[str, Any],
-    release: str,
-    jobs: int,
-    parent: int,
-) -> None:
-    """Prepare, fork workers, and send on what they find."""
+def _lead(line: Connection, options: dict[str, Any], jobs: int, parent: int) -> None:
+    """Prepare, wait for submissions, fork workers, and send on what they find."""
     global _tools
     _end_with_parent(parent)
     _prepare_to_fork()
     from autograder.walls import SandboxUnavailable
 
-    with Marker(**options) as marker:
-        try:
-            marker.start()
-            _prepare_to_fork()  # PyTorch may have been imported before, and with threads.
-            complaint = marker.begin()
-        except SandboxUnavailable as error:
-            results.send(("unavailable", 0, str(error), ""))
-            return
-        if complaint:
-            results.send(("unfit", 0, complaint, ""))
-            return
-        startup.collect_seldom()
-        _tools = (marker, nbformat.reads(release, as_version=4))
-        try:
-            _hand_out(submissions, min(jobs, len(submissions)), results.send)
-        except SandboxUnavailable as error:
-            results.send(("unavailable", 0, str(error), ""))
-        except OSError:
-            return  # Nobody listens any more.
+    try:
+        with Marker(**options) as marker:
+            try:
+                marker.start()
+                _prepare_to_fork()  # PyTorch may have been imported before, and with threads.
+                complaint = marker.begin()
+                if complaint:
+                    line.send(("unfit", 0, complaint, ""))
+                    return
+                startup.collect_seldom()
+                submissions, release = line.recv()
+                _tools = (marker, nbformat.reads(release, as_version=4))
+                _hand_out(submissions, min(jobs, len(submissions)), line.send)
+                line.send(("done", 0, None, ""))
+            except SandboxUnavailable as error:
+                line.send(("unavailable", 0, str(error), ""))
+    except (EOFError, OSError):
+        return  # Nobody listens any more.
 
 
 def _prepare_to_fork() -> None:
@@ -212,20 +262,18 @@ def _hand_out(
                     del left[number]
 
 
-class _pool:
+@contextmanager
+def _pool(size: int) -> Iterator[ProcessPoolExecutor]:
     """Workers forked from this process; ended without waiting when something goes wrong."""
-
-    def __init__(self, size: int) -> None:
-        parent = os.getpid()
-        self.executor = ProcessPoolExecutor(
-            size, get_context("fork"), initializer=_end_with_parent, initargs=(parent,)
-        )
-
-    def __enter__(self) -> ProcessPoolExecutor:
-        return self.executor
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self.executor.shutdown(wait=kind is None, cancel_futures=True)
+    executor = ProcessPoolExecutor(
+        size, get_context("fork"), initializer=_end_with_parent, initargs=(os.getpid(),)
+    )
+    fine = False
+    try:
+        yield executor
+        fine = True
+    finally:
+        executor.shutdown(wait=fine, cancel_futures=True)
 
 
 # ---------------------------------------------------------------------------------------------

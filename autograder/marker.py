@@ -261,6 +261,15 @@ class Graded:
     notebook: str
 
 
+def ungraded(submission: Submission, chapter: str, release: NotebookNode, reason: str) -> Graded:
+    """What is told of a submission for which our own machinery failed; it is marked anew then."""
+    result = empty_result(
+        load(chapter), submission.student, "crashed", "This submission could not be graded."
+    )
+    result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason})"]
+    return Graded(result, notebooks.writes(repair.blank(release)))
+
+
 def grade_one(
     marker: Marker, submission: Submission, release: NotebookNode, data: bytes | None = None
 ) -> Graded:

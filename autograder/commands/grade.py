@@ -92,7 +92,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, collect, gradebook, harmless, marker, progress, report
+    from autograder import books, classroom, collect, harmless, marker, progress, report
     from autograder.walls import SandboxUnavailable
 
     console, errors = Console(), Console(stderr=True)
@@ -130,6 +130,8 @@ def run(
             raise typer.Exit(2) from None
     if graded is None:
         return
+    from autograder import gradebook
+
     path = report.write(graded)
     report.show(graded, console)
     console.print()

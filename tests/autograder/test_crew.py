@@ -214,7 +214,7 @@ def test_the_complaint_reaches_whoever_grades(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(marker.Marker, "begin", lambda self: "It does not add up.")
     monkeypatch.setattr(crew, "_end_with_parent", lambda parent: None)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    crew._lead(Listener(), {}, OPTIONS, "", 2, 0)  # type: ignore[arg-type]
+    crew._lead(Listener(), OPTIONS, 2, 0)  # type: ignore[arg-type]
     assert [message[0] for message in sent] == ["unfit"]
     assert ClassroomError(sent[0][2]).args == ("It does not add up.",)
 

@@ -6,15 +6,26 @@ import gc
 import subprocess
 import sys
 
+import pytest
+
 from autograder import paths
 from autograder.startup import collecting_seldom
 
 
-def test_grading_begins_without_a_grammar_of_addresses_and_without_pytorch():
+@pytest.mark.parametrize(
+    "first",
+    [
+        "from autograder import classroom",
+        "from autograder import books",  # which the command imports before the others
+        "import autograder.__main__, autograder.commands.grade",
+    ],
+)
+def test_grading_begins_without_a_grammar_of_addresses_and_without_pytorch(first: str) -> None:
     script = (
-        "import sys; from autograder import classroom; import nbformat.v4 as v4, nbformat;"
+        f"import sys; {first}; import nbformat.v4 as v4, nbformat;"
         "assert 'rfc3987_syntax' not in sys.modules, 'imported';"
         "assert 'torch' not in sys.modules, 'PyTorch';"
+        "assert 'nbgrader' not in sys.modules, 'nbgrader, while nobody marks yet';"
         "nbformat.validate(v4.new_notebook());"
         "import importlib.util; assert 'rfc3987_syntax' not in sys.modules"
     )

@@ -11,7 +11,10 @@ import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from autograder import charts, harmless, render, teaching
@@ -35,6 +38,12 @@ OPEN = 3  # sections of the book whose mistakes are shown unfolded
 LISTED = 3  # mistakes of a section that are shown unfolded
 GROUPS = 30  # groups of failed tests that are shown
 TOLD = 20  # notebooks that are read for the lines of a mistake in the terminal
+
+
+@cache
+def prepare() -> None:
+    """Import beside other work what the pictures need and takes long; once in a process."""
+    Thread(target=import_module, args=("matplotlib.backends.backend_svg",), daemon=True).start()
 
 
 # ---------------------------------------------------------------------------------------------

@@ -107,6 +107,10 @@ def run(
                 bars.append(stack.enter_context(progress.showing_progress()))
             return agreed
 
+        def tell(stage: str, done: int, total: int) -> None:
+            report.prepare()  # Who waits for marks has time for it.
+            bars[-1](stage, done, total)
+
         try:
             graded = classroom.grade(
                 assignment,
@@ -122,7 +126,7 @@ def run(
                 scheduler=scheduler,
                 db_url=db_url,
                 decide=decide if diff else None,
-                progress=lambda stage, done, count: bars[-1](stage, done, count),
+                progress=tell,
             )
         except SandboxUnavailable as error:
             stack.close()

@@ -42,6 +42,11 @@ class Submission:
     attempt: int = 1
     digest: str = ""
 
+    @property
+    def runnable(self) -> bool:
+        """Whether there is a notebook whose code can be run."""
+        return self.path is not None and not self.reason
+
 
 @dataclass(frozen=True)
 class Person:

@@ -24,6 +24,7 @@ from nbformat import NotebookNode
 from autograder import notebooks, paths, repair
 from autograder.assignment import ClassroomError, load
 from autograder.collect import Person, Submission
+from autograder.files import replacing
 from autograder.marker import Graded
 from autograder.settings import FILE, Settings
 
@@ -264,7 +265,8 @@ def prepare(
 
     course.mkdir(parents=True, exist_ok=True)
     if not (course / FILE).exists():
-        shutil.copyfile(paths.PACKAGE / FILE, course / FILE)
+        with replacing(course / FILE) as scratch:
+            shutil.copyfile(paths.PACKAGE / FILE, scratch)
     url = gradebook.url_of(course, db_url)
     config = _config(course, url)
     gradebook.mend(url)
@@ -293,9 +295,8 @@ def prepare(
         stamp.write_text(digest.hexdigest(), encoding="ascii")
     file = course / "nbgrader_config.py"
     if not file.is_file() or file.read_text(encoding="utf-8") != config:
-        fresh = file.with_name(file.name + ".new")
-        fresh.write_text(config, encoding="utf-8")
-        fresh.replace(file)
+        with replacing(file) as scratch:
+            scratch.write_text(config, encoding="utf-8")
     with quiet_database():
         terms.bring(course, chapter, settings, url)
     return nbformat.reads(released.read_text(encoding="utf-8"), as_version=4)
@@ -328,7 +329,7 @@ def course_seed(course: Path) -> int:
     try:
         return int(path.read_text(encoding="ascii"))
     except (OSError, ValueError):
-        course.mkdir(parents=True, exist_ok=True)
         seed = secrets.randbelow(2**31)
-        path.write_text(f"{seed}\n", encoding="ascii")
+        with replacing(path) as scratch:
+            scratch.write_text(f"{seed}\n", encoding="ascii")
         return seed

@@ -22,11 +22,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import logging
-import platform
 import queue
 import re
 import secrets
@@ -45,9 +43,17 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import paths, repair
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import ClassroomError
 from autograder.collect import Submission
-from autograder.marker import UNJUDGED, Graded, Marker, empty_result, grade_one, grader_hash
+from autograder.marker import (
+    UNJUDGED,
+    Graded,
+    Marker,
+    grade_one,
+    grader_hash,
+    ungraded,
+    versions,
+)
 from autograder.results import SubmissionResult
 
 if TYPE_CHECKING:
@@ -179,13 +185,6 @@ def _no_sandbox(error: Exception) -> str:
     return f"it has no working sandbox: {words}"
 
 
-def _versions() -> dict[str, str]:
-    """What of the marks' dependence on versions can be told in words."""
-    found = {name: importlib.metadata.version(name) for name in ("torch", "numpy", "pytest")}
-    python = ".".join(platform.python_version_tuple()[:2])
-    return {"Python": python, "processor": platform.machine(), **found}
-
-
 def _differences(wanted: dict[str, Any]) -> str:
     """Why this process would grade otherwise than the client would."""
     if grader_hash(wanted["chapter"]) == wanted["grader"]:
@@ -193,7 +192,7 @@ def _differences(wanted: dict[str, Any]) -> str:
     remedy = "bring the repository and its packages there to the same state and restart the worker"
     other = [
         f"{name} {mine} instead of {wanted['versions'].get(name)}"
-        for name, mine in _versions().items()
+        for name, mine in versions().items()
         if mine != wanted["versions"].get(name)
     ]
     return f"it has {', '.join(other) or 'other graders or another reference'}; {remedy}"
@@ -281,8 +280,8 @@ def grade_all(
             "--scheduler needs Dask: type `python -m pip install -r requirements.txt`."
         )
     address = address.rstrip("/")
-    away = [one for one in submissions if one.path is not None and not one.reason]
-    here = [one for one in submissions if one.path is None or one.reason]  # nothing to run
+    away = [one for one in submissions if one.runnable]
+    here = [one for one in submissions if not one.runnable]
     with Marker(options["chapter"], seed=options.get("seed", 0)) as marker:
         if away:
             with _quiet(), _connected(address) as client:
@@ -394,7 +393,7 @@ class _Crew:
                 "limits": asdict(limits) if limits is not None else None,
                 "release": nbformat.writes(release),
                 "grader": grader_hash(self.chapter),
-                "versions": _versions(),
+                "versions": versions(),
             }
         ).encode()
         self.caller = _caller()
@@ -526,18 +525,8 @@ class _Crew:
         if job.losses < ALLOWED_FAILURES:
             self.suspects.append(job)
         else:
-            yield job.submission, self._crashed(job.submission)
-
-    def _crashed(self, submission: Submission) -> Graded:
-        result = empty_result(
-            load(self.chapter),
-            submission.student,
-            "crashed",
-            "This submission could not be graded.",
-        )
-        reason = "the grading process ended repeatedly"
-        result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason})"]
-        return Graded(result, nbformat.writes(repair.blank(self.release)))
+            reason = "the grading process ended repeatedly"
+            yield job.submission, ungraded(job.submission, self.chapter, self.release, reason)
 
     def _scheduler_lost(self) -> ClassroomError:
         graded = self.total - self.left

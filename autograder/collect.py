@@ -44,7 +44,7 @@ class Submission:
 
     @property
     def runnable(self) -> bool:
-        """Whether there is a notebook to run."""
+        """Whether there is a notebook whose code can be run."""
         return self.path is not None and not self.reason
 
 
@@ -206,7 +206,7 @@ def _attempts(folder: Path, assignment: str) -> list[Submission]:
     ):
         number = int(ATTEMPT.fullmatch(child.name.strip())[1][:18])  # type: ignore[index]
         if not 1 <= number <= MOST_ATTEMPTS:
-            notes.append(f"{_shown(child.name)} was not graded; number the attempts from 1")
+            notes.append(f"{shown(child.name)} was not graded; number the attempts from 1")
             continue
         try:
             submission = _in_folder(child, assignment)
@@ -215,7 +215,7 @@ def _attempts(folder: Path, assignment: str) -> list[Submission]:
         if submission.path is None and not submission.reason:
             continue  # Its attempt at another assignment.
         if number in attempts:
-            notes.append(f"{_shown(child.name)} was not graded; there is another attempt {number}")
+            notes.append(f"{shown(child.name)} was not graded; there is another attempt {number}")
             continue
         submission.student, submission.attempt = student, number
         attempts[number] = submission
@@ -227,7 +227,7 @@ def _attempts(folder: Path, assignment: str) -> list[Submission]:
         if 1 not in attempts:
             attempts[1] = beside
         else:
-            name = _shown(beside.path.name)
+            name = shown(beside.path.name)
             notes.append(f"{name} beside the folders of the attempts was not graded")
     for submission in attempts.values():
         submission.notes += notes
@@ -301,10 +301,10 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
         if best is not None:
             submission.path = best
             if best.name != f"{assignment}.ipynb":
-                submission.repairs.append(f"renamed {_shown(best.name)} to {assignment}.ipynb")
+                submission.repairs.append(f"renamed {shown(best.name)} to {assignment}.ipynb")
             if len(notebooks) > 1:
                 count = len(notebooks)
-                submission.notes.append(f"{_shown(best.name)} was taken of {count} notebooks")
+                submission.notes.append(f"{shown(best.name)} was taken of {count} notebooks")
             return _checked(submission, folder)
         leftovers += [
             file.name
@@ -312,15 +312,16 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
             if file.name.lower().endswith(OTHER) and file.name != "timestamp.txt"
         ]
     if leftovers:
-        names = ", ".join(_shown(name) for name in leftovers[:3])
+        names = ", ".join(shown(name) for name in leftovers[:3])
         submission.reason = f"{names} was handed in, not a notebook; hand in {assignment}.ipynb"
     return submission
 
 
-def _shown(name: str) -> str:
-    name = name.encode("utf-8", "replace").decode("utf-8")
-    name = "".join(char if char.isprintable() else "?" for char in name)
-    return name if len(name) <= 60 else name[:57] + "…"
+def shown(name: object, limit: int = 60) -> str:
+    """A name that is safe to print, at most `limit` characters of it."""
+    text = str(name).encode("utf-8", "replace").decode("utf-8")
+    text = "".join(char if char.isprintable() else "?" for char in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _checked(submission: Submission, base: Path) -> Submission:
@@ -332,16 +333,16 @@ def _checked(submission: Submission, base: Path) -> Submission:
     assert path is not None
     try:
         if not path.resolve().is_relative_to(base.resolve()):
-            submission.reason = f"{_shown(path.name)} is a link to a file outside the submission"
+            submission.reason = f"{shown(path.name)} is a link to a file outside the submission"
         elif not stat.S_ISREG(path.stat().st_mode):
-            submission.reason = f"{_shown(path.name)} is not a file"
+            submission.reason = f"{shown(path.name)} is not a file"
         elif not os.access(path, os.R_OK):
-            submission.reason = f"{_shown(path.name)} may not be read; check its permissions"
+            submission.reason = f"{shown(path.name)} may not be read; check its permissions"
         else:
             with path.open("rb") as file:
                 submission.digest = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        submission.reason = f"{_shown(path.name)} cannot be opened ({error.strerror or error})"
+        submission.reason = f"{shown(path.name)} cannot be opened ({error.strerror or error})"
     if submission.reason:
         submission.path = None
     return submission

@@ -35,6 +35,14 @@ MAX_PRINTED = 20_000  # characters of one cell
 MAX_PRINTED_ALL = 400_000  # of all the cells of a notebook, which may be thousands
 LEFT_OUT = "[not shown: this notebook prints more than a page can hold]"
 UNJUDGED = "could not judge"
+RUNS_ON = ("torch", "numpy", "pytest", "IPython")
+
+
+def versions() -> dict[str, str]:
+    """What marks depend on besides the course's own files, in words."""
+    python = ".".join(map(str, sys.version_info[:2]))
+    found = {name: importlib.metadata.version(name) for name in RUNS_ON}
+    return {"Python": python, "processor": platform.machine(), **found}
 
 
 def grader_hash(chapter: str, root: Path = paths.ROOT) -> str:
@@ -47,9 +55,9 @@ def grader_hash(chapter: str, root: Path = paths.ROOT) -> str:
     for file in dependencies(chapter, root):
         content = file.read_bytes()
         digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
-    names = ("torch", "numpy", "pytest", "IPython")
-    versions = [importlib.metadata.version(name) for name in names]
-    digest.update(repr((versions, sys.version_info[:2], platform.machine())).encode())
+    known = versions()
+    runs_on = [known[name] for name in RUNS_ON]
+    digest.update(repr((runs_on, sys.version_info[:2], known["processor"])).encode())
     return digest.hexdigest()[:16]
 
 
@@ -73,6 +81,8 @@ class Marker:
         unsafe: run student code without a sandbox.
         limits: what one submission may use.
         hide: folders that student code must not see.
+        graders: those of the chapter, where they have been collected already.
+        sandbox: one to use instead of starting one; it is closed with the marker all the same.
 
     Sandbox and graders start with the first notebook that has to be run. `mark` then raises
     SandboxUnavailable when there is no sandbox and `unsafe` is not set.
@@ -87,6 +97,7 @@ class Marker:
         limits: Limits | None = None,
         hide: Iterable[Path] = (),
         graders: Graders | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self.assignment = graders.assignment if graders is not None else load(chapter)
         self.chapter = chapter
@@ -95,7 +106,7 @@ class Marker:
         self.limits = limits
         self.hide = tuple(hide)
         self._graders = graders
-        self._sandbox: Sandbox | None = None
+        self._sandbox = sandbox
 
     def __enter__(self) -> Marker:
         return self
@@ -262,7 +273,7 @@ class Graded:
 
 
 def ungraded(submission: Submission, chapter: str, release: NotebookNode, reason: str) -> Graded:
-    """What is told of a submission for which our own machinery failed; it is marked anew then."""
+    """What is kept of a submission during which the process that marked it ended: no points."""
     result = empty_result(
         load(chapter), submission.student, "crashed", "This submission could not be graded."
     )

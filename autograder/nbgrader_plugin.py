@@ -35,7 +35,7 @@ from nbgrader.utils import compute_checksum
 from traitlets import Bool, Integer
 from traitlets.config import Config
 
-from autograder import notebooks, paths, render, repair
+from autograder import notebooks, paths, render, repair, terms
 from autograder.assignment import Assignment, load
 from autograder.harmless import csv_text
 from autograder.results import ExerciseResult, SubmissionResult
@@ -237,7 +237,7 @@ class Repair(NbGraderPreprocessor):
         self._heed_settings(resources["nbgrader"])
         if _is_known(resources):
             return nb, resources
-        release = _released(assignment, _root(self.config))
+        release = _released(assignment, terms.root_of(self.config))
         state = resources.get(KEY, {"repairs": [], "reason": ""})
         if state["reason"]:
             mended = repair.RepairedNotebook(
@@ -260,7 +260,7 @@ class Repair(NbGraderPreprocessor):
 
     def _heed_settings(self, course: dict[str, Any]) -> None:
         """Bring the gradebook up to date with the course's settings, and this student in it."""
-        from autograder import books, terms
+        from autograder import books
 
         root, chapter = terms.root_of(self.config), course["assignment"]
         if root is None:
@@ -281,12 +281,6 @@ def _released(assignment: str, root: Path | None) -> NotebookNode:
         if path.is_file():
             return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     return repair.released(assignment)
-
-
-def _root(config: Config) -> Path | None:
-    """The course's folder, as nbgrader's configuration names it."""
-    root = config.get("CourseDirectory", {}).get("root")
-    return Path(root) if isinstance(root, str) and root else None
 
 
 # ---------------------------------------------------------------------------------------------
@@ -332,7 +326,7 @@ class GradeExercises(NbGraderPreprocessor):
 
         seed = self.seed
         if seed is None:
-            seed = course_seed(_root(self.config) or paths.BUILD / "course")
+            seed = course_seed(terms.root_of(self.config) or paths.BUILD / "course")
         return shared_marker(chapter, seed=seed, unsafe=self.unsafe_no_sandbox)
 
 
@@ -569,8 +563,6 @@ class GetReview(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
-        from autograder import terms
-
         course = resources["nbgrader"]
         course["seconds_late"] = 0.0
         with Gradebook(course["db_url"]) as gradebook:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograder import charts, harmless, render, teaching
 from autograder.feedback import css, environment, highlight
+from autograder.files import replacing
 from autograder.harmless import one_line, visible
 from autograder.illustrations import illustrate
 from autograder.results import ExerciseResult, SubmissionResult
@@ -242,7 +243,7 @@ def _line(graded: Class, row: Row) -> list[Any]:
 def write_csv(graded: Class, path: Path, hands: dict[str, ByHand] | None = None) -> None:
     """Write the marks as CSV that spreadsheets open without running anything."""
     head, lines = table(graded, hands)
-    with path.open("w", encoding="utf-8-sig", newline="") as file:
+    with replacing(path) as scratch, scratch.open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([harmless.cell(cell) for cell in head])
         for line in lines:
@@ -251,13 +252,13 @@ def write_csv(graded: Class, path: Path, hands: dict[str, ByHand] | None = None)
 
 def write(graded: Class) -> Path:
     """Write report.html, teaching.json and grades.csv; returns the path of the page."""
-    graded.folder.mkdir(parents=True, exist_ok=True)
     hands = by_hand(graded)
     write_csv(graded, graded.folder / "grades.csv", hands)
     html, found = _page(graded, hands)
     found.write(graded.folder / "teaching.json")
     path = graded.folder / "report.html"
-    path.write_text(html, encoding="utf-8")
+    with replacing(path) as scratch:
+        scratch.write_text(html, encoding="utf-8")
     return path
 
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from autograder import excerpts, paths
 from autograder.assignment import Assignment
+from autograder.files import replacing
 from autograder.harmless import visible
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, points_of
@@ -174,7 +175,8 @@ class Teaching:
     def write(self, path: Path) -> None:
         """Write `teaching.json`."""
         text = json.dumps(self.to_json(), indent=1, ensure_ascii=False)
-        path.write_bytes((text + "\n").encode("utf-8", "replace"))
+        with replacing(path) as scratch:
+            scratch.write_bytes((text + "\n").encode("utf-8", "replace"))
 
 
 def _mistake_json(mistake: Mistake) -> dict[str, Any]:

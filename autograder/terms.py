@@ -32,6 +32,7 @@ from traitlets.config import Config
 
 from autograder import render
 from autograder.assignment import ClassroomError, load
+from autograder.files import replacing
 from autograder.settings import FILE, Settings
 
 STATE = ".grading.json"
@@ -98,12 +99,11 @@ def _state(course: Path, chapter: str) -> Iterator[dict[str, Any]]:
     text = json.dumps(everything, sort_keys=True, indent=1)
     if json.dumps(everything, sort_keys=True) == before or not course.is_dir():
         return
-    scratch = file.with_name(f"{STATE}.{os.getpid()}")
-    with scratch.open("w", encoding="utf-8") as opened:
+    # nbgrader's own commands may run beside `grade`.
+    with replacing(file, shared=True) as scratch, scratch.open("w", encoding="utf-8") as opened:
         opened.write(text + "\n")
         opened.flush()
         os.fsync(opened.fileno())
-    scratch.replace(file)
 
 
 # ---------------------------------------------------------------------------------------------

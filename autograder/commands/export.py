@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autograder import paths
+from autograder.commands.options import COURSE, GradedCourse
 from autograder.lms import Tool
 
 
@@ -15,12 +15,7 @@ def run(
     tool: Annotated[Tool, typer.Argument(help="The tool that is to import them.")],
     assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
     out: Annotated[Path, typer.Option(help="The CSV to write.")],
-    course: Annotated[
-        Path,
-        typer.Option(
-            help="The nbgrader course in which it was graded.", show_default="build/course"
-        ),
-    ] = paths.BUILD / "course",
+    course: GradedCourse = COURSE,
     template: Annotated[
         Path | None,
         typer.Option(help="The table as the tool exports it; all its other cells stay."),

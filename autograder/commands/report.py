@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from autograder import paths
+from autograder.commands.options import COURSE, GradedCourse
 
 
 def run(
     assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
-    course: Annotated[
-        Path,
-        typer.Option(
-            help="The nbgrader course in which it was graded.", show_default="build/course"
-        ),
-    ] = paths.BUILD / "course",
+    course: GradedCourse = COURSE,
     feedback: Annotated[
         bool, typer.Option(help="Write the students' pages anew too, with comments and marks.")
     ] = True,

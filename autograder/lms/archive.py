@@ -6,6 +6,7 @@ are looked at one by one, and what is refused is told in one sentence each.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from typing import IO
 
 from autograder.assignment import ClassroomError
 from autograder.collect import CHECKPOINTS
+from autograder.collect import shown as _shown
 
 MAX_ENTRIES = 50_000
 MAX_FILE = 100 << 20
@@ -28,6 +30,8 @@ FREE_OF_RATIO = 1 << 20  # small files harm nobody, whatever they are packed fro
 JUNK = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini", ".git", CHECKPOINTS)
 # Control characters, and those that turn the direction of text on a terminal or a page.
 UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
+# A name that is safe to print; a path may be longer than a file's name.
+shown = functools.partial(_shown, limit=120)
 READING = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 
@@ -219,10 +223,3 @@ def safe_path(name: str) -> PurePosixPath | str:
     if longest > 240 or len(parts) > 40:
         return "its name is too long"
     return PurePosixPath(*parts)
-
-
-def shown(name: object) -> str:
-    """A name that is safe to print."""
-    text = str(name).encode("utf-8", "replace").decode("utf-8")
-    text = "".join(char if char.isprintable() else "?" for char in text)
-    return text if len(text) <= 120 else text[:119] + "…"

@@ -99,9 +99,8 @@ def grade(
             if (to / "student").is_dir():
                 submission = collect(to, chapter)[0]
         submission.notes += refused
-        with Marker(chapter, seed=seed, hide=[root]) as marker:
-            if submission.path is not None:
-                marker._sandbox = open_sandbox(root, way)
+        sandbox = open_sandbox(root, way) if submission.path is not None else None
+        with Marker(chapter, seed=seed, hide=[root], sandbox=sandbox) as marker:
             return grade_one(marker, submission, blank).result
 
 

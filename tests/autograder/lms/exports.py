@@ -32,7 +32,7 @@ CANVAS = {
 }
 MOODLE = {
     "Ada Lovelace_401_assignsubmission_file/attention.ipynb": notebook("ada"),
-    "Grace Hopper_402_assignsubmission_file_/work/attention.ipynb": notebook("grace"),
+    "Grace Hopper_402_assignsubmission_file_/week1/attention.ipynb": notebook("grace"),
     "Zoë Müller_403_assignsubmission_file_attention.ipynb": notebook("zoë"),
     "Zoë Müller_403_assignsubmission_onlinetext/onlinetext.html": b"<p>see file</p>",
 }

@@ -1,0 +1,16 @@
+"""Options that several commands have in common."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from autograder import paths
+
+COURSE = paths.BUILD / "course"
+GradedCourse = Annotated[
+    Path,
+    typer.Option(help="The nbgrader course in which it was graded.", show_default="build/course"),
+]

@@ -161,8 +161,8 @@ def _with_foreman(
     left = dict(enumerate(submissions))
     text = nbformat.writes(release)
     while left:
-        before = len(left)
-        with nullcontext(called) if called else Foreman(options, jobs) as foreman:
+        before = len(left) if called is None else 0
+        with Foreman(options, jobs) if called is None else nullcontext(called) as foreman:
             called = None
             for kind, number, data, notebook in foreman.mark(dict(left), text):
                 if kind == "lost":
@@ -171,7 +171,7 @@ def _with_foreman(
                     graded = Graded(SubmissionResult.from_dict(data), notebook)
                 yield left.pop(number), graded
         if len(left) == before:
-            # Another one would fare no better: these are told, and tried again another time.
+            # The next one would fare no better: these are told, and tried again another time.
             for submission in left.values():
                 yield submission, _lost(submission, options["chapter"], release)
             return

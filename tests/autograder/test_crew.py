@@ -56,11 +56,14 @@ def slow(folder: Path, name: str, seconds: float) -> None:
 
 
 def marks(
-    submissions: list[Submission], jobs: int, tell: Callable[[str], None] = lambda student: None
+    submissions: list[Submission],
+    jobs: int,
+    tell: Callable[[str], None] = lambda student: None,
+    lead: crew.Foreman | None = None,
 ) -> dict[str, dict[str, Any]]:
     found = {}
     release = repair.released(CHAPTER)
-    for submission, graded in crew.grade_all(submissions, OPTIONS, release, jobs):
+    for submission, graded in crew.grade_all(submissions, OPTIONS, release, jobs, lead):
         assert submission.student not in found
         found[submission.student] = {**graded.result.to_json(), "seconds": 0}
         tell(submission.student)
@@ -159,6 +162,56 @@ def test_when_the_foreman_dies_another_one_goes_on(submitted: Path, nobody_is_le
     assert not any(
         note.startswith(marker.UNJUDGED) for one in found.values() for note in one["notes"]
     )
+
+
+@pytest.mark.slow
+class TestWhoWasCalledBefore:
+    """`grade` calls a foreman, sees to the course, and then hands out the submissions."""
+
+    def test_it_marks_them_all_and_nobody_else_is_called(
+        self, submitted: Path, monkeypatch: pytest.MonkeyPatch, nobody_is_left: None
+    ) -> None:
+        submissions = collect(submitted, CHAPTER)
+        with crew.called(submissions, OPTIONS, 2) as lead:
+            assert lead is not None
+            monkeypatch.setattr(crew, "Foreman", None)  # Calling another one would fail.
+            found = marks(submissions, 2, lead=lead)
+        assert len(found) == len(submissions)
+        assert sum(one["status"] == "graded" for one in found.values()) == 3
+        assert not unjudged(found)
+
+    def test_when_it_has_died_another_one_does_the_work(
+        self, submitted: Path, nobody_is_left: None
+    ) -> None:
+        submissions = collect(submitted, CHAPTER)
+        with crew.called(submissions, OPTIONS, 2) as lead:
+            foreman().kill()
+            found = marks(submissions, 2, lead=lead)
+        assert len(found) == len(submissions)
+        assert not unjudged(found)
+
+    def test_without_work_it_ends(self, submitted: Path, nobody_is_left: None) -> None:
+        submissions = collect(submitted, CHAPTER)
+        with crew.called(submissions, OPTIONS, 2):
+            process = foreman()
+        assert not process.is_running()
+
+    def test_what_it_lacks_is_told_although_nobody_listened_yet(
+        self, submitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        submissions = [one for one in collect(submitted, CHAPTER) if one.path is not None]
+        monkeypatch.setenv("PATH", str(tmp_path))
+        with crew.called(submissions, OPTIONS, 2) as lead:
+            process = foreman()
+            psutil.wait_procs([process], timeout=60)
+            release = repair.released(CHAPTER)
+            with pytest.raises(SandboxUnavailable, match="bubblewrap is missing"):
+                list(crew.grade_all(submissions, OPTIONS, release, 2, lead))
+
+    def test_for_nothing_to_run_nobody_is_called(self, submitted: Path) -> None:
+        submissions = [one for one in collect(submitted, CHAPTER) if one.path is None]
+        with crew.called(submissions, OPTIONS, 2) as lead:
+            assert lead is None
 
 
 def test_who_handed_in_nothing_needs_no_process(submitted: Path) -> None:

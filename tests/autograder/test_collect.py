@@ -11,15 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from autograder.collect import Person, Submission, collect
+from tests.autograder.helpers import put
 
 CHAPTER = "attention"
 NOTEBOOK = f"{CHAPTER}.ipynb"
-
-
-def put(path: Path, text: str = "{}") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def found(folder: Path, *roster: str) -> dict[tuple[str, int], Submission]:

@@ -97,10 +97,14 @@ def test_our_steps_cannot_be_switched_off():
         assert step(config=config).enabled
 
 
-def test_the_repositorys_configuration_is_nbgraders(tmp_path):
-    namespace = {"get_config": Config, "__file__": str(paths.ROOT / "nbgrader_config.py")}
+def test_the_repositorys_configuration_is_nbgraders():
+    config = Config()
+    namespace = {"get_config": lambda: config, "__file__": str(paths.ROOT / "nbgrader_config.py")}
     text = (paths.ROOT / "nbgrader_config.py").read_text(encoding="utf-8")
     exec(compile(text, "nbgrader_config.py", "exec"), namespace)
+    steps = config.Autograde.autograde_preprocessors
+    assert "autograder.nbgrader_plugin.GradeExercises" in steps
+    assert "nbgrader.preprocessors.Execute" not in steps
 
 
 class TestBooks:

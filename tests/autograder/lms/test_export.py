@@ -246,7 +246,9 @@ def test_moodle_reads_its_feedback_zip(send, roster: Path, tmp_path: Path) -> No
     """By the rule that Moodle itself applies to the names in such a zip."""
     zip_path = tmp_path / "feedback.zip"
     send("moodle", WORKSHEET, "--roster", str(roster), "--feedback", str(zip_path))
-    for name in zipfile.ZipFile(zip_path).namelist():
+    names = zipfile.ZipFile(zip_path).namelist()
+    assert len(names) == len(STUDENTS)
+    for name in names:
         parts = name.split("/")[0].split("_", 4)
         assert len(parts) >= 4
         assert parts[1] in ("401", "402", "403")

@@ -191,6 +191,7 @@ def crew_test(outcome: str) -> Any:
     return TestResult("test", "purpose", False, 1.0, outcome)
 
 
+@pytest.mark.sandbox
 def test_the_complaint_reaches_whoever_grades(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[Any, ...]] = []
 

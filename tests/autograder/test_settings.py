@@ -654,9 +654,9 @@ def test_what_students_receive_knows_no_settings():
 
 @pytest.mark.slow
 @pytest.mark.sandbox
-def test_nbgraders_own_autograde_does_the_same(tmp_path, solved):
+def test_nbgraders_own_autograde_does_the_same(tmp_path, course, solved):
     """`nbgrader autograde` in the course's folder, before and after the settings change."""
-    course, submitted = tmp_path / "course", tmp_path / "in"
+    submitted = tmp_path / "in"
     wrong = "def causal_mask(length, device=None):\n    return None\n"
     put(submitted / "ada" / f"{CHAPTER}.ipynb", solved(causal_mask=wrong))
     put(submitted / "ada" / "timestamp.txt", LATE)

@@ -13,6 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Where tests assert in a module that is no test file, a failure shows the values too.
+pytest.register_assert_rewrite(
+    "tests.autograder.chapter_graders",
+    "tests.autograder.exploits.checks",
+    "tests.autograder.helpers",
+    "tests.solutions.common",
+)
+
 # How long an example takes says more about the machine's load than about the code.
 PATIENT = {
     "deadline": None,

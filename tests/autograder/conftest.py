@@ -1,9 +1,14 @@
-"""A chapter of three small exercises, so that the machinery is tested apart from any content."""
+"""What the tests of the autograder share: a toy chapter, solved notebooks, an empty course.
+
+The chapter of three small exercises lets the machinery be tested apart from any content.
+"""
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -15,6 +20,7 @@ from autograder.executor import Executor
 from autograder.runner import Graders
 from autograder.variants import Misconception
 from tests.autograder.chapter_graders import graders_of
+from tests.autograder.helpers import no_sandbox
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -129,6 +135,13 @@ ASSIGNMENT = Assignment(
 )
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is marked `sandbox` where there is none."""
+    marker = item.get_closest_marker("sandbox")
+    if marker is not None and marker.kwargs.get("needed", True) and no_sandbox():
+        pytest.skip(no_sandbox())
+
+
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     """The toy chapter: `run(source)` judges a source text; `graders` and `source` are at hand."""
@@ -178,6 +191,22 @@ def solved() -> Callable[..., NotebookNode]:
         return nb
 
     return make
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An nbgrader course on attention in which nobody has handed in yet; to be copied."""
+    from autograder.books import prepare
+
+    course = tmp_path_factory.mktemp("prepared") / "course"
+    prepare(course, "attention")
+    return course
+
+
+@pytest.fixture
+def course(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of the prepared course, for one test to write into."""
+    return Path(shutil.copytree(prepared, tmp_path / "course"))
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from autograder import builder, bundle, paths, recorded
 from autograder.assignment import load
 from autograder.recording import Recording
 from autograder.runner import Graders
+from tests.autograder.helpers import assert_no_solutions, handed_out
 
 ATTENTION = load("attention")
 
@@ -135,22 +135,8 @@ def test_the_untouched_notebook_is_friendly(unpacked: Path) -> None:
 
 
 def test_no_solution_misconception_or_hidden_test_is_inside(unpacked: Path) -> None:
-    files = {
-        path.relative_to(unpacked).as_posix(): path.read_bytes()
-        for path in unpacked.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
-    for name in files:
-        assert not re.search(r"solutions|misconceptions", name)
-        assert not bundle.PRIVATE.intersection(name.removesuffix(".py").split("/"))
-    script = (paths.SOLUTIONS / "attention.py").read_text(encoding="utf-8")
-    regions = re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", script, flags=re.DOTALL)
-    lines = {line.strip("# ") for region in regions for line in region.splitlines()}
-    private = [line.encode() for line in lines if len(line) > 30]
-    assert len(private) > 20
-    for name, data in files.items():
-        if name.endswith(".py"):
-            assert [line for line in private if line in data] == [], name
+    files = handed_out(unpacked)
+    assert_no_solutions(files, "attention")
     hidden = [item.name for item in Graders("attention").items if item.hidden]
     assert hidden
     for data in files.values():

@@ -21,33 +21,14 @@ from autograder.collect import Person, Submission, collect, read_roster
 from autograder.journal import alone
 from autograder.marker import Graded, Marker, empty_result, grader_hash
 from autograder.repair import RepairedNotebook
-from autograder.walls import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits
+from tests.autograder.helpers import put
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)
 
 
-def sandbox_reason() -> str:
-    try:
-        with Sandbox():
-            return ""
-    except SandboxUnavailable as error:
-        return str(error)
-
-
-REASON = sandbox_reason()
 LIMITS = Limits(seconds_per_call=5)
-needs_sandbox = pytest.mark.skipif(bool(REASON), reason=REASON)
-
-
-def put(path: Path, content: nbformat.NotebookNode | str | bytes) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        text = content if isinstance(content, str) else nbformat.writes(content)
-        path.write_text(text, encoding="utf-8")
-    return path
 
 
 def state(folder: Path) -> dict[str, tuple[str, int]]:
@@ -214,23 +195,8 @@ def triangle(wrong: bool) -> str:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Path:
-    """An nbgrader course in which nobody has handed in yet."""
-    course = tmp_path_factory.mktemp("prepared") / "course"
-    prepare(course, CHAPTER)
-    return course
-
-
-@pytest.fixture
-def course(prepared, tmp_path) -> Path:
-    return Path(shutil.copytree(prepared, tmp_path / "course"))
-
-
-@pytest.fixture(scope="module")
 def graded(tmp_path_factory, prepared, solved):
     """A class of ten, graded with two processes; the submissions' state before and after."""
-    if REASON:
-        pytest.skip(REASON)
     submitted = tmp_path_factory.mktemp("submitted")
     course = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("graded") / "course"))
     whole = solved()
@@ -564,7 +530,6 @@ class Failing:
 
 @pytest.mark.slow
 @pytest.mark.sandbox
-@needs_sandbox
 def test_a_grader_that_fails_costs_only_its_exercise_and_is_told(solved):
     from autograder.runner import Graders
 

@@ -26,27 +26,14 @@ from autograder.assignment import ClassroomError
 from autograder.collect import Submission, collect
 from autograder.crew import grade_all as grade_here
 from autograder.marker import UNJUDGED, Graded
-from autograder.walls import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits
 
 CHAPTER = "attention"
 OPTIONS = {"chapter": CHAPTER, "seed": 5, "limits": Limits(seconds_per_cell=30), "hide": ()}
 PATIENCE = 90.0  # a busy machine; nothing waits that long when all goes well
 
 
-def sandbox_reason() -> str:
-    try:
-        with Sandbox():
-            return ""
-    except SandboxUnavailable as error:
-        return str(error)
-
-
-REASON = sandbox_reason()
-on_a_cluster = [
-    pytest.mark.slow,
-    pytest.mark.sandbox,
-    pytest.mark.skipif(bool(REASON), reason=REASON),
-]
+on_a_cluster = [pytest.mark.slow, pytest.mark.sandbox]
 
 
 def until(holds: Callable[[], Any], seconds: float = PATIENCE) -> Any:

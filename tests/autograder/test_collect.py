@@ -10,16 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autograder.collect import Person, Submission, collect
+from autograder.collect import Person, Submission, collect, shown
+from tests.autograder.helpers import put
 
 CHAPTER = "attention"
 NOTEBOOK = f"{CHAPTER}.ipynb"
-
-
-def put(path: Path, text: str = "{}") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def found(folder: Path, *roster: str) -> dict[tuple[str, int], Submission]:
@@ -174,3 +169,10 @@ class TestAttempts:
         assert attempts
         assert {one.student for one in submissions} == {"ada"}
         assert all(bool(one.digest) == (one.path is not None) for one in submissions)
+
+
+def test_a_name_is_cut_where_it_is_too_long_and_cleaned():
+    assert shown("x" * 60) == "x" * 60
+    assert shown("x" * 61) == "x" * 59 + "…"
+    assert shown("x" * 121, limit=120) == "x" * 119 + "…"
+    assert shown("a\x1b[2J\u202e\udc80b") == "a?[2J??b"

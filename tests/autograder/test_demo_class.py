@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -13,7 +12,8 @@ import pytest
 from autograder import classroom, demo_class, paths
 from autograder.marker import Marker
 from autograder.repair import repair_file
-from autograder.walls import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits
+from tests.autograder.helpers import contents, processes
 
 CHAPTER = "attention"
 SEED = 5
@@ -23,42 +23,12 @@ WITHIN_REACH = [Path(place) for place in ("/tmp", "/dev/shm", "/var/tmp", Path.h
 LEAVINGS = ("stayed-behind.txt", "sitecustomize.py", "usercustomize.py", "torch.py", "pytest.py")
 
 
-def contents(folder: Path) -> dict[str, str]:
-    """What stands in a folder, by path."""
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file()
-    }
-
-
 def leavings() -> set[Path]:
     return {place / name for place in WITHIN_REACH for name in LEAVINGS if (place / name).exists()}
 
 
-def processes(name: str) -> list[int]:
-    """The processes that go by `name`."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and (entry / "comm").read_text().strip() == name:
-                found.append(int(entry.name))
-        except OSError:
-            continue  # It has just ended.
-    return found
-
-
 @pytest.fixture(scope="session")
-def sandbox():
-    try:
-        with Sandbox(LIMITS):
-            yield
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def graded(sandbox, tmp_path_factory):
+def graded(tmp_path_factory):
     """The class and its results, graded once for all tests."""
     home = tmp_path_factory.mktemp("demo")
     submitted = home / "submitted"
@@ -232,7 +202,7 @@ def test_marks_do_not_depend_on_who_was_graded_before(graded):
 
 
 @pytest.mark.parametrize("chapter", [name for name in paths.chapters() if name != CHAPTER])
-def test_honest_work_mistakes_and_forbidden_calls_in_the_other_chapters(sandbox, tmp_path, chapter):
+def test_honest_work_mistakes_and_forbidden_calls_in_the_other_chapters(tmp_path, chapter):
     """What attacks the grading itself was tried above; here it is the chapter that is graded."""
     submitted = tmp_path / "submitted"
     expected = demo_class.make(submitted, chapter, seed=SEED, whole=False)
@@ -251,6 +221,7 @@ def test_honest_work_mistakes_and_forbidden_calls_in_the_other_chapters(sandbox,
 # What needs no sandbox.
 
 
+@pytest.mark.sandbox(needed=False)
 def test_the_class_is_the_same_every_time(tmp_path):
     once, again = tmp_path / "once" / "submitted", tmp_path / "again" / "submitted"
     for place in (once, again):
@@ -263,6 +234,7 @@ def test_the_class_is_the_same_every_time(tmp_path):
     assert contents(once) == contents(again)
 
 
+@pytest.mark.sandbox(needed=False)
 def test_a_folder_with_other_things_is_not_swept_away(tmp_path):
     from autograder.assignment import AssignmentError
 
@@ -272,6 +244,7 @@ def test_a_folder_with_other_things_is_not_swept_away(tmp_path):
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
 
 
+@pytest.mark.sandbox(needed=False)
 def test_honest_submissions_take_turns(tmp_path):
     out = tmp_path / "submitted"
     names = demo_class.make_honest(out, CHAPTER, 3)
@@ -280,6 +253,7 @@ def test_honest_submissions_take_turns(tmp_path):
     assert len(texts) == 3
 
 
+@pytest.mark.sandbox(needed=False)
 def test_a_style_keeps_own_cells_before_their_exercise():
     text = 'import torch\n\n# %% own="a"\nx = 1\n\n# %% exercise="f"\ndef f():\n    return x\n'
     style = demo_class.read_style(text)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from autograder.assignment import load
 from autograder.books import quiet_database
 from autograder.collect import Person
 from autograder.gradebook import opened, url_of
-from autograder.walls import Sandbox, SandboxUnavailable
+from tests.autograder.helpers import nbgrader
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)
@@ -63,22 +61,19 @@ class TestPage:
                 subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
     def test_settings_in_toml_are_valid(self):
-        for text in snippets("toml"):
+        found = snippets("toml")
+        assert found
+        for text in found:
             assert tomllib.loads(text)["db_url"].startswith("postgresql://")
 
     def test_no_snippet_is_in_a_language_that_is_not_looked_at(self):
         kinds = {kind for kind, _ in SNIPPET.findall(PAGE.read_text(encoding="utf-8"))}
-        assert kinds <= {"python", "yaml", "bash", "toml", "text"}
+        assert kinds - {"text"} == {"python", "yaml", "bash", "toml"}
 
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory, solved) -> dict[str, Path]:
     """A course that was released, fetched, worked on, handed in, graded and given back."""
-    try:
-        with Sandbox():
-            pass
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("hub")
     people = {name: folder / "home" / name for name in ("grader", "ada", "bob")}
     grader = people["grader"]
@@ -100,25 +95,12 @@ def hub(tmp_path_factory, solved) -> dict[str, Path]:
     def run(home: Path, *command: str) -> str:
         """One nbgrader command as a person on the hub types it."""
         environment = {
-            **os.environ,
             "HOME": str(home),
             "JUPYTER_DATA_DIR": str(home / ".local"),
             "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
             "JUPYTER_CONFIG_PATH": str(folder / "etc"),
-            "OMP_NUM_THREADS": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "nbgrader", *command],
-            cwd=home,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        said = done.stdout + done.stderr
-        assert done.returncode == 0, said[-3000:]
-        return said
+        return nbgrader(*command, cwd=home, **environment)
 
     run(grader, "release_assignment", CHAPTER)
     for name in ("ada", "bob"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
+import shutil
+from pathlib import Path
 
 import nbformat
 import pytest
@@ -58,9 +60,9 @@ def hostile_notebook(release: nbformat.NotebookNode) -> nbformat.NotebookNode:
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory):
+def course(tmp_path_factory, prepared):
     """A course with one hostile and one absent student, recorded through nbgrader."""
-    root = tmp_path_factory.mktemp("course")
+    root = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("graded") / "course"))
     release = prepare(root, CHAPTER)
     books = Books(root, CHAPTER)
     name = "<script>alert(0)</script>"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -146,6 +148,20 @@ class TestTrouble:
             scratch.with_name("nobody").read_text()
         assert path.read_text() == "old"
         assert list(path.parent.iterdir()) == [path]
+
+    def test_a_shared_file_may_be_written_by_two_processes_at_the_same_time(self, tmp_path):
+        path = tmp_path / "file.txt"
+        other = (
+            "import pathlib, sys\nfrom autograder.files import replacing\n"
+            "with replacing(pathlib.Path(sys.argv[1]), shared=True) as scratch:\n"
+            "    scratch.write_text('theirs')\n"
+        )
+        with replacing(path, shared=True) as scratch:
+            scratch.write_text("ours")
+            subprocess.run([sys.executable, "-c", other, str(path)], cwd=paths.ROOT, check=True)
+            assert path.read_text() == "theirs"
+        assert path.read_text() == "ours"
+        assert list(tmp_path.iterdir()) == [path]
 
 
 # ---------------------------------------------------------------------------------------------

@@ -23,9 +23,8 @@ from nbgrader.api import Gradebook
 
 from autograder import paths, repair
 from autograder.assignment import load
-from autograder.books import prepare, quiet_database
+from autograder.books import quiet_database
 from autograder.journal import Journal
-from autograder.walls import Sandbox, SandboxUnavailable
 
 CHAPTER = "attention"
 QUESTION = load(CHAPTER).questions[0].name
@@ -54,11 +53,6 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory, solved) -> Path:
     """Six students who handed in; half of them something that need not be run."""
-    try:
-        with Sandbox():
-            pass
-    except SandboxUnavailable as error:
-        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("submitted")
     empty = repair.released(CHAPTER)
     for number in (1, 2, 3):
@@ -81,13 +75,6 @@ def program(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("program") / "grade_a_class.py"
     path.write_text(PROGRAM)
     return path
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Path:
-    course = tmp_path_factory.mktemp("prepared") / "course"
-    prepare(course, CHAPTER)
-    return course
 
 
 @contextlib.contextmanager

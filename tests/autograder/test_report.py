@@ -279,6 +279,24 @@ class Lazy(Sequence):
         self.alive -= 1
 
 
+def test_what_cannot_be_finished_leaves_the_old_files(tmp_path):
+    def make(place):
+        if place:
+            raise KeyError(place)
+        return full("s1")
+
+    graded = classroom.Class(ASSIGNMENT, tmp_path, 7, "abc", [full("s1"), full("s2")])
+    report.write(graded)
+    before = {path.name: path.read_bytes() for path in graded.folder.iterdir()}
+    assert set(before) == {"grades.csv", "report.html", "teaching.json"}
+    graded.results = Lazy(make, 2)
+    with pytest.raises(KeyError):
+        report.write_csv(graded, graded.folder / "grades.csv")
+    with pytest.raises(KeyError):
+        report.write(graded)
+    assert {path.name: path.read_bytes() for path in graded.folder.iterdir()} == before
+
+
 def test_a_large_class_is_never_in_memory_and_its_page_stays_small(tmp_path):
     names = ASSIGNMENT.names
 

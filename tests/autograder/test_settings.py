@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,24 +23,13 @@ from autograder.collect import Submission
 from autograder.marker import Graded
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.settings import FILE, Late, Settings, rescaled, with_points
-from autograder.walls import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Limits
+from tests.autograder.helpers import nbgrader, put
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)
 DUE = datetime(2030, 1, 31, 17, tzinfo=UTC)
 DAY, HOUR = 86400.0, 3600.0
-
-
-def sandbox_reason() -> str:
-    try:
-        with Sandbox():
-            return ""
-    except SandboxUnavailable as error:
-        return str(error)
-
-
-REASON = sandbox_reason()
-needs_sandbox = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 
 def read(folder: Path, text: str) -> Settings:
@@ -505,18 +491,9 @@ class Classes:
         return re.sub(r"<style>.*?</style>", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory) -> Path:
-    """A course that knows the chapter; copying it is faster than making another."""
-    course = tmp_path_factory.mktemp("prepared") / "course"
-    prepare(course, CHAPTER)
-    return course
-
-
 @pytest.fixture
-def classes(tmp_path, prepared) -> Classes:
-    shutil.copytree(prepared, tmp_path / "course")
-    return Classes(tmp_path / "course")
+def classes(course) -> Classes:
+    return Classes(course)
 
 
 def test_the_commented_default_is_put_into_the_course_once(classes):
@@ -675,18 +652,11 @@ def test_what_students_receive_knows_no_settings():
 # With students' code
 
 
-def put(path: Path, content: nbformat.NotebookNode | str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = content if isinstance(content, str) else nbformat.writes(content)
-    path.write_text(text, encoding="utf-8")
-
-
 @pytest.mark.slow
 @pytest.mark.sandbox
-@needs_sandbox
-def test_nbgraders_own_autograde_does_the_same(tmp_path, solved):
+def test_nbgraders_own_autograde_does_the_same(tmp_path, course, solved):
     """`nbgrader autograde` in the course's folder, before and after the settings change."""
-    course, submitted = tmp_path / "course", tmp_path / "in"
+    submitted = tmp_path / "in"
     wrong = "def causal_mask(length, device=None):\n    return None\n"
     put(submitted / "ada" / f"{CHAPTER}.ipynb", solved(causal_mask=wrong))
     put(submitted / "ada" / "timestamp.txt", LATE)
@@ -709,20 +679,11 @@ def test_nbgraders_own_autograde_does_the_same(tmp_path, solved):
     first = classes.submission()
     assert first[2] == pytest.approx(0.3 * ada.score, abs=1e-5)
 
-    def autograde():
-        said = subprocess.run(
-            [sys.executable, "-m", "nbgrader", "autograde", CHAPTER, "--student=ada", "--force"],
-            cwd=course,
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
-        assert said.returncode == 0, said.stderr[-2000:]
-
-    autograde()
+    autograde = ("autograde", CHAPTER, "--student=ada", "--force")
+    nbgrader(*autograde, cwd=course)
     assert classes.submission() == first
     put(course / FILE, text + "points.causal_mask = 11\n[attention.extensions]\nada = '1 day'\n")
-    autograde()
+    nbgrader(*autograde, cwd=course)
     score, most, penalty, extension = classes.submission()
     assert (most, extension) == (77, timedelta(days=1))
     again = classroom.grade(CHAPTER, submitted, course, limits=Limits(seconds_per_call=60))

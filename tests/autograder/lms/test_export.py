@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -13,11 +14,12 @@ from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
 from autograder.assignment import ClassroomError, load
-from autograder.books import prepare, quiet_database
+from autograder.books import quiet_database
 from autograder.classroom import Class
 from autograder.lms.base import Member, People
 from autograder.lms.table import Table
 from autograder.marker import empty_result
+from tests.autograder.helpers import status_of
 from tests.autograder.lms import exports
 from tests.autograder.lms.exports import zipped
 
@@ -29,10 +31,9 @@ TOTAL = {"s01": "22.5", "s02": "9.5", "s03": "0"}
 
 
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def course(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
     """A course that was graded: results as `grade` writes them, and nbgrader's gradebook."""
-    course = tmp_path_factory.mktemp("graded") / "course"
-    prepare(course, "attention")
+    course = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("graded") / "course"))
     results = []
     question, first = ATTENTION.questions[0].name, ATTENTION.exercises[0]
     with quiet_database(), Gradebook(f"sqlite:///{course / 'gradebook.db'}") as gradebook:
@@ -97,11 +98,7 @@ def send(course: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         if template is not None:
             (tmp_path / "template.csv").write_bytes(template)
             arguments += ["--template", str(tmp_path / "template.csv")]
-        code = 0
-        try:
-            main([*arguments, *more])
-        except SystemExit as end:
-            code = int(end.code or 0)
+        code = status_of([*arguments, *more])
         said = capsys.readouterr()
         assert "Traceback" not in said.err
         return Run(code, said.out, said.err, out)
@@ -249,7 +246,9 @@ def test_moodle_reads_its_feedback_zip(send, roster: Path, tmp_path: Path) -> No
     """By the rule that Moodle itself applies to the names in such a zip."""
     zip_path = tmp_path / "feedback.zip"
     send("moodle", WORKSHEET, "--roster", str(roster), "--feedback", str(zip_path))
-    for name in zipfile.ZipFile(zip_path).namelist():
+    names = zipfile.ZipFile(zip_path).namelist()
+    assert len(names) == len(STUDENTS)
+    for name in names:
         parts = name.split("/")[0].split("_", 4)
         assert len(parts) >= 4
         assert parts[1] in ("401", "402", "403")
@@ -396,7 +395,7 @@ def test_from_canvas_to_canvas(tmp_path: Path, capsys) -> None:
     )
     to, out = tmp_path / "submitted", tmp_path / "out.csv"
     arguments = ["import", "canvas", str(path), "--assignment", "attention", "--to", str(to)]
-    assert _run([*arguments, "--roster", str(gradebook)]) == 0
+    assert status_of([*arguments, "--roster", str(gradebook)]) == 0
     roster = tmp_path / "roster.csv"
     graded = grade("attention", to, tmp_path / "course", roster=read_roster(roster), seed=1)
     assert {one.student: one.status for one in graded.results} == {
@@ -407,15 +406,7 @@ def test_from_canvas_to_canvas(tmp_path: Path, capsys) -> None:
     }
     arguments = ["export", "canvas", "attention", "--course", str(tmp_path / "course")]
     arguments += ["--template", str(gradebook), "--out", str(out), "--roster", str(roster)]
-    assert _run(arguments) == 0
+    assert status_of(arguments) == 0
     rows = list(csv.reader(out.open(encoding="utf-8")))
     points = sum(exercise.points for exercise in ATTENTION.exercises[:4])
     assert [row[5] for row in rows[3:5]] == [f"{points:g}", "0"]
-
-
-def _run(arguments: list[str]) -> int:
-    try:
-        main(arguments)
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from autograder.__main__ import main
 from autograder.collect import collect, read_roster
 from autograder.lms import Tool, archive, canvas, moodle
 from autograder.lms.archive import Archive
 from autograder.lms.base import People
+from tests.autograder.helpers import status_of
 from tests.autograder.lms import exports
 from tests.autograder.lms.exports import EXPORTS, notebook, zipped
 
@@ -35,11 +35,8 @@ def bring(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
     def run(tool: str, export: Path, *more: str) -> Said:
         to = tmp_path / "class" / "submitted"
-        code = 0
-        try:
-            main(["import", tool, str(export), "--assignment", "attention", "--to", str(to), *more])
-        except SystemExit as end:
-            code = int(end.code or 0)
+        arguments = ["import", tool, str(export), "--assignment", "attention", "--to", str(to)]
+        code = status_of([*arguments, *more])
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
         return Said(code, captured.out, captured.err)

@@ -21,11 +21,11 @@ import pytest
 import yaml
 
 from autograder import bundle, paths
-from autograder.__main__ import main
 from autograder.assignment import ClassroomError, load
 from autograder.demo_class import Notebook, Style, reference_answers
 from autograder.lms import container, github_package, gradescope_package
 from autograder.results import ExerciseResult, TestResult
+from tests.autograder.helpers import assert_no_solutions, handed_out, status_of
 
 ATTENTION = load("attention")
 RELEASED = paths.EXERCISES / "attention" / "attention.ipynb"
@@ -72,16 +72,8 @@ def valid(data: dict) -> dict:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("zip") / "autograder.zip"
-    main_says(["package", "gradescope", "attention", "--out", str(out)])
+    status_of(["package", "gradescope", "attention", "--out", str(out)])
     return out
-
-
-def main_says(arguments: list[str]) -> int:
-    try:
-        main(arguments)
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
 
 
 @pytest.fixture
@@ -134,9 +126,6 @@ def exercise(data: dict, name: str) -> list[dict]:
     return [test for test in data["tests"] if test["name"].split(": hidden tests")[0] == title]
 
 
-needs_bwrap = pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
-
-
 def test_the_zip_holds_what_gradescope_wants(archive: Path) -> None:
     with zipfile.ZipFile(archive) as opened:
         infos = {info.filename: info for info in opened.infolist()}
@@ -157,11 +146,10 @@ def test_the_zip_holds_what_gradescope_wants(archive: Path) -> None:
 def test_unknown_visibility_and_chapter_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(ClassroomError, match="knows no visibility"):
         gradescope_package.files("attention", "secret")
-    assert main_says(["package", "gradescope", "nothing", "--out", str(tmp_path / "x")]) == 2
+    assert status_of(["package", "gradescope", "nothing", "--out", str(tmp_path / "x")]) == 2
     assert not (tmp_path / "x").exists()
 
 
-@needs_bwrap
 @pytest.mark.slow
 @pytest.mark.sandbox
 def test_right_work_gets_everything(root: Path) -> None:
@@ -244,11 +232,8 @@ def open_python() -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.sandbox
-@pytest.mark.parametrize("way", ["bubblewrap", "apart"])
+@pytest.mark.parametrize("way", [pytest.param("bubblewrap", marks=pytest.mark.sandbox), "apart"])
 def test_hostile_work_earns_what_it_solved_and_learns_nothing(root: Path, way: str) -> None:
-    if way == "bubblewrap" and shutil.which("bwrap") is None:
-        pytest.skip("needs bubblewrap")
     if way == "apart" and os.geteuid() != 0:
         pytest.skip("only root can run code as another user")
     python = open_python() if way == "apart" else sys.executable
@@ -348,7 +333,7 @@ def test_hidden_tests_tell_their_purpose_and_nothing_else() -> None:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("github") / "attention-template"
-    assert main_says(["package", "github", "attention", "--out", str(out)]) == 0
+    assert status_of(["package", "github", "attention", "--out", str(out)]) == 0
     return out
 
 
@@ -388,24 +373,10 @@ def test_the_workflow_is_what_github_classroom_reads(workflow: dict) -> None:
 
 
 def test_the_template_tells_no_solutions(template: Path) -> None:
-    files = {
-        path.relative_to(template).as_posix(): path.read_bytes()
-        for path in template.rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    files = handed_out(template)
     added = {".github/workflows/classroom.yml", ".gitignore"}
     assert set(files) - added == set(bundle.contents("attention"))
-    for name in files:
-        assert not re.search(r"solutions|misconceptions", name)
-        assert not bundle.PRIVATE.intersection(name.removesuffix(".py").split("/"))
-    script = (paths.SOLUTIONS / "attention.py").read_text(encoding="utf-8")
-    regions = re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", script, flags=re.DOTALL)
-    lines = {line.strip("# ") for region in regions for line in region.splitlines()}
-    private = [line.encode() for line in lines if len(line) > 30]
-    assert private
-    for name, data in files.items():
-        if name.endswith((".py", ".yml")):
-            assert [line for line in private if line in data] == [], name
+    assert_no_solutions(files, "attention")
 
 
 @pytest.mark.slow

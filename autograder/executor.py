@@ -367,29 +367,32 @@ class Executor:
     ) -> Outcome:
         given = {"args": request.get("args", []), "kwargs": request.get("kwargs", {})}
         with_grad = bool(request.get("grad"))
-        leaves: dict[str, torch.Tensor] = {}
+        leaves: list[torch.Tensor] = []
 
         def fresh(tensor: torch.Tensor) -> torch.Tensor:
             copy = clone_input(tensor)
             if with_grad and copy.is_floating_point():
                 leaf = copy.requires_grad_()
-                leaves[str(len(leaves))] = leaf
+                leaves.append(leaf)
                 # A view of a leaf may not be written to; the function gets a copy instead, so
                 # that writing to an input is noticed below rather than refused by autograd.
                 return _identity(leaf)
             return copy
 
-        inputs = transform(given, fresh)
+        inputs = {
+            "args": [transform(value, fresh) for value in given["args"]],
+            "kwargs": {key: transform(value, fresh) for key, value in given["kwargs"].items()},
+        }
         if request.get("modules") or request.get("generators"):
             inputs = _with_modules(inputs, self.handles)
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
         forbids = request.get("forbids") if self.watching else None
-        watch = _Watch(watched_functions(forbids) if forbids else frozenset())
+        watch = _Watch(watched_functions(tuple(forbids))) if forbids else None
         chance = torch.get_rng_state() if request.get("still") else None
         with (
-            watch if forbids else _AS_IT_IS,
+            watch or _AS_IT_IS,
             _AS_IT_IS if with_grad or request.get("autograd") else torch.no_grad(),
         ):
             value = _listed(function(*inputs["args"], **inputs["kwargs"]))
@@ -399,7 +402,7 @@ class Executor:
         # A key added to a dict, or taken from it, is a change like any other.
         mutated = [
             label
-            for label in {**before, **after}
+            for label in (before if before.keys() == after.keys() else {**before, **after})
             if label not in before
             or label not in after
             or not same_tensor(before[label], after[label])
@@ -410,7 +413,7 @@ class Executor:
         grads: dict[str, torch.Tensor | None] = {}
         if with_grad:
             floating = [label for label, tensor in before.items() if tensor.is_floating_point()]
-            labelled = dict(zip(floating, leaves.values(), strict=True))
+            labelled = dict(zip(floating, leaves, strict=True))
             for name, parameter in parameters.items():
                 labelled[f"parameter {name}"] = parameter
             grads = _gradients(value, labelled, request.get("cotangent", 0))
@@ -419,7 +422,7 @@ class Executor:
             "value": transform(value, _plain),
             "mutated": mutated,
             "grads": grads,
-            "forbidden": list(watch.seen),
+            "forbidden": list(watch.seen) if watch else [],
         }
 
     def _error(self, error: BaseException) -> Outcome:

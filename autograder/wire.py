@@ -504,9 +504,12 @@ def decode(
         raise WireError("the frame is not as long as it says")
     end = PREFIX.size + header
     try:
-        root = _JSON.decode(frame[PREFIX.size : end].decode("ascii"))
-    except (ValueError, RecursionError):
+        text = frame[PREFIX.size : end].decode("ascii")
+        root, read = _JSON.scan_once(text, 0)
+    except (ValueError, StopIteration, RecursionError):
         raise WireError("the header is not JSON") from None
+    if read != header:
+        raise WireError("the header is not JSON")
     decoder = _Decoder(frame, end, limit, strides, bounds)
     value = decoder.node(root, 0)
     if decoder.cursor != payload:
@@ -575,7 +578,7 @@ def send_numbered(
     """Send a frame that `encode` made, with the number of its exchange; errors as for `send`."""
     _, header, payload = PREFIX.unpack_from(frame)
     prefix = NUMBERED_PREFIX.pack(NUMBERED, number, header, payload)
-    sock.settimeout(timeout)
+    _limit(sock, timeout)
     sock.sendall(prefix + memoryview(frame)[PREFIX.size :])
 
 
@@ -595,7 +598,7 @@ def recv_numbered(
         TimeoutError, EOFError, OSError: as for `recv`.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    sock.settimeout(timeout)
+    _limit(sock, timeout)
     data = bytearray(sock.recv(AT_ONCE))
     if not data:
         raise EOFError("the connection was closed")
@@ -616,6 +619,12 @@ def recv_numbered(
         data.extend(bytes(size - have))
         _fill(sock, memoryview(data)[have:], deadline)
     return number, data
+
+
+def _limit(sock: socket.socket, timeout: float | None) -> None:
+    """Set a socket's time limit; to set the one that it has would ask the kernel for nothing."""
+    if sock.gettimeout() != timeout:
+        sock.settimeout(timeout)
 
 
 def _fill(sock: socket.socket, view: memoryview, deadline: float | None) -> None:

@@ -129,10 +129,10 @@ def walk(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
             yield from walk(item, f"{label}.{key}" if label else str(key))
 
 
-def _tensors(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors(arguments: list[tuple[str, Any]]) -> dict[str, torch.Tensor]:
     """Every tensor among arguments, by the label of its argument and its place in there."""
     found: dict[str, torch.Tensor] = {}
-    for label, value in _arguments(given):
+    for label, value in arguments:
         if isinstance(value, torch.Tensor):
             found[label] = value
         elif isinstance(value, (list, tuple, dict)):
@@ -140,9 +140,9 @@ def _tensors(given: dict[str, Any]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _arguments(given: dict[str, Any]) -> list[tuple[str, Any]]:
+def _arguments(args: list[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
     """Arguments by label: those without a name are numbered."""
-    return [*((str(i), value) for i, value in enumerate(given["args"])), *given["kwargs"].items()]
+    return [*((str(i), value) for i, value in enumerate(args)), *kwargs.items()]
 
 
 def transform(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -181,11 +181,10 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return detached.clone()
 
 
-def _changed_lists(given: dict[str, Any], inputs: dict[str, Any]) -> Iterator[str]:
+def _changed_lists(given: list[tuple[str, Any]], inputs: list[tuple[str, Any]]) -> Iterator[str]:
     """Labels of arguments in which something else than a tensor was changed in place."""
-    after = dict(_arguments(inputs))
-    for label, before in _arguments(given):
-        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after[label]):
+    for (label, before), (_, after) in zip(given, inputs, strict=True):
+        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after):
             yield label
 
 
@@ -365,7 +364,6 @@ class Executor:
     def _run(
         self, function: Callable[..., Any], request: Request, parameters: dict[str, torch.Tensor]
     ) -> Outcome:
-        given = {"args": request.get("args", []), "kwargs": request.get("kwargs", {})}
         with_grad = bool(request.get("grad"))
         leaves: list[torch.Tensor] = []
 
@@ -379,12 +377,11 @@ class Executor:
                 return _identity(leaf)
             return copy
 
-        inputs = {
-            "args": [transform(value, fresh) for value in given["args"]],
-            "kwargs": {key: transform(value, fresh) for key, value in given["kwargs"].items()},
-        }
+        given = _arguments(request.get("args", []), request.get("kwargs", {}))
+        args = [transform(value, fresh) for value in request.get("args", ())]
+        kwargs = {key: transform(value, fresh) for key, value in request.get("kwargs", {}).items()}
         if request.get("modules") or request.get("generators"):
-            inputs = _with_modules(inputs, self.handles)
+            args, kwargs = _with_modules((args, kwargs), self.handles)
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
@@ -395,9 +392,10 @@ class Executor:
             watch or _AS_IT_IS,
             _AS_IT_IS if with_grad or request.get("autograd") else torch.no_grad(),
         ):
-            value = _listed(function(*inputs["args"], **inputs["kwargs"]))
+            value = _listed(function(*args, **kwargs))
         moved = chance is not None and not torch.equal(chance, torch.get_rng_state())
 
+        inputs = _arguments(args, kwargs)
         before, after = _tensors(given), _tensors(inputs)
         # A key added to a dict, or taken from it, is a change like any other.
         mutated = [

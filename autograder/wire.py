@@ -305,7 +305,7 @@ class _Decoder:
         self.strides = strides
         self.bounds = bounds
         self.cursor = 0
-        self.nodes = 0
+        self.nodes = 1
         self.tensors = 0
 
     def take(self, count: int) -> int:
@@ -316,12 +316,15 @@ class _Decoder:
         self.cursor = end
         return self.start + start
 
-    def node(self, raw: Any, depth: int) -> Any:
-        self.nodes += 1
+    def enter(self, count: int, depth: int) -> None:
+        """Take note of the parts of a container, at this depth."""
+        self.nodes += count
         if self.nodes > self.bounds.nodes:
             raise WireError(f"the frame has more than {self.bounds.nodes} parts")
-        if depth > self.bounds.depth:
+        if count and depth > self.bounds.depth:
             raise WireError(f"the frame is nested more than {self.bounds.depth} levels deep")
+
+    def node(self, raw: Any, depth: int) -> Any:
         kind = type(raw)
         if kind is tuple:
             if len(raw) != 1:
@@ -340,10 +343,15 @@ class _Decoder:
                 raise WireError("an integer does not fit in 64 bits")
             return raw
         if kind is list:
-            return [self.node(item, depth + 1) for item in raw]
+            return self.list(raw, depth)
         if kind is float and not math.isfinite(raw):
             raise WireError("a number overflows a float")
         return raw  # a float, a truth value or None
+
+    def list(self, body: list[Any], depth: int) -> list[Any]:
+        depth += 1
+        self.enter(len(body), depth)
+        return [self.node(item, depth) for item in body]
 
     def special(self, body: Any, depth: int) -> float:
         if type(body) is not str or body not in _SPECIAL:
@@ -367,18 +375,20 @@ class _Decoder:
     def tuple(self, body: Any, depth: int) -> tuple[Any, ...]:
         if type(body) is not list:
             raise WireError("a tuple is not a list of values")
-        return tuple([self.node(item, depth + 1) for item in body])
+        return tuple(self.list(body, depth))
 
     def dict(self, body: Any, depth: int) -> dict[str, Any]:
         if type(body) is not tuple:
             raise WireError("a dict is not an object")
+        depth += 1
+        self.enter(len(body), depth)
         result: dict[str, Any] = {}
         for key, item in body:
             if not key.isascii():
                 _checked(key)
             if key in result:
                 raise WireError("a key stands twice in one dict")
-            result[key] = self.node(item, depth + 1)
+            result[key] = None if item is None else self.node(item, depth)
         return result
 
     def foreign(self, body: Any, depth: int) -> Foreign:
@@ -399,11 +409,9 @@ class _Decoder:
             raise WireError("a tensor has an unknown dtype")
         if type(requires_grad) is not bool or type(parameter) is not bool:
             raise WireError("a flag of a tensor is not a bool")
-        dtype = DTYPES[name]
+        dtype, itemsize = DTYPES[name], _SIZES[name]
         if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
             raise WireError("a tensor of integers asks for a gradient")
-        _check_naturals(shape, "shape")
-        itemsize = _SIZES[name]
         stored = count = self.elements(shape, itemsize)
         if steps is not None:
             if not self.strides:
@@ -428,8 +436,9 @@ class _Decoder:
             return torch.nn.Parameter(result, requires_grad=requires_grad)
         return result.requires_grad_() if requires_grad else result
 
-    def elements(self, sizes: list[int], itemsize: int) -> int:
+    def elements(self, sizes: Any, itemsize: int) -> int:
         """The product of the sizes, refused as soon as it exceeds what may be allocated."""
+        _check_naturals(sizes, "shape")
         bound = max(1, self.limit // itemsize)
         product = 1
         for size in sizes:

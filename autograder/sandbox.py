@@ -149,9 +149,10 @@ class _Line:
         left = self.deadline - time.monotonic()
         while left > 0:
             if ready.poll(left * 1000):
-                with contextlib.suppress(BlockingIOError):
+                try:
                     return action(argument)
-                left = self.deadline - time.monotonic()
+                except BlockingIOError:  # It was only said to be ready.
+                    left = self.deadline - time.monotonic()
             else:
                 left = self.more()
                 self.deadline = time.monotonic() + left

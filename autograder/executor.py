@@ -129,10 +129,10 @@ def walk(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
             yield from walk(item, f"{label}.{key}" if label else str(key))
 
 
-def _tensors(given: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _tensors(arguments: list[tuple[str, Any]]) -> dict[str, torch.Tensor]:
     """Every tensor among arguments, by the label of its argument and its place in there."""
     found: dict[str, torch.Tensor] = {}
-    for label, value in _arguments(given):
+    for label, value in arguments:
         if isinstance(value, torch.Tensor):
             found[label] = value
         elif isinstance(value, (list, tuple, dict)):
@@ -140,9 +140,9 @@ def _tensors(given: dict[str, Any]) -> dict[str, torch.Tensor]:
     return found
 
 
-def _arguments(given: dict[str, Any]) -> list[tuple[str, Any]]:
+def _arguments(args: list[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
     """Arguments by label: those without a name are numbered."""
-    return [*((str(i), value) for i, value in enumerate(given["args"])), *given["kwargs"].items()]
+    return [*((str(i), value) for i, value in enumerate(args)), *kwargs.items()]
 
 
 def transform(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -181,11 +181,10 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return detached.clone()
 
 
-def _changed_lists(given: dict[str, Any], inputs: dict[str, Any]) -> Iterator[str]:
+def _changed_lists(given: list[tuple[str, Any]], inputs: list[tuple[str, Any]]) -> Iterator[str]:
     """Labels of arguments in which something else than a tensor was changed in place."""
-    after = dict(_arguments(inputs))
-    for label, before in _arguments(given):
-        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after[label]):
+    for (label, before), (_, after) in zip(given, inputs, strict=True):
+        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after):
             yield label
 
 
@@ -365,41 +364,43 @@ class Executor:
     def _run(
         self, function: Callable[..., Any], request: Request, parameters: dict[str, torch.Tensor]
     ) -> Outcome:
-        given = {"args": request.get("args", []), "kwargs": request.get("kwargs", {})}
         with_grad = bool(request.get("grad"))
-        leaves: dict[str, torch.Tensor] = {}
+        leaves: list[torch.Tensor] = []
 
         def fresh(tensor: torch.Tensor) -> torch.Tensor:
             copy = clone_input(tensor)
             if with_grad and copy.is_floating_point():
                 leaf = copy.requires_grad_()
-                leaves[str(len(leaves))] = leaf
+                leaves.append(leaf)
                 # A view of a leaf may not be written to; the function gets a copy instead, so
                 # that writing to an input is noticed below rather than refused by autograd.
                 return _identity(leaf)
             return copy
 
-        inputs = transform(given, fresh)
+        given = _arguments(request.get("args", []), request.get("kwargs", {}))
+        args = [transform(value, fresh) for value in request.get("args", ())]
+        kwargs = {key: transform(value, fresh) for key, value in request.get("kwargs", {}).items()}
         if request.get("modules") or request.get("generators"):
-            inputs = _with_modules(inputs, self.handles)
+            args, kwargs = _with_modules((args, kwargs), self.handles)
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
         forbids = request.get("forbids") if self.watching else None
-        watch = _Watch(watched_functions(forbids) if forbids else frozenset())
+        watch = _Watch(watched_functions(tuple(forbids))) if forbids else None
         chance = torch.get_rng_state() if request.get("still") else None
         with (
-            watch if forbids else _AS_IT_IS,
+            watch or _AS_IT_IS,
             _AS_IT_IS if with_grad or request.get("autograd") else torch.no_grad(),
         ):
-            value = _listed(function(*inputs["args"], **inputs["kwargs"]))
+            value = _listed(function(*args, **kwargs))
         moved = chance is not None and not torch.equal(chance, torch.get_rng_state())
 
+        inputs = _arguments(args, kwargs)
         before, after = _tensors(given), _tensors(inputs)
         # A key added to a dict, or taken from it, is a change like any other.
         mutated = [
             label
-            for label in {**before, **after}
+            for label in (before if before.keys() == after.keys() else {**before, **after})
             if label not in before
             or label not in after
             or not same_tensor(before[label], after[label])
@@ -410,7 +411,7 @@ class Executor:
         grads: dict[str, torch.Tensor | None] = {}
         if with_grad:
             floating = [label for label, tensor in before.items() if tensor.is_floating_point()]
-            labelled = dict(zip(floating, leaves.values(), strict=True))
+            labelled = dict(zip(floating, leaves, strict=True))
             for name, parameter in parameters.items():
                 labelled[f"parameter {name}"] = parameter
             grads = _gradients(value, labelled, request.get("cotangent", 0))
@@ -419,7 +420,7 @@ class Executor:
             "value": transform(value, _plain),
             "mutated": mutated,
             "grads": grads,
-            "forbidden": list(watch.seen),
+            "forbidden": list(watch.seen) if watch else [],
         }
 
     def _error(self, error: BaseException) -> Outcome:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import signal
 import socket
 import subprocess
@@ -114,37 +115,48 @@ class _Line:
         self.sock = sock
         self.deadline = 0.0
         self.more: Callable[[], float] = lambda: 0.0
+        self._readable, self._writable = select.poll(), select.poll()
+        self._readable.register(sock, select.POLLIN)
+        self._writable.register(sock, select.POLLOUT)
 
     def allow(self, seconds: float, more: Callable[[], float]) -> None:
         """End in `seconds`; then, as long as `more` says so, that many seconds later."""
         self.deadline = time.monotonic() + seconds
         self.more = more
 
+    def gettimeout(self) -> None:
+        """The time limit is that of `allow`."""
+
     def settimeout(self, seconds: float | None) -> None:
         """The time limit is that of `allow`."""
 
     def recv(self, count: int) -> bytes:
-        return self._patiently(self.sock.recv, count)
+        return self._patiently(self._readable, self.sock.recv, count)
 
     def recv_into(self, view: memoryview) -> int:
-        return self._patiently(self.sock.recv_into, view)
+        return self._patiently(self._readable, self.sock.recv_into, view)
 
     def sendall(self, data: bytes) -> None:
-        view = memoryview(data)
+        try:
+            sent = self.sock.send(data)  # A worker that waits for a request has room for it.
+        except BlockingIOError:
+            sent = 0
+        view = memoryview(data)[sent:]
         while view:
-            view = view[self._patiently(self.sock.send, view) :]
+            view = view[self._patiently(self._writable, self.sock.send, view) :]
 
-    def _patiently(self, action: Callable[[Any], Any], argument: Any) -> Any:
+    def _patiently(self, ready: select.poll, action: Callable[[Any], Any], argument: Any) -> Any:
         left = self.deadline - time.monotonic()
         while left > 0:
-            self.sock.settimeout(left)
-            try:
-                return action(argument)
-            except TimeoutError:
+            if ready.poll(left * 1000):
+                try:
+                    return action(argument)
+                except BlockingIOError:  # It was only said to be ready.
+                    left = self.deadline - time.monotonic()
+            else:
                 left = self.more()
                 self.deadline = time.monotonic() + left
         # It may be this process that had to wait: what has come has come in time.
-        self.sock.settimeout(0)
         try:
             return action(argument)
         except BlockingIOError:
@@ -266,9 +278,9 @@ class Session:
             self._replay(reporting=False)
         operation, handle = request["op"], request.get("handle")
         used = [int(name) for name in request.get("modules", ())]
-        if operation != "create":
+        if operation != "create" and handle is not None:
             used.append(handle)
-        for needed in self._with_parts(used):
+        for needed in self._with_parts(used) if used else ():
             if needed not in self._created or needed in self._live:
                 continue
             name = self._created[needed][0]["name"]
@@ -291,7 +303,7 @@ class Session:
             self._changed.update(used)
         return answer
 
-    def _with_parts(self, handles: list[int | None]) -> Iterator[int | None]:
+    def _with_parts(self, handles: list[int]) -> Iterator[int]:
         """The handles, each after those that it was made from."""
         for handle in handles:
             if handle in self._created:
@@ -305,18 +317,18 @@ class Session:
         """One request to the worker there is; it is gone afterwards if it did not behave."""
         if self._worker is None:
             self._replay(reporting=False)
-        name = str(request.get("name") or request.get("method") or request["op"])
-        if request["op"] not in ("call", "create") and request.get("handle") in self._created:
-            name = f"{self._created[request['handle']][0]['name']}.{name}"
         seconds = self.limits.seconds_per_call
-        if name in self._hung:
-            seconds = max(seconds / 2 ** self._hung[name], min(seconds, SHORTEST_CALL))
+        if self._hung:
+            times = self._hung.get(self._title(request), 0)
+            if times:
+                seconds = max(seconds / 2**times, min(seconds, SHORTEST_CALL))
         try:
             reply = self._exchange(frame, seconds)
             kind = kind_of(reply)
             outcome = self._read(reply) if kind is None else None
         except _Ended as ended:
             if ended.end.kind == "timeout":
+                name = self._title(request)
                 self._hung[name] = self._hung.get(name, 0) + 1
             raise
         except wire.WireError as error:
@@ -326,6 +338,13 @@ class Session:
             # Whatever filled the memory may still hold it.
             self._stop()
         return answer
+
+    def _title(self, request: Request) -> str:
+        """What a request calls, by the name that the notebook has for it."""
+        name = str(request.get("name") or request.get("method") or request["op"])
+        if request["op"] not in ("call", "create") and request.get("handle") in self._created:
+            name = f"{self._created[request['handle']][0]['name']}.{name}"
+        return name
 
     def _read(self, reply: bytearray) -> Outcome:
         """The outcome in an answer. To read a large one takes time, which is the notebook's."""
@@ -435,6 +454,7 @@ class Session:
             self._worker = _Line(worker)
             try:
                 if wire.recv(worker, 1 << 10, START_SECONDS) == {"n": 0}:
+                    worker.setblocking(False)
                     return
                 raise EOFError
             except (EOFError, OSError, wire.WireError):

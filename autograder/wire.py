@@ -96,6 +96,8 @@ ANSWER = Bounds(
 
 
 class _Encoder:
+    """Writes the header's JSON in one go, and collects the payload."""
+
     def __init__(self, limit: int, strides: bool, bounds: Bounds) -> None:
         self.limit = limit
         self.strides = strides
@@ -113,88 +115,113 @@ class _Encoder:
         if self.size > self.limit:
             raise WireError(f"the value is larger than {self.limit} bytes")
 
-    def node(self, value: Any, depth: int) -> Any:
+    def node(self, value: Any, depth: int) -> str:
         self.nodes += 1
         if self.nodes > self.bounds.nodes:
             raise WireError(f"the value has more than {self.bounds.nodes} parts")
         if depth > self.bounds.depth:
             raise WireError(f"the value is nested more than {self.bounds.depth} levels deep")
-        if value is None or value is True or value is False:
-            return value
-        if isinstance(value, torch.Tensor):
+        if value is None:
+            return "null"
+        if value is True:
+            return "true"
+        if value is False:
+            return "false"
+        kind = type(value)
+        if kind is str and len(value) <= INLINE_STRING and value.isascii():
+            return _quoted(value)
+        if kind is torch.Tensor or isinstance(value, torch.Tensor):
             return self.tensor(value)
         if isinstance(value, str):
-            if type(value) is str and len(value) <= INLINE_STRING and value.isascii():
-                return value
             return self.text(str.__str__(value))
         if isinstance(value, int):
             number = int(value)
-            return number if _INT_LOW <= number <= _INT_HIGH else self.foreign(value)
+            return int.__repr__(number) if _INT_LOW <= number <= _INT_HIGH else self.foreign(value)
         if isinstance(value, float):
             number = float(value)
             if math.isfinite(number):
-                return number
-            return {"f": "nan" if number != number else "inf" if number > 0 else "-inf"}
+                return float.__repr__(number)
+            return '{"f":"nan"}' if number != number else _INFINITE[number > 0]
         if isinstance(value, list):
-            return [self.node(item, depth + 1) for item in value]
+            return f"[{','.join([self.node(item, depth + 1) for item in value])}]"
         if isinstance(value, tuple):
-            return {"t": [self.node(item, depth + 1) for item in value]}
+            return f'{{"t":[{",".join([self.node(item, depth + 1) for item in value])}]}}'
         if isinstance(value, dict):
-            if all(isinstance(key, str) for key in value):
-                return {"d": {_tidy(k): self.node(v, depth + 1) for k, v in value.items()}}
+            if all(map(_is_text, value)):
+                parts = {_tidy(key): self.node(item, depth + 1) for key, item in value.items()}
+                pairs = [f"{_quoted(key)}:{part}" for key, part in parts.items()]
+                return f'{{"d":{{{",".join(pairs)}}}}}'
             return self.foreign(value)
         return self.foreign(value)
 
-    def text(self, value: str) -> Any:
+    def text(self, value: str) -> str:
         if len(value) > self.bounds.string_characters:
             raise WireError(f"a text is longer than {self.bounds.string_characters} characters")
         value = _tidy(value)
         if len(value) <= INLINE_STRING:
-            return value
+            return _quoted(value)
         data = value.encode("utf-8")
         self.reserve(len(data))
         self.add(data)
-        return {"s": len(data)}
+        return f'{{"s":{len(data)}}}'
 
-    def foreign(self, value: Any) -> Any:
+    def foreign(self, value: Any) -> str:
         if isinstance(value, Foreign):
             kind, text = value.type, value.repr
         else:
             kind, text = type(value).__name__, _safe_repr(value)
-        return {"o": [_tidy(kind)[:TYPE_CHARACTERS], _tidy(text)[:REPR_CHARACTERS]]}
+        kind, text = _tidy(kind)[:TYPE_CHARACTERS], _tidy(text)[:REPR_CHARACTERS]
+        return f'{{"o":[{_quoted(kind)},{_quoted(text)}]}}'
 
-    def tensor(self, value: torch.Tensor) -> Any:
-        if value.layout is not torch.strided or value.dtype not in _NAMES:
+    def tensor(self, value: torch.Tensor) -> str:
+        name = _NAMES.get(value.dtype)
+        if name is None or value.layout is not torch.strided:
             described = f"a tensor of dtype {value.dtype} and layout {value.layout}"
             return self.foreign(Foreign(type(value).__name__, described))
-        if value.is_meta or value.dim() > MAX_DIMENSIONS:
+        shape = value.shape
+        if value.is_meta or len(shape) > MAX_DIMENSIONS:
             described = f"a tensor on {value.device} with {value.dim()} dimensions"
             return self.foreign(Foreign(type(value).__name__, described))
         self.tensors += 1
         if self.tensors > self.bounds.tensors:
             raise WireError(f"the value has more than {self.bounds.tensors} tensors")
-        parameter = isinstance(value, torch.nn.Parameter)
-        requires_grad = value.requires_grad
-        name = _NAMES[value.dtype]
         # Checked before anything is copied: an expanded tensor can be far larger than its memory.
-        if value.numel() * _SIZES[name] > self.limit:
+        nbytes = value.numel() * _SIZES[name]
+        if nbytes > self.limit:
             raise WireError(f"a tensor is larger than {self.limit} bytes")
+        requires_grad = value.requires_grad
         plain = value.detach() if requires_grad else value
-        if type(plain) is not torch.Tensor:
-            plain = plain.detach().as_subclass(torch.Tensor)
+        parameter = "false"
+        if type(value) is not torch.Tensor:
+            if isinstance(value, torch.nn.Parameter):
+                parameter = "true"
+            if type(plain) is not torch.Tensor:
+                plain = plain.detach().as_subclass(torch.Tensor)
         if not plain.is_cpu or plain.is_conj() or plain.is_neg():
             plain = plain.cpu().resolve_conj().resolve_neg()
         steps = None
-        if plain.is_contiguous() or not self.strides:
+        if plain.is_contiguous():
+            stored = plain
+        elif not self.strides:
             stored = plain.contiguous()
-            count = plain.numel()
         else:
             stored, steps = _laid_out(plain, self.limit)
-            count = stored.numel()
-        nbytes = count * _SIZES[name]
+            nbytes = stored.numel() * _SIZES[name]
         self.reserve(nbytes)
         self.add(ctypes.string_at(stored.data_ptr(), nbytes) if nbytes else b"")
-        return {"x": [name, list(plain.shape), steps, bool(requires_grad), parameter]}
+        sizes = ",".join(map(int.__repr__, shape))
+        strides = "null" if steps is None else f"[{','.join(map(int.__repr__, steps))}]"
+        flag = "true" if requires_grad else "false"
+        return f'{{"x":["{name}",[{sizes}],{strides},{flag},{parameter}]}}'
+
+
+# The text of a string in JSON, pure ASCII.
+_quoted = json.encoder.encode_basestring_ascii
+_INFINITE = {True: '{"f":"inf"}', False: '{"f":"-inf"}'}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _laid_out(tensor: torch.Tensor, limit: int) -> tuple[torch.Tensor, list[int] | None]:
@@ -232,9 +259,6 @@ def _safe_repr(value: Any) -> str:
         return "(its repr fails)"
 
 
-_WRITER = json.JSONEncoder(allow_nan=False, separators=(",", ":"), check_circular=False)
-
-
 def encode(
     obj: Any, *, limit: int = DEFAULT_LIMIT, strides: bool = False, bounds: Bounds = FILE
 ) -> bytes:
@@ -248,11 +272,9 @@ def encode(
     """
     encoder = _Encoder(limit, strides, bounds)
     try:
-        root = encoder.node(obj, 0)
-        header = _WRITER.encode(root)
+        data = encoder.node(obj, 0).encode("ascii")
     except RecursionError:
         raise WireError("the value is nested too deeply") from None
-    data = header.encode("ascii")
     if len(data) > bounds.header_bytes:
         raise WireError(f"the value has more structure than {bounds.header_bytes} bytes can hold")
     if PREFIX.size + len(data) + encoder.size > limit:
@@ -283,7 +305,7 @@ class _Decoder:
         self.strides = strides
         self.bounds = bounds
         self.cursor = 0
-        self.nodes = 0
+        self.nodes = 1
         self.tensors = 0
 
     def take(self, count: int) -> int:
@@ -294,36 +316,42 @@ class _Decoder:
         self.cursor = end
         return self.start + start
 
-    def node(self, raw: Any, depth: int) -> Any:
-        self.nodes += 1
+    def enter(self, count: int, depth: int) -> None:
+        """Take note of the parts of a container, at this depth."""
+        self.nodes += count
         if self.nodes > self.bounds.nodes:
             raise WireError(f"the frame has more than {self.bounds.nodes} parts")
-        if depth > self.bounds.depth:
+        if count and depth > self.bounds.depth:
             raise WireError(f"the frame is nested more than {self.bounds.depth} levels deep")
-        if raw is None or raw is True or raw is False:
-            return raw
+
+    def node(self, raw: Any, depth: int) -> Any:
         kind = type(raw)
+        if kind is tuple:
+            if len(raw) != 1:
+                raise WireError("an object of the header has not exactly one key")
+            tag, body = raw[0]
+            reader = _READERS.get(tag)
+            if reader is None:
+                raise WireError("the header names an unknown kind of value")
+            return reader(self, body, depth)
+        if kind is str:
+            if len(raw) > INLINE_STRING:
+                raise WireError("a long text stands in the header")
+            return raw if raw.isascii() else _checked(raw)
         if kind is int:
             if not _INT_LOW <= raw <= _INT_HIGH:
                 raise WireError("an integer does not fit in 64 bits")
             return raw
-        if kind is float:
-            if not math.isfinite(raw):
-                raise WireError("a number overflows a float")
-            return raw
-        if kind is str:
-            if len(raw) > INLINE_STRING:
-                raise WireError("a long text stands in the header")
-            return _checked(raw)
         if kind is list:
-            return [self.node(item, depth + 1) for item in raw]
-        if len(raw) != 1:
-            raise WireError("an object of the header has not exactly one key")
-        tag, body = raw[0]
-        reader = _READERS.get(tag)
-        if reader is None:
-            raise WireError("the header names an unknown kind of value")
-        return reader(self, body, depth)
+            return self.list(raw, depth)
+        if kind is float and not math.isfinite(raw):
+            raise WireError("a number overflows a float")
+        return raw  # a float, a truth value or None
+
+    def list(self, body: list[Any], depth: int) -> list[Any]:
+        depth += 1
+        self.enter(len(body), depth)
+        return [self.node(item, depth) for item in body]
 
     def special(self, body: Any, depth: int) -> float:
         if type(body) is not str or body not in _SPECIAL:
@@ -347,16 +375,20 @@ class _Decoder:
     def tuple(self, body: Any, depth: int) -> tuple[Any, ...]:
         if type(body) is not list:
             raise WireError("a tuple is not a list of values")
-        return tuple([self.node(item, depth + 1) for item in body])
+        return tuple(self.list(body, depth))
 
     def dict(self, body: Any, depth: int) -> dict[str, Any]:
         if type(body) is not tuple:
             raise WireError("a dict is not an object")
+        depth += 1
+        self.enter(len(body), depth)
         result: dict[str, Any] = {}
         for key, item in body:
-            if _checked(key) in result:
+            if not key.isascii():
+                _checked(key)
+            if key in result:
                 raise WireError("a key stands twice in one dict")
-            result[key] = self.node(item, depth + 1)
+            result[key] = None if item is None else self.node(item, depth)
         return result
 
     def foreign(self, body: Any, depth: int) -> Foreign:
@@ -377,42 +409,41 @@ class _Decoder:
             raise WireError("a tensor has an unknown dtype")
         if type(requires_grad) is not bool or type(parameter) is not bool:
             raise WireError("a flag of a tensor is not a bool")
-        dtype = DTYPES[name]
+        dtype, itemsize = DTYPES[name], _SIZES[name]
         if requires_grad and not (dtype.is_floating_point or dtype.is_complex):
             raise WireError("a tensor of integers asks for a gradient")
-        sizes = _naturals(shape, "shape")
-        count = self.elements(sizes, _SIZES[name])
-        stored = count
+        stored = count = self.elements(shape, itemsize)
         if steps is not None:
             if not self.strides:
                 raise WireError("a tensor has strides where none are allowed")
-            steps = _naturals(steps, "strides")
-            if len(steps) != len(sizes) or count == 0:
+            _check_naturals(steps, "strides")
+            if len(steps) != len(shape) or count == 0:
                 raise WireError("the strides of a tensor do not fit its shape")
-            stored = 1 + sum((size - 1) * step for size, step in zip(sizes, steps, strict=True))
-        octets = stored * _SIZES[name]
+            stored = 1 + sum((size - 1) * step for size, step in zip(shape, steps, strict=True))
+        octets = stored * itemsize
         start = self.take(octets)
         if dtype is torch.bool and self.frame[start : start + octets].translate(None, b"\0\1"):
             raise WireError("a bool is neither 0 nor 1")
         # Memory of the tensor's own, aligned, and of which nobody else holds a view.
-        result = torch.empty(sizes if steps is None else stored, dtype=dtype)
+        result = torch.empty(shape if steps is None else stored, dtype=dtype)
         if octets:
             if self.held is None:
                 self.held = ctypes.c_char.from_buffer(self.frame)
             ctypes.memmove(result.data_ptr(), ctypes.addressof(self.held) + start, octets)
         if steps is not None:
-            result = result.as_strided(sizes, steps)
+            result = result.as_strided(shape, steps)
         if parameter:
             return torch.nn.Parameter(result, requires_grad=requires_grad)
         return result.requires_grad_() if requires_grad else result
 
-    def elements(self, sizes: list[int], itemsize: int) -> int:
+    def elements(self, sizes: Any, itemsize: int) -> int:
         """The product of the sizes, refused as soon as it exceeds what may be allocated."""
+        _check_naturals(sizes, "shape")
         bound = max(1, self.limit // itemsize)
         product = 1
         for size in sizes:
             # Sizes beside a zero are bounded too: torch computes with them.
-            product *= max(size, 1)
+            product *= size or 1
             if product > bound:
                 raise WireError("a tensor is larger than the frame may be")
         return 0 if 0 in sizes else product
@@ -428,12 +459,12 @@ _READERS = {
 }
 
 
-def _naturals(raw: Any, what: str) -> list[int]:
+def _check_naturals(raw: Any, what: str) -> None:
     if type(raw) is not list or len(raw) > MAX_DIMENSIONS:
         raise WireError(f"the {what} of a tensor is not a short list")
-    if any(type(size) is not int or not 0 <= size < 1 << 40 for size in raw):
-        raise WireError(f"the {what} of a tensor holds something other than a size")
-    return raw
+    for size in raw:
+        if type(size) is not int or not 0 <= size < 1 << 40:
+            raise WireError(f"the {what} of a tensor holds something other than a size")
 
 
 def _checked(text: str) -> str:
@@ -482,9 +513,12 @@ def decode(
         raise WireError("the frame is not as long as it says")
     end = PREFIX.size + header
     try:
-        root = _JSON.decode(str(frame[PREFIX.size : end], "ascii"))
-    except (ValueError, RecursionError):
+        text = frame[PREFIX.size : end].decode("ascii")
+        root, read = _JSON.scan_once(text, 0)
+    except (ValueError, StopIteration, RecursionError):
         raise WireError("the header is not JSON") from None
+    if read != header:
+        raise WireError("the header is not JSON")
     decoder = _Decoder(frame, end, limit, strides, bounds)
     value = decoder.node(root, 0)
     if decoder.cursor != payload:
@@ -553,7 +587,7 @@ def send_numbered(
     """Send a frame that `encode` made, with the number of its exchange; errors as for `send`."""
     _, header, payload = PREFIX.unpack_from(frame)
     prefix = NUMBERED_PREFIX.pack(NUMBERED, number, header, payload)
-    sock.settimeout(timeout)
+    _limit(sock, timeout)
     sock.sendall(prefix + memoryview(frame)[PREFIX.size :])
 
 
@@ -573,7 +607,7 @@ def recv_numbered(
         TimeoutError, EOFError, OSError: as for `recv`.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
-    sock.settimeout(timeout)
+    _limit(sock, timeout)
     data = bytearray(sock.recv(AT_ONCE))
     if not data:
         raise EOFError("the connection was closed")
@@ -594,6 +628,12 @@ def recv_numbered(
         data.extend(bytes(size - have))
         _fill(sock, memoryview(data)[have:], deadline)
     return number, data
+
+
+def _limit(sock: socket.socket, timeout: float | None) -> None:
+    """Set a socket's time limit; to set the one that it has would ask the kernel for nothing."""
+    if sock.gettimeout() != timeout:
+        sock.settimeout(timeout)
 
 
 def _fill(sock: socket.socket, view: memoryview, deadline: float | None) -> None:

@@ -195,6 +195,28 @@ def test_half_characters_are_replaced_when_sent_and_refused_when_forged():
             wire.decode(forged)
 
 
+def test_frames_are_the_bytes_that_earlier_ones_were():
+    """Answers that were recorded with a course, and verdicts kept under them, depend on that."""
+    value = {
+        "none": [None, True, False, -3, 2**64 - 1, 2**64, 0.1, -0.0, 1e300],
+        "é": ('\x00"\\/\x7f', "x" * 300, float("inf"), -float("inf"), float("nan")),
+        "x": torch.tensor([[1, 2], [3, 4]], dtype=torch.int16).T,
+        "p": torch.nn.Parameter(torch.zeros(1)),
+        "o": 1j,
+    }
+    header = (
+        r'{"d":{"none":[null,true,false,-3,18446744073709551615,{"o":["int","184467440737095516'
+        r'16"]},0.1,-0.0,1e+300],"\u00e9":{"t":["\u0000\"\\/\u007f",{"s":300},{"f":"inf"},'
+        r'{"f":"-inf"},{"f":"nan"}]},"x":{"x":["int16",[2,2],null,false,false]},'
+        r'"p":{"x":["float32",[1],null,true,true]},"o":{"o":["complex","1j"]}}}'
+    )
+    payload = b"x" * 300 + b"\1\0\3\0\2\0\4\0" + bytes(4)
+    assert wire.encode(value) == frame(header.encode(), payload)
+    strided = wire.encode({"x": value["x"]}, strides=True)
+    header = '{"d":{"x":{"x":["int16",[2,2],[1,2],false,false]}}}'
+    assert strided == frame(header.encode(), b"\1\0\2\0\3\0\4\0")
+
+
 def test_encoding_is_bounded():
     loop: list = []
     loop.append(loop)
@@ -216,6 +238,9 @@ FORGERIES = {
     "no JSON": frame(b"[1,"),
     "bytes beyond ASCII": frame('"é"'.encode()),
     "two values": frame(b"1 2"),
+    "a space before the value": frame(b" 1"),
+    "a line after the value": frame(b"1\n"),
+    "nothing": frame(b""),
     "NaN as JavaScript has it": frame(b"NaN"),
     "a number too large for a float": frame(b"1e999"),
     "an integer of 65 bits": frame(b"18446744073709551616"),

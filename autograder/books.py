@@ -103,6 +103,7 @@ class Books:
             (folder / SECRET).write_text(secret, encoding="ascii")
         key = (self.chapter, student)
         self.plugin.RESULTS[key] = graded.result
+        notebooks.trust(graded.notebook)
         try:
             failure = ""
             for notebook in (graded.notebook, ""):

@@ -176,8 +176,7 @@ class TolerantExporter(Unguarded, NotebookExporter):
     def from_filename(
         self, filename: str, resources: dict | None = None, **kw: Any
     ) -> tuple[str, dict]:
-        sanitizing = any(isinstance(step, Repair) for step in self._preprocessors)
-        if not sanitizing or _is_known(resources):
+        if not self._sanitizes() or _is_known(resources):
             return super().from_filename(filename, resources, **kw)
         resources = {} if resources is None else resources
         resources["metadata"] = {"name": Path(filename).stem, "path": str(Path(filename).parent)}
@@ -196,7 +195,14 @@ class TolerantExporter(Unguarded, NotebookExporter):
 
     def _text(self, nb: NotebookNode, resources: dict) -> str:
         resources["output_suffix"] = ".nbconvert"
-        return notebooks.writes(nb) + "\n"
+        if not _is_known(resources):
+            return notebooks.writes(nb) + "\n"
+        # Our own copy is valid, and nothing that comes before the marks changes that.
+        return notebooks.writes(nb, checked=self._sanitizes(), last=True) + "\n"
+
+    def _sanitizes(self) -> bool:
+        """Whether these are nbgrader's steps before the marks, and not those that enter them."""
+        return any(isinstance(step, Repair) for step in self._preprocessors)
 
 
 class CheckMetadata(CheckCellMetadata):

@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -110,8 +110,7 @@ class Books:
                 # The second try is with an empty notebook: the marks come from the result.
                 notebook = notebook or notebooks.writes(repair.blank(release))
                 (folder / f"{self.chapter}.ipynb").write_text(notebook, encoding="utf-8")
-                with quiet_database():
-                    said = self.api.autograde(self.chapter, student, force=True)
+                said = self._tell(self.api.autograde, student)
                 if said["success"]:
                     break
                 failure = _last_line(said)
@@ -120,6 +119,18 @@ class Books:
                 return
         finally:
             del self.plugin.RESULTS[key]
+
+    def _tell(self, command: Callable[..., dict[str, Any]], student: str) -> dict[str, Any]:
+        """Have nbgrader do something with one student; what it has to say."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from autograder.gradebook import together
+
+        try:
+            with quiet_database(), together(self.directory.db_url):
+                return command(self.chapter, student, force=True)
+        except SQLAlchemyError as error:  # Refused when nbgrader had done its part.
+            return {"success": False, "error": f"{type(error).__name__}: {error}"}
 
     def entries(self, student: str | None = None) -> dict[str, str]:
         """What the gradebook has of everybody's submission, or of one student's.
@@ -183,8 +194,7 @@ class Books:
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
-        with quiet_database():
-            said = self.api.generate_feedback(self.chapter, student, force=True)
+        said = self._tell(self.api.generate_feedback, student)
         folder = self.course / "feedback" / student / self.chapter
         page = folder / f"{self.chapter}.html"
         if not said["success"] or not page.is_file():

@@ -259,10 +259,16 @@ class _Patient(Session):
 
 
 class _Turn:
-    """One session for all gradebooks that nbgrader opens in one go, and what they have found."""
+    """One session for all gradebooks that nbgrader opens in one go, and what they have found.
 
-    def __init__(self, session: _Patient) -> None:
+    Args:
+        session: to be used for this turn alone.
+        assignments: those that earlier turns have found, by name, with their notebooks and cells.
+    """
+
+    def __init__(self, session: _Patient, assignments: dict[str, Assignment]) -> None:
         self.session = session
+        self.assignments = assignments
         self.db = scoped_session(lambda: session)
         self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.found: dict[tuple[str, ...], Any] = {}
@@ -270,13 +276,26 @@ class _Turn:
     def find(self, what: str, names: tuple[str, ...], search: Callable[[], Any]) -> Any:
         """What nbgrader's `search` finds, without asking for it twice."""
         key = (what, *names)
-        if key not in self.found:
+        if key not in self.found and what == "find_assignment":
+            self.found[key] = self._assignment(*names, search)
+        elif key not in self.found:
             self.found[key] = search()
         elif what in COMPUTED:
             # Its sums are the database's, which must know all marks first.
             self.session.flush()
             self.session.expire(self.found[key], COMPUTED[what])
         return self.found[key]
+
+    def _assignment(self, name: str, search: Callable[[], Assignment]) -> Assignment:
+        """An assignment, whose notebooks then need not be searched for either."""
+        assignment = self.assignments.get(name)
+        if assignment is None:
+            self.assignments[name] = assignment = search()
+        else:
+            self.session.add(assignment)
+        for notebook in assignment.notebooks:
+            self.found["find_notebook", notebook.name, name] = notebook
+        return assignment
 
     def begin(self, submission: SubmittedAssignment) -> None:
         """A submission is new: its grades and comments are at hand, and go in with their marks."""
@@ -306,8 +325,15 @@ class _Turn:
     def end(self) -> None:
         """Enter what is left, if nbgrader stopped before it had marks."""
         try:
-            self.session.settle()
+            if self.session.waiting or self.session.new or self.session.dirty:
+                self.session.settle()
         finally:
+            for assignment in self.assignments.values():
+                if assignment in self.session:
+                    # Else each would hold on to all that were ever handed in.
+                    self.session.expire(assignment, ["submissions"])
+                    for notebook in assignment.notebooks:
+                        self.session.expire(notebook, ["submissions"])
             self.session.close()
 
 
@@ -367,6 +393,7 @@ class _Kept:
             future=True,
             expire_on_commit=False,
         )
+        self.assignments: dict[str, Assignment] = {}
         self.turn: _Turn | None = None
 
     def init(self, book: Gradebook, db_url: str, course_id: str, authenticator: Any) -> None:
@@ -464,7 +491,7 @@ def together(url: str) -> Iterator[None]:
     if kept is None or kept.turn is not None:
         yield
         return
-    kept.turn = turn = _Turn(kept.session())
+    kept.turn = turn = _Turn(kept.session(), kept.assignments)
     try:
         yield
     finally:

@@ -65,6 +65,7 @@ class Books:
         config.CourseDirectory.db_url = gradebook.url_of(course, db_url)
         config.CourseDirectory.submitted_directory = step
         # Lateness and failures are told in results.json; nbgrader's own log would only repeat it.
+        config.NbGraderAPI.log_level = logging.ERROR
         log = logging.getLogger("traitlets")
         log.addHandler(logging.NullHandler())
         log.propagate = False
@@ -138,38 +139,12 @@ class Books:
         The graders' points, the maxima and the lateness, in one line, to see whether they are still
         the same. What a person decided, and the penalty that follows from it, is not in it.
         """
-        from nbgrader.api import (
-            Assignment,
-            Grade,
-            GradeCell,
-            SubmittedAssignment,
-            SubmittedNotebook,
-        )
-        from sqlalchemy import func
+        from autograder.gradebook import ENTRIES, ENTRY
 
-        query = (
-            SubmittedAssignment.student_id,
-            SubmittedAssignment.timestamp,
-            SubmittedAssignment.extension,
-            Assignment.duedate,
-            func.count(Grade.id),
-            func.sum(Grade.auto_score),
-            func.sum(GradeCell.max_score),
-        )
         found: dict[str, str] = {}
         with quiet_database(), self.open() as gradebook:
-            rows = (
-                gradebook.db.query(*query)
-                .select_from(SubmittedAssignment)
-                .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
-                .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
-                .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
-                .join(GradeCell, GradeCell.id == Grade.cell_id)
-                .filter(Assignment.name == self.chapter)
-                .group_by(SubmittedAssignment.id, Assignment.id, SubmittedNotebook.id)
-            )
-            if student is not None:
-                rows = rows.filter(SubmittedAssignment.student_id == student)
+            asked = {"assignment": self.chapter, "student": student}
+            rows = gradebook.db.execute(ENTRIES if student is None else ENTRY, asked)
             for name, handed_in, extension, due, count, *sums in rows:
                 late = 0.0
                 if handed_in is not None and due is not None:

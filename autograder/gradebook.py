@@ -28,12 +28,13 @@ from nbgrader.api import (
     Course,
     Grade,
     Gradebook,
+    GradeCell,
     Notebook,
     Student,
     SubmittedAssignment,
     SubmittedNotebook,
 )
-from sqlalchemy import URL, Select, bindparam, create_engine, inspect, make_url, select, text
+from sqlalchemy import URL, Select, bindparam, create_engine, func, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, contains_eager, scoped_session, sessionmaker, undefer
 from traitlets.config import PyFileConfigLoader
@@ -307,6 +308,7 @@ class _Turn:
             self.found["find_submission_notebook", notebook.name, *place] = submitted
             cells = (*notebook.grade_cells, *notebook.solution_cells, *notebook.task_cells)
             names = {cell.id: cell.name for cell in cells}
+            submitted.late_submission_penalty = None  # As it is; else it is written once more.
             for kind, rows in ((Grade, submitted.grades), (Comment, submitted.comments)):
                 named = {names[row.cell_id]: row for row in rows}
                 self.rows[kind, notebook.name, *place] = named
@@ -367,6 +369,26 @@ SUBMITTED = _in_place(select(SubmittedNotebook)).options(
     undefer(SubmittedNotebook.max_score),
     contains_eager(SubmittedNotebook.assignment).contains_eager(SubmittedAssignment.assignment),
 )
+# What `Books.entries` asks: of everybody, and of one student.
+ENTRIES = (
+    select(
+        SubmittedAssignment.student_id,
+        SubmittedAssignment.timestamp,
+        SubmittedAssignment.extension,
+        Assignment.duedate,
+        func.count(Grade.id),
+        func.sum(Grade.auto_score),
+        func.sum(GradeCell.max_score),
+    )
+    .select_from(SubmittedAssignment)
+    .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+    .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+    .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+    .join(GradeCell, GradeCell.id == Grade.cell_id)
+    .where(Assignment.name == bindparam("assignment"))
+    .group_by(SubmittedAssignment.id, Assignment.id, SubmittedNotebook.id)
+)
+ENTRY = ENTRIES.where(SubmittedAssignment.student_id == bindparam("student"))
 # What the database computes of that which each of nbgrader's methods finds.
 COMPUTED = {
     method: [column.key for column in kind.__mapper__.column_attrs if column.deferred]

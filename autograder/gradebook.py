@@ -369,6 +369,15 @@ SUBMITTED = _in_place(select(SubmittedNotebook)).options(
     undefer(SubmittedNotebook.max_score),
     contains_eager(SubmittedNotebook.assignment).contains_eager(SubmittedAssignment.assignment),
 )
+STUDENT = select(Student).where(Student.id == bindparam("student"))
+REMEMBERED = (
+    *("find_student", "find_assignment", "find_notebook"),
+    *("find_submission", "find_submission_notebook"),
+)
+FOUND_BY = {
+    "find_student": (STUDENT, ("student",)),
+    "find_submission_notebook": (SUBMITTED, ("notebook", "assignment", "student")),
+}
 # What `Books.entries` asks: of everybody, and of one student.
 ENTRIES = (
     select(
@@ -448,6 +457,8 @@ class _Kept:
         key = (kind, notebook, assignment)
         if key not in self.cells:
             found = book.find_notebook(notebook, assignment)
+            # All of them in one query, or each would ask for its own points.
+            book.db.scalars(select(GradeCell).where(GradeCell.notebook_id == found.id)).all()
             self.cells[key] = {cell.name: cell for cell in getattr(found, kind)}
         return self.cells[key]
 
@@ -527,7 +538,7 @@ def _shared(kept: _Kept) -> Iterator[None]:
     plain_init, plain_close = Gradebook.__init__, Gradebook.close
     find_grade, find_comment = Gradebook.find_grade, Gradebook.find_comment
     find_source, find_graded = Gradebook.find_source_cell, Gradebook.find_graded_cell
-    find_submitted, plain_add = Gradebook.find_submission_notebook, Gradebook.add_submission
+    plain_add = Gradebook.add_submission
 
     def init(
         self: Gradebook,
@@ -578,27 +589,21 @@ def _shared(kept: _Kept) -> Iterator[None]:
 
     def remembering(method: str) -> Callable[..., Any]:
         plain = getattr(Gradebook, method)
+        statement, parameters = FOUND_BY.get(method, (None, ()))
 
         def find(self: Gradebook, *names: str) -> Any:
             turn = turn_of(self)
-            if turn is None:
-                return plain(self, *names)
-            return turn.find(method, names, lambda: plain(self, *names))
+
+            def search() -> Any:
+                found = None
+                if statement is not None:
+                    place = dict(zip(parameters, names, strict=True))
+                    found = self.db.scalars(statement, place).one_or_none()
+                return found or plain(self, *names)  # Which tells what is missing.
+
+            return plain(self, *names) if turn is None else turn.find(method, names, search)
 
         return find
-
-    def submitted(self: Gradebook, notebook: str, assignment: str, student: str) -> Any:
-        turn = turn_of(self)
-        names = (notebook, assignment, student)
-
-        def search() -> Any:
-            place = {"notebook": notebook, "assignment": assignment, "student": student}
-            found = self.db.scalars(SUBMITTED, place).one_or_none()
-            return found or find_submitted(self, *names)
-
-        if turn is None:
-            return find_submitted(self, *names)
-        return turn.find("find_submission_notebook", names, search)
 
     def add_submission(self: Gradebook, assignment: str, student: str, **values: Any) -> Any:
         turn = turn_of(self)
@@ -618,11 +623,9 @@ def _shared(kept: _Kept) -> Iterator[None]:
         "find_comment": comment,
         "find_source_cell": source_cell,
         "find_graded_cell": graded_cell,
-        "find_submission_notebook": submitted,
         "add_submission": add_submission,
+        **{method: remembering(method) for method in REMEMBERED},
     }
-    for method in ("find_student", "find_assignment", "find_notebook", "find_submission"):
-        changed[method] = remembering(method)
     try:
         with mock.patch.multiple(Gradebook, **changed):
             yield

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -132,11 +133,16 @@ def load(chapter: str) -> Assignment:
     """The chapter's assignment; AssignmentError says what to do when there is none."""
     file = folder(chapter) / "assignment.json"
     try:
-        return Assignment.from_json(file.read_text(encoding="utf-8"))
+        return _read(file.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError) as error:
         raise AssignmentError(
             f"{file} is damaged ({error}); write it anew with python -m autograder build {chapter}."
         ) from error
+
+
+@lru_cache(maxsize=32)
+def _read(text: str) -> Assignment:
+    return Assignment.from_json(text)
 
 
 def build(chapters: Sequence[str], root: Path = paths.ROOT, check: bool = False) -> list[Path]:

@@ -9,7 +9,7 @@ import re
 import secrets
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -64,6 +64,7 @@ class Books:
         config.CourseDirectory.db_url = gradebook.url_of(course, db_url)
         config.CourseDirectory.submitted_directory = step
         # Lateness and failures are told in results.json; nbgrader's own log would only repeat it.
+        config.NbGraderAPI.log_level = logging.ERROR
         log = logging.getLogger("traitlets")
         log.addHandler(logging.NullHandler())
         log.propagate = False
@@ -102,14 +103,14 @@ class Books:
             (folder / SECRET).write_text(secret, encoding="ascii")
         key = (self.chapter, student)
         self.plugin.RESULTS[key] = graded.result
+        notebooks.trust(graded.notebook)
         try:
             failure = ""
             for notebook in (graded.notebook, ""):
                 # The second try is with an empty notebook: the marks come from the result.
                 notebook = notebook or notebooks.writes(repair.blank(release))
                 (folder / f"{self.chapter}.ipynb").write_text(notebook, encoding="utf-8")
-                with quiet_database():
-                    said = self.api.autograde(self.chapter, student, force=True)
+                said = self._tell(self.api.autograde, student)
                 if said["success"]:
                     break
                 failure = _last_line(said)
@@ -119,44 +120,30 @@ class Books:
         finally:
             del self.plugin.RESULTS[key]
 
+    def _tell(self, command: Callable[..., dict[str, Any]], student: str) -> dict[str, Any]:
+        """Have nbgrader do something with one student; what it has to say."""
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from autograder.gradebook import together
+
+        try:
+            with quiet_database(), together(self.directory.db_url):
+                return command(self.chapter, student, force=True)
+        except SQLAlchemyError as error:  # Refused when nbgrader had done its part.
+            return {"success": False, "error": f"{type(error).__name__}: {error}"}
+
     def entries(self, student: str | None = None) -> dict[str, str]:
         """What the gradebook has of everybody's submission, or of one student's.
 
         The graders' points, the maxima and the lateness, in one line, to see whether they are still
         the same. What a person decided, and the penalty that follows from it, is not in it.
         """
-        from nbgrader.api import (
-            Assignment,
-            Grade,
-            GradeCell,
-            SubmittedAssignment,
-            SubmittedNotebook,
-        )
-        from sqlalchemy import func
+        from autograder.gradebook import ENTRIES, ENTRY
 
-        query = (
-            SubmittedAssignment.student_id,
-            SubmittedAssignment.timestamp,
-            SubmittedAssignment.extension,
-            Assignment.duedate,
-            func.count(Grade.id),
-            func.sum(Grade.auto_score),
-            func.sum(GradeCell.max_score),
-        )
         found: dict[str, str] = {}
         with quiet_database(), self.open() as gradebook:
-            rows = (
-                gradebook.db.query(*query)
-                .select_from(SubmittedAssignment)
-                .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
-                .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
-                .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
-                .join(GradeCell, GradeCell.id == Grade.cell_id)
-                .filter(Assignment.name == self.chapter)
-                .group_by(SubmittedAssignment.id, Assignment.id, SubmittedNotebook.id)
-            )
-            if student is not None:
-                rows = rows.filter(SubmittedAssignment.student_id == student)
+            asked = {"assignment": self.chapter, "student": student}
+            rows = gradebook.db.execute(ENTRIES if student is None else ENTRY, asked)
             for name, handed_in, extension, due, count, *sums in rows:
                 late = 0.0
                 if handed_in is not None and due is not None:
@@ -181,8 +168,7 @@ class Books:
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
-        with quiet_database():
-            said = self.api.generate_feedback(self.chapter, student, force=True)
+        said = self._tell(self.api.generate_feedback, student)
         folder = self.course / "feedback" / student / self.chapter
         page = folder / f"{self.chapter}.html"
         if not said["success"] or not page.is_file():

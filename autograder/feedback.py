@@ -133,7 +133,8 @@ TOKENS = re.compile(
     | (?P<n> (?<![\w.]) (?: 0[xXoObB][\da-fA-F_]+
         | (?: \d[\d_]* (?: \.[\d_]* )? | \.\d[\d_]* ) (?: [eE][+-]?\d+ )? [jJ]? ) )
     | (?P<k> \b (?: KEYWORDS ) \b )
-    | \w+
+    # Any other word, and what follows it in which none of these can begin.
+    | \w+ (?: [\ \t]+ | [^\w\s\#"'.@]+ | \n[\ \t]*+(?!@) )*+
     """.replace("KEYWORDS", "|".join(keyword.kwlist)),
     re.VERBOSE | re.MULTILINE,
 )
@@ -145,14 +146,16 @@ def highlight(source: str) -> Markup:
     parts = []
     end = 0
     for match in TOKENS.finditer(source):
-        if match.lastgroup is not None:
-            start = match.start()
-            parts.append(escape(source[end:start]))
-            end = match.end()
-            token = escape(source[start:end])
-            parts.append(f'<span class="{match.lastgroup}">{token}</span>')
-    parts.append(escape(source[end:]))
-    return Markup("".join(parts))
+        kind = match.lastgroup
+        if kind is not None:
+            start, stop = match.span()
+            # All is escaped in one go below; the signs between are none that `visible` lets pass.
+            parts.append(f"{source[end:start]}\0{kind}\1{source[start:stop]}\2")
+            end = stop
+    parts.append(source[end:])
+    html = escape("".join(parts))
+    html = html.replace("\0", '<span class="').replace("\1", '">').replace("\2", "</span>")
+    return Markup(html)
 
 
 def ticks(text: Any) -> Markup:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,15 @@ from nbgrader.api import (
     Course,
     Grade,
     Gradebook,
+    GradeCell,
     Notebook,
     Student,
     SubmittedAssignment,
     SubmittedNotebook,
 )
-from sqlalchemy import URL, create_engine, inspect, make_url, text
+from sqlalchemy import URL, Select, bindparam, create_engine, func, inspect, make_url, select, text
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
-from sqlalchemy.orm import Session, scoped_session, sessionmaker, undefer
+from sqlalchemy.orm import Session, contains_eager, scoped_session, sessionmaker, undefer
 from traitlets.config import PyFileConfigLoader
 
 from autograder import unfinished
@@ -234,26 +235,177 @@ class _Patient(Session):
 
     nbgrader commits after each cell. What is new or deleted is committed at once all the same:
     nbgrader wants to hear then and there if it is refused, and no more than that is undone then.
-    Changes are sent before anything is asked that they could be part of.
+    Changes are sent before anything is asked that they could be part of. While `filling`, what is
+    new is a submission whose marks are about to follow, and is sent together with them.
     """
 
     waiting = False
+    filling = False
 
     def commit(self) -> None:
-        if self.new or self.deleted:
+        if (self.new or self.deleted) and not self.filling:
             self.settle()
         else:
             self.waiting = True
 
     def add(self, instance: object, **options: Any) -> None:
-        if self.waiting and not self.new:
+        if self.new if self.filling else (self.waiting and not self.new):
             self.settle()
         super().add(instance, **options)
 
     def settle(self) -> None:
         """Commit."""
-        self.waiting = False
+        self.waiting = self.filling = False
         super().commit()
+
+
+class _Turn:
+    """One session for all gradebooks that nbgrader opens in one go, and what they have found.
+
+    Args:
+        session: to be used for this turn alone.
+        assignments: those that earlier turns have found, by name, with their notebooks and cells.
+    """
+
+    def __init__(self, session: _Patient, assignments: dict[str, Assignment]) -> None:
+        self.session = session
+        self.assignments = assignments
+        self.db = scoped_session(lambda: session)
+        self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self.found: dict[tuple[str, ...], Any] = {}
+
+    def find(self, what: str, names: tuple[str, ...], search: Callable[[], Any]) -> Any:
+        """What nbgrader's `search` finds, without asking for it twice."""
+        key = (what, *names)
+        if key not in self.found and what == "find_assignment":
+            self.found[key] = self._assignment(*names, search)
+        elif key not in self.found:
+            self.found[key] = search()
+        elif what in COMPUTED:
+            # Its sums are the database's, which must know all marks first.
+            self.session.flush()
+            self.session.expire(self.found[key], COMPUTED[what])
+        return self.found[key]
+
+    def _assignment(self, name: str, search: Callable[[], Assignment]) -> Assignment:
+        """An assignment, whose notebooks then need not be searched for either."""
+        assignment = self.assignments.get(name)
+        if assignment is None:
+            self.assignments[name] = assignment = search()
+        else:
+            self.session.add(assignment)
+        for notebook in assignment.notebooks:
+            self.found["find_notebook", notebook.name, name] = notebook
+        return assignment
+
+    def begin(self, submission: SubmittedAssignment) -> None:
+        """A submission is new: its grades and comments are at hand, and go in with their marks."""
+        self.session.waiting, self.session.filling = False, True
+        place = (submission.assignment.name, submission.student.id)
+        self.found["find_submission", *place] = submission
+        for submitted in submission.notebooks:
+            notebook = submitted.notebook
+            self.found["find_submission_notebook", notebook.name, *place] = submitted
+            cells = (*notebook.grade_cells, *notebook.solution_cells, *notebook.task_cells)
+            names = {cell.id: cell.name for cell in cells}
+            submitted.late_submission_penalty = None  # As it is; else it is written once more.
+            for kind, rows in ((Grade, submitted.grades), (Comment, submitted.comments)):
+                named = {names[row.cell_id]: row for row in rows}
+                self.rows[kind, notebook.name, *place] = named
+
+    def close(self) -> None:
+        """A gradebook is closed: enter what was changed."""
+        if self.session.waiting:
+            try:
+                self.session.settle()
+            except BaseException:
+                self.session.rollback()
+                raise
+            finally:
+                self.rows.clear()
+
+    def end(self) -> None:
+        """Enter what is left, if nbgrader stopped before it had marks."""
+        try:
+            if self.session.waiting or self.session.new or self.session.dirty:
+                self.session.settle()
+        finally:
+            for assignment in self.assignments.values():
+                if assignment in self.session:
+                    # Else each would hold on to all that were ever handed in.
+                    self.session.expire(assignment, ["submissions"])
+                    for notebook in assignment.notebooks:
+                        self.session.expire(notebook, ["submissions"])
+            self.session.close()
+
+
+def _in_place(statement: Select) -> Select:
+    """Limit what belongs to submitted notebooks to one student's."""
+    return (
+        statement.join(Notebook, Notebook.id == SubmittedNotebook.notebook_id)
+        .join(SubmittedAssignment, SubmittedAssignment.id == SubmittedNotebook.assignment_id)
+        .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+        .join(Student, Student.id == SubmittedAssignment.student_id)
+        .where(
+            Notebook.name == bindparam("notebook"),
+            Assignment.name == bindparam("assignment"),
+            Student.id == bindparam("student"),
+        )
+    )
+
+
+def _all_of(kind: Any) -> Select:
+    """All grades, or all comments, of one submitted notebook, with the names of their cells."""
+    named = select(kind, BaseCell.name).join(BaseCell, BaseCell.id == kind.cell_id)
+    return _in_place(
+        named.join(SubmittedNotebook, SubmittedNotebook.id == kind.notebook_id)
+    ).execution_options(populate_existing=True)
+
+
+# Put together once: SQLAlchemy takes longer for that than the database for its answer.
+ROWS = {Grade: _all_of(Grade).options(undefer(Grade.max_score)), Comment: _all_of(Comment)}
+SUBMITTED = _in_place(select(SubmittedNotebook)).options(
+    undefer(SubmittedNotebook.score),
+    undefer(SubmittedNotebook.max_score),
+    contains_eager(SubmittedNotebook.assignment).contains_eager(SubmittedAssignment.assignment),
+)
+STUDENT = select(Student).where(Student.id == bindparam("student"))
+REMEMBERED = (
+    *("find_student", "find_assignment", "find_notebook"),
+    *("find_submission", "find_submission_notebook"),
+)
+FOUND_BY = {
+    "find_student": (STUDENT, ("student",)),
+    "find_submission_notebook": (SUBMITTED, ("notebook", "assignment", "student")),
+}
+# What `Books.entries` asks: of everybody, and of one student.
+ENTRIES = (
+    select(
+        SubmittedAssignment.student_id,
+        SubmittedAssignment.timestamp,
+        SubmittedAssignment.extension,
+        Assignment.duedate,
+        func.count(Grade.id),
+        func.sum(Grade.auto_score),
+        func.sum(GradeCell.max_score),
+    )
+    .select_from(SubmittedAssignment)
+    .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
+    .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+    .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+    .join(GradeCell, GradeCell.id == Grade.cell_id)
+    .where(Assignment.name == bindparam("assignment"))
+    .group_by(SubmittedAssignment.id, Assignment.id, SubmittedNotebook.id)
+)
+ENTRY = ENTRIES.where(SubmittedAssignment.student_id == bindparam("student"))
+# What the database computes of that which each of nbgrader's methods finds.
+COMPUTED = {
+    method: [column.key for column in kind.__mapper__.column_attrs if column.deferred]
+    for method, kind in (
+        ("find_submission", SubmittedAssignment),
+        ("find_submission_notebook", SubmittedNotebook),
+    )
+}
 
 
 class _Kept:
@@ -264,21 +416,26 @@ class _Kept:
         self.first = Gradebook(url)
         self.courses = {self.first.course_id}
         self.cells: dict[tuple[str, str, str], dict[str, Any]] = {}
-
-    def init(self, book: Gradebook, db_url: str, course_id: str, authenticator: Any) -> None:
-        """A gradebook like any other, with a session of its own on the engine that is there."""
-        book.engine = self.first.engine
         # Nobody else writes while the class is entered: what was read need not be read again.
-        factory = sessionmaker(
+        self.session = sessionmaker(
             class_=_Patient,
             autoflush=True,
-            bind=book.engine,
+            bind=self.first.engine,
             future=True,
             expire_on_commit=False,
         )
-        book.db = scoped_session(factory)
+        self.assignments: dict[str, Assignment] = {}
+        self.turn: _Turn | None = None
+
+    def init(self, book: Gradebook, db_url: str, course_id: str, authenticator: Any) -> None:
+        """A gradebook like any other, on the engine that is there.
+
+        Its session is its own, or the one of this turn.
+        """
+        book.engine = self.first.engine
+        book.db = self.turn.db if self.turn else scoped_session(self.session)
         book.course_id, book.authenticator = course_id, authenticator
-        book.rows = {}
+        book.rows = self.turn.rows if self.turn else {}
         if course_id not in self.courses:
             book.check_course(course_id=course_id)
             self.courses.add(course_id)
@@ -289,23 +446,8 @@ class _Kept:
         """All grades, or all comments, of one submitted notebook, by the name of their cell."""
         key = (kind, notebook, assignment, student)
         if key not in book.rows:
-            query = (
-                book.db.query(kind, BaseCell.name)
-                .join(BaseCell, BaseCell.id == kind.cell_id)
-                .join(SubmittedNotebook, SubmittedNotebook.id == kind.notebook_id)
-                .join(Notebook, Notebook.id == SubmittedNotebook.notebook_id)
-                .join(
-                    SubmittedAssignment, SubmittedAssignment.id == SubmittedNotebook.assignment_id
-                )
-                .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
-                .join(Student, Student.id == SubmittedAssignment.student_id)
-                .filter(
-                    Notebook.name == notebook, Assignment.name == assignment, Student.id == student
-                )
-            )
-            if kind is Grade:
-                query = query.options(undefer(Grade.max_score))
-            book.rows[key] = {name: row for row, name in query}
+            place = {"notebook": notebook, "assignment": assignment, "student": student}
+            book.rows[key] = {name: row for row, name in book.db.execute(ROWS[kind], place)}
         return book.rows[key]
 
     def released(
@@ -315,10 +457,13 @@ class _Kept:
         key = (kind, notebook, assignment)
         if key not in self.cells:
             found = book.find_notebook(notebook, assignment)
+            # All of them in one query, or each would ask for its own points.
+            book.db.scalars(select(GradeCell).where(GradeCell.notebook_id == found.id)).all()
             self.cells[key] = {cell.name: cell for cell in getattr(found, kind)}
         return self.cells[key]
 
 
+_kept: dict[str, _Kept] = {}
 _untold: dict[str, Unfinished] = {}
 
 
@@ -361,7 +506,30 @@ def kept_open(url: str) -> Iterator[Unfinished | None]:
         with _told(url):
             kept = _Kept(url)
         with _shared(kept):
-            yield _untold.pop(url, None)
+            _kept[url] = kept
+            try:
+                yield _untold.pop(url, None)
+            finally:
+                del _kept[url]
+
+
+@contextmanager
+def together(url: str) -> Iterator[None]:
+    """Let the gradebooks at `url` that are opened in the meantime share a session, if kept open.
+
+    For what nbgrader does with one student in one go: it opens the gradebook for every step, and
+    each time looks for the same assignment, notebook, student and submission.
+    """
+    kept = _kept.get(url)
+    if kept is None or kept.turn is not None:
+        yield
+        return
+    kept.turn = turn = _Turn(kept.session(), kept.assignments)
+    try:
+        yield
+    finally:
+        kept.turn = None
+        turn.end()
 
 
 @contextmanager
@@ -370,6 +538,7 @@ def _shared(kept: _Kept) -> Iterator[None]:
     plain_init, plain_close = Gradebook.__init__, Gradebook.close
     find_grade, find_comment = Gradebook.find_grade, Gradebook.find_comment
     find_source, find_graded = Gradebook.find_source_cell, Gradebook.find_graded_cell
+    plain_add = Gradebook.add_submission
 
     def init(
         self: Gradebook,
@@ -385,8 +554,14 @@ def _shared(kept: _Kept) -> Iterator[None]:
     def shares(book: Gradebook) -> bool:
         return book.engine is kept.first.engine
 
+    def turn_of(book: Gradebook) -> _Turn | None:
+        return kept.turn if kept.turn is not None and book.db is kept.turn.db else None
+
     def close(self: Gradebook) -> None:
-        if shares(self):
+        turn = turn_of(self)
+        if turn is not None:
+            turn.close()
+        elif shares(self):
             try:
                 self.db().settle()
             finally:
@@ -412,6 +587,35 @@ def _shared(kept: _Kept) -> Iterator[None]:
         cells = kept.released(self, "grade_cells", notebook, assignment) if shares(self) else {}
         return cells[name] if name in cells else find_graded(self, name, notebook, assignment)
 
+    def remembering(method: str) -> Callable[..., Any]:
+        plain = getattr(Gradebook, method)
+        statement, parameters = FOUND_BY.get(method, (None, ()))
+
+        def find(self: Gradebook, *names: str) -> Any:
+            turn = turn_of(self)
+
+            def search() -> Any:
+                found = None
+                if statement is not None:
+                    place = dict(zip(parameters, names, strict=True))
+                    found = self.db.scalars(statement, place).one_or_none()
+                return found or plain(self, *names)  # Which tells what is missing.
+
+            return plain(self, *names) if turn is None else turn.find(method, names, search)
+
+        return find
+
+    def add_submission(self: Gradebook, assignment: str, student: str, **values: Any) -> Any:
+        turn = turn_of(self)
+        if turn is None:
+            return plain_add(self, assignment, student, **values)
+        turn.session.settle()
+        turn.session.filling = True
+        with turn.session.no_autoflush:
+            submission = plain_add(self, assignment, student, **values)
+            turn.begin(submission)
+        return submission
+
     changed = {
         "__init__": init,
         "close": close,
@@ -419,6 +623,8 @@ def _shared(kept: _Kept) -> Iterator[None]:
         "find_comment": comment,
         "find_source_cell": source_cell,
         "find_graded_cell": graded_cell,
+        "add_submission": add_submission,
+        **{method: remembering(method) for method in REMEMBERED},
     }
     try:
         with mock.patch.multiple(Gradebook, **changed):

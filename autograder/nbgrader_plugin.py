@@ -19,6 +19,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -144,11 +145,26 @@ class Unguarded:
 
     nbconvert copies a notebook before its first step, and once more and validates it after every
     step, in case a step does what it may not. nbgrader's steps and ours are known, and what comes
-    out is validated when it is written.
+    out is validated when it is written. Nor is every step made anew for each notebook: none of them
+    remembers anything.
     """
 
+    config: Config
+    made: ClassVar[dict[str, Any]] = {}
     _preprocessors: list[Any]
     _init_resources: Callable[[dict | None], dict]
+
+    def register_preprocessor(self, preprocessor: Any, enabled: bool = False) -> Any:
+        """Take a step that is named as it was made before, if its configuration is the same."""
+        if not isinstance(preprocessor, str):
+            return super().register_preprocessor(preprocessor, enabled)  # type: ignore[misc]
+        step = self.made.get(preprocessor)
+        if step is not None and step.config == self.config:
+            self._preprocessors.append(step)
+            return step
+        made = super().register_preprocessor(preprocessor, enabled)  # type: ignore[misc]
+        self.made[preprocessor] = self._preprocessors[-1]
+        return made
 
     def from_file(self, file: Any, resources: dict | None = None, **_: Any) -> tuple[str, dict]:
         return self._convert(notebooks.reads(file.read()), resources)
@@ -196,7 +212,9 @@ class TolerantExporter(Unguarded, NotebookExporter):
 
     def _text(self, nb: NotebookNode, resources: dict) -> str:
         resources["output_suffix"] = ".nbconvert"
-        return notebooks.writes(nb) + "\n"
+        # Our own copy of a submission is valid, and no step changes that: each is known.
+        known = _is_known(resources)
+        return notebooks.writes(nb, checked=known, last=known) + "\n"
 
 
 class CheckMetadata(CheckCellMetadata):
@@ -347,7 +365,7 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
     """
     summary = {
         name: value
-        for name, value in result.to_dict().items()
+        for name, value in replace(result, exercises={}, printed={}).to_dict().items()
         if name not in ("exercises", "printed", "student")
     }
     nb.metadata[KEY] = {**nb.metadata.get(KEY, {}), **summary}

@@ -1045,7 +1045,11 @@ def _choose_written(slot: Slot, repairs: list[str]) -> None:
 
 
 def _as_text(cell: Cell) -> Cell:
-    return Cell("raw", cell.source) if cell.type == "code" else cell
+    """The cell as one that never runs, also when the result is repaired once more.
+
+    Prose stays prose, unless it defines something and could be taken for an exercise's lost cell.
+    """
+    return Cell("raw", cell.source) if cell.type == "code" or cell.names else cell
 
 
 def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> NotebookNode:

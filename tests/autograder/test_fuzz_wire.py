@@ -5,18 +5,20 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from contextlib import suppress
 from typing import Any
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autograder import wire
 from autograder.sandbox import MESSAGE_CHARACTERS, clean_outcome
-from tests.autograder.test_wire import SAMPLE, VALUES, frame, same
+from tests.autograder.test_wire import SAMPLE, VALUES, frame
+
+# More than other tests try: an example costs a few milliseconds.
+fuzzed = settings(max_examples=max(300, settings.default.max_examples))
 
 LIMIT = 1 << 16
 BOUNDS = wire.Bounds(header_bytes=4096, nodes=200, depth=12, string_characters=2000, tensors=20)
@@ -69,6 +71,8 @@ def through_sockets(data: bytes, expected: Any, pieces: int) -> None:
             _, header, payload = wire.PREFIX.unpack_from(data)
             prefix = wire.NUMBERED_PREFIX.pack(wire.NUMBERED, 7, header, payload)
             sent = prefix + data[wire.PREFIX.size :]
+        # Nobody reads further, and what nobody reads would at last keep the sender waiting.
+        sent = sent[: 2 * LIMIT]
         left, right = socket.socketpair()
         with right:
             with left:
@@ -156,6 +160,7 @@ def headers(draw: st.DrawFn) -> tuple[Any, int]:
     return node(0), min(wanted, 4 * LIMIT)
 
 
+@fuzzed
 @given(headers(), st.integers(-2, 2), st.binary(max_size=8), st.booleans(), st.data())
 def test_headers_of_the_grammar_with_payloads_that_fit_or_nearly_so(made, off, fill, strides, data):
     header, wanted = made
@@ -173,15 +178,14 @@ def test_headers_of_the_grammar_with_payloads_that_fit_or_nearly_so(made, off, f
     value = decoded(octets, strides=strides)
     if isinstance(value, wire.WireError):
         return
-    assert (
-        not lies
-        or lies == {"header": len(json.dumps(header)), "payload": size}
-        or same(value, decoded(frame(header, payload), strides=strides))
-    )
-    # What was let in can be sent on.
-    wire.encode(value, limit=1 << 20, strides=strides)
+    # What was let in can be sent on, and lengths that were let in were the right ones.
+    again = wire.encode(value, limit=1 << 20, strides=strides)
+    if lies:
+        honest = decoded(frame(header, payload), strides=strides)
+        assert again == wire.encode(honest, limit=1 << 20, strides=strides)
 
 
+@fuzzed
 @given(headers(), st.binary(max_size=64), st.integers(1, 5))
 def test_sockets_take_and_refuse_what_decode_does(made, payload, pieces):
     octets = frame(made[0], payload)
@@ -225,6 +229,7 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(data)
 
 
+@fuzzed
 @given(damaged(), st.booleans())
 def test_damaged_frames_are_values_or_refused(octets, strides):
     value = decoded(octets, strides=strides)
@@ -232,11 +237,13 @@ def test_damaged_frames_are_values_or_refused(octets, strides):
         wire.encode(value, limit=1 << 20, strides=strides)
 
 
+@fuzzed
 @given(damaged(), st.integers(1, 5))
 def test_damaged_frames_on_a_socket_are_values_or_refused(octets, pieces):
     through_sockets(octets, decoded(octets), pieces)
 
 
+@fuzzed
 @given(st.binary(max_size=300), st.sampled_from(["plain", "header", "numbered"]))
 def test_random_bytes_are_refused(octets, place):
     if place == "numbered":
@@ -249,9 +256,11 @@ def test_random_bytes_are_refused(octets, place):
         return
     value = decoded(frame(octets) if place == "header" else octets, strides=True)
     if not isinstance(value, wire.WireError):
-        assert same(wire.decode(wire.encode(value)), value)
+        again = wire.encode(value)
+        assert wire.encode(wire.decode(again)) == again
 
 
+@fuzzed
 @given(st.text('[]{}",:0123456789.eE-tdxsfonaulrse \\', max_size=60), st.integers(0, 16))
 def test_headers_that_look_like_headers_never_do_more_than_fail(text, size):
     decoded(frame(text.encode(), bytes(size)), strides=True)
@@ -282,6 +291,7 @@ def outcomes(draw: st.DrawFn) -> Any:
     return draw(st.sampled_from([fields, fields, fields, [fields], {"outcome": fields}, None]))
 
 
+@fuzzed
 @given(outcomes())
 def test_an_outcome_has_the_keys_of_its_kind_or_is_refused(raw):
     with suppress(wire.WireError):

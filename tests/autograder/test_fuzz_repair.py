@@ -122,7 +122,7 @@ def code_in_prose(cell_id: str) -> dict[str, Any]:
     cells[there] |= {"cell_type": "markdown", "source": [CODE["beta"]]}
     for key in ("outputs", "execution_count"):
         cells[there].pop(key, None)
-    cells.insert(there, {**cells[there], "id": "again"})
+    cells.insert(there, {**cells[there], "id": "other", "source": [CODE["beta"], "# Twice"]})
     del cells[where(notebook, "beta")]
     return notebook
 

@@ -680,6 +680,7 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
     front, found = _match(cells, slots)
     repairs += found
     repairs += _choose(slots)
+    repairs += _join_neighbours(slots)
     try:
         notebook = _compose(front, slots, release)
     except nbformat.ValidationError as error:
@@ -909,25 +910,43 @@ def _join_split(
     for index, slot in sorted(home.items()):
         if slot.kind != "solution" or not slot.names:
             continue
-        cell = cells[index]
-        if not set(slot.names) & set(cell.names):
-            continue
-        joined, parts = cell.source, []
+        below = []
         for other in range(index + 1, min(index + 6, len(cells))):
-            part = cells[other]
             if other in home and home[other] is not slot:
                 break
-            if part.fragment or part.type != "code" or _parse(part.source) is not None:
-                break
-            parts.append(other)
-            joined = joined.rstrip("\n") + "\n" + part.source
-            if _parse(joined) is not None:
-                cell.source = joined
-                for used in parts:
-                    cells[used] = Cell("raw", "", fragment=True)  # Its text has moved up.
-                    home.pop(used, None)
-                repairs.append(f"joined the cell of {slot.label}, which was split in the middle")
-                break
+            below.append(cells[other])
+        for used in range(index + 1, index + 1 + _joined(slot, cells[index], below, repairs)):
+            cells[used] = Cell("raw", "", fragment=True)  # Its text has moved up.
+            home.pop(used, None)
+
+
+def _join_neighbours(slots: list[Slot]) -> list[str]:
+    """The same for parts that come to stand together only now that each cell has its place."""
+    repairs: list[str] = []
+    for number, slot in enumerate(slots):
+        if slot.kind != "solution" or not slot.found:
+            continue
+        next_before = slots[number + 1].before if number + 1 < len(slots) else []
+        below = [cell for cell in (*slot.after, *next_before) if cell.source.strip()][:5]
+        for used in below[: _joined(slot, slot.found[0], below, repairs)]:
+            used.source = ""
+    return repairs
+
+
+def _joined(slot: Slot, cell: Cell, below: Sequence[Cell], repairs: list[str]) -> int:
+    """Put the cells below at the end of `cell` where that completes it; how many were used."""
+    if not set(slot.names) & set(cell.names):
+        return 0
+    joined = cell.source
+    for count, part in enumerate(below, start=1):
+        if part.fragment or part.type != "code" or _parse(part.source) is not None:
+            break
+        joined = joined.rstrip("\n") + "\n" + part.source
+        if _parse(joined) is not None:
+            cell.source = joined
+            repairs.append(f"joined the cell of {slot.label}, which was split in the middle")
+            return count
+    return 0
 
 
 def _choose(slots: list[Slot]) -> list[str]:

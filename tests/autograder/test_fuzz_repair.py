@@ -127,8 +127,29 @@ def code_in_prose(cell_id: str) -> dict[str, Any]:
     return notebook
 
 
+def split_around(between: str) -> dict[str, Any]:
+    """A class in two cells; what stands between them goes away or has its own place."""
+    notebook = make_release()
+    cells = notebook["cells"]
+    there = where(notebook, "Gamma")
+    head, *rest = CODE["Gamma"].splitlines(keepends=True)
+    tail = {**copy.deepcopy(cells[there]), "source": rest, "id": "tail"}
+    if between == "an empty cell":
+        cells[there + 1 : there + 1] = [code("", "empty"), {**tail, "metadata": {}}]
+    elif between == "its check":
+        cells.insert(there + 2, tail)
+    else:
+        cells.insert(there + 1, tail)
+        cells.insert(0, cells.pop(there))
+    at(notebook, "Gamma")["source"] = [head]
+    return notebook
+
+
 @fuzzed
 @given(damaged())
+@example((split_around("an empty cell"), set()))
+@example((split_around("its check"), set()))
+@example((split_around("all other exercises"), set()))
 @example((code_in_prose("check_alpha"), set()))
 @example((code_in_prose("why"), set()))
 def test_repairing_twice_changes_nothing_more(accident):

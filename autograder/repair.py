@@ -47,6 +47,7 @@ CELL_START = re.compile(
     r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|outputs|source|collapsed)"\s*:'
 )
 JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
+CUT_SHORT = object()  # The "fragment" of a cell that is one: nothing in a file can be this.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -287,7 +288,7 @@ def _salvaged(text: str) -> tuple[dict[str, Any], list[str]] | None:
     cells = _cells_in(text)
     if not cells:
         return None
-    whole = sum("fragment" not in cell for cell in cells)
+    whole = sum(not _is_fragment(cell) for cell in cells)
     version = re.search(r'"nbformat"\s*:\s*(\d)', text)
     notebook: dict[str, Any] = {"cells": cells}
     if version:
@@ -369,8 +370,13 @@ def _fragments(text: str) -> list[dict[str, Any]]:
                 cell["metadata"] = {"nbgrader": {"grade_id": grade[-1], "schema_version": SCHEMA}}
             cells.append(cell)
         else:
-            cells.append({"cell_type": "raw", "source": source, "metadata": {}, "fragment": True})
+            cell = {"cell_type": "raw", "source": source, "metadata": {}, "fragment": CUT_SHORT}
+            cells.append(cell)
     return cells
+
+
+def _is_fragment(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("fragment") is CUT_SHORT
 
 
 def _what_is(text: str) -> str:
@@ -474,7 +480,7 @@ def _clean(value: Any) -> Cell | None:
         graded=bool(nbgrader),
         schema=schema if isinstance(schema, int) else 0,
         attachments=_attachments(value.get("attachments")) if kind == "markdown" else None,
-        fragment=bool(value.get("fragment")),
+        fragment=_is_fragment(value),
     )
 
 

@@ -224,9 +224,12 @@ JSON = st.recursive(
 
 @fuzzed
 @given(JSON, st.lists(JSON, max_size=5))
+@example({"metadata": {}, "cells": [None, 5]}, [])
 def test_any_json_at_all_is_dealt_with(value, cells):
     mend(json.dumps(value).encode())
     mend(json.dumps({"cells": cells, "nbformat": 4, "nbformat_minor": 5}).encode())
+    # Behind more open braces than are tried one by one, its cells are searched for.
+    mend(b'{"x":' * 60 + json.dumps(value).encode())
 
 
 # ---------------------------------------------------------------------------------------------
@@ -371,6 +374,7 @@ def assert_nothing_invented(handed_in: str, result: repair.RepairedNotebook) -> 
 @example({"cells": [{**at(make_release(), "alpha"), "source": {"a": 1}}]})
 @example({"cells": [{**at(make_release(), "alpha"), "source": ["x = ", None]}]})
 @example({"cells": [{**at(make_release(), "alpha"), "cell_type": "heading", "source": "x = 1"}]})
+@example({"cells": [{**at(make_release(), "alpha"), "metadata": {}, "fragment": True}]})
 def test_any_notebook_of_the_grammar_can_be_graded(notebook):
     result = mend(notebook)
     # NUL and half characters cannot be run and do not count as text.
@@ -381,6 +385,9 @@ def test_any_notebook_of_the_grammar_can_be_graded(notebook):
     said = sum(len(line) for line in result.repairs)
     assert said < 4000
     assert all("\n" not in line and line.isprintable() for line in result.repairs)
+    again = mend(json.loads(json.dumps(result.nb)))
+    assert again.repairs == []
+    assert [cell.source for cell in again.nb.cells] == [cell.source for cell in result.nb.cells]
 
 
 @fuzzed

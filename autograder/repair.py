@@ -47,6 +47,7 @@ CELL_START = re.compile(
     r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|outputs|source|collapsed)"\s*:'
 )
 JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
+CUT_SHORT = object()  # The "fragment" of a cell that is one: nothing in a file can be this.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
@@ -287,7 +288,7 @@ def _salvaged(text: str) -> tuple[dict[str, Any], list[str]] | None:
     cells = _cells_in(text)
     if not cells:
         return None
-    whole = sum("fragment" not in cell for cell in cells)
+    whole = sum(not _is_fragment(cell) for cell in cells)
     version = re.search(r'"nbformat"\s*:\s*(\d)', text)
     notebook: dict[str, Any] = {"cells": cells}
     if version:
@@ -369,8 +370,13 @@ def _fragments(text: str) -> list[dict[str, Any]]:
                 cell["metadata"] = {"nbgrader": {"grade_id": grade[-1], "schema_version": SCHEMA}}
             cells.append(cell)
         else:
-            cells.append({"cell_type": "raw", "source": source, "metadata": {}, "fragment": True})
+            cell = {"cell_type": "raw", "source": source, "metadata": {}, "fragment": CUT_SHORT}
+            cells.append(cell)
     return cells
+
+
+def _is_fragment(value: Any) -> bool:
+    return isinstance(value, dict) and value.get("fragment") is CUT_SHORT
 
 
 def _what_is(text: str) -> str:
@@ -474,7 +480,7 @@ def _clean(value: Any) -> Cell | None:
         graded=bool(nbgrader),
         schema=schema if isinstance(schema, int) else 0,
         attachments=_attachments(value.get("attachments")) if kind == "markdown" else None,
-        fragment=bool(value.get("fragment")),
+        fragment=_is_fragment(value),
     )
 
 
@@ -680,6 +686,7 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
     front, found = _match(cells, slots)
     repairs += found
     repairs += _choose(slots)
+    repairs += _join_neighbours(slots)
     try:
         notebook = _compose(front, slots, release)
     except nbformat.ValidationError as error:
@@ -909,25 +916,43 @@ def _join_split(
     for index, slot in sorted(home.items()):
         if slot.kind != "solution" or not slot.names:
             continue
-        cell = cells[index]
-        if not set(slot.names) & set(cell.names):
-            continue
-        joined, parts = cell.source, []
+        below = []
         for other in range(index + 1, min(index + 6, len(cells))):
-            part = cells[other]
             if other in home and home[other] is not slot:
                 break
-            if part.fragment or part.type != "code" or _parse(part.source) is not None:
-                break
-            parts.append(other)
-            joined = joined.rstrip("\n") + "\n" + part.source
-            if _parse(joined) is not None:
-                cell.source = joined
-                for used in parts:
-                    cells[used] = Cell("raw", "", fragment=True)  # Its text has moved up.
-                    home.pop(used, None)
-                repairs.append(f"joined the cell of {slot.label}, which was split in the middle")
-                break
+            below.append(cells[other])
+        for used in range(index + 1, index + 1 + _joined(slot, cells[index], below, repairs)):
+            cells[used] = Cell("raw", "", fragment=True)  # Its text has moved up.
+            home.pop(used, None)
+
+
+def _join_neighbours(slots: list[Slot]) -> list[str]:
+    """The same for parts that come to stand together only now that each cell has its place."""
+    repairs: list[str] = []
+    for number, slot in enumerate(slots):
+        if slot.kind != "solution" or not slot.found:
+            continue
+        next_before = slots[number + 1].before if number + 1 < len(slots) else []
+        below = [cell for cell in (*slot.after, *next_before) if cell.source.strip()][:5]
+        for used in below[: _joined(slot, slot.found[0], below, repairs)]:
+            used.source = ""
+    return repairs
+
+
+def _joined(slot: Slot, cell: Cell, below: Sequence[Cell], repairs: list[str]) -> int:
+    """Put the cells below at the end of `cell` where that completes it; how many were used."""
+    if not set(slot.names) & set(cell.names):
+        return 0
+    joined = cell.source
+    for count, part in enumerate(below, start=1):
+        if part.fragment or part.type != "code" or _parse(part.source) is not None:
+            break
+        joined = joined.rstrip("\n") + "\n" + part.source
+        if _parse(joined) is not None:
+            cell.source = joined
+            repairs.append(f"joined the cell of {slot.label}, which was split in the middle")
+            return count
+    return 0
 
 
 def _choose(slots: list[Slot]) -> list[str]:
@@ -1045,7 +1070,11 @@ def _choose_written(slot: Slot, repairs: list[str]) -> None:
 
 
 def _as_text(cell: Cell) -> Cell:
-    return Cell("raw", cell.source) if cell.type == "code" else cell
+    """The cell as one that never runs, also when the result is repaired once more.
+
+    Prose stays prose, unless it defines something and could be taken for an exercise's lost cell.
+    """
+    return Cell("raw", cell.source) if cell.type == "code" or cell.names else cell
 
 
 def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> NotebookNode:

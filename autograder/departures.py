@@ -13,6 +13,7 @@ A mistake that changes more than bodies is asked as a module of its own from the
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import re
 import types
@@ -34,6 +35,7 @@ from autograder.proxy import Exchange
 ANY: Request = {"forbids": ()}
 
 Codes = dict[str, types.CodeType]
+Modules = dict[int, nn.Module]
 NOTE = "__note__"  # what a function of our own reference calls as it is entered
 _GLOBAL = re.compile(r"(?:^|[;:])[ \t]*global[ \t]", re.MULTILINE)
 
@@ -215,20 +217,31 @@ class _Other:
 
 
 class _Course:
-    """What the reference does in one test's conversation, request by request."""
+    """What the reference does in one test's conversation, request by request.
 
-    def __init__(self, base: Base, known: Conversation, memory: Memory) -> None:
-        self._namespace = base.namespace
+    Args:
+        base: whose functions do it.
+        known: what is remembered of the conversation.
+        made: the modules there were before a request of it, by the request's number.
+        memory: to which both belong.
+    """
+
+    def __init__(
+        self, base: Base, known: Conversation, made: dict[int, Modules], memory: Memory
+    ) -> None:
+        self._base = base
         self._memory = memory
-        executor = self._executor()
-        self._remember = Remember(
-            lambda request: base.watched(lambda: executor.execute({**request, **ANY})), known
-        )
         self._steps: list[tuple[Outcome, frozenset[str]]] = []
-        self._modules: dict[int, dict[int, nn.Module]] = {}
+        self._executor = Executor(base.namespace, alone=True)
+        self._remember = Remember(self._ask, known)
+        self._shared = made
+        self._own: dict[int, Modules] = {}
+        self._seen = 0  # modules of which there is a copy
 
-    def _executor(self) -> Executor:
-        return Executor(self._namespace, alone=True)
+    @property
+    def _made(self) -> dict[int, Modules]:
+        """Of other requests than the remembered ones come other modules."""
+        return self._own if self._remember.parted else self._shared
 
     def step(self, position: int, request: Request) -> tuple[Outcome, frozenset[str]]:
         """Its answer, and the functions that it entered for it."""
@@ -239,20 +252,39 @@ class _Course:
                 self._memory.grew(self._steps[-1])
         return self._steps[position]
 
+    def _ask(self, request: Request) -> tuple[Outcome, frozenset[str]]:
+        modules = self._executor.handles
+        if len(modules) > self._seen and request["op"] != "create":
+            self._seen = len(modules)  # Whoever departs here needs them as they are now.
+            position = self._remember.asked
+            if position not in self._made:
+                with contextlib.suppress(Uncopied):
+                    self._keep(position, copied(modules))
+        return self._base.watched(lambda: self._executor.execute({**request, **ANY}))
+
+    def _keep(self, position: int, modules: Modules) -> None:
+        if position not in self._made:
+            self._made[position] = modules
+            if self._made is self._shared:
+                states = [module.state_dict(keep_vars=True) for module in modules.values()]
+                self._memory.grew(states)
+
     def depart(self, position: int) -> Executor:
         """An executor of its functions that has carried out the requests before `position`."""
-        executor = self._executor()
-        requests = self._remember.requests[:position]
-        if not any(request["op"] == "create" for request in requests):
-            return executor
-        if position not in self._modules:
-            for request in requests:
+        executor = Executor(self._base.namespace, alone=True)
+        made = self._made.get(position)
+        if made is None:
+            earlier = max((place for place in self._made if place < position), default=0)
+            if earlier:
+                executor.handles = copied(self._made[earlier])
+            for request in self._remember.requests[earlier:position]:
                 executor.execute({**request, **ANY})
-            self._modules[position] = executor.handles
+            made = executor.handles
         try:
-            executor.handles = copied(self._modules[position])
-        except Uncopied:  # These serve once, and are made anew for whoever comes next.
-            executor.handles = self._modules.pop(position)
+            executor.handles = copied(made)
+            self._keep(position, made)
+        except Uncopied:  # These serve once.
+            executor.handles = made
         return executor
 
 
@@ -315,7 +347,8 @@ class Replays:
     def _course(self, test: str) -> _Course:
         if test not in self._courses:
             known = self._memory.conversation("", self._seed, test)
-            self._courses[test] = _Course(base_of(self._chapter), known, self._memory)
+            made = self._memory.modules(self._seed, test)
+            self._courses[test] = _Course(base_of(self._chapter), known, made, self._memory)
         return self._courses[test]
 
     def _asking(self, name: str, test: str) -> Callable[[Request], Outcome]:
@@ -339,9 +372,11 @@ class Uncopied(Exception):
 _PLAIN = frozenset(
     [type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size]
 )
+# What PyTorch keeps for each module alone; most of it is empty.
+_TABLES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 
 
-def copied(modules: dict[int, nn.Module]) -> dict[int, nn.Module]:
+def copied(modules: Modules) -> Modules:
     """Copies that share nothing with the originals but what cannot change.
 
     What is one object in the originals is one in the copies. `copy.deepcopy` would do, in ten
@@ -389,7 +424,12 @@ def copied(modules: dict[int, nn.Module]) -> dict[int, nn.Module]:
             fresh = memo[id(value)] = kind.__new__(kind)
             own = vars(fresh)
             for key, item in vars(value).items():
-                own[key] = item if type(item) in _PLAIN else copy(item)
+                if type(item) in _PLAIN:
+                    own[key] = item
+                elif not item and key in _TABLES:
+                    own[key] = type(item)()
+                else:
+                    own[key] = copy(item)
         elif kind is list:
             fresh = memo[id(value)] = []
             fresh.extend(map(copy, value))

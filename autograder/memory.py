@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from autograder.executor import Request, walk
 from autograder.known import same_request
 
@@ -63,16 +65,22 @@ class Memory:
 
     def __init__(self) -> None:
         self._conversations: dict[tuple[str, int, str], Conversation] = {}
+        self._modules: dict[tuple[int, str], dict[int, dict[int, nn.Module]]] = {}
         self._bytes = 0
 
     def conversation(self, name: str, seed: int, test: str) -> Conversation:
         """What is remembered of one test with one of them; it grows."""
         if self._bytes > MAX_REPLAYED:
             self._conversations.clear()
+            self._modules.clear()
             self._bytes = 0
         return self._conversations.setdefault((name, seed, test), [])
 
-    def grew(self, outcome: Any) -> None:
-        """Something was added to a conversation."""
-        sizes = (tensor.numel() * tensor.element_size() for _, tensor in walk(outcome))
+    def modules(self, seed: int, test: str) -> dict[int, dict[int, nn.Module]]:
+        """The modules that the reference made in its conversation; see `departures`."""
+        return self._modules.setdefault((seed, test), {})
+
+    def grew(self, value: Any) -> None:
+        """An answer was added to a conversation, or modules to those that were made."""
+        sizes = (tensor.numel() * tensor.element_size() for _, tensor in walk(value))
         self._bytes += 1000 + sum(sizes)

@@ -6,7 +6,9 @@ again for each implementation, so that judging a class does not pay for collecti
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -431,7 +433,8 @@ class Graders:
             if mistake is not None:
                 found[result.name] = mistake
             return
-        self._diagnose(result, evidence, needs, found, seed, recording)
+        with _chance_put_back():
+            self._diagnose(result, evidence, needs, found, seed, recording)
         if whole and len(self._named) < MAX_NAMED:
             mistake = found.get(result.name)
             self._named[key] = result.misconception, result.message, result.section, mistake
@@ -502,6 +505,17 @@ class Graders:
         from autograder.variants import reference_namespace
 
         return Executor(reference_namespace(self.chapter))
+
+
+@contextlib.contextmanager
+def _chance_put_back() -> Iterator[None]:
+    """Random numbers drawn meanwhile are not missed afterwards."""
+    states = random.getstate(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
 
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:

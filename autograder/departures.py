@@ -426,7 +426,7 @@ def copied(modules: Modules) -> Modules:
             for key, item in vars(value).items():
                 if type(item) in _PLAIN:
                     own[key] = item
-                elif not item and key in _TABLES:
+                elif key in _TABLES and not item:
                     own[key] = type(item)()
                 else:
                     own[key] = copy(item)

@@ -486,15 +486,22 @@ class Graders:
             result.misconception = "forbidden"
 
     def transcripts(
-        self, namespace: dict[str, Any], seed: int
+        self, namespace: dict[str, Any], seed: int, exercise: str | None = None
     ) -> Iterator[tuple[_Item, list[Exchange], list[Exchange]]]:
         """For each test what it asked of `namespace` as the student, and of the reference.
+
+        Args:
+            namespace: the names that an implementation defines.
+            seed: of the inputs.
+            exercise: only the tests of this one.
 
         Raises:
             ValueError: `namespace` fails one of the tests.
         """
         forbids = {exercise.name: exercise.forbids for exercise in self.assignment.exercises}
         for item in self.items:
+            if exercise not in (None, item.exercise):
+                continue
             execute = Executor(namespace).execute
             test, seen = self._judge(item, execute, seed, forbids[item.exercise], None)
             if test.outcome != "passed":

@@ -39,7 +39,7 @@ PRIVATE = frozenset(
         *("journal", "changes", "dependencies", "files"),
         *("settings", "settings_file", "terms"),
         *("report", "standing", "charts", "excerpts", "teaching", "illustrations"),
-        *("doctor", "lms", "cluster", "harmless"),
+        *("doctor", "lms", "cluster", "harmless", "departures"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")

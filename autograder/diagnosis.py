@@ -121,6 +121,19 @@ class Evidence:
         return self.recall()
 
 
+class _Alike:
+    """`same_outcome`, once for each pair: many wrong modules give one and the same answer."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Outcome, Outcome, bool]] = {}
+
+    def __call__(self, left: Outcome, right: Outcome) -> bool:
+        key = id(left), id(right)
+        if key not in self._known:  # The outcomes are kept too, so that their ids stay theirs.
+            self._known[key] = left, right, same_outcome(left, right)
+        return self._known[key][2]
+
+
 # Answers a transcript's requests, in order, as another implementation would; None where unknown.
 # Most candidates differ at the first answer, so the others are worked out only when asked for.
 Replay = Callable[[str, list[Exchange]], Iterable[Outcome | None]]
@@ -149,9 +162,10 @@ def diagnose(
     right = functools.cache(
         lambda position: list(reference(failed[position].test, failed[position].transcript))
     )
-    for candidate, explains in _by_explained(failed, right, list(candidates)):
+    alike = _Alike()
+    for candidate, explains in _by_explained(failed, right, list(candidates), alike):
         if not any(
-            _contradicts(item.transcript, candidate.replay(item.test, item.transcript))
+            _contradicts(item.transcript, candidate.replay(item.test, item.transcript), alike)
             for item in evidence
             if not item.failed
         ):
@@ -169,6 +183,7 @@ def _by_explained(
     failed: list[Evidence],
     right: Callable[[int], list[Outcome | None]],
     candidates: list[Candidate],
+    alike: _Alike,
 ) -> Iterator[tuple[Candidate, list[bool]]]:
     """Candidates with which of the failed tests they explain: those that explain most first.
 
@@ -189,7 +204,8 @@ def _by_explained(
         position = len(explains)
         item = failed[position]
         answers = candidates[place].replay(item.test, item.transcript)
-        explains.append(_explains(item.transcript, answers, functools.partial(right, position)))
+        correct = functools.partial(right, position)
+        explains.append(_explains(item.transcript, answers, correct, alike))
         heapq.heappush(queue, (most + (not explains[-1]), place))
 
 
@@ -197,18 +213,21 @@ def _explains(
     transcript: list[Exchange],
     answers: Iterable[Outcome | None],
     right: Callable[[], list[Outcome | None]],
+    alike: _Alike,
 ) -> bool:
     for exchange, answer in zip(transcript, answers, strict=True):
-        if answer is None or not same_outcome(exchange.outcome, answer):
+        if answer is None or not alike(exchange.outcome, answer):
             return False
     return any(
-        correct is not None and not same_outcome(exchange.outcome, correct)
+        correct is not None and not alike(exchange.outcome, correct)
         for exchange, correct in zip(transcript, right(), strict=True)
     )
 
 
-def _contradicts(transcript: list[Exchange], answers: Iterable[Outcome | None]) -> bool:
+def _contradicts(
+    transcript: list[Exchange], answers: Iterable[Outcome | None], alike: _Alike
+) -> bool:
     return any(
-        answer is not None and not same_outcome(exchange.outcome, answer)
+        answer is not None and not alike(exchange.outcome, answer)
         for exchange, answer in zip(transcript, answers, strict=True)
     )

@@ -6,8 +6,9 @@ again for each implementation, so that judging a class does not pay for collecti
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
+import random
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -25,9 +26,10 @@ from _pytest.runner import runtestprotocol
 from autograder import diagnosis
 from autograder.assignment import Assignment, load
 from autograder.diagnosis import Candidate, Evidence
-from autograder.executor import Executor, Outcome, Request, walk
+from autograder.executor import Executor, Outcome, Request
 from autograder.forbidden import evasions, forbidden_calls
-from autograder.known import Ask, Inconstant, Known, same_request, snapshot
+from autograder.known import Ask, Inconstant, Known, snapshot
+from autograder.memory import Conversation, Memory, Remember
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.recording import Recording
@@ -38,9 +40,6 @@ Execute = Callable[[Request], Outcome]
 # After this many calls without an end the rest of an exercise's tests is not waited for.
 TIMEOUTS_PER_EXERCISE = 2
 
-# Answers of wrong modules that are kept for the next submission with the same mistake, in bytes.
-MAX_REPLAYED = 256 << 20
-ANY: Request = {"forbids": ()}
 MAX_NAMED = 50_000  # failures whose mistake's name is kept
 
 
@@ -218,10 +217,9 @@ class Graders:
         if unknown:
             raise ValueError(f"graders of {chapter} name unknown exercises: {sorted(unknown)}")
         self.running = ""  # the test that is asking
-        self._memo: dict[tuple[int, str], _Conversation] = {}
+        self._memo: dict[tuple[int, str], Conversation] = {}
         self._known = Known()
-        self._replayed: dict[tuple[str, int, str], _Conversation] = {}
-        self._replayed_bytes = 0
+        self._replayed = Memory()
         self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
     def _collect(self, path: Path) -> list[_Item]:
@@ -364,7 +362,7 @@ class Graders:
             current.reference = Proxy(recording.reference(item.name), rng=rng)
         else:
             memo = self._memo.setdefault((seed, item.name), [])
-            live = _Remember(self._executor().execute, memo, snapshot)
+            live = Remember(self._executor().execute, memo, snapshot)
             current.reference = Proxy(live, rng=rng)
         random_state = torch.get_rng_state()
         error = self._call(item)
@@ -435,7 +433,8 @@ class Graders:
             if mistake is not None:
                 found[result.name] = mistake
             return
-        self._diagnose(result, evidence, needs, found, seed, recording)
+        with _chance_put_back():
+            self._diagnose(result, evidence, needs, found, seed, recording)
         if whole and len(self._named) < MAX_NAMED:
             mistake = found.get(result.name)
             self._named[key] = result.misconception, result.message, result.section, mistake
@@ -450,10 +449,21 @@ class Graders:
         recording: Recording | None,
     ) -> None:
         """Name the mistake, or the earlier exercise's mistake that this one inherits."""
-        own, inherited, says = self._candidates(result.name, needs, found, seed, recording)
-        reference = (
-            recording.replay("") if recording is not None else self._live("", seed, self._executor)
-        )
+        if recording is not None:
+            named = recording.candidates(result.name)
+            inherited: list[str] = []
+            says, replay = recording.says, recording.replay
+        else:
+            from autograder.departures import Replays
+            from autograder.variants import misconceptions
+
+            known = misconceptions(self.chapter)
+            named = [item.name for item in known if item.exercise == result.name]
+            inherited = [found[name] for name in needs if name in found]
+            says = {item.name: (item.says, item.section) for item in known}
+            replay = Replays(self.chapter, seed, self._replayed).of
+        reference = replay("")
+        own = [Candidate(name, replay(name)) for name in named]
         result.misconception, first = diagnosis.diagnose(evidence, reference, own)
         if result.misconception in says:
             found[result.name] = result.misconception
@@ -461,7 +471,8 @@ class Graders:
             # A mistake that leaves the first failure unexplained is not the whole story.
             result.message = sentence if first else f"{result.message} Besides: {sentence}"
             return
-        upstream, _ = diagnosis.diagnose(evidence, reference, inherited)
+        others = [Candidate(name, replay(name)) for name in inherited]
+        upstream, _ = diagnosis.diagnose(evidence, reference, others)
         if upstream in says:
             result.misconception = upstream
             source = next(name for name, mistake in found.items() if mistake == upstream)
@@ -475,15 +486,22 @@ class Graders:
             result.misconception = "forbidden"
 
     def transcripts(
-        self, namespace: dict[str, Any], seed: int
+        self, namespace: dict[str, Any], seed: int, exercise: str | None = None
     ) -> Iterator[tuple[_Item, list[Exchange], list[Exchange]]]:
         """For each test what it asked of `namespace` as the student, and of the reference.
+
+        Args:
+            namespace: the names that an implementation defines.
+            seed: of the inputs.
+            exercise: only the tests of this one.
 
         Raises:
             ValueError: `namespace` fails one of the tests.
         """
         forbids = {exercise.name: exercise.forbids for exercise in self.assignment.exercises}
         for item in self.items:
+            if exercise not in (None, item.exercise):
+                continue
             execute = Executor(namespace).execute
             test, seen = self._judge(item, execute, seed, forbids[item.exercise], None)
             if test.outcome != "passed":
@@ -495,115 +513,16 @@ class Graders:
 
         return Executor(reference_namespace(self.chapter))
 
-    def _candidates(
-        self,
-        exercise: str,
-        needs: tuple[str, ...],
-        found: dict[str, str],
-        seed: int,
-        recording: Recording | None,
-    ) -> tuple[list[Candidate], list[Candidate], dict[str, tuple[str, str]]]:
-        """Known mistakes of this exercise, mistakes inherited from others, and their sentences."""
-        if recording is not None:
-            says = dict(recording.says)
-            own = [
-                Candidate(name, recording.replay(name)) for name in recording.candidates(exercise)
-            ]
-            return own, [], says
-        from autograder.variants import misconceptions, wrong_namespace
 
-        says = {item.name: (item.says, item.section) for item in misconceptions(self.chapter)}
-
-        def candidate(name: str) -> Candidate:
-            make = functools.partial(wrong_namespace, self.chapter, name)
-            return Candidate(name, self._live(name, seed, lambda: Executor(make())))
-
-        own = [
-            candidate(item.name)
-            for item in misconceptions(self.chapter)
-            if item.exercise == exercise
-        ]
-        inherited = [candidate(found[name]) for name in needs if name in found]
-        return own, inherited, says
-
-    def _live(self, name: str, seed: int, make: Callable[[], Executor]) -> diagnosis.Replay:
-        """Answers of an implementation at hand, each worked out once and when it is needed."""
-        memo: dict[str, tuple[_Remember, list[Outcome | None]]] = {}
-
-        def replay(test: str, transcript: list[Exchange]) -> Iterator[Outcome | None]:
-            if test not in memo:
-                if self._replayed_bytes > MAX_REPLAYED:
-                    self._replayed.clear()
-                    self._replayed_bytes = 0
-                earlier = self._replayed.setdefault((name, seed, test), [])
-                # Nobody asks whether a known mistake calls what the exercise forbids.
-                memo[test] = (
-                    _Remember(lambda request: make_once().execute({**request, **ANY}), earlier),
-                    [],
-                )
-                make_once = functools.cache(make)
-            remember, answers = memo[test]
-            for position, exchange in enumerate(transcript):
-                if position == len(answers):
-                    before = len(remember.known)
-                    answers.append(remember(exchange.request))
-                    if len(remember.known) > before:
-                        self._replayed_bytes += _size(remember.known[-1][1])
-                yield answers[position]
-
-        return replay
-
-
-def _size(outcome: Outcome) -> int:
-    """About how many bytes an outcome takes."""
-    return 1000 + sum(tensor.numel() * tensor.element_size() for _, tensor in walk(outcome))
-
-
-# What was asked and answered, in order.
-_Conversation = list[tuple[Request, Outcome]]
-
-
-class _Remember:
-    """Answers from memory while the requests are the remembered ones, then from `execute`.
-
-    Args:
-        execute: of an implementation that was asked nothing yet.
-        known: what is remembered; it grows.
-        keep: what to remember of a request whose tensors may still be changed.
-    """
-
-    def __init__(
-        self,
-        execute: Execute,
-        known: _Conversation,
-        keep: Callable[[Request], Request] = lambda request: request,
-    ) -> None:
-        self.execute = execute
-        self.known = known
-        self.keep = keep
-        self.requests: list[Request] = []
-        self.asked = 0  # how many requests the implementation has carried out
-        self.parted = False  # whether an earlier request was another than the remembered one
-
-    def __call__(self, request: Request) -> Outcome:
-        position = len(self.requests)
-        if position < len(self.known) and not self.parted:
-            earlier, outcome = self.known[position]
-            if same_request(earlier, request):
-                self.requests.append(earlier)
-                return outcome
-            # From here on the remembered answers belong to modules made in another way.
-            self.parted = True
-        request = self.keep(request)
-        self.requests.append(request)
-        # Modules live in the executor: bring it up to date before asking.
-        outcome = {}
-        while self.asked < len(self.requests):
-            outcome = self.execute(self.requests[self.asked])
-            self.asked += 1
-        if position == len(self.known) and not self.parted:
-            self.known.append((request, outcome))
-        return outcome
+@contextlib.contextmanager
+def _chance_put_back() -> Iterator[None]:
+    """Random numbers drawn meanwhile are not missed afterwards."""
+    states = random.getstate(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        torch.set_rng_state(states[1])
 
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:

@@ -8,7 +8,7 @@ import itertools
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ Swap = tuple[str, str]  # a text of the cell, and what to put in its place
 _CELL = re.compile(r"^# %%", re.MULTILINE)
 _MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 _OPTION = re.compile(r'\bexercise="([^"]+)"')
+FILENAME = "<variant>"  # of the code of modules that are executed here
 
 
 @dataclass(frozen=True)
@@ -110,19 +111,27 @@ def _cells(source: str) -> list[str]:
 @functools.lru_cache(maxsize=1024)
 def _compiled(cell: str) -> types.CodeType:
     """One cell's code. Variants of a chapter differ in one cell: the others are compiled once."""
-    return compile(cell, "<variant>", "exec", dont_inherit=True)
+    return compile(cell, FILENAME, "exec", dont_inherit=True)
 
 
 def load_variant(source: str, name: str = "variant") -> dict[str, Any]:
-    """Execute a module's source and return its names.
+    """Execute a module's source and return its names."""
+    return load_code(map(_compiled, _cells(source)), name)
+
+
+def load_code(
+    cells: Iterable[types.CodeType], name: str, given: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Execute a module, cell by cell, and return its names, with those that it is given.
 
     The module is known to `sys.modules` while it executes, as dataclasses and annotations need.
     """
     module = types.ModuleType(f"solutions_{name}")
+    module.__dict__.update(given or {})
     sys.modules[module.__name__] = module
     try:
-        for cell in _cells(source):
-            exec(_compiled(cell), module.__dict__)
+        for cell in cells:
+            exec(cell, module.__dict__)
     finally:
         del sys.modules[module.__name__]
     return module.__dict__

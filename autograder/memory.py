@@ -1,0 +1,86 @@
+"""Answers of implementations of our own, kept for as long as the same is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from autograder.executor import Request, walk
+from autograder.known import same_request
+
+# Answers of wrong modules that are kept for the next submission with the same mistake, in bytes.
+MAX_REPLAYED = 256 << 20
+
+# What was asked and answered, in order.
+Conversation = list[tuple[Request, Any]]
+
+
+class Remember:
+    """Answers from memory while the requests are the remembered ones, then from `execute`.
+
+    Args:
+        execute: of an implementation that was asked nothing yet.
+        known: what is remembered; it grows.
+        keep: what to remember of a request whose tensors may still be changed.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[Request], Any],
+        known: Conversation,
+        keep: Callable[[Request], Request] = lambda request: request,
+    ) -> None:
+        self.execute = execute
+        self.known = known
+        self.keep = keep
+        self.requests: list[Request] = []
+        self.asked = 0  # how many requests the implementation has carried out
+        self.parted = False  # whether an earlier request was another than the remembered one
+
+    def __call__(self, request: Request) -> Any:
+        position = len(self.requests)
+        if position < len(self.known) and not self.parted:
+            earlier, outcome = self.known[position]
+            if same_request(earlier, request):
+                self.requests.append(earlier)
+                return outcome
+            # From here on the remembered answers belong to modules made in another way.
+            self.parted = True
+        request = self.keep(request)
+        self.requests.append(request)
+        # Modules live in the executor: bring it up to date before asking.
+        outcome = {}
+        while self.asked < len(self.requests):
+            outcome = self.execute(self.requests[self.asked])
+            self.asked += 1
+        if position == len(self.known) and not self.parted:
+            self.known.append((request, outcome))
+        return outcome
+
+
+class Memory:
+    """Conversations with the reference and the wrong modules, kept for the next submission."""
+
+    def __init__(self) -> None:
+        self._conversations: dict[tuple[str, int, str], Conversation] = {}
+        self._modules: dict[tuple[int, str], dict[int, dict[int, nn.Module]]] = {}
+        self._bytes = 0
+
+    def conversation(self, name: str, seed: int, test: str) -> Conversation:
+        """What is remembered of one test with one of them; it grows."""
+        if self._bytes > MAX_REPLAYED:
+            self._conversations.clear()
+            self._modules.clear()
+            self._bytes = 0
+        return self._conversations.setdefault((name, seed, test), [])
+
+    def modules(self, seed: int, test: str) -> dict[int, dict[int, nn.Module]]:
+        """The modules that the reference made in its conversation; see `departures`."""
+        return self._modules.setdefault((seed, test), {})
+
+    def grew(self, value: Any) -> None:
+        """An answer was added to a conversation, or modules to those that were made."""
+        sizes = (tensor.numel() * tensor.element_size() for _, tensor in walk(value))
+        self._bytes += 1000 + sum(sizes)

@@ -7,8 +7,9 @@ nbgrader opens its gradebook a dozen times for every submission, each time with 
 looks at all tables, compiles every query anew, and waits for the disk after each of some sixty
 commits; and it asks for every cell's grade and comment by a query of its own. For one class in one
 process, `kept_open` lets all of nbgrader's gradebooks share one engine, lets each answer from
-what one query brought, and commit once. What is written, and by whom, stays nbgrader's own
-business.
+what one query brought, and commit once; `together` lets those that are opened for one student
+share a session, so that a new submission and its marks are sent in one go. What is written, and by
+whom, stays nbgrader's own business.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sqlite3
@@ -11,13 +12,13 @@ import time
 from contextlib import suppress
 
 import pytest
-from nbgrader.api import Gradebook, InvalidEntry, MissingEntry
+from nbgrader.api import Gradebook, InvalidEntry, MissingEntry, SubmittedAssignment
 from sqlalchemy import event
 
 from autograder import builder, gradebook, paths
 from autograder.assignment import ClassroomError
 from autograder.books import prepare
-from autograder.gradebook import kept_open, mend, unhindered
+from autograder.gradebook import kept_open, mend, together, unhindered
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")
 PLACE = ("notes", "homework")
@@ -170,6 +171,128 @@ def test_changes_wait_for_the_end_but_what_is_refused_is_refused_at_once(file):
             assert book.find_student("bob").id == "bob"
     with opened(file) as book:
         assert {student.id for student in book.students} == {"ada", "bob"}
+
+
+def statements(book):
+    """A list to which every statement is added that the gradebook's database is sent."""
+    sent = []
+    event.listen(book.engine, "before_cursor_execute", lambda *args: sent.append(args[2]))
+    return sent
+
+
+def enter(file, student, marks):
+    """What nbgrader does with a submission, each step with a gradebook of its own."""
+    with opened(file) as book:
+        book.update_or_create_student(student)
+    with opened(file) as book:
+        book.find_assignment("homework")
+        book.update_or_create_submission("homework", student, timestamp="2030-01-02 12:00:00 UTC")
+    with opened(file) as book:
+        assert book.find_notebook(*PLACE).name == "notes"
+    with opened(file) as book:
+        for name, mark in marks.items():
+            grade = book.find_grade(name, *PLACE, student)
+            grade.auto_score, grade.needs_manual_grade = mark, grade.manual_score is not None
+            book.find_comment(name, *PLACE, student).auto_comment = f"got {mark}"
+            book.db.commit()
+    with opened(file) as book:
+        submitted = book.find_submission_notebook(*PLACE, student)
+        score = submitted.score
+        assert score == book.find_submission("homework", student).score
+        submitted.late_submission_penalty = score / 2
+        book.db.commit()
+    return score
+
+
+def stored(file):
+    """All that a gradebook has, without the ids that are drawn."""
+    with sqlite3.connect(file) as database:
+        return [
+            sorted(map(repr, database.execute(query)))
+            for query in (
+                "SELECT id FROM student",
+                "SELECT student_id, timestamp, late_submission_penalty, flagged, name"
+                " FROM submitted_assignment s JOIN submitted_notebook n ON n.assignment_id = s.id"
+                " JOIN notebook ON notebook.id = n.notebook_id",
+                "SELECT student_id, c.name, auto_score, manual_score, extra_credit,"
+                " needs_manual_grade FROM grade g JOIN base_cell c ON c.id = g.cell_id"
+                " JOIN submitted_notebook n ON n.id = g.notebook_id"
+                " JOIN submitted_assignment s ON s.id = n.assignment_id",
+                "SELECT student_id, c.name, auto_comment, manual_comment FROM comment m"
+                " JOIN base_cell c ON c.id = m.cell_id"
+                " JOIN submitted_notebook n ON n.id = m.notebook_id"
+                " JOIN submitted_assignment s ON s.id = n.assignment_id",
+            )
+        ]
+
+
+CLASS = [("bob", {"one": 1, "two": 2}), ("ada", {"one": 0.5}), ("bob", {"two": 0}), ("cy", {})]
+
+
+def test_what_is_entered_together_is_stored_as_by_nbgrader_alone(file, tmp_path):
+    plain = tmp_path / "plain.db"
+    plain.write_bytes(file.read_bytes())
+    scores = [enter(plain, *one) for one in CLASS]
+    assert scores == [3, 0.5, 1, 0]
+    with kept_open(url_to(file)):
+        for number, one in enumerate(CLASS):
+            with together(url_to(file)):
+                assert enter(file, *one) == scores[number]
+    assert stored(file) == stored(plain)
+
+
+def test_a_new_submission_goes_in_with_its_marks(file):
+    with kept_open(url_to(file)):
+        for student in ("bob", "cy"):
+            with together(url_to(file)):
+                with opened(file) as book:
+                    sent = statements(book)
+                enter(file, student, {"one": 1, "two": 2})
+                assert len([one for one in sent if one.startswith("INSERT INTO grade")]) == 1
+                assert not [one for one in sent if one.startswith("UPDATE grade")]
+        # The second time, the assignment and its cells are known.
+        again = ("SELECT assignment.", "SELECT notebook.", "SELECT base_cell.")
+        assert not [one for one in sent if one.startswith(again)]
+
+
+def test_a_submission_without_marks_is_there_all_the_same(file):
+    with kept_open(url_to(file)):
+        with together(url_to(file)), opened(file) as book:
+            book.add_student("bob")
+            book.add_submission("homework", "bob")
+        assert Gradebook(url_to(file)).find_grade("one", *PLACE, "bob").needs_manual_grade
+
+
+def test_what_is_added_meanwhile_is_refused_at_once(file):
+    with kept_open(url_to(file)), together(url_to(file)):
+        with opened(file) as book:
+            book.add_student("bob")
+            book.add_submission("homework", "bob")
+            with pytest.raises(InvalidEntry):
+                book.add_assignment("homework")
+        with opened(file) as book:
+            book.find_grade("one", *PLACE, "bob").auto_score = 2
+            book.db.commit()
+    with opened(file) as book:
+        assert book.find_submission("homework", "bob").score == 2
+
+
+def test_no_student_stays_in_memory(file):
+    def alive():
+        gc.collect()
+        return [one for one in gc.get_objects() if isinstance(one, SubmittedAssignment)]
+
+    before = len(alive())
+    with kept_open(url_to(file)):
+        for number in range(3):
+            with together(url_to(file)):
+                enter(file, f"s{number}", {"one": 1})
+        assert len(alive()) == before
+
+
+def test_a_gradebook_that_is_not_kept_open_is_as_ever(file):
+    with together(url_to(file)):
+        assert enter(file, "bob", {"one": 1}) == 1
 
 
 # ---------------------------------------------------------------------------------------------

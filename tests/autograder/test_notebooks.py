@@ -106,3 +106,37 @@ def test_a_copy_shares_nothing_that_can_change():
                 yield from parts(item)
 
     assert not set(parts(twin)) & set(parts(notebook))
+
+
+def test_who_reads_what_was_given_away_is_given_the_notebook_once():
+    notebook = reads(writes(everything()).replace("\\ud800", "x"))
+    text = writes(notebook, last=True)
+    read = nbformat.reads(text, as_version=4)
+    assert reads(text + "\n") is notebook
+    assert notebook == read
+    again = reads(text)
+    assert again == read
+    assert again is not notebook
+    writes(notebook, last=True)
+    other = writes(v4.new_notebook())
+    assert reads(other).cells == []
+    writes(again, last=True)
+    again.cells[0].metadata["trusted"] = True  # What no text keeps, nobody is given.
+    assert "trusted" not in reads(text).cells[0].metadata
+
+
+def test_a_text_that_was_written_elsewhere_can_be_trusted(monkeypatch):
+    text = nbformat.writes(everything(), version=4)
+    plain = nbformat.reads(text, as_version=4)
+    notebooks.trust(text)
+    monkeypatch.setattr(nbformat, "reads", None)
+    found = reads(text + "\n")
+    assert found == plain
+    assert all(type(cell.metadata) is NotebookNode for cell in found.cells)
+
+
+def test_what_is_known_to_be_valid_is_written_alike_without_being_validated(monkeypatch):
+    notebook = everything()
+    text = writes(notebook)
+    monkeypatch.setattr(nbformat, "validate", None)
+    assert writes(notebook, checked=True) == text

@@ -36,6 +36,7 @@ MAX_CELLS = 5000
 MAX_VALUES = 4_000_000  # Python needs a hundred bytes for a value that takes three in the file.
 MAX_TEXT = 8 * 2**20  # of all sources together
 MAX_PARSED = 200_000
+MAX_JOINED = 5 * MAX_PARSED  # Thousands of broken copies of a cell are not tried with each other.
 MAX_FIRST_LINE = 300
 BIG_OUTPUTS = 2**20
 SCHEMA = 3
@@ -913,14 +914,18 @@ def _join_split(
     Only where no part can run alone and the parts one after the other can, so that joining changes
     nothing but the cut. Any other continuation stays a cell of its own.
     """
+    room = MAX_JOINED
     for index, slot in sorted(home.items()):
         if slot.kind != "solution" or not slot.names:
             continue
-        below = []
+        below: list[Cell] = []
         for other in range(index + 1, min(index + 6, len(cells))):
             if other in home and home[other] is not slot:
                 break
             below.append(cells[other])
+        room -= sum(len(cell.source) for cell in (cells[index], *below)) if below else 0
+        if room < 0:
+            break
         for used in range(index + 1, index + 1 + _joined(slot, cells[index], below, repairs)):
             cells[used] = Cell("raw", "", fragment=True)  # Its text has moved up.
             home.pop(used, None)

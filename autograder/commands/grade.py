@@ -92,7 +92,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, collect, harmless, marker, progress, report
+    from autograder import books, classroom, collect, harmless, marker, progress
     from autograder.walls import SandboxUnavailable
 
     console, errors = Console(), Console(stderr=True)
@@ -108,6 +108,8 @@ def run(
             return agreed
 
         def tell(stage: str, done: int, total: int) -> None:
+            from autograder import report
+
             report.prepare()  # Who waits for marks has time for it.
             bars[-1](stage, done, total)
 
@@ -134,7 +136,7 @@ def run(
             raise typer.Exit(2) from None
     if graded is None:
         return
-    from autograder import gradebook
+    from autograder import gradebook, report
 
     path = report.write(graded)
     report.show(graded, console)

@@ -197,7 +197,7 @@ FORBIDDEN = {
                 result = getattr(torch, name)(*args)
                 frame = sys._getframe()
                 while frame is not None:
-                    if "watch" in frame.f_locals:
+                    if frame.f_locals.get("watch") is not None:
                         frame.f_locals["watch"].seen.clear()
                     frame = frame.f_back
                 return result

@@ -484,9 +484,9 @@ def test_a_class_that_is_killed_again_and_again_is_complete_in_the_end(tmp_path,
     """SIGKILL wherever it meets the process; what was entered before is there afterwards."""
     course = tmp_path / "course"
     url = gradebook.url_of(course)
-    people = [f"s{number}" for number in range(8)]
+    people = [f"s{number}" for number in range(24)]  # More than can be entered in the meantime.
     entered = []
-    for kills, wait in enumerate((0.02, 0.11)):
+    for kills, wait in enumerate((0.02, 0.08)):
         process = child(ENTERING, course, *(one for one in people if one not in entered))
         began = process.stdout.readline()
         assert began == ("began True\n" if kills else "began None\n")

@@ -3,8 +3,12 @@
 With one seed a test is a function of the answers that it gets: they decide what it asks next and
 how it ends. `Known` keeps both as a tree. Where the next submission answers as an earlier one did,
 byte for byte, requests go out as they were encoded then, and the verdict is the earlier one's;
-from the first answer that nobody gave before, the test itself runs. Requests still go out one by
-one, each after the answer to the one before, so that student code learns nothing ahead of time.
+from the first answer that nobody gave before, the test itself runs.
+
+What a test asks whatever it is answered is its *script*, known from the reference, and goes out in
+one message. It is the same for every submission and does not depend on who came before. Where a
+submission makes a test ask something else, or the message does not come through, the test begins
+anew and its requests go out one by one.
 
 Only a worker's own valid answers are kept: what a limit, a crash or rubbish made of a request may
 be another thing the next time.
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +28,19 @@ from autograder.diagnosis import Evidence
 from autograder.executor import Outcome, Request, clone_input, transform
 from autograder.proxy import Exchange
 from autograder.results import TestResult
+from autograder.script import MOST_FRAMES
 
 if TYPE_CHECKING:
     from autograder.sandbox import Answer
 
 # Carries a request, already encoded, to the implementation; see `sandbox.Session.ask`.
-Ask = Callable[[Request, bytes, Callable[[bytearray], "str | None"]], "Answer"]
+Ask = Callable[[Request, bytes, Callable[[bytearray], "str | None"], "bytearray | None"], "Answer"]
+# Carries several at once; see `sandbox.Session.ahead`.
+Ahead = Callable[[Sequence[bytes]], list[bytearray]]
 
 MAX_NODES = 500_000  # about 100 MB; a test of a class that answers alike has as many as requests
 MAX_BYTES = 256 << 20  # of encoded requests, and as much again of their tensors
+MAX_SCRIPT = 8 << 20  # bytes of requests in one message
 ALIKE = 16  # requests at one place of one test that are compared with a new one
 KEPT = ("value", "error", "todo", "missing")
 
@@ -41,6 +49,10 @@ _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 class Inconstant(Exception):
     """A test asked something else although it was answered the same."""
+
+
+class Departed(Exception):
+    """A test asked something else than its script foresaw."""
 
 
 def same_request(left: Any, right: Any) -> bool:
@@ -104,17 +116,41 @@ class Known:
         self._steps: dict[tuple[bytes, int], list[Step]] = {}
         self._bytes = 0
 
-    def talk(self, seed: int, test: str, ask: Ask) -> Talk:
-        """Begin a test with an implementation, and go on for as long as it is known how."""
+    def talk(
+        self,
+        seed: int,
+        test: str,
+        ask: Ask,
+        script: Sequence[Step] = (),
+        replies: Sequence[bytearray] = (),
+    ) -> Talk:
+        """Begin a test with an implementation, and go on for as long as it is known how.
+
+        `replies` are what came back for the first steps of its script.
+
+        Raises:
+            Departed: the answers lead to something else than the script.
+        """
         if self._full():  # What the class needs most will be there again soon.
             self._nodes.clear()
             self._steps.clear()
             self._bytes = 0
-        root = hashlib.blake2b(f"{seed}:{test}".encode(), digest_size=16).digest()
+        root = _root(seed, test)
         self._nodes.setdefault(root, _Node(""))
-        talk = Talk(self, root, ask)
+        talk = Talk(self, root, ask, list(zip(script, replies, strict=False)))
         talk.follow()
         return talk
+
+    def script(self, seed: int, test: str, requests: Sequence[Request]) -> list[Step]:
+        """The steps of a test's script, as far as it may go out in one message."""
+        steps: list[Step] = []
+        size = 0
+        for position, request in enumerate(requests[:MOST_FRAMES]):
+            steps.append(self.step(_root(seed, test), position, request))
+            size += len(steps[-1].frame)
+            if size > MAX_SCRIPT:
+                return steps[:-1]
+        return steps
 
     def _full(self) -> bool:
         return len(self._nodes) >= MAX_NODES or self._bytes >= MAX_BYTES
@@ -145,10 +181,19 @@ class Known:
         return step
 
 
-class Talk:
-    """One test's conversation with one implementation."""
+def _root(seed: int, test: str) -> bytes:
+    """Where a test's conversations begin."""
+    return hashlib.blake2b(f"{seed}:{test}".encode(), digest_size=16).digest()
 
-    def __init__(self, known: Known, root: bytes, ask: Ask) -> None:
+
+class Talk:
+    """One test's conversation with one implementation, some of which may be over already."""
+
+    def __init__(
+        self, known: Known, root: bytes, ask: Ask, ahead: list[tuple[Step, bytearray]]
+    ) -> None:
+        self.departed = False
+        self._ahead = ahead
         self._known = known
         self._root = root
         self._ask = ask
@@ -180,6 +225,7 @@ class Talk:
 
         Raises:
             Inconstant: the test asks something else than it did with the same answers.
+            Departed: it asks something else than its script.
         """
         position = self._taken
         self._taken += 1
@@ -210,7 +256,12 @@ class Talk:
 
     def _put(self, step: Step) -> Answer:
         """Ask, and go to the node behind the answer."""
-        path = b""
+        path, reply = b"", None
+        if len(self._steps) < len(self._ahead):
+            foreseen, reply = self._ahead[len(self._steps)]
+            if step is not foreseen and not same_request(step.request, foreseen.request):
+                self.departed = True
+                raise Departed
 
         def kind_of(frame: bytearray) -> str | None:
             nonlocal path
@@ -220,7 +271,7 @@ class Talk:
             node = self._known.get(path)
             return node.kind if node is not None else None
 
-        answer = self._ask(step.request, step.frame, kind_of)
+        answer = self._ask(step.request, step.frame, kind_of, reply)
         self._steps.append(step)
         self._answers.append(answer)
         kept = path and answer.frame is not None and answer.kind in KEPT

@@ -27,6 +27,7 @@ from autograder.results import ExerciseResult, SubmissionResult
 from autograder.variants import reference_answers
 
 if TYPE_CHECKING:
+    from autograder.known import Ahead
     from autograder.runner import Graders
     from autograder.sandbox import Answer
     from autograder.walls import Limits, Sandbox
@@ -193,7 +194,7 @@ class Marker:
             reports = session.load()
             seen |= {report.status for report in reports}
             sources = [cell.source for cell in cells]
-            exercises, notes = self._judge(ask, sources)
+            exercises, notes = self._judge(ask, session.ahead, sources)
         result = SubmissionResult(
             "",
             status=(
@@ -223,7 +224,7 @@ class Marker:
         return result
 
     def _judge(
-        self, ask: Callable[..., Answer], sources: Sequence[str]
+        self, ask: Callable[..., Answer], ahead: Ahead, sources: Sequence[str]
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
         """All exercises; where a grader itself fails, all the others."""
         from autograder.sandbox import request_frame
@@ -234,8 +235,11 @@ class Marker:
         def execute(request: dict[str, Any]) -> dict[str, Any]:
             return ask(request, request_frame(request)).outcome
 
+        run = functools.partial(
+            self._graders.run, execute, ask=ask, ahead=ahead, seed=self.seed, sources=sources
+        )
         try:
-            return self._graders.run(execute, ask=ask, seed=self.seed, sources=sources), []
+            return run(), []
         except (KeyboardInterrupt, SandboxUnavailable):
             raise
         except Exception:
@@ -243,9 +247,7 @@ class Marker:
             for exercise in self.assignment.exercises:
                 name = exercise.name
                 try:
-                    exercises |= self._graders.run(
-                        execute, ask=ask, seed=self.seed, exercises=[name], sources=sources
-                    )
+                    exercises |= run(exercises=[name])
                 except (KeyboardInterrupt, SandboxUnavailable):
                     raise
                 except Exception as error:

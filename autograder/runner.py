@@ -26,9 +26,9 @@ from _pytest.runner import runtestprotocol
 from autograder import diagnosis
 from autograder.assignment import Assignment, load
 from autograder.diagnosis import Candidate, Evidence
-from autograder.executor import Executor, Outcome, Request
+from autograder.executor import Executor, Outcome, Request, transform
 from autograder.forbidden import evasions, forbidden_calls
-from autograder.known import Ask, Inconstant, Known, snapshot
+from autograder.known import Ahead, Ask, Departed, Inconstant, Known, Step, same_request, snapshot
 from autograder.memory import Conversation, Memory, Remember
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
@@ -219,6 +219,7 @@ class Graders:
         self.running = ""  # the test that is asking
         self._memo: dict[tuple[int, str], Conversation] = {}
         self._known = Known()
+        self._scripts: dict[tuple[int, str], list[Step]] = {}
         self._replayed = Memory()
         self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
@@ -270,6 +271,7 @@ class Graders:
         execute: Execute,
         *,
         ask: Ask | None = None,
+        ahead: Ahead | None = None,
         seed: int = 0,
         exercises: Sequence[str] | None = None,
         recording: Recording | None = None,
@@ -283,6 +285,7 @@ class Graders:
             execute: carries a request to the implementation.
             ask: does so too, as `sandbox.Session.ask`; what is known of other implementations
                 with the same answers is then not worked out again.
+            ahead: with `ask`, carries several requests at once, as `sandbox.Session.ahead`.
             seed: of the inputs; the same seed gives every submission the same inputs.
             exercises: only these, in the assignment's order.
             recording: recorded answers of the reference and the misconceptions, where neither
@@ -310,7 +313,7 @@ class Graders:
                 if ask is None:
                     test, seen = self._judge(item, execute, seed, exercise.forbids, recording)
                 else:
-                    test, seen = self._converse(item, execute, ask, seed, exercise.forbids)
+                    test, seen = self._converse(item, execute, ask, ahead, seed, exercise.forbids)
                 tests.append(test)
                 evidence.append(seen)
                 if stop_at_failure and test.outcome != "passed":
@@ -332,18 +335,74 @@ class Graders:
         return results
 
     def _converse(
-        self, item: _Item, execute: Execute, ask: Ask, seed: int, forbids: tuple[str, ...]
+        self,
+        item: _Item,
+        execute: Execute,
+        ask: Ask,
+        ahead: Ahead | None,
+        seed: int,
+        forbids: tuple[str, ...],
     ) -> tuple[TestResult, Evidence]:
         """Judge by what is known of the same answers, and run the test only for new ones."""
-        talk = self._known.talk(seed, item.name, ask)
-        if talk.verdict is not None:
-            return talk.verdict
-        try:
-            test, seen = self._judge(item, talk.execute, seed, forbids, None)
-            return test, talk.conclude(test, seen)
-        except Inconstant:
-            # A test that is no function of its answers is run as it stands.
-            return self._judge(item, execute, seed, forbids, None)
+        script = self._script(item, seed, forbids) if ahead is not None else []
+        replies = ahead([step.frame for step in script]) if ahead is not None and script else []
+        while True:
+            try:
+                talk = self._known.talk(seed, item.name, ask, script, replies)
+                if talk.verdict is not None:
+                    return talk.verdict
+                test, seen = self._judge(item, talk.execute, seed, forbids, None)
+                if not talk.departed:  # The test itself may have caught what was raised.
+                    return test, talk.conclude(test, seen)
+            except Departed:
+                pass
+            except Inconstant:
+                # A test that is no function of its answers is run as it stands.
+                return self._judge(item, execute, seed, forbids, None)
+            script, replies = [], []
+
+    def foresee(self, seed: int) -> None:
+        """Work out the script of every test now rather than with the first submission."""
+        for exercise in self.assignment.exercises:
+            for item in self.items:
+                if item.exercise == exercise.name:
+                    self._script(item, seed, exercise.forbids)
+
+    def _script(self, item: _Item, seed: int, forbids: tuple[str, ...]) -> list[Step]:
+        """What a test asks whatever it is answered.
+
+        The reference is asked first. Then the test is given the reference's answers with every
+        floating-point number changed in its last bit: what it asks as before up to there cannot
+        depend on what implementations differ in.
+        """
+        script = self._scripts.get((seed, item.name))
+        if script is not None:
+            return script
+        live = self._executor().execute
+        talk: Conversation = []
+
+        def first(request: Request) -> Outcome:
+            request = snapshot(request)
+            talk.append((request, live(request)))
+            return talk[-1][1]
+
+        constant = 0
+
+        def second(request: Request) -> Outcome:
+            nonlocal constant
+            if constant == len(talk) or not same_request(talk[constant][0], request):
+                raise Departed
+            constant += 1
+            return shaken(talk[constant - 1][1])
+
+        with _chance_put_back():
+            for execute in (first, second):
+                with contextlib.suppress(Exception):
+                    self._judge(item, execute, seed, forbids, None)
+        requests = [request for request, _ in talk[:constant]]
+        script = self._known.script(seed, item.name, requests)
+        self._scripts[seed, item.name] = script
+        return script
 
     def _judge(
         self,
@@ -523,6 +582,18 @@ def _chance_put_back() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         torch.set_rng_state(states[1])
+
+
+def shaken(outcome: Outcome) -> Outcome:
+    """The same outcome, each floating-point number in it one bit further from zero."""
+
+    def change(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dtype not in (torch.float32, torch.float64):
+            return tensor
+        with torch.no_grad():
+            return torch.nextafter(tensor, 2 * tensor)
+
+    return transform(outcome, change)
 
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from autograder import wire, zygote
+from autograder import script, wire, zygote
 from autograder.cells import Cell
 from autograder.walls import START_SECONDS, Limits, Sandbox, SandboxUnavailable
 
@@ -208,6 +208,7 @@ class Session:
         self._live: set[int] = set()
         self._changed: set[int] = set()
         self._hung: dict[str, int] = {}
+        self._scripts = True  # whether requests may go out several at a time
 
     def __enter__(self) -> Session:
         return self
@@ -249,20 +250,51 @@ class Session:
         request: Request,
         frame: bytes,
         kind_of: Callable[[bytearray], str | None] = lambda frame: None,
+        reply: bytearray | None = None,
     ) -> Answer:
         """Like `execute`, with the message to send, made beforehand by `request_frame`.
 
         Args:
             kind_of: says of an answer's bytes of which kind the outcome is, where they were read
                 before; they are not read again then.
+            reply: the answer's bytes, where `ahead` has already asked.
         """
         if not self._loaded:
             self.load()
         try:
-            return self._execute(request, frame, kind_of)
+            if reply is None:
+                return self._execute(request, frame, kind_of)
+            return self._note(request, frame, self._received(reply, kind_of))
         except _Ended as ended:
             outcome = {"kind": ended.end.kind, "message": ended.end.message}
             return Answer(ended.end.kind, None, outcome)
+
+    def ahead(self, frames: Sequence[bytes]) -> list[bytearray]:
+        """Ask for all that `frames` say in one message; what came back for the first of them.
+
+        Fewer answers than requests are no fault: the rest has not been asked then. None at all
+        came where the limits for one request did not do for all: what they had done to the worker
+        is as if it had not been, but for what the notebook itself keeps, and each is to be asked
+        by `ask`. It is not tried again with this submission, and its time is not charged.
+        """
+        if not self._loaded:
+            self.load()
+        if not self._scripts or self._exhausted():
+            return []
+        if self._worker is None:
+            self._replay(reporting=False)
+        before = self.spent
+        try:
+            limit = 2 * self.limits.answer_bytes
+            reply = self._exchange(script.join(frames), self.limits.seconds_per_call, limit)
+            try:
+                return script.split(reply, len(frames))
+            except wire.WireError as error:
+                self._finish("protocol", str(error))
+        except _Ended:
+            self._charged -= self.spent - before
+        self._scripts = False
+        return []
 
     def close(self) -> None:
         """End every process of the submission."""
@@ -276,10 +308,7 @@ class Session:
     ) -> Answer:
         if self._worker is None:
             self._replay(reporting=False)
-        operation, handle = request["op"], request.get("handle")
-        used = [int(name) for name in request.get("modules", ())]
-        if operation != "create" and handle is not None:
-            used.append(handle)
+        used = self._used(request)
         for needed in self._with_parts(used) if used else ():
             if needed not in self._created or needed in self._live:
                 continue
@@ -292,7 +321,11 @@ class Session:
                 # Not an answer to this request, and so nothing to be remembered as one.
                 return Answer(again.kind, None, again.outcome)
             self._live.add(needed)
-        answer = self._ask(request, frame, kind_of)
+        return self._note(request, frame, self._ask(request, frame, kind_of))
+
+    def _note(self, request: Request, frame: bytes, answer: Answer) -> Answer:
+        """Take down which modules an answered request has made or trained."""
+        operation, handle = request["op"], request.get("handle")
         if answer.kind == "value" and operation == "create":
             self._created[handle] = request, frame
             self._live.add(handle)
@@ -300,8 +333,15 @@ class Session:
         if operation == "step":
             self._changed.add(handle)
         if request.get("autograd"):
-            self._changed.update(used)
+            self._changed.update(self._used(request))
         return answer
+
+    def _used(self, request: Request) -> list[int]:
+        """The handles of the modules that a request needs."""
+        used = [int(name) for name in request.get("modules", ())]
+        if request["op"] != "create" and request.get("handle") is not None:
+            used.append(request["handle"])
+        return used
 
     def _with_parts(self, handles: list[int]) -> Iterator[int]:
         """The handles, each after those that it was made from."""
@@ -324,13 +364,18 @@ class Session:
                 seconds = max(seconds / 2**times, min(seconds, SHORTEST_CALL))
         try:
             reply = self._exchange(frame, seconds)
-            kind = kind_of(reply)
-            outcome = self._read(reply) if kind is None else None
         except _Ended as ended:
             if ended.end.kind == "timeout":
                 name = self._title(request)
                 self._hung[name] = self._hung.get(name, 0) + 1
             raise
+        return self._received(reply, kind_of)
+
+    def _received(self, reply: bytearray, kind_of: Callable[[bytearray], str | None]) -> Answer:
+        """What an answer's bytes say; the worker is gone afterwards if it did not behave."""
+        try:
+            kind = kind_of(reply)
+            outcome = self._read(reply) if kind is None else None
         except wire.WireError as error:
             raise _Ended(self._finish("protocol", f"the answer is not valid: {error}")) from None
         answer = Answer(outcome["kind"] if outcome else str(kind), reply, outcome)
@@ -463,8 +508,8 @@ class Session:
                 if attempt == 2:
                     raise SandboxUnavailable("the sandbox's Python ends at once") from None
 
-    def _exchange(self, frame: bytes, seconds: float) -> bytearray:
-        """Send one message and wait for the frame that answers it.
+    def _exchange(self, frame: bytes, seconds: float, limit: int | None = None) -> bytearray:
+        """Send one message and wait for the frame that answers it, of `limit` bytes at most.
 
         Raises:
             _Ended: there is no answer; the worker and all its processes are gone.
@@ -495,9 +540,8 @@ class Session:
         self._worker.allow(min(seconds, self.limits.seconds_total - self.spent), more)
         try:
             wire.send_numbered(self._worker, self._number, frame)
-            number, reply = wire.recv_numbered(
-                self._worker, self.limits.answer_bytes, bounds=wire.ANSWER
-            )
+            limit = limit or self.limits.answer_bytes
+            number, reply = wire.recv_numbered(self._worker, limit, bounds=wire.ANSWER)
             if number != self._number:
                 raise wire.WireError("it answers another question")
             return reply

@@ -30,7 +30,7 @@ from autograder.paths import PACKAGE, ROOT
 if TYPE_CHECKING:
     from autograder.sandbox import Session
 
-COPIED = ("executor.py", "wire.py", "worker.py", "zygote.py")
+COPIED = ("executor.py", "script.py", "wire.py", "worker.py", "zygote.py")
 OURS = ("autograder", "solutions", "toolkit", "exercises", "book", "tests")
 START_SECONDS = 120.0  # a cold disk and a busy machine
 FIRST_UID, UIDS = 61200, 4000  # above people's and below `nobody`

@@ -5,10 +5,8 @@ how it ends. `Known` keeps both as a tree. Where the next submission answers as 
 byte for byte, requests go out as they were encoded then, and the verdict is the earlier one's;
 from the first answer that nobody gave before, the test itself runs.
 
-What a test asks whatever it is answered is its *script*, known from the reference, and goes out in
-one message. It is the same for every submission and does not depend on who came before. Where a
-submission makes a test ask something else, or the message does not come through, the test begins
-anew and its requests go out one by one.
+Some of what a test asks may have been asked and answered before it begins (`foresight.py`). Where a
+submission makes it ask something else, the test begins anew and its requests go out one by one.
 
 Only a worker's own valid answers are kept: what a limit, a crash or rubbish made of a request may
 be another thing the next time.
@@ -28,19 +26,15 @@ from autograder.diagnosis import Evidence
 from autograder.executor import Outcome, Request, clone_input, transform
 from autograder.proxy import Exchange
 from autograder.results import TestResult
-from autograder.script import MOST_FRAMES
 
 if TYPE_CHECKING:
     from autograder.sandbox import Answer
 
 # Carries a request, already encoded, to the implementation; see `sandbox.Session.ask`.
 Ask = Callable[[Request, bytes, Callable[[bytearray], "str | None"], "bytearray | None"], "Answer"]
-# Carries several at once; see `sandbox.Session.ahead`.
-Ahead = Callable[[Sequence[bytes]], list[bytearray]]
 
 MAX_NODES = 500_000  # about 100 MB; a test of a class that answers alike has as many as requests
 MAX_BYTES = 256 << 20  # of encoded requests, and as much again of their tensors
-MAX_SCRIPT = 8 << 20  # bytes of requests in one message
 ALIKE = 16  # requests at one place of one test that are compared with a new one
 KEPT = ("value", "error", "todo", "missing")
 
@@ -52,7 +46,7 @@ class Inconstant(Exception):
 
 
 class Departed(Exception):
-    """A test asked something else than its script foresaw."""
+    """A test asked something else than was asked ahead of it."""
 
 
 def same_request(left: Any, right: Any) -> bool:
@@ -121,15 +115,17 @@ class Known:
         seed: int,
         test: str,
         ask: Ask,
-        script: Sequence[Step] = (),
-        replies: Sequence[bytearray] = (),
+        ahead: Sequence[tuple[Step, bytearray]] = (),
+        closed: bool = False,
     ) -> Talk:
         """Begin a test with an implementation, and go on for as long as it is known how.
 
-        `replies` are what came back for the first steps of its script.
+        Args:
+            ahead: what has been asked for the test already, and what came back.
+            closed: nothing more can be asked for it.
 
         Raises:
-            Departed: the answers lead to something else than the script.
+            Departed: the answers lead to other requests than those.
         """
         if self._full():  # What the class needs most will be there again soon.
             self._nodes.clear()
@@ -137,20 +133,14 @@ class Known:
             self._bytes = 0
         root = _root(seed, test)
         self._nodes.setdefault(root, _Node(""))
-        talk = Talk(self, root, ask, list(zip(script, replies, strict=False)))
+        talk = Talk(self, root, ask, ahead, closed)
         talk.follow()
         return talk
 
-    def script(self, seed: int, test: str, requests: Sequence[Request]) -> list[Step]:
-        """The steps of a test's script, as far as it may go out in one message."""
-        steps: list[Step] = []
-        size = 0
-        for position, request in enumerate(requests[:MOST_FRAMES]):
-            steps.append(self.step(_root(seed, test), position, request))
-            size += len(steps[-1].frame)
-            if size > MAX_SCRIPT:
-                return steps[:-1]
-        return steps
+    def steps(self, seed: int, test: str, requests: Sequence[Request]) -> list[Step]:
+        """The requests with which a test begins, encoded."""
+        root = _root(seed, test)
+        return [self.step(root, position, request) for position, request in enumerate(requests)]
 
     def _full(self) -> bool:
         return len(self._nodes) >= MAX_NODES or self._bytes >= MAX_BYTES
@@ -187,13 +177,19 @@ def _root(seed: int, test: str) -> bytes:
 
 
 class Talk:
-    """One test's conversation with one implementation, some of which may be over already."""
+    """One test's conversation with one implementation, the beginning of which may be over."""
 
     def __init__(
-        self, known: Known, root: bytes, ask: Ask, ahead: list[tuple[Step, bytearray]]
+        self,
+        known: Known,
+        root: bytes,
+        ask: Ask,
+        ahead: Sequence[tuple[Step, bytearray]],
+        closed: bool,
     ) -> None:
         self.departed = False
         self._ahead = ahead
+        self._closed = closed
         self._known = known
         self._root = root
         self._ask = ask
@@ -225,7 +221,7 @@ class Talk:
 
         Raises:
             Inconstant: the test asks something else than it did with the same answers.
-            Departed: it asks something else than its script.
+            Departed: it asks something else than was asked ahead of it.
         """
         position = self._taken
         self._taken += 1
@@ -258,10 +254,13 @@ class Talk:
         """Ask, and go to the node behind the answer."""
         path, reply = b"", None
         if len(self._steps) < len(self._ahead):
-            foreseen, reply = self._ahead[len(self._steps)]
-            if step is not foreseen and not same_request(step.request, foreseen.request):
+            asked, reply = self._ahead[len(self._steps)]
+            if step is not asked and not same_request(step.request, asked.request):
                 self.departed = True
-                raise Departed
+        elif self._closed:
+            self.departed = True
+        if self.departed:
+            raise Departed
 
         def kind_of(frame: bytearray) -> str | None:
             nonlocal path

@@ -27,7 +27,7 @@ from autograder.results import ExerciseResult, SubmissionResult
 from autograder.variants import reference_answers
 
 if TYPE_CHECKING:
-    from autograder.known import Ahead
+    from autograder import foresight
     from autograder.runner import Graders
     from autograder.sandbox import Answer
     from autograder.walls import Limits, Sandbox
@@ -128,6 +128,7 @@ class Marker:
                 from autograder.runner import Graders
 
                 self._graders = Graders(self.chapter)
+            self._graders.foresee(self.seed)
             started.result()
             self._sandbox = sandbox
 
@@ -224,7 +225,7 @@ class Marker:
         return result
 
     def _judge(
-        self, ask: Callable[..., Answer], ahead: Ahead, sources: Sequence[str]
+        self, ask: Callable[..., Answer], ahead: foresight.Ask, sources: Sequence[str]
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
         """All exercises; where a grader itself fails, all the others."""
         from autograder.sandbox import request_frame

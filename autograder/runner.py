@@ -7,6 +7,7 @@ again for each implementation, so that judging a class does not pay for collecti
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import random
 import warnings
@@ -23,12 +24,13 @@ from _pytest.config import _prepareconfig
 from _pytest.main import Session
 from _pytest.runner import runtestprotocol
 
-from autograder import diagnosis
-from autograder.assignment import Assignment, load
+from autograder import diagnosis, foresight
+from autograder.assignment import Assignment, Exercise, load
 from autograder.diagnosis import Candidate, Evidence
-from autograder.executor import Executor, Outcome, Request, transform
+from autograder.executor import Executor, Outcome, Request
 from autograder.forbidden import evasions, forbidden_calls
-from autograder.known import Ahead, Ask, Departed, Inconstant, Known, Step, same_request, snapshot
+from autograder.foresight import Foretold, Messages, Script, constant_requests
+from autograder.known import Ask, Departed, Inconstant, Known, Step, snapshot
 from autograder.memory import Conversation, Memory, Remember
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
@@ -219,7 +221,7 @@ class Graders:
         self.running = ""  # the test that is asking
         self._memo: dict[tuple[int, str], Conversation] = {}
         self._known = Known()
-        self._scripts: dict[tuple[int, str], list[Step]] = {}
+        self._scripts: dict[tuple[int, str], list[Script]] = {}
         self._replayed = Memory()
         self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
@@ -271,7 +273,7 @@ class Graders:
         execute: Execute,
         *,
         ask: Ask | None = None,
-        ahead: Ahead | None = None,
+        ahead: foresight.Ask | None = None,
         seed: int = 0,
         exercises: Sequence[str] | None = None,
         recording: Recording | None = None,
@@ -305,7 +307,8 @@ class Graders:
             items = [item for item in self.items if item.exercise == exercise.name]
             tests: list[TestResult] = []
             evidence: list[Evidence] = []
-            for item in items:
+            messages = Messages(ahead, self._scripts_of(exercise, seed)) if ahead else None
+            for number, item in enumerate(items):
                 if sum(seen.timed_out for seen in evidence) >= TIMEOUTS_PER_EXERCISE:
                     message = f"Your {exercise.name} did not finish in time on earlier tests."
                     tests.append(_result(item, "failed", message))
@@ -313,7 +316,10 @@ class Graders:
                 if ask is None:
                     test, seen = self._judge(item, execute, seed, exercise.forbids, recording)
                 else:
-                    test, seen = self._converse(item, execute, ask, ahead, seed, exercise.forbids)
+                    foretold = messages.of(number) if messages is not None else None
+                    test, seen = self._converse(
+                        item, execute, ask, foretold, seed, exercise.forbids
+                    )
                 tests.append(test)
                 evidence.append(seen)
                 if stop_at_failure and test.outcome != "passed":
@@ -339,70 +345,59 @@ class Graders:
         item: _Item,
         execute: Execute,
         ask: Ask,
-        ahead: Ahead | None,
+        foretold: Foretold | None,
         seed: int,
         forbids: tuple[str, ...],
     ) -> tuple[TestResult, Evidence]:
         """Judge by what is known of the same answers, and run the test only for new ones."""
-        script = self._script(item, seed, forbids) if ahead is not None else []
-        replies = ahead([step.frame for step in script]) if ahead is not None and script else []
-        while True:
-            try:
-                talk = self._known.talk(seed, item.name, ask, script, replies)
-                if talk.verdict is not None:
-                    return talk.verdict
-                test, seen = self._judge(item, talk.execute, seed, forbids, None)
-                if not talk.departed:  # The test itself may have caught what was raised.
-                    return test, talk.conclude(test, seen)
-            except Departed:
-                pass
-            except Inconstant:
-                # A test that is no function of its answers is run as it stands.
-                return self._judge(item, execute, seed, forbids, None)
-            script, replies = [], []
+        if foretold is not None and foretold.replies:
+            ahead = list(zip(foretold.script.steps, foretold.replies, strict=False))
+            with contextlib.suppress(Departed, Inconstant):
+                return self._talk(item, ask, seed, forbids, ahead, foretold.passed_over)
+        try:
+            return self._talk(item, ask, seed, forbids)
+        except Inconstant:
+            # A test that is no function of its answers is run as it stands.
+            return self._judge(item, execute, seed, forbids, None)
+
+    def _talk(
+        self,
+        item: _Item,
+        ask: Ask,
+        seed: int,
+        forbids: tuple[str, ...],
+        ahead: Sequence[tuple[Step, bytearray]] = (),
+        closed: bool = False,
+    ) -> tuple[TestResult, Evidence]:
+        talk = self._known.talk(seed, item.name, ask, ahead, closed)
+        if talk.verdict is not None:
+            return talk.verdict
+        test, seen = self._judge(item, talk.execute, seed, forbids, None)
+        if talk.departed:  # The test may have caught what was raised.
+            raise Departed
+        return test, talk.conclude(test, seen)
 
     def foresee(self, seed: int) -> None:
-        """Work out the script of every test now rather than with the first submission."""
+        """Work out now what else the first submission would have to wait for."""
         for exercise in self.assignment.exercises:
+            self._scripts_of(exercise, seed)
+
+    def _scripts_of(self, exercise: Exercise, seed: int) -> list[Script]:
+        """The scripts of an exercise's tests; see `foresight.py`."""
+        scripts = self._scripts.get((seed, exercise.name))
+        if scripts is None:
+            scripts = []
             for item in self.items:
                 if item.exercise == exercise.name:
-                    self._script(item, seed, exercise.forbids)
-
-    def _script(self, item: _Item, seed: int, forbids: tuple[str, ...]) -> list[Step]:
-        """What a test asks whatever it is answered.
-
-        The reference is asked first. Then the test is given the reference's answers with every
-        floating-point number changed in its last bit: what it asks as before up to there cannot
-        depend on what implementations differ in.
-        """
-        script = self._scripts.get((seed, item.name))
-        if script is not None:
-            return script
-        live = self._executor().execute
-        talk: Conversation = []
-
-        def first(request: Request) -> Outcome:
-            request = snapshot(request)
-            talk.append((request, live(request)))
-            return talk[-1][1]
-
-        constant = 0
-
-        def second(request: Request) -> Outcome:
-            nonlocal constant
-            if constant == len(talk) or not same_request(talk[constant][0], request):
-                raise Departed
-            constant += 1
-            return shaken(talk[constant - 1][1])
-
-        with _chance_put_back():
-            for execute in (first, second):
-                with contextlib.suppress(Exception):
-                    self._judge(item, execute, seed, forbids, None)
-        requests = [request for request, _ in talk[:constant]]
-        script = self._known.script(seed, item.name, requests)
-        self._scripts[seed, item.name] = script
-        return script
+                    judge = functools.partial(
+                        self._judge, item, seed=seed, forbids=exercise.forbids, recording=None
+                    )
+                    with _chance_put_back():
+                        requests, whole = constant_requests(judge, self._executor().execute)
+                    steps = self._known.steps(seed, item.name, requests)
+                    scripts.append(Script(steps, whole))
+            self._scripts[seed, exercise.name] = scripts
+        return scripts
 
     def _judge(
         self,
@@ -582,18 +577,6 @@ def _chance_put_back() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         torch.set_rng_state(states[1])
-
-
-def shaken(outcome: Outcome) -> Outcome:
-    """The same outcome, each floating-point number in it one bit further from zero."""
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.dtype not in (torch.float32, torch.float64):
-            return tensor
-        with torch.no_grad():
-            return torch.nextafter(tensor, 2 * tensor)
-
-    return transform(outcome, change)
 
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:

@@ -29,7 +29,7 @@ from autograder.assignment import Assignment, Exercise, load
 from autograder.diagnosis import Candidate, Evidence
 from autograder.executor import Executor, Outcome, Request
 from autograder.forbidden import evasions, forbidden_calls
-from autograder.foresight import Foretold, Messages, Script, constant_requests
+from autograder.foresight import Foretold, Messages, Script, constant_part, scripts_of
 from autograder.known import Ask, Departed, Inconstant, Known, Step, snapshot
 from autograder.memory import Conversation, Memory, Remember
 from autograder.paths import GRADERS
@@ -385,18 +385,19 @@ class Graders:
     def _scripts_of(self, exercise: Exercise, seed: int) -> list[Script]:
         """The scripts of an exercise's tests; see `foresight.py`."""
         scripts = self._scripts.get((seed, exercise.name))
-        if scripts is None:
-            scripts = []
-            for item in self.items:
-                if item.exercise == exercise.name:
-                    judge = functools.partial(
-                        self._judge, item, seed=seed, forbids=exercise.forbids, recording=None
-                    )
-                    with _chance_put_back():
-                        requests, whole = constant_requests(judge, self._executor().execute)
-                    steps = self._known.steps(seed, item.name, requests)
-                    scripts.append(Script(steps, whole))
-            self._scripts[seed, exercise.name] = scripts
+        if scripts is not None:
+            return scripts
+        items = [item for item in self.items if item.exercise == exercise.name]
+        parts = []
+        for item in items:
+            judge = functools.partial(
+                self._judge, item, seed=seed, forbids=exercise.forbids, recording=None
+            )
+            with _chance_put_back():
+                parts.append(constant_part(judge, self._executor().execute))
+        names = [item.name for item in items]
+        scripts = scripts_of(names, parts, functools.partial(self._known.steps, seed))
+        self._scripts[seed, exercise.name] = scripts
         return scripts
 
     def _judge(

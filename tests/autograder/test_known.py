@@ -23,7 +23,7 @@ class Worker:
     def execute(self, request):
         return self.ask(request, request_frame(request)).outcome
 
-    def ask(self, request, frame, kind_of=lambda frame: None):
+    def ask(self, request, frame, kind_of=lambda frame: None, reply=None):
         carried = wire.decode(frame, strides=True)["request"]
         self.asked.append(str(carried.get("name") or carried["op"]))
         outcome = self.executor.execute(carried)

@@ -20,7 +20,7 @@ import torch
 from autograder import walls, wire, zygote
 from autograder.cells import Cell
 from autograder.paths import ROOT
-from autograder.sandbox import clean_outcome, probe
+from autograder.sandbox import clean_outcome, probe, request_frame
 from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 HANGS = Limits(seconds_per_call=1.5, seconds_per_cell=1.5)
@@ -1040,6 +1040,143 @@ def test_an_answer_prepared_in_advance_is_refused(submit):
         {"kind": "value", "value": 1, "mutated": [], "grads": {}, "forbidden": []},
         {"kind": "protocol", "message": "the answer is not valid: it answers another question"},
     )
+
+
+# ------------------------------------------------------------------------------- several at once
+
+
+def ahead(session, *names: str) -> list[dict]:
+    """The outcomes of what was asked in one message."""
+    replies = session.ahead([request_frame(call(name)) for name in names])
+    return [wire.decode(reply, bounds=wire.ANSWER) for reply in replies]
+
+
+COUNTS = """
+    import os, signal, time
+    calls = []
+    def one():
+        calls.append(1)
+        return 1
+    def slow():
+        calls.append("slow")
+        time.sleep(0.3)
+        return 2
+    def wrong():
+        raise KeyError("no")
+    def later():
+        raise NotImplementedError
+    def loud():
+        print("x" * 5000)
+    def forever():
+        while True:
+            pass
+    def leave():
+        os._exit(3)
+    def hungry():
+        raise MemoryError
+    def done():
+        return list(calls)
+    """
+
+
+def test_several_requests_go_out_in_one_message(submit):
+    session = submit(COUNTS)
+    outcomes = ahead(session, "one", "wrong", "loud", "one", "done")
+    assert [outcome["kind"] for outcome in outcomes] == ["value", "error", *["value"] * 3]
+    assert outcomes[1] == session.execute(call("wrong"))
+    assert outcomes[4]["value"] == [1, 1]
+    assert session.restarts == 1
+
+
+@pytest.mark.parametrize("name", ["later", "nothing_so_called", "hungry"])
+def test_what_ends_a_test_ends_a_message(submit, name):
+    session = submit(COUNTS)
+    outcomes = ahead(session, "one", name, "one")
+    assert [outcome["kind"] for outcome in outcomes][:1] == ["value"]
+    assert outcomes[1] == {**outcomes[1], "kind": session.execute(call(name))["kind"]}
+    assert len(outcomes) == 2
+    assert value(session, "done") == ([] if name == "hungry" else [1])
+
+
+def test_after_some_time_the_rest_of_a_message_is_left_to_be_asked(submit):
+    session = submit(COUNTS)
+    assert [outcome["value"] for outcome in ahead(session, "one", "slow", "one", "one")] == [1, 2]
+    assert value(session, "done") == [1, "slow"]
+    assert len(ahead(session, "one", "one")) == 2
+
+
+@pytest.mark.parametrize("name", ["forever", "leave"])
+def test_a_message_that_does_not_come_through_costs_nothing_and_is_the_last(submit, name):
+    session = submit(COUNTS, limits=HANGS)
+    session.load()
+    spent = session.spent
+    assert ahead(session, "one", name, "one") == []
+    assert session.spent - spent < 0.5
+    assert ahead(session, "one") == []
+    # Asked one by one it is found who is to blame, and the others are as they were.
+    assert value(session, "done") == []
+    assert value(session, "one") == 1
+    assert session.execute(call(name))["kind"] in ("timeout", "crash")
+    assert session.spent - spent > (HANGS.seconds_per_call / 2 if name == "forever" else 0)
+
+
+def test_modules_asked_ahead_are_made_again_after_a_crash(submit):
+    session = submit(
+        """
+        import os
+        from torch import nn
+        class Module(nn.Linear):
+            def die(self):
+                os._exit(1)
+        """
+    )
+    state = {"weight": torch.ones(1, 2), "bias": torch.zeros(1)}
+    create = {"op": "create", "handle": 1, "name": "Module", "state": state}
+    create["kwargs"] = {"in_features": 2, "out_features": 1}
+    use = {"op": "invoke", "handle": 1, "args": [torch.ones(2)]}
+    requests = [create, use]
+    frames = [request_frame(request) for request in requests]
+    answers = [
+        session.ask(request, frame, reply=reply)
+        for request, frame, reply in zip(requests, frames, session.ahead(frames), strict=True)
+    ]
+    assert answers[1].outcome["value"].tolist() == [2.0]
+    assert session.execute({**use, "method": "die", "args": []})["kind"] == "crash"
+    assert session.execute(use)["value"].tolist() == [2.0]
+    assert session.restarts == 2
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "script.join([wire.encode({'kind': 'value', 'value': 1})] * 9)",
+        "script.join([b'rubbish'])",
+        "wire.encode({'kind': 'value', 'value': 1})",
+        "wire.PREFIX.pack(wire.MAGIC, 5, 3) + b'S' + bytes(7)",
+    ],
+)
+def test_forged_answers_to_a_message_are_no_better_than_others(submit, forged):
+    session = submit(
+        f"""
+        import os
+        from autograder import script, wire
+        def forge():
+            frame = {forged}
+            lengths = wire.PREFIX.unpack(frame[:20])[1:]
+            os.write(3, wire.NUMBERED_PREFIX.pack(wire.NUMBERED, 2, *lengths) + frame[20:])
+            while True:
+                pass
+        def g():
+            return 1
+        """,
+        limits=HANGS,
+    )
+    assert wire.PREFIX.size == 20
+    replies = session.ahead([request_frame(call(name)) for name in ("forge", "g")])
+    for name, reply in zip(("forge", "g"), replies, strict=False):
+        kind = session.ask(call(name), request_frame(call(name)), reply=reply).kind
+        assert kind == "protocol", "no more is believed than one by one"
+    assert value(session, "g") == 1
 
 
 def test_scribbling_on_every_descriptor_harms_only_the_scribbler(submit):

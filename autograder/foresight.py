@@ -186,6 +186,17 @@ class Messages:
             self._send(self._next(index))
         return self._foretold[index]
 
+    def disturb(self, index: int) -> None:
+        """The test at `index` has begun anew, so that the modules of later ones may be gone.
+
+        What was asked for them in whole is as good as before; of the others nothing is.
+        """
+        for later in self._foretold[index + 1 :]:
+            if later.script.whole and len(later.replies) == len(later.script.steps):
+                later.passed_over = True
+            else:
+                later.replies = []
+
     def _next(self, index: int) -> list[Script]:
         """The scripts from `index` on up to one that is not whole, for whose test more is asked."""
         for end in range(index, len(self._scripts)):

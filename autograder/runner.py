@@ -29,7 +29,7 @@ from autograder.assignment import Assignment, Exercise, load
 from autograder.diagnosis import Candidate, Evidence
 from autograder.executor import Executor, Outcome, Request
 from autograder.forbidden import evasions, forbidden_calls
-from autograder.foresight import Foretold, Messages, Script, constant_part, scripts_of
+from autograder.foresight import Messages, Script, constant_part, scripts_of
 from autograder.known import Ask, Departed, Inconstant, Known, Step, snapshot
 from autograder.memory import Conversation, Memory, Remember
 from autograder.paths import GRADERS
@@ -316,9 +316,8 @@ class Graders:
                 if ask is None:
                     test, seen = self._judge(item, execute, seed, exercise.forbids, recording)
                 else:
-                    foretold = messages.of(number) if messages is not None else None
                     test, seen = self._converse(
-                        item, execute, ask, foretold, seed, exercise.forbids
+                        item, execute, ask, messages, number, seed, exercise.forbids
                     )
                 tests.append(test)
                 evidence.append(seen)
@@ -345,15 +344,19 @@ class Graders:
         item: _Item,
         execute: Execute,
         ask: Ask,
-        foretold: Foretold | None,
+        messages: Messages | None,
+        number: int,
         seed: int,
         forbids: tuple[str, ...],
     ) -> tuple[TestResult, Evidence]:
         """Judge by what is known of the same answers, and run the test only for new ones."""
-        if foretold is not None and foretold.replies:
+        foretold = messages.of(number) if messages is not None else None
+        if messages is not None and foretold is not None and foretold.replies:
             ahead = list(zip(foretold.script.steps, foretold.replies, strict=False))
-            with contextlib.suppress(Departed, Inconstant):
+            try:
                 return self._talk(item, ask, seed, forbids, ahead, foretold.passed_over)
+            except (Departed, Inconstant):
+                messages.disturb(number)
         try:
             return self._talk(item, ask, seed, forbids)
         except Inconstant:

@@ -22,6 +22,7 @@ from tests.autograder.test_known import WRONG, Worker
 # Three tests: what they ask depends on nothing, on values, and on names.
 GRADERS = textwrap.dedent(
     '''
+    import torch
     from autograder import expect
     from autograder.grading import exercise
 
@@ -68,8 +69,32 @@ GRADERS = textwrap.dedent(
         for _ in range(2):
             x = draw.normal(2, 3)
             expect.close(own(x), right(x), "the result")
+
+    @exercise("Scale")
+    def test_module_longer(student, reference, draw):
+        """Asks a narrower module more if it is wrong."""
+        own = student.module("Scale", width=2, state={"weight": torch.zeros(2)})
+        again = 0 if float(own(torch.ones(2)).sum()) == 0 else 3
+        for _ in range(again):
+            own(torch.ones(2))
+        assert not again, f"asked {again} times more"
+
+    @exercise("Scale")
+    def test_module_of_itself(student, reference, draw):
+        """What was scaled is scaled again."""
+        state = {"weight": draw.normal(3).abs() + 1}
+        own, x = student.module("Scale", width=3, state=state), torch.ones(3)
+        first = own(x)
+        assert own(first).shape == (3,)
+
+    @exercise("Scale")
+    def test_module_last(student, reference, draw):
+        """Once more, with all its requests known."""
+        own = student.module("Scale", width=4, state={"weight": torch.ones(4)})
+        assert own(torch.ones(4)).shape == (4,)
     '''
 )
+WRONG = {**WRONG, "shifts": lambda text: text.replace("x * self.weight", "x + self.weight")}
 
 
 class Many(Worker):
@@ -124,13 +149,12 @@ def grade(toy, source, most=1000, **options):
 def test_what_depends_on_answers_is_not_foreseen(foreseen):
     foreseen.graders.foresee(0)
     scripts = foreseen.graders._scripts
-    assert [(len(s.steps), s.whole) for s in scripts[0, "mean"]] == [
-        (2, True),
-        (1, False),
-        (1, True),
-    ]
-    assert [(len(s.steps), s.whole) for s in scripts[0, "centre"]] == [(1, True), (1, True)]
-    assert [(len(s.steps), s.whole) for s in scripts[0, "Scale"]] == [(3, True)]
+    found = {name: [(len(s.steps), s.whole) for s in each] for (_, name), each in scripts.items()}
+    assert found == {
+        "mean": [(2, True), (1, False), (1, True)],
+        "centre": [(1, True), (1, True)],
+        "Scale": [(3, True), (2, True), (2, False), (2, True)],
+    }
 
 
 @pytest.mark.parametrize("most", [1000, 2, 1, 0])
@@ -144,8 +168,9 @@ def test_asked_ahead_or_not_the_results_are_the_same(foreseen, name, most):
 
 def test_a_right_submission_is_asked_in_few_messages_and_nothing_twice(foreseen):
     _, worker = grade(foreseen, foreseen.source)
-    assert worker.messages == [3, 1, 2, 3]
-    assert len(worker.asked) == sum(worker.messages) + 1  # what `test_again` makes of an answer
+    assert worker.messages == [3, 1, 2, 7, 2]
+    # What two tests make of an answer is asked by itself.
+    assert len(worker.asked) == sum(worker.messages) + 2
 
 
 def test_a_test_that_asks_something_else_begins_anew(foreseen):
@@ -153,8 +178,19 @@ def test_a_test_that_asks_something_else_begins_anew(foreseen):
     results, worker = grade(foreseen, source)
     assert results["centre"].tests[0].message.startswith("asked 3 times more")
     # Both tests in one message; then the first once more from its beginning.
-    assert worker.asked[-9:-3] == ["centre"] * 6
+    assert worker.asked.count("centre") == 2 + 4
     assert results["Scale"].passed
+
+
+def test_modules_of_a_test_that_begins_anew_are_not_taken_for_those_of_another(foreseen):
+    results, _ = grade(foreseen, WRONG["shifts"](foreseen.source))
+    outcomes = {test.name: test.outcome for test in results["Scale"].tests}
+    assert outcomes == {
+        "test_module": "failed",
+        "test_module_longer": "failed",
+        "test_module_of_itself": "passed",
+        "test_module_last": "passed",
+    }
 
 
 def test_who_came_before_does_not_change_what_is_asked(foreseen):

@@ -259,7 +259,7 @@ def serve(sock: socket.socket, output_bytes: int, answer_bytes: int) -> None:
             continue
         except (EOFError, OSError):
             return
-        message = {"n": number, **wire.decode(frame, limit=REQUEST_LIMIT, strides=True)}
+        message = {"n": number, **wire.decode_request(frame)}
         reply = worker.answer(message)
         # Equal outcomes are to be equal frames: the number goes beside the frame.
         number, body = reply["n"], reply.get("outcome", reply)

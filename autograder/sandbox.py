@@ -100,7 +100,7 @@ def request_frame(request: Request) -> bytes:
         ValueError: the request cannot be sent, which is the caller's mistake.
     """
     try:
-        return wire.encode({"do": "execute", "request": request}, strides=True)
+        return wire.encode_request({"do": "execute", "request": request})
     except wire.WireError as error:
         raise ValueError(f"the request cannot be sent: {error}") from None
 
@@ -432,7 +432,7 @@ class Session:
         try:
             message = {"do": "cell", "name": cell.name, "source": cell.source}
             message["watched"] = self.watched
-            frame = self._exchange(wire.encode(message), self.limits.seconds_per_cell)
+            frame = self._exchange(wire.encode_request(message), self.limits.seconds_per_cell)
             reply = wire.decode(frame, bounds=wire.ANSWER)
             if type(reply) is not dict:
                 raise wire.WireError("a cell's report has another form")

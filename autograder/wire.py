@@ -9,20 +9,28 @@ Values: None, bool, int (64 bits), float (nan and infinities included), str, lis
 with str keys, torch.Tensor and torch.nn.Parameter. Any other thing travels as `Foreign`: the name
 of its type and the beginning of its repr, enough to tell a student what came back.
 
-This file is copied into the sandbox: it imports PyTorch and the standard library only.
+Requests go the other way, from the trusted process to student code's, which has nothing to fear
+from them. They have a form of their own that is quicker to read (`encode_request`), and the same
+prefix.
+
+This file is copied into the sandbox: it imports PyTorch, NumPy and the standard library only.
 """
 
 from __future__ import annotations
 
 import ctypes
+import io
+import itertools
 import json
 import math
+import pickle
 import socket
 import struct
 import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 
 MAGIC = b"TbHwire1"
@@ -102,35 +110,46 @@ class _Encoder:
         self.limit = limit
         self.strides = strides
         self.bounds = bounds
-        self.nodes = 0
+        self.nodes = 1
         self.tensors = 0
         self.size = 0
         self.parts: list[bytes] = []
-
-    def add(self, part: bytes) -> None:
-        self.parts.append(part)
 
     def reserve(self, count: int) -> None:
         self.size += count
         if self.size > self.limit:
             raise WireError(f"the value is larger than {self.limit} bytes")
 
-    def node(self, value: Any, depth: int) -> str:
-        self.nodes += 1
+    def enter(self, count: int, depth: int) -> None:
+        """Take note of the parts of a container, at this depth."""
+        self.nodes += count
         if self.nodes > self.bounds.nodes:
             raise WireError(f"the value has more than {self.bounds.nodes} parts")
-        if depth > self.bounds.depth:
+        if count and depth > self.bounds.depth:
             raise WireError(f"the value is nested more than {self.bounds.depth} levels deep")
+
+    def node(self, value: Any, depth: int) -> str:
+        # What outcomes are made of comes first, by its exact type: most values are that.
+        kind = type(value)
+        if kind is str:
+            if len(value) <= INLINE_STRING and value.isascii():
+                return _quoted(value)
+            return self.text(value)
+        if kind is torch.Tensor:
+            return self.tensor(value)
+        if kind is list:
+            return self.list(value, depth) if value else "[]"
+        if kind is dict:
+            return self.dict(value, depth) if value else '{"d":{}}'
+        if kind is tuple:
+            return f'{{"t":{self.list(value, depth)}}}'
         if value is None:
             return "null"
         if value is True:
             return "true"
         if value is False:
             return "false"
-        kind = type(value)
-        if kind is str and len(value) <= INLINE_STRING and value.isascii():
-            return _quoted(value)
-        if kind is torch.Tensor or isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor):
             return self.tensor(value)
         if isinstance(value, str):
             return self.text(str.__str__(value))
@@ -142,17 +161,38 @@ class _Encoder:
             if math.isfinite(number):
                 return float.__repr__(number)
             return '{"f":"nan"}' if number != number else _INFINITE[number > 0]
-        if isinstance(value, list):
-            return f"[{','.join([self.node(item, depth + 1) for item in value])}]"
-        if isinstance(value, tuple):
-            return f'{{"t":[{",".join([self.node(item, depth + 1) for item in value])}]}}'
+        if isinstance(value, (list, tuple)):
+            # What is derived from them may yield more than it says, without end even.
+            items = self.list(list(itertools.islice(value, self.bounds.nodes)), depth)
+            return items if isinstance(value, list) else f'{{"t":{items}}}'
         if isinstance(value, dict):
-            if all(map(_is_text, value)):
-                parts = {_tidy(key): self.node(item, depth + 1) for key, item in value.items()}
-                pairs = [f"{_quoted(key)}:{part}" for key, part in parts.items()]
-                return f'{{"d":{{{",".join(pairs)}}}}}'
-            return self.foreign(value)
+            return self.odd_dict(value, depth + 1)
         return self.foreign(value)
+
+    def list(self, value: list[Any] | tuple[Any, ...], depth: int) -> str:
+        depth += 1
+        self.enter(len(value), depth)
+        return f"[{','.join([self.node(item, depth) for item in value])}]"
+
+    def dict(self, value: dict[Any, Any], depth: int) -> str:
+        depth += 1
+        for key in value:
+            if type(key) is not str or not key.isascii():
+                return self.odd_dict(value, depth)
+        self.enter(len(value), depth)
+        pairs = [f"{_quoted(key)}:{self.node(item, depth)}" for key, item in value.items()]
+        return f'{{"d":{{{",".join(pairs)}}}}}'
+
+    def odd_dict(self, value: dict[Any, Any], depth: int) -> str:
+        """Also what is derived from a dict, and keys that are no text or equal once tidied."""
+        if not all(isinstance(key, str) for key in value):
+            return self.foreign(value)
+        parts: dict[str, str] = {}
+        for key, item in value.items():
+            self.enter(1, depth)
+            parts[_tidy(key)] = self.node(item, depth)
+        pairs = [f"{_quoted(key)}:{part}" for key, part in parts.items()]
+        return f'{{"d":{{{",".join(pairs)}}}}}'
 
     def text(self, value: str) -> str:
         if len(value) > self.bounds.string_characters:
@@ -162,7 +202,7 @@ class _Encoder:
             return _quoted(value)
         data = value.encode("utf-8")
         self.reserve(len(data))
-        self.add(data)
+        self.parts.append(data)
         return f'{{"s":{len(data)}}}'
 
     def foreign(self, value: Any) -> str:
@@ -189,46 +229,42 @@ class _Encoder:
         nbytes = value.numel() * _SIZES[name]
         if nbytes > self.limit:
             raise WireError(f"a tensor is larger than {self.limit} bytes")
-        requires_grad = value.requires_grad
-        plain = value.detach() if requires_grad else value
-        parameter = "false"
-        if type(value) is not torch.Tensor:
-            if isinstance(value, torch.nn.Parameter):
-                parameter = "true"
+        plain, flags = value, "false,false"
+        if value.requires_grad or type(value) is not torch.Tensor:
+            plain = value.detach()
             if type(plain) is not torch.Tensor:
-                plain = plain.detach().as_subclass(torch.Tensor)
+                plain = plain.as_subclass(torch.Tensor)
+            flag = "true" if value.requires_grad else "false"
+            flags = f"{flag},{'true' if isinstance(value, torch.nn.Parameter) else 'false'}"
         if not plain.is_cpu or plain.is_conj() or plain.is_neg():
             plain = plain.cpu().resolve_conj().resolve_neg()
-        steps = None
-        if plain.is_contiguous():
-            stored = plain
-        elif not self.strides:
-            stored = plain.contiguous()
-        else:
-            stored, steps = _laid_out(plain, self.limit)
-            nbytes = stored.numel() * _SIZES[name]
+        strides = "null"
+        if not plain.is_contiguous():
+            if self.strides:
+                plain, steps = _laid_out(plain, self.limit)
+                nbytes = plain.numel() * _SIZES[name]
+                if steps is not None:
+                    strides = f"[{_COMMAS[len(steps)] % steps}]"
+            else:
+                plain = plain.contiguous()
         self.reserve(nbytes)
-        self.add(ctypes.string_at(stored.data_ptr(), nbytes) if nbytes else b"")
-        sizes = ",".join(map(int.__repr__, shape))
-        strides = "null" if steps is None else f"[{','.join(map(int.__repr__, steps))}]"
-        flag = "true" if requires_grad else "false"
-        return f'{{"x":["{name}",[{sizes}],{strides},{flag},{parameter}]}}'
+        if nbytes:
+            self.parts.append(ctypes.string_at(plain.data_ptr(), nbytes))
+        return f'{{"x":["{name}",[{_COMMAS[len(shape)] % shape}],{strides},{flags}]}}'
 
 
+# Templates for so many numbers.
+_COMMAS = [",".join(["%d"] * count) for count in range(MAX_DIMENSIONS + 1)]
 # The text of a string in JSON, pure ASCII.
 _quoted = json.encoder.encode_basestring_ascii
 _INFINITE = {True: '{"f":"inf"}', False: '{"f":"-inf"}'}
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _laid_out(tensor: torch.Tensor, limit: int) -> tuple[torch.Tensor, list[int] | None]:
+def _laid_out(tensor: torch.Tensor, limit: int) -> tuple[torch.Tensor, tuple[int, ...] | None]:
     """The memory of a non-contiguous tensor, gaps zeroed so that they tell nothing, and strides."""
     if tensor.numel() == 0:
         return tensor.contiguous(), None
-    steps = list(tensor.stride())
+    steps = tensor.stride()
     span = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, steps, strict=True))
     if span * tensor.element_size() > limit:
         return tensor.contiguous(), None
@@ -524,6 +560,95 @@ def decode(
     if decoder.cursor != payload:
         raise WireError("the payload has bytes that the header does not name")
     return value
+
+
+# ---------------------------------------------------------------------------------- requests
+
+
+# How NumPy calls a dtype, or one of the same size where it has none.
+_KINDS = {dtype: name for name, dtype in DTYPES.items()} | {torch.bfloat16: "int16"}
+_ALIGNMENT = max(_SIZES.values())
+
+
+class _RequestWriter(pickle.Pickler):
+    """Writes plain values, and for each tensor what `_RequestReader.persistent_load` makes it of.
+
+    Where an object stands a second time, pickle says so. That equal requests are equal bytes is
+    therefore only true of values that `decode` has made: their form depends on bytes alone.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, 5)
+        self.payload = bytearray()
+
+    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
+        if not isinstance(value, torch.Tensor):
+            return None
+        start, stored = len(self.payload), value.untyped_storage()
+        if stored.nbytes():
+            self.payload += ctypes.string_at(stored.data_ptr(), stored.nbytes())
+            self.payload += bytes(-len(self.payload) % _ALIGNMENT)
+        steps = tuple(step * value.element_size() for step in value.stride())
+        parameter, rest = isinstance(value, torch.nn.Parameter), None
+        if value.dtype is torch.bfloat16 or value.requires_grad or parameter:
+            rest = _NAMES[value.dtype], value.requires_grad, parameter
+        return tuple(value.shape), _KINDS[value.dtype], start, steps, rest
+
+
+class _RequestReader(pickle.Unpickler):
+    def __init__(self, header: memoryview, payload: memoryview) -> None:
+        super().__init__(io.BytesIO(header))
+        # The tensors lie in this copy: whatever becomes of the frame, their memory stays theirs.
+        self.memory = bytearray(payload)
+
+    def persistent_load(self, described: tuple[Any, ...]) -> torch.Tensor:
+        shape, kind, start, steps, rest = described
+        tensor = torch.from_numpy(numpy.ndarray(shape, kind, self.memory, start, steps))
+        return tensor if rest is None else _with_flags(tensor, *rest)
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (Foreign.__module__, Foreign.__qualname__):
+            return Foreign
+        raise WireError(f"a request names {module}.{name}")
+
+
+def _with_flags(
+    tensor: torch.Tensor, dtype: str, requires_grad: bool, parameter: bool
+) -> torch.Tensor:
+    tensor = tensor.view(DTYPES[dtype])
+    if parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)
+
+
+def encode_request(request: Any, *, limit: int = DEFAULT_LIMIT) -> bytes:
+    """A message of the trusted process, for `decode_request` to read in student code's.
+
+    What arrives is what `decode` would make of `encode`'s frame, both with `strides`. Equal
+    requests are equal bytes.
+
+    Raises:
+        WireError: see `encode`.
+    """
+    plain = decode(encode(request, limit=limit, strides=True), limit=limit, strides=True)
+    file = io.BytesIO()
+    writer = _RequestWriter(file)
+    writer.dump(plain)
+    header, payload = file.getvalue(), writer.payload
+    prefix = PREFIX.pack(MAGIC, len(header), len(payload))
+    _lengths(prefix, limit, FILE)
+    return b"".join((prefix, header, payload))
+
+
+def decode_request(frame: bytes | bytearray) -> Any:
+    """The message in a frame that `encode_request` made. Only for the process of student code.
+
+    Nothing in the frame is doubted: never hand this function what student code may have written.
+    The tensors of one request lie side by side in memory that is theirs alone.
+    """
+    _, header, _ = PREFIX.unpack_from(frame)
+    view, end = memoryview(frame), PREFIX.size + header
+    return _RequestReader(view[PREFIX.size : end], view[end:]).load()
 
 
 # ---------------------------------------------------------------------------------- sockets

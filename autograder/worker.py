@@ -273,7 +273,7 @@ def serve(sock: socket.socket, output_bytes: int, answer_bytes: int) -> None:
 
 def _answer(worker: Worker, frame: bytearray, answer_bytes: int) -> tuple[bytes, str]:
     """The frame that answers one message, and of which kind the outcome in it is."""
-    message = wire.decode(frame, limit=REQUEST_LIMIT, strides=True)
+    message = wire.decode_request(frame)
     reply = worker.answer(message)
     try:
         return wire.encode(reply, limit=answer_bytes, bounds=wire.ANSWER), reply.get("kind", "")

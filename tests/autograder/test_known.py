@@ -24,7 +24,7 @@ class Worker:
         return self.ask(request, request_frame(request)).outcome
 
     def ask(self, request, frame, kind_of=lambda frame: None, reply=None):
-        carried = wire.decode(frame, strides=True)["request"]
+        carried = wire.decode_request(frame)["request"]
         self.asked.append(str(carried.get("name") or carried["op"]))
         outcome = self.executor.execute(carried)
         if outcome["kind"] == "memory":

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import copy
 import json
 import math
+import os
+import pickle
 import socket
 import threading
 from collections import OrderedDict, namedtuple
@@ -14,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autograder import wire
+from autograder.paths import PACKAGE
 
 PLAIN = (
     st.none()
@@ -93,17 +98,17 @@ def test_special_numbers_come_back(number):
     assert back == number or (math.isnan(back) and math.isnan(number))
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda x: x.transpose(1, 2),
-        lambda x: x[:, ::2],
-        lambda x: x[:1, :, :1].expand(5, 4, 6),
-        lambda x: x[..., 3],
-        lambda x: x[:, :, 1:3].permute(2, 0, 1),
-        lambda x: x.expand(3, 2, 4, 6)[:, :, 1::2],
-    ],
+LAYOUTS = (
+    lambda x: x.transpose(1, 2),
+    lambda x: x[:, ::2],
+    lambda x: x[:1, :, :1].expand(5, 4, 6),
+    lambda x: x[..., 3],
+    lambda x: x[:, :, 1:3].permute(2, 0, 1),
+    lambda x: x.expand(3, 2, 4, 6)[:, :, 1::2],
 )
+
+
+@pytest.mark.parametrize("make", LAYOUTS)
 def test_layout_in_memory_is_kept_when_asked_for(make):
     value = make(torch.arange(48.0).reshape(2, 4, 6))
     assert not value.is_contiguous()
@@ -215,6 +220,73 @@ def test_frames_are_the_bytes_that_earlier_ones_were():
     strided = wire.encode({"x": value["x"]}, strides=True)
     header = '{"d":{"x":{"x":["int16",[2,2],[1,2],false,false]}}}'
     assert strided == frame(header.encode(), b"\1\0\2\0\3\0\4\0")
+
+
+class Endless(list):
+    """Says that it is empty and yields without end."""
+
+    def __iter__(self):
+        while True:
+            yield 0
+
+
+class Keys(dict):
+    """Holds the same keys again and again."""
+
+    def items(self):
+        while True:
+            yield "key", 0
+
+
+@pytest.mark.parametrize("value", [Endless(), Keys(), [Endless()], {"a": (Keys(), 1)}])
+def test_what_yields_without_end_is_refused(value):
+    with pytest.raises(wire.WireError, match="more than 200000 parts"):
+        wire.encode(value, bounds=wire.ANSWER)
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self):
+        return "another"
+
+    def __hash__(self):
+        return id(self)
+
+    def __eq__(self, other):
+        return self is other
+
+
+@pytest.mark.parametrize(
+    ("value", "arrives"),
+    [
+        ({"a": 1, "a\ud800": 2, "b": 3, "a" + chr(0xDFFF): 4}, {"a": 1, "a�": 4, "b": 3}),
+        ({Text("a"): 1, "b": 2, Text("a"): 3}, {"a": 3, "b": 2}),
+        (OrderedDict(a=Text("b"), c=[]), {"a": "b", "c": []}),
+        ({"a": {}, "b": [], "c": ()}, {"a": {}, "b": [], "c": ()}),
+    ],
+)
+def test_every_key_arrives_once_and_as_text(value, arrives):
+    assert same(wire.decode(wire.encode(value)), arrives)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "fits", "exceeds"),
+    [
+        (wire.Bounds(nodes=4), [1, [2]], [1, [2, 3]]),
+        (wire.Bounds(nodes=4), {"a": {"b": 1, "c": 2}}, {"a": {"b": 1, "c": 2}, "d": 3}),
+        (wire.Bounds(nodes=4), torch.Size([2, 3, 4]), torch.Size([2, 3, 4, 5])),
+        (wire.Bounds(depth=2), [[0], [[]]], [[], [[0]]]),
+        (wire.Bounds(depth=2), {"a": ({},)}, {"a": ({"b": 1},)}),
+        (wire.Bounds(tensors=1), (torch.ones(1),), (torch.ones(1), torch.ones(1))),
+    ],
+)
+def test_both_sides_count_alike(bounds, fits, exceeds):
+    wire.decode(wire.encode(fits, bounds=bounds), bounds=bounds)
+    with pytest.raises(wire.WireError):
+        wire.encode(exceeds, bounds=bounds)
+    with pytest.raises(wire.WireError):
+        wire.decode(wire.encode(exceeds), bounds=bounds)
 
 
 def test_encoding_is_bounded():
@@ -410,3 +482,167 @@ def test_a_numbered_frame_that_does_not_come_is_waited_for_no_longer_than_allowe
                 wire.recv_numbered(right, 1 << 10, 0.05)
         with pytest.raises(EOFError):
             wire.recv_numbered(right, 1 << 10, 5)
+
+
+# ---------------------------------------------------------------------------------- requests
+
+
+def described(value):
+    """All that can be told of a value, tensors by their layout and bits."""
+    if isinstance(value, torch.Tensor):
+        return (
+            type(value),
+            (value.dtype, tuple(value.shape), value.stride()),
+            (value.requires_grad, value.is_leaf),
+            value.detach().reshape(-1).contiguous().view(torch.uint8).tolist(),
+        )
+    if isinstance(value, (list, tuple)):
+        return type(value), [described(item) for item in value]
+    if isinstance(value, dict):
+        return dict, [(key, described(item)) for key, item in value.items()]
+    return type(value), repr(value)  # which tells 0.0 from -0.0 and takes NaN for equal to itself
+
+
+def as_a_value(request):
+    return wire.decode(wire.encode(request, strides=True), strides=True)
+
+
+@given(VALUES)
+def test_a_request_arrives_as_any_value_would(value):
+    back = wire.decode_request(wire.encode_request(value))
+    assert described(back) == described(as_a_value(value))
+
+
+ODD_TENSORS = {
+    **{f"layout {place}": (lambda x, make=make: make(x)) for place, make in enumerate(LAYOUTS)},
+    "overlapping": lambda x: x.flatten().unfold(0, 3, 1),
+    "a row of a column": lambda x: x[:, :1, :1],
+    "one number": lambda x: x[0, 0, 0],
+    "empty": lambda x: x[:, :, :0],
+    "empty in front": lambda x: x[:0],
+    "empty and transposed": lambda x: x[:, :0].transpose(0, 2),
+    "no dimension for long": lambda x: x.reshape(1, 48, 1)[:, ::5].expand(2, 10, 3),
+    "many dimensions": lambda x: x.reshape([1] * 13 + [2, 4, 6]),
+    "a leaf": lambda x: x.clone().requires_grad_(),
+    "a leaf with strides": lambda x: x.clone().mT.detach().requires_grad_(),
+    "a result": lambda x: x.clone().requires_grad_() * 2,
+    "a parameter": lambda x: torch.nn.Parameter(x.clone()),
+    "a frozen parameter": lambda x: torch.nn.Parameter(x.clone().mT, requires_grad=False),
+    "a conjugate": lambda x: torch.complex(x, x).conj(),
+    "a negation": lambda x: torch.complex(x, x).conj().imag,
+    "not finite": lambda x: x / 0,
+}
+
+
+@pytest.mark.parametrize("make", ODD_TENSORS.values(), ids=ODD_TENSORS)
+def test_a_tensor_in_a_request_keeps_its_layout_and_flags(make):
+    request = {"args": [make(torch.arange(48.0).reshape(2, 4, 6) - 1), torch.ones(3)]}
+    back = wire.decode_request(wire.encode_request(request))
+    assert described(back) == described(as_a_value(request))
+
+
+@pytest.mark.parametrize("name", sorted(wire.DTYPES))
+def test_every_dtype_keeps_its_bits_in_a_request(name):
+    values = torch.tensor([[0.0, 1.5, 100.0], [3.25, 1.0, 2.0]]).to(wire.DTYPES[name])
+    if values.dtype.is_floating_point:
+        values[0, 1], values[1, 2] = math.nan, -math.inf
+    request = [torch.ones(1, dtype=torch.bool), values, values.mT, values[:, :1].expand(2, 5)]
+    back = wire.decode_request(wire.encode_request(request))
+    assert described(back) == described(as_a_value(request))
+    assert all(item.data_ptr() % item.element_size() == 0 for item in back)
+
+
+def test_a_request_holds_foreign_things_and_texts_of_any_length():
+    request = {"long": "ü" * 70_000, "odd": [1j, {1: 2}], "half": "a\ud800", "large": 2**70}
+    back = wire.decode_request(wire.encode_request(request))
+    assert same(back, as_a_value(request))
+    assert [type(item) for item in back["odd"]] == [wire.Foreign, wire.Foreign]
+
+
+@given(VALUES, st.booleans())
+def test_equal_requests_are_equal_frames(value, shared):
+    # The same objects twice, or others with the same content: text is built anew here.
+    twice = [value, value] if shared else [value, rebuilt(value)]
+    assert wire.encode_request(twice) == wire.encode_request([rebuilt(value), copy.copy(value)])
+
+
+def rebuilt(value):
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, str):
+        return "".join(list(value))
+    if isinstance(value, (list, tuple)):
+        return type(value)(rebuilt(item) for item in value)
+    if isinstance(value, dict):
+        return {rebuilt(key): rebuilt(item) for key, item in value.items()}
+    return copy.deepcopy(value)
+
+
+def test_tensors_of_a_request_share_nothing_with_the_frame_or_each_other():
+    zeros = [torch.zeros(3), torch.zeros(2, 2).T, torch.zeros(0), torch.zeros(5).to(torch.int8)]
+    frame = bytearray(wire.encode_request(zeros))
+    first, again = wire.decode_request(frame), wire.decode_request(frame)
+    frame[-48:] = b"\xff" * 48
+    frame.clear()  # which bytes in use would not allow
+    for place, tensor in enumerate(first, 1):
+        tensor.fill_(place)
+    assert [set(tensor.flatten().tolist()) for tensor in first] == [{1}, {2}, set(), {4}]
+    assert all(not tensor.any() for tensor in again)
+
+
+def test_gaps_between_the_elements_of_a_view_are_not_in_a_request():
+    secret = torch.full((4, 6), 123456.0)
+    secret[:, 0] = 1.0
+    assert secret[0, 1:2].numpy().tobytes() not in wire.encode_request(secret[:, 0])
+
+
+@pytest.mark.parametrize(
+    "value", [torch.zeros(1).expand(10**6, 10**6), torch.zeros(2000), "x" * 5000, [0] * 5000]
+)
+def test_a_request_that_is_too_large_is_refused(value):
+    with pytest.raises(wire.WireError, match="larger than 4096 bytes"):
+        wire.encode_request(value, limit=4096)
+
+
+def test_it_is_the_requests_own_length_that_counts():
+    value = [0.5] * 300  # nine bytes each there, four in other frames
+    limit = len(wire.encode(value, strides=True))
+    assert len(wire.encode_request(value)) > limit
+    with pytest.raises(wire.WireError, match=f"longer than {limit} bytes"):
+        wire.encode_request(value, limit=limit)
+
+
+class Call:
+    def __reduce__(self):
+        return os.getcwd, ()
+
+
+def test_no_code_is_named_in_a_request():
+    header = pickle.dumps(Call())
+    assert pickle.loads(header) == os.getcwd()
+    with pytest.raises(wire.WireError, match="getcwd"):
+        wire.decode_request(wire.PREFIX.pack(wire.MAGIC, len(header), 0) + header)
+
+
+def test_only_the_process_of_student_code_reads_requests():
+    """What student code has written must never meet pickle."""
+    users = {"decode_request": {"wire.py", "worker.py"}, "pickle": {"wire.py"}}
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+        for name, allowed in users.items():
+            assert name not in names or path.name in allowed, f"{path} uses {name}"
+
+
+def test_a_numbered_request_arrives_as_it_was_encoded():
+    sent = wire.encode_request({"do": "execute", "request": {"x": torch.arange(50_000)}})
+    left, right = socket.socketpair()
+    with left, right:
+        sender = threading.Thread(target=wire.send_numbered, args=(left, 7, sent))
+        sender.start()
+        number, frame = wire.recv_numbered(right, 1 << 24, 30)
+        sender.join()
+    assert (number, bytes(frame)) == (7, sent)
+    assert torch.equal(wire.decode_request(frame)["request"]["x"], torch.arange(50_000))

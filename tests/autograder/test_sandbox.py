@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import json
 import os
 import socket
 import struct
@@ -1376,3 +1378,33 @@ def test_the_doctor_hears_what_works(sandbox):
     sentences = probe()
     assert any("bubblewrap" in sentence for sentence in sentences)
     assert len(sentences) == 5
+
+
+# ------------------------------------------------------------------ the process that is forked
+
+LAID_OUT = """
+import json
+from autograder import zygote
+
+kept = bytearray(b"\\x01") * (40 << 20)
+parts = len(list(zygote.lay_out_anew()))
+rollup = open("/proc/self/smaps_rollup").read()
+huge = int(rollup.split("AnonHugePages:")[1].split()[0]) << 10
+print(json.dumps([parts, huge, kept.count(1)]))
+"""
+
+
+def test_the_memory_that_is_forked_lies_in_huge_pages():
+    spare = ctypes.create_string_buffer(b"\x01" * (2 * zygote.HUGE_PAGE))
+    start = ctypes.addressof(spare)
+    start += -start % zygote.HUGE_PAGE
+    place, length = ctypes.c_void_p(start), ctypes.c_size_t(zygote.HUGE_PAGE)
+    if zygote.LIBC.madvise(place, length, zygote.MADV_COLLAPSE):
+        pytest.skip("this kernel makes no huge pages when it is asked to")
+    ran = subprocess.run(
+        [sys.executable, "-c", LAID_OUT], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    parts, huge, ones = json.loads(ran.stdout)
+    assert parts >= 3  # none of them long
+    assert huge >= 36 << 20
+    assert ones == 40 << 20

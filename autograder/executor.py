@@ -14,9 +14,11 @@ import contextlib
 import functools
 import itertools
 import linecache
+import operator
 import random
 import types
-from collections.abc import Callable, Iterator
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -53,6 +55,8 @@ GLOBAL_GENERATOR = "torch.default_generator"
 MOST_LISTED = 10_000
 
 
+# The types of what holds no tensor and cannot be changed in place.
+SCALARS = frozenset([int, float, bool, str, type(None)])
 # The types of torch's compiled functions and methods.
 BUILT_IN = frozenset(
     [types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType]
@@ -123,36 +127,24 @@ def walk(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         yield label, value
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from walk(item, f"{label}.{index}" if label else str(index))
+            if type(item) not in SCALARS:
+                yield from walk(item, f"{label}.{index}" if label else str(index))
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from walk(item, f"{label}.{key}" if label else str(key))
-
-
-def _tensors(arguments: list[tuple[str, Any]]) -> dict[str, torch.Tensor]:
-    """Every tensor among arguments, by the label of its argument and its place in there."""
-    found: dict[str, torch.Tensor] = {}
-    for label, value in arguments:
-        if isinstance(value, torch.Tensor):
-            found[label] = value
-        elif isinstance(value, (list, tuple, dict)):
-            found.update(walk(value, label))
-    return found
-
-
-def _arguments(args: list[Any], kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Arguments by label: those without a name are numbered."""
-    return [*((str(i), value) for i, value in enumerate(args)), *kwargs.items()]
+            if type(item) not in SCALARS:
+                yield from walk(item, f"{label}.{key}" if label else str(key))
 
 
 def transform(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """The same nesting of lists, tuples and dicts with `change` applied to every tensor."""
+    if type(value) in SCALARS:
+        return value
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, list):
-        return [transform(item, change) for item in value]
+        return [item if type(item) in SCALARS else transform(item, change) for item in value]
     if isinstance(value, tuple):
-        return tuple(transform(item, change) for item in value)
+        return tuple([transform(item, change) for item in value])
     if isinstance(value, dict):
         return {key: transform(item, change) for key, item in value.items()}
     return value
@@ -181,15 +173,35 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     return detached.clone()
 
 
-def _changed_lists(given: list[tuple[str, Any]], inputs: list[tuple[str, Any]]) -> Iterator[str]:
-    """Labels of arguments in which something else than a tensor was changed in place."""
-    for (label, before), (_, after) in zip(given, inputs, strict=True):
-        if isinstance(before, (list, dict, tuple)) and not _same_lists(before, after):
-            yield label
+def _changed(labels: list[str], given: list[Any], used: list[Any]) -> list[str]:
+    """Labels of tensors among arguments, and of arguments, that a call has changed in place."""
+    changed: list[str] = []
+    added: list[str] = []
+    others: list[str] = []
+    for label, value, now in zip(labels, given, used, strict=True):
+        if isinstance(value, torch.Tensor):
+            if not same_tensor(value, now):
+                changed.append(label)
+        elif isinstance(value, (list, tuple, dict)):
+            before, after = dict(walk(value, label)), dict(walk(now, label))
+            # A key added to a dict, or taken from it, is a change like any other.
+            different = [
+                name
+                for name, tensor in before.items()
+                if name not in after or not same_tensor(tensor, after[name])
+            ]
+            further = [name for name in after if name not in before]
+            if not _same_lists(value, now) and not different and not further:
+                others.append(label)
+            changed += different
+            added += further
+    return changed + added + others
 
 
 def _same_lists(before: Any, after: Any) -> bool:
     """Equal but for tensors and modules, which are compared elsewhere or not at all."""
+    if before is after:
+        return True
     if isinstance(before, torch.Tensor) or isinstance(after, (torch.nn.Module, torch.Generator)):
         return True
     if isinstance(before, (list, tuple)):
@@ -204,7 +216,7 @@ def _same_lists(before: Any, after: Any) -> bool:
             and before.keys() == after.keys()
             and all(_same_lists(value, after[key]) for key, value in before.items())
         )
-    return before is after or bool(before == after)
+    return bool(before == after)
 
 
 def _with_modules(value: Any, handles: dict[int, torch.nn.Module]) -> Any:
@@ -243,6 +255,19 @@ class _NotAModule(Exception):
 _AS_IT_IS = contextlib.nullcontext()
 
 
+class _NoGrad:
+    """`torch.no_grad()`, entered and left in a fifth of its time."""
+
+    __slots__ = ("before",)
+
+    def __enter__(self) -> None:
+        self.before = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self.before)
+
+
 class _StateMismatch(Exception):
     pass
 
@@ -251,14 +276,30 @@ class Executor:
     """Runs requests against `namespace`, the names that an implementation defines.
 
     With `alone` nothing but requests draws random numbers in this process, so that the state of
-    the generators need not be put back after each.
+    the generators need not be put back after each. Without `seeding` Python's own generator is
+    left as it is until `read` has come by code that may draw from it.
     """
 
-    def __init__(self, namespace: dict[str, Any], *, alone: bool = False) -> None:
+    def __init__(
+        self, namespace: dict[str, Any], *, alone: bool = False, seeding: bool = True
+    ) -> None:
         self.namespace = namespace
         self.watching = True  # False for code of which `innocent` knows that it is harmless
+        self.seeding = seeding
         self.alone = alone
         self.handles: dict[int, torch.nn.Module] = {}
+
+    def read(self, source: str, watched: bool) -> None:
+        """Take note of a cell that is about to run: what it cannot do need not be prepared for.
+
+        Args:
+            source: its code.
+            watched: False for a notebook of which `innocent` knows that it is harmless. It has no
+                way to Python's own generator but through the module, by its name.
+        """
+        self.watching = watched
+        if watched or "random" in unicodedata.normalize("NFKC", source):
+            self.seeding = True
 
     def execute(self, request: Request) -> Outcome:
         """Carry out one request. Whatever the implementation does becomes an outcome."""
@@ -266,7 +307,8 @@ class Executor:
         try:
             # The generator itself: torch.manual_seed also queues work for absent accelerators.
             torch.default_generator.manual_seed(request.get("rng", 0))
-            random.seed(request.get("rng", 0))
+            if self.seeding:
+                random.seed(request.get("rng", 0))
             return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
             return {"kind": "todo", "message": _text(error)[:MESSAGE_LIMIT]}
@@ -302,20 +344,24 @@ class Executor:
         if not isinstance(module, torch.nn.Module):
             raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
         if request.get("dtype"):
-            module = module.to(getattr(torch, request["dtype"]))
+            module = _converted(module, getattr(torch, request["dtype"]))
+        family = _family(module)
         if request.get("state") is not None:
-            _load_state(module, request["state"])
-        module.eval()
+            family = _load_state(module, family, request["state"])
+        if family is None:
+            module.eval()
+        else:
+            _set_mode(family, False)
         self.handles[request["handle"]] = module
         return {"kind": "value", "value": None, "mutated": [], "grads": {}, "forbidden": []}
 
     def _op_invoke(self, request: Request) -> Outcome:
         module = self.handles[request["handle"]]
-        module.train(bool(request.get("training", False)))
+        family = _in_mode(module, bool(request.get("training", False)))
         method = request.get("method", "forward")
         function = module if method == "forward" else getattr(module, method)
         parameters = self._given_modules(request)
-        parameters.update(module.named_parameters())
+        parameters.update(_named_parameters(module, family))
         return self._run(function, request, parameters)
 
     def _op_inspect(self, request: Request) -> Outcome:
@@ -357,8 +403,8 @@ class Executor:
         parameters: dict[str, torch.Tensor] = {}
         for handle, training in request.get("modules", {}).items():
             module = self.handles[int(handle)]
-            module.train(bool(training))
-            parameters.update(module.named_parameters())
+            family = _in_mode(module, bool(training))
+            parameters.update(_named_parameters(module, family))
         return parameters
 
     def _run(
@@ -367,50 +413,47 @@ class Executor:
         with_grad = bool(request.get("grad"))
         leaves: list[torch.Tensor] = []
 
-        def fresh(tensor: torch.Tensor) -> torch.Tensor:
+        def leaf_of(tensor: torch.Tensor) -> torch.Tensor:
             copy = clone_input(tensor)
-            if with_grad and copy.is_floating_point():
-                leaf = copy.requires_grad_()
-                leaves.append(leaf)
-                # A view of a leaf may not be written to; the function gets a copy instead, so
-                # that writing to an input is noticed below rather than refused by autograd.
-                return _identity(leaf)
-            return copy
+            if not copy.is_floating_point():
+                return copy
+            leaf = copy.requires_grad_()
+            leaves.append(leaf)
+            # A view of a leaf may not be written to; the function gets a copy instead, so
+            # that writing to an input is noticed below rather than refused by autograd.
+            return _identity(leaf)
 
-        given = _arguments(request.get("args", []), request.get("kwargs", {}))
-        args = [transform(value, fresh) for value in request.get("args", ())]
-        kwargs = {key: transform(value, fresh) for key, value in request.get("kwargs", {}).items()}
+        args, kwargs = request.get("args", ()), request.get("kwargs", {})
+        given = [*args, *kwargs.values()]
+        fresh = leaf_of if with_grad else clone_input
+        used = [value if type(value) in SCALARS else transform(value, fresh) for value in given]
         if request.get("modules") or request.get("generators"):
-            args, kwargs = _with_modules((args, kwargs), self.handles)
+            used = _with_modules(used, self.handles)
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
         forbids = request.get("forbids") if self.watching else None
         watch = _Watch(watched_functions(tuple(forbids))) if forbids else None
         chance = torch.get_rng_state() if request.get("still") else None
+        first = len(args)  # of those with a name
+        named = dict(zip(kwargs, used[first:], strict=True))
         with (
             watch or _AS_IT_IS,
-            _AS_IT_IS if with_grad or request.get("autograd") else torch.no_grad(),
+            _AS_IT_IS if with_grad or request.get("autograd") else _NoGrad(),
         ):
-            value = _listed(function(*args, **kwargs))
+            value = function(*used[:first], **named)
+            if type(value) is not torch.Tensor:
+                value = _listed(value)
         moved = chance is not None and not torch.equal(chance, torch.get_rng_state())
 
-        inputs = _arguments(args, kwargs)
-        before, after = _tensors(given), _tensors(inputs)
-        # A key added to a dict, or taken from it, is a change like any other.
-        mutated = [
-            label
-            for label in (before if before.keys() == after.keys() else {**before, **after})
-            if label not in before
-            or label not in after
-            or not same_tensor(before[label], after[label])
-        ]
-        named = {label.split(".")[0] for label in mutated}
-        mutated += [label for label in _changed_lists(given, inputs) if label not in named]
+        # Arguments without a name are numbered.
+        labels = [*map(str, range(first)), *kwargs]
+        mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
         grads: dict[str, torch.Tensor | None] = {}
         if with_grad:
-            floating = [label for label, tensor in before.items() if tensor.is_floating_point()]
+            inputs = itertools.chain.from_iterable(map(walk, given, labels))
+            floating = [label for label, tensor in inputs if tensor.is_floating_point()]
             labelled = dict(zip(floating, leaves, strict=True))
             for name, parameter in parameters.items():
                 labelled[f"parameter {name}"] = parameter
@@ -469,30 +512,173 @@ def _gradients(
 ) -> dict[str, torch.Tensor | None]:
     """Gradients of sum(output * cotangent) for random cotangents that depend on `seed` alone."""
     generator = torch.Generator().manual_seed(seed)
-    total: torch.Tensor | None = None
+    outputs: list[torch.Tensor] = []
+    cotangents: list[torch.Tensor] = []
     for _, output in walk(value):
         if not output.is_floating_point():
             continue
         cotangent = torch.randn(output.shape, generator=generator, dtype=torch.float64)
         if output.requires_grad:
-            term = (output * cotangent.to(output.dtype)).sum()
-            total = term if total is None else total + term
-    if total is None:
+            outputs.append(output)
+            cotangents.append(cotangent.to(output.dtype))
+    if not outputs:
         return dict.fromkeys(labelled)
-    grads = torch.autograd.grad(total, list(labelled.values()), allow_unused=True)
+    if not torch.is_grad_enabled():  # The function has left it so: autograd refuses to go on.
+        outputs = [output.detach() for output in outputs]
+    grads = torch.autograd.grad(outputs, list(labelled.values()), cotangents, allow_unused=True)
     return {
         name: None if grad is None else _plain(grad)
         for name, grad in zip(labelled, grads, strict=True)
     }
 
 
-def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+# A module and all those inside it: for each the prefix of its names, and its attributes.
+Family = list[tuple[str, dict[str, Any]]]
+
+# What decides how a tree of modules changes its mode or its type, and names and loads its values.
+_METHODS = (
+    *("train", "eval", "children", "named_children", "named_modules"),
+    *("named_parameters", "_named_members", "to", "_apply"),
+    *("state_dict", "_save_to_state_dict", "load_state_dict", "_load_from_state_dict"),
+)
+_OWN_WAYS = frozenset(_METHODS)
+_ways = operator.attrgetter(
+    *_METHODS, "get_extra_state", "__getattribute__", "__setattr__", "__eq__", "__hash__"
+)
+_PYTORCHS_WAYS = _ways(torch.nn.Module)
+_hooks = operator.itemgetter(
+    "_state_dict_pre_hooks",
+    "_state_dict_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+)
+_PLAIN_TYPES = frozenset([torch.Tensor, torch.nn.Parameter])
+_is_inference = torch.Tensor.is_inference
+
+
+class _OwnWays(Exception):
+    pass
+
+
+def _family(module: torch.nn.Module) -> Family | None:
+    """The modules of a tree in PyTorch's order; one that is met twice is there twice.
+
+    None if any of them has a way of its own to do what is done below: it is to be asked itself.
+    PyTorch asks each module, by several methods, which takes ten times as long.
+    """
+    family: Family = []
+    try:
+        _descend("", module, family, set())
+    except Exception:  # It has ways of its own, or PyTorch has words for what is wrong with it.
+        return None
+    return family
+
+
+def _descend(prefix: str, module: torch.nn.Module, family: Family, kinds: set[type]) -> None:
+    kind = type(module)
+    if kind not in kinds:
+        if not issubclass(kind, torch.nn.Module) or _ways(kind) != _PYTORCHS_WAYS:
+            raise _OwnWays
+        kinds.add(kind)
+    own = vars(module)
+    if "training" not in own or not _OWN_WAYS.isdisjoint(own):
+        raise _OwnWays
+    family.append((prefix, own))
+    for name, child in own["_modules"].items():
+        if child is not None:
+            _descend(f"{prefix}{name}.", child, family, kinds)
+
+
+def _set_mode(family: Family, training: bool) -> None:
+    for _, own in family:
+        own["training"] = training
+
+
+def _in_mode(module: torch.nn.Module, training: bool) -> Family | None:
+    """`module.train(training)`; returns the module's family."""
+    family = _family(module)
+    if family is None:
+        module.train(training)
+    else:
+        _set_mode(family, training)
+    return family
+
+
+def _converted(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """`module.to(dtype)`."""
+    family = _family(module)
+    for _, own in family or ():
+        parameters, buffers = own["_parameters"].values(), own["_buffers"].values()
+        if any(one is not None and one.grad is not None for one in parameters) or not all(
+            one is None or (type(one) in _PLAIN_TYPES and not one.is_complex())
+            for one in (*parameters, *buffers)
+        ):
+            family = None
+            break
+    if family is None:
+        return module.to(dtype)
+    for _, own in family:
+        with _NoGrad():
+            for parameter in own["_parameters"].values():
+                if parameter is not None and parameter.is_floating_point():
+                    parameter.data = parameter.to(dtype)
+        buffers = own["_buffers"]
+        for name, buffer in buffers.items():
+            if buffer is not None and buffer.is_floating_point():
+                buffers[name] = buffer.to(dtype)
+    return module
+
+
+def _named_parameters(
+    module: torch.nn.Module, family: Family | None
+) -> Iterable[tuple[str, torch.Tensor]]:
+    """`module.named_parameters()`."""
+    if family is None:
+        return module.named_parameters()
+    found: dict[int, tuple[str, torch.Tensor]] = {}
+    for prefix, own in family:
+        for name, parameter in own["_parameters"].items():
+            if parameter is not None and id(parameter) not in found:
+                found[id(parameter)] = prefix + name, parameter
+    return found.values()
+
+
+def _tensors_of(family: Family | None) -> dict[str, torch.Tensor] | None:
+    """The tensors that `state_dict` would name; None if saving or loading does more than that."""
+    if family is None:
+        return None
+    found: dict[str, torch.Tensor] = {}
+    for prefix, own in family:
+        if any(_hooks(own)):
+            return None
+        for name, value in own["_parameters"].items():
+            if value is not None:
+                found[prefix + name] = value
+        passing = own["_non_persistent_buffers_set"]
+        for name, value in own["_buffers"].items():
+            if value is not None and name not in passing:
+                found[prefix + name] = value
+    tensors = found.values()
+    if not _PLAIN_TYPES.issuperset(map(type, tensors)):
+        return None
+    if any(map(_is_inference, tensors)):  # Only another tensor with its memory may be written to.
+        return {name: tensor.detach() for name, tensor in found.items()}
+    return found
+
+
+def _load_state(
+    module: torch.nn.Module, family: Family | None, state: dict[str, torch.Tensor]
+) -> Family | None:
     """Strictly load `state`; a difference in names or shapes is said in words.
 
     Nobody has to name what is no parameter of its own: a buffer such as a mask keeps its value, and
     a second name of a parameter, such as that of a tied output matrix, follows the first.
+
+    Returns:
+        The module's family afterwards.
     """
-    own = module.state_dict()
+    plain = _tensors_of(family)
+    own = module.state_dict() if plain is None else plain
     missing = [name for name in state if name not in own]
     further = [name for name in own if name not in state]
     values = _values_of_further(module, state, own) if further else {}
@@ -510,12 +696,13 @@ def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None
     complaints.extend(shapes)
     if complaints:
         raise _StateMismatch("its parameters differ from the exercise's: " + "; ".join(complaints))
-    if all(map(_is_loaded_plainly, module.modules())):
-        with torch.no_grad():
-            for name, value in state.items():
-                own[name].copy_(value)
-    else:
+    if plain is None:
         module.load_state_dict(transform({**state, **values}, clone_input), strict=True)
+        return _family(module)
+    if state:
+        with _NoGrad():
+            torch._foreach_copy_([plain[name] for name in state], [*state.values()])
+    return family
 
 
 def _values_of_further(
@@ -528,21 +715,3 @@ def _values_of_further(
     values = dict(module.named_buffers())
     values |= {name: named[id(one)] for name, one in everything.items() if id(one) in named}
     return {name: value for name, value in values.items() if name in own and name not in state}
-
-
-_LOADING = ("state_dict", "_save_to_state_dict", "load_state_dict", "_load_from_state_dict")
-_HOOKS = (
-    "_state_dict_pre_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
-
-
-def _is_loaded_plainly(module: torch.nn.Module) -> bool:
-    """Whether PyTorch would only copy values into a module's own parameters and buffers."""
-    kind, own = type(module), vars(module)
-    return not any(
-        getattr(kind, name) is not getattr(torch.nn.Module, name) or name in own
-        for name in _LOADING
-    ) and not any(own.get(name) for name in _HOOKS)

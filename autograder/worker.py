@@ -151,7 +151,7 @@ class Worker:
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
-        self.executor = Executor(self.namespace, alone=True)
+        self.executor = Executor(self.namespace, alone=True, seeding=False)
         shell = _Shell(self._run_text)
         for name, value in {
             "get_ipython": lambda: shell,
@@ -165,7 +165,7 @@ class Worker:
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """The reply to one message: what became of a cell, or the outcome of a request."""
         if message["do"] == "cell":
-            self.executor.watching = message["watched"]
+            self.executor.read(message["source"], message["watched"])
             status, error = self._cell(message["name"], message["source"])
             text = self.printed.take()
             return {"status": status, "error": error, "printed": text}

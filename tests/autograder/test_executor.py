@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import random
+import warnings
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from autograder.executor import (
     Executor,
     clone_input,
     same_tensor,
+    walk,
 )
 from autograder.proxy import Generator, Proxy, StudentError
 
@@ -435,3 +438,312 @@ def test_a_second_name_of_a_parameter_and_a_buffer_need_not_be_named(hooked):
         student.module("Maybe", state={"table.weight": table})
     with pytest.raises(StudentError, match="not asked for: gain"):
         student.module("Maybe", state={"token.weight": table}, further=True)
+
+
+class Watched(torch.nn.Module):
+    """Says in which mode each of its parts is, and shares one of them."""
+
+    def __init__(self, part=torch.nn.Identity):
+        super().__init__()
+        self.first = torch.nn.Linear(2, 2)
+        self.parts = torch.nn.ModuleList([part(), torch.nn.Dropout(0.5)])
+        self.nothing = None
+        self.register_module("absent", None)
+        self.register_parameter("none", None)
+        self.last = self.first
+        self.scale = torch.nn.Parameter(torch.ones(2))
+        self.register_buffer("count", torch.tensor(3))
+        self.register_buffer("table", torch.ones(2))
+        self.register_buffer("passing", torch.ones(2), persistent=False)
+
+    def forward(self, x):
+        modes = {name: module.training for name, module in self.named_modules()}
+        return self.last(self.first(x)) * self.scale, modes
+
+
+class Frozen(torch.nn.Dropout):
+    """Stays in eval mode whatever it is told."""
+
+    def train(self, mode=True):
+        return super().train(False)
+
+
+class Childless(torch.nn.Sequential):
+    """Keeps its parts to itself."""
+
+    def __init__(self):
+        super().__init__(torch.nn.Linear(1, 1))
+
+    def children(self):
+        return iter(())
+
+
+class Stubborn(torch.nn.Module):
+    """Has its mode as a property."""
+
+    @property
+    def training(self):
+        return True
+
+    @training.setter
+    def training(self, mode):
+        pass
+
+
+class Listening(torch.nn.Module):
+    """Multiplies by two whatever is assigned to it as a mode."""
+
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value if name != "training" else not value)
+
+
+class Renaming(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def named_parameters(self, *args, **kwargs):
+        return [("own", self.weight)]
+
+    def named_modules(self, *args, **kwargs):
+        return iter([("renamed", self)])
+
+
+def instance():
+    """A module whose own attribute stands before PyTorch's method."""
+    module = torch.nn.Dropout()
+    module.train = lambda mode=True: module
+    return module
+
+
+PARTS = [
+    *(torch.nn.Identity, torch.nn.GRU, torch.nn.BatchNorm1d, Frozen, Childless, Stubborn),
+    *(Listening, Renaming, instance),
+]
+
+
+def made(part):
+    if part is torch.nn.GRU:
+        return part(2, 2)
+    return part(2) if part is torch.nn.BatchNorm1d else part()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
+def test_a_module_is_put_in_its_mode_and_its_parameters_are_named_as_by_pytorch(part, training):
+    executor = Executor({"W": lambda: Watched(lambda: made(part))})
+    assert executor.execute({"op": "create", "handle": 1, "name": "W"})["kind"] == "value"
+    module = executor.handles[1]
+    expected = Watched(lambda: made(part))
+    expected.eval()
+    modes = {name: one.training for name, one in expected.named_modules()}
+    assert {name: one.training for name, one in module.named_modules()} == modes
+    request = {"op": "invoke", "handle": 1, "args": [torch.ones(2)], "training": training}
+    outcome = executor.execute({**request, "grad": True})
+    expected.train(training)
+    modes = {name: one.training for name, one in expected.named_modules()}
+    assert outcome["value"][1] == modes
+    names = [f"parameter {name}" for name, _ in expected.named_parameters()]
+    assert list(outcome["grads"]) == ["0", *names]
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    executor.execute(request)
+    unnamed = {parameter for parameter in module.parameters() if parameter.grad is not None}
+    assert unnamed.isdisjoint(parameter for _, parameter in module.named_parameters())
+
+
+def test_a_module_is_asked_itself_for_eval_mode():
+    class Loud(torch.nn.Module):
+        def eval(self):
+            self.asked = True
+            return super().eval()
+
+    executor = Executor({"L": Loud})
+    executor.execute({"op": "create", "handle": 1, "name": "L"})
+    assert executor.handles[1].asked
+
+
+@pytest.mark.parametrize("state", [None, {}])
+def test_a_module_inside_itself_or_never_set_up_is_an_error(state):
+    class Endless(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.again = self
+
+    class Bare(torch.nn.Module):
+        def __init__(self):
+            self.training = True
+
+    executor = Executor({"E": Endless, "B": Bare})
+    create = {"op": "create", "handle": 1, "state": state}
+    assert executor.execute({**create, "name": "E"})["type"] == "RecursionError"
+    outcome = executor.execute({**create, "name": "B"})
+    assert outcome["type"] == "AttributeError"
+    assert "'Bare' object has no attribute" in outcome["message"]
+
+
+class Tenfold(torch.nn.Module):
+    """Becomes ten times as large when it is converted."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def _apply(self, fn, recurse=True):
+        return super()._apply(lambda tensor: fn(10 * tensor.detach()), recurse)
+
+
+class Waves(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("waves", torch.ones(1, dtype=torch.complex64))
+
+
+@pytest.mark.parametrize("part", [*PARTS, Tenfold, Waves], ids=lambda part: part.__name__)
+def test_a_module_is_converted_as_pytorch_converts_it(part):
+    torch.manual_seed(1)
+    given = Watched(lambda: made(part))
+    executor = Executor({"give": lambda: copy.deepcopy(given)})
+    if part is instance:
+        executor = Executor({"give": lambda: given})  # its `train` knows one module only
+    expected = copy.deepcopy(given)
+    create = {"op": "create", "handle": 1, "name": "give", "dtype": "float64"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert executor.execute(create)["kind"] == "value"
+        expected.to(torch.float64)
+    module = executor.handles[1]
+    assert module.last is module.first
+    state = module.state_dict()
+    assert list(state) == list(expected.state_dict())
+    for name, value in expected.state_dict().items():
+        assert state[name].dtype == value.dtype, name
+        assert same_tensor(state[name], value), name
+    assert module.passing.dtype == torch.float64
+    assert module.count.dtype == torch.int64
+    assert all(isinstance(one, torch.nn.Parameter) for one in module.parameters())
+
+
+@pytest.mark.parametrize("part", [torch.nn.Identity, Frozen], ids=lambda part: part.__name__)
+def test_a_state_says_nothing_of_what_is_not_kept(part):
+    executor = Executor({"W": lambda: Watched(part)})
+    state = {name: torch.full_like(value, 2) for name, value in Watched().state_dict().items()}
+    create = {"op": "create", "handle": 1, "name": "W", "state": state}
+    assert executor.execute(create)["kind"] == "value"
+    module = executor.handles[1]
+    assert all((value == 2).all() for value in module.state_dict().values())
+    assert module.passing.tolist() == [1, 1]
+    outcome = executor.execute({**create, "state": {**state, "passing": torch.ones(2)}})
+    assert outcome["message"].endswith("missing passing")
+
+
+def test_parameters_made_in_inference_mode_can_be_loaded():
+    def make():
+        with torch.inference_mode():
+            return torch.nn.Linear(1, 1)
+
+    executor = Executor({"make": make})
+    state = {"weight": torch.full((1, 1), 2.0), "bias": torch.ones(1)}
+    create = {"op": "create", "handle": 1, "name": "make", "state": state}
+    assert executor.execute(create)["kind"] == "value"
+    assert executor.handles[1].weight.item() == 2
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_call_leaves_gradients_switched_as_they_were(enabled, fails):
+    def f():
+        seen.append(torch.is_grad_enabled())
+        torch.set_grad_enabled(not enabled)
+        if fails:
+            raise ValueError
+
+    seen = []
+    with torch.set_grad_enabled(enabled):
+        assert call(f)["kind"] == ("error" if fails else "value")
+        assert torch.is_grad_enabled() == enabled
+    assert seen == [False]
+
+
+def test_gradients_are_refused_where_the_function_has_switched_them_off():
+    def f(x):
+        y = 2 * x
+        torch.set_grad_enabled(False)
+        return y
+
+    with torch.enable_grad():
+        outcome = call(f, torch.ones(2), grad=True)
+    assert outcome["type"] == "RuntimeError"
+    assert "does not require grad" in outcome["message"]
+
+
+class Sub(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: (x.softmax(-1) @ w, x.softmax(-1)),
+        lambda x, w: {"out": x @ w, "again": [x @ w, 7, None], "ids": torch.ones(2).long()},
+        lambda x, w: (x, w.t(), (x @ w)[:, 0], x.double().sum()),
+        lambda x, w: (torch.where(x > 0, x, x * torch.inf), w.expand(2, *w.shape)),
+        lambda x, w: (x @ w).as_subclass(Sub),
+    ],
+    ids=["weights returned too", "nested", "views and types", "infinite", "subclass"],
+)
+def test_gradients_are_those_of_one_weighted_sum_to_the_last_bit(function):
+    x, w = torch.randn(3, 4), torch.randn(4, 2)
+    outcome = call(function, x, w, grad=True, cotangent=11)
+    leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
+    generator = torch.Generator().manual_seed(11)
+    total = 0
+    for _, output in walk(function(*(leaf.clone() for leaf in leaves))):
+        if output.is_floating_point():
+            weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
+            total = total + (output * weights.to(output.dtype)).sum()
+    for label, grad in zip("01", torch.autograd.grad(total, leaves), strict=True):
+        assert type(outcome["grads"][label]) is torch.Tensor
+        assert same_tensor(outcome["grads"][label], grad.as_subclass(torch.Tensor))
+        assert outcome["grads"][label].stride() == grad.stride()
+
+
+def test_changes_are_listed_in_the_order_of_the_arguments_and_lists_after_tensors():
+    def f(numbers, first, pair, *, last, names):
+        numbers.append(1)
+        last["a"].add_(1)
+        last["new"] = torch.zeros(1)
+        pair[1].add_(1)
+        first.add_(1)
+        names["x"] = "z"
+
+    request = {"op": "call", "name": "f", "args": [[0], torch.ones(1), (2, torch.ones(1))]}
+    request["kwargs"] = {"last": {"a": torch.ones(1), "b": 3}, "names": {"x": "y"}}
+    outcome = Executor({"f": f}).execute(request)
+    assert outcome["mutated"] == ["1", "2.1", "last.a", "last.new", "0", "names"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "watched", "seeded"),
+    [
+        (["import torch"], False, False),
+        (["import torch"], True, True),
+        (["from random import random", "x = 1"], False, True),
+        (["import \uff52andom"], False, True),  # Python reads it as "import random"
+        ([], False, False),
+    ],
+)
+def test_pythons_own_generator_is_seeded_for_code_that_may_draw_from_it(sources, watched, seeded):
+    executor = Executor({"f": random.random}, alone=True, seeding=False)
+    for source in sources:
+        executor.read(source, watched)
+    state = random.getstate()
+    try:
+        random.seed(1)
+        first = executor.execute({"op": "call", "name": "f", "rng": 5})["value"]
+        random.seed(2)
+        again = executor.execute({"op": "call", "name": "f", "rng": 5})["value"]
+    finally:
+        random.setstate(state)
+    assert (first == again) == seeded
+    assert not seeded or first == random.Random(5).random()

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -131,14 +130,14 @@ def _lost(submission: Submission, chapter: str, release: NotebookNode) -> Graded
 def lead(line: Connection, marker: Marker, jobs: int) -> None:
     """Prepare, wait for submissions, fork workers, and send on what they find."""
     global _tools
-    _prepare_to_fork()
     from autograder.walls import SandboxUnavailable
 
     with marker:
         try:
             marker.start()
-            _prepare_to_fork()  # PyTorch may have been imported before, and with threads.
-            line.send(("started", 0, None, ""))
+            import torch  # `start` has done so before, while the sandbox did
+
+            torch.set_num_threads(1)
             marker.seed = line.recv()
             complaint = marker.begin()
             if complaint:
@@ -152,17 +151,6 @@ def lead(line: Connection, marker: Marker, jobs: int) -> None:
             line.send(("done", 0, None, ""))
         except SandboxUnavailable as error:
             line.send(("unavailable", 0, str(error), ""))
-
-
-def _prepare_to_fork() -> None:
-    """See to it that PyTorch works without threads of its own: they would be missing in a fork.
-
-    A fork of a process in which OpenMP has had several threads waits for them for ever, and one
-    whose autograd knows of a GPU refuses to work. Nothing is graded on one.
-    """
-    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
 
 
 def _hand_out(

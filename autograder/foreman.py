@@ -26,12 +26,16 @@ from autograder.paths import ROOT
 
 if TYPE_CHECKING:
     from autograder.collect import Submission
-    from autograder.walls import Limits
+    from autograder.walls import Limits, Sandbox
 
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from autograder import foreman; foreman.main(*map(int, sys.argv[2:]))"
 )
+# PyTorch works without threads of its own: they would be missing in a fork. A fork of a process in
+# which OpenMP has had several threads waits for them for ever, and one whose autograd knows of a
+# GPU refuses to work. Nothing is graded on one.
+WITHOUT_THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 PR_SET_PDEATHSIG = 1
 BUSY_CORES = 2  # while a foreman gets ready
 
@@ -61,7 +65,7 @@ class Foreman:
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "TMPDIR": self._scratch.name},
+                env={**os.environ, **WITHOUT_THREADS, "TMPDIR": self._scratch.name},
             )
         self._send((self._how, jobs))
         if "seed" in options:
@@ -82,10 +86,10 @@ class Foreman:
         self._send(seed)
 
     def leave_room(self) -> None:
-        """Wait until PyTorch is imported, here and in the sandbox, where these two take two cores.
+        """Wait until the sandbox has PyTorch, where it and the foreman take the only two cores.
 
-        What is put off can be done while the reference is marked, which keeps one core busy. If
-        nothing can start, this returns at once, and `mark` says why.
+        What is put off can be done while the foreman marks the reference, which keeps one core
+        busy. If nothing can start, this returns at once, and `mark` says why.
         """
         if usable_cores() <= BUSY_CORES:
             with suppress(EOFError, OSError):
@@ -182,22 +186,25 @@ def main(descriptor: int, parent: int) -> None:
         sandbox = Sandbox(
             options.get("limits"), unsafe=options.get("unsafe", False), hide=options.get("hide", ())
         )
-        starting = threading.Thread(target=_start, args=(sandbox,))
+        starting = threading.Thread(target=_start, args=(sandbox, line))
         starting.start()
         sandbox.launched.wait()  # Two busy threads would keep it waiting.
+        from autograder import crew, runner
+        from autograder.marker import Marker
+
         try:
-            from autograder import crew
-            from autograder.marker import Marker
-
-            marker = Marker(**options, sandbox=sandbox)
-        except AssignmentError:
-            sandbox.close()  # Whoever grades the class has found so too, and says it.
+            graders = runner.Graders(options["chapter"])
+        except AssignmentError:  # Whoever grades the class finds that there is none, and says so.
             return
-        crew.lead(line, marker, jobs)
+        finally:
+            starting.join()
+        crew.lead(line, Marker(**options, graders=graders, sandbox=sandbox), jobs)
 
 
-def _start(sandbox: Any) -> None:
+def _start(sandbox: Sandbox, line: Connection) -> None:
     from autograder.walls import SandboxUnavailable
 
-    with suppress(SandboxUnavailable):  # The marker starts it again, and tells.
+    # The marker starts it again, and tells; nobody may listen any more.
+    with suppress(SandboxUnavailable, OSError):
         sandbox.start()
+        line.send(("started", 0, None, ""))

@@ -261,12 +261,8 @@ def test_the_complaint_reaches_whoever_grades(monkeypatch: pytest.MonkeyPatch) -
         return "It does not add up."
 
     monkeypatch.setattr(marker.Marker, "begin", complain)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     crew.lead(Listener(), marker.Marker(CHAPTER), 2)  # type: ignore[arg-type]
-    assert [(message[0], message[2]) for message in sent] == [
-        ("started", None),
-        ("unfit", "It does not add up."),
-    ]
+    assert [(message[0], message[2]) for message in sent] == [("unfit", "It does not add up.")]
     assert seeds == [7]
 
 

@@ -168,6 +168,8 @@ def grade(
     chapter = assignment.chapter
     course = course.resolve()
     submissions = collect(submitted, chapter, roster)
+    if foreman is not None and not any(one.runnable for one in submissions):
+        foreman.dismiss()
     terms = Settings.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
     with ExitStack() as stack:
@@ -183,12 +185,11 @@ def grade(
         jobs = jobs if scheduler is None else 1
         if foreman is None or not foreman.suits(options, jobs):
             foreman = stack.enter_context(crew.called(work.left, options, jobs))
-        elif any(one.runnable for one in work.left):
-            foreman.begin(seed)
         else:
-            foreman.dismiss()
-            foreman = None
+            foreman.begin(seed)
         if foreman is not None:
+            import nbgrader.apps.api  # noqa: F401  # for which everybody has time
+
             foreman.leave_room()
         if decide is None:
             release = prepare(course, chapter, terms, db_url=db_url)

@@ -78,8 +78,9 @@ class Foreman:
         self.dismiss()
 
     def suits(self, options: dict[str, Any], jobs: int) -> bool:
-        """Whether it was called with these options, whatever the seed."""
-        return self.jobs == jobs and {**self._how, "seed": options["seed"]} == options
+        """Whether it was called with these options, whatever the seed, and is still there."""
+        how = {**self._how, "seed": options["seed"]}
+        return self.jobs == jobs and how == options and not self._line.closed
 
     def begin(self, seed: int) -> None:
         """Tell it the seed of the inputs, with which it tries the reference."""

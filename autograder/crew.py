@@ -135,10 +135,9 @@ def lead(line: Connection, marker: Marker, jobs: int) -> None:
     with marker:
         try:
             marker.start()
-            import torch  # `start` has done so before, while the sandbox did
+            import torch
 
-            torch.set_num_threads(1)
-            marker.seed = line.recv()
+            torch.set_num_threads(1)  # It may have been imported before.
             complaint = marker.begin()
             if complaint:
                 line.send(("unfit", 0, complaint, ""))

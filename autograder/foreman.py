@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -187,25 +187,26 @@ def main(descriptor: int, parent: int) -> None:
         sandbox = Sandbox(
             options.get("limits"), unsafe=options.get("unsafe", False), hide=options.get("hide", ())
         )
-        starting = threading.Thread(target=_start, args=(sandbox, line))
-        starting.start()
-        sandbox.launched.wait()  # Two busy threads would keep it waiting.
-        from autograder import crew, runner
-        from autograder.marker import Marker
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(_start, sandbox, line)
+            sandbox.launched.wait()  # Two busy threads would keep it waiting.
+            from autograder import crew, runner  # noqa: F401
+            from autograder.marker import Marker
+            from autograder.walls import SandboxUnavailable
 
-        try:
-            graders = runner.Graders(options["chapter"])
-        except AssignmentError:  # Whoever grades the class finds that there is none, and says so.
-            return
-        finally:
-            starting.join()
-        crew.lead(line, Marker(**options, graders=graders, sandbox=sandbox), jobs)
+            try:
+                marker = Marker(**options, sandbox=sandbox)
+            except AssignmentError:  # Whoever grades the class finds so too, and says it.
+                return
+            marker.seed = line.recv()
+            with suppress(SandboxUnavailable):  # `lead` tells.
+                marker.start()
+        crew.lead(line, marker, jobs)
 
 
 def _start(sandbox: Sandbox, line: Connection) -> None:
     from autograder.walls import SandboxUnavailable
 
-    # The marker starts it again, and tells; nobody may listen any more.
-    with suppress(SandboxUnavailable, OSError):
+    with suppress(SandboxUnavailable):  # The marker, too, waits for it, and says why.
         sandbox.start()
         line.send(("started", 0, None, ""))

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +52,11 @@ def put(folder: Path, student: str) -> None:
 
 def sandboxes(of: psutil.Process) -> list[str]:
     """The folders that the sandboxes of a process see."""
-    return [
-        word
-        for child in of.children(recursive=True)
-        for word in child.cmdline()
-        if "autograder-view-" in word
-    ]
+    words: list[str] = []
+    for child in of.children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # It has just ended.
+            words += child.cmdline()
+    return [word for word in words if "autograder-view-" in word]
 
 
 @pytest.mark.sandbox

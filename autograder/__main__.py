@@ -6,7 +6,12 @@ import importlib
 import keyword
 import sys
 
+from autograder import startup  # noqa: F401
+
+# isort: split
 import typer
+from rich.console import Console
+from rich.text import Text
 
 COMMANDS = {
     "build": "Make the students' notebooks from the reference modules.",
@@ -33,8 +38,6 @@ def _app(names: list[str]) -> typer.Typer:
         rich_markup_mode="rich",
     )
     app.callback()(_callback)
-    if names != ["grade"]:  # It calls a foreman before it imports anything that takes long.
-        from autograder import startup  # noqa: F401
     for name in names:
         file = f"{name}_" if keyword.iskeyword(name) else name
         module = importlib.import_module(f"autograder.commands.{file}")
@@ -56,16 +59,11 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")
     except (AssignmentError, FileNotFoundError, PermissionError) as error:
-        from rich.console import Console
-        from rich.text import Text
-
         # Names of files and students are text, not the terminal's or Rich's own language.
         said = Text(f"autograder: {one_line(error, 2000)}", style="bold")
         Console(stderr=True).print(said, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        from rich.console import Console
-
         Console(stderr=True).print("autograder: stopped; what was finished is kept.")
         sys.exit(130)
 

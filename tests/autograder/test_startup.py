@@ -17,8 +17,7 @@ from autograder.startup import collecting_seldom
     [
         "from autograder import classroom",
         "from autograder import books",  # which the command imports before the others
-        "import autograder.__main__ as program; program._app(['report'])",
-        "import autograder.__main__ as program; program._app(list(program.COMMANDS))",
+        "import autograder.__main__, autograder.commands.grade",
     ],
 )
 def test_grading_begins_without_a_grammar_of_addresses_and_without_pytorch(first: str) -> None:

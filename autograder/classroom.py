@@ -15,7 +15,6 @@ any moment, the next start goes on where the journal ends.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -34,6 +33,7 @@ from autograder.books import UNRECORDED, Books, course_seed, prepare
 from autograder.changes import Change, change_of
 from autograder.collect import Person, Submission, collect
 from autograder.files import replacing
+from autograder.foreman import Foreman, marking_options
 from autograder.journal import Journal, Results, alone, digest_of
 from autograder.marker import UNJUDGED, Graded, grader_hash
 from autograder.render import number
@@ -114,14 +114,6 @@ class Class:
         return cls(assignment, course, seed, grader, Results(course, chapter))
 
 
-def usable_cores() -> int:
-    """Processor cores that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:
-        return os.cpu_count() or 1
-
-
 @startup.collecting_seldom()
 def grade(
     assignment: Assignment | str,
@@ -138,6 +130,7 @@ def grade(
     settings: Path | None = None,
     scheduler: str | None = None,
     db_url: str | None = None,
+    foreman: Foreman | None = None,
     decide: Callable[[list[Change], int], bool] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Class | None:
@@ -158,6 +151,7 @@ def grade(
         settings: the file with the course's settings, if not COURSE/grading.toml.
         scheduler: the address of a Dask scheduler whose workers mark, in place of `jobs`.
         db_url: nbgrader's gradebook, if not COURSE/gradebook.db.
+        foreman: who was called ahead with `marking_options`; without one, another is if need be.
         decide: shown what would change, and the number of students, after everybody is marked and
             before anything is written; if it says no, nothing is, and the next start marks nobody
             again.
@@ -174,6 +168,8 @@ def grade(
     chapter = assignment.chapter
     course = course.resolve()
     submissions = collect(submitted, chapter, roster)
+    if foreman is not None and not any(one.runnable for one in submissions):
+        foreman.dismiss()
     terms = Settings.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
     with ExitStack() as stack:
@@ -181,19 +177,20 @@ def grade(
         journal = stack.enter_context(Journal(course))
         journal.check()
         seed = course_seed(course) if seed is None else seed
-        options = {
-            "chapter": chapter,
-            "seed": seed,
-            "unsafe": unsafe,
-            "limits": limits,
-            "hide": (submitted.resolve(), course),
-        }
+        how = marking_options(chapter, submitted, course, unsafe=unsafe, limits=limits)
+        options = {**how, "seed": seed}
         work = _Work(journal, assignment, terms, submissions, options)
         if not cache:
             work.forget()
-        # It gets ready while we see to the course.
-        called = crew.called(work.left, options, jobs if scheduler is None else 1)
-        foreman = stack.enter_context(called)
+        jobs = jobs if scheduler is None else 1
+        if foreman is None or not foreman.suits(options, jobs):
+            foreman = stack.enter_context(crew.called(work.left, options, jobs))
+        else:
+            foreman.begin(seed)
+        if foreman is not None:
+            import nbgrader.apps.api  # noqa: F401  # for which everybody has time
+
+            foreman.leave_room()
         if decide is None:
             release = prepare(course, chapter, terms, db_url=db_url)
         else:

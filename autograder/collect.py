@@ -350,14 +350,14 @@ def _checked(submission: Submission, base: Path) -> Submission:
 
 def _timestamp(home: Path, notes: list[str]) -> str | None:
     """The time in nbgrader's timestamp.txt, if it is one that nbgrader can read."""
-    from nbgrader.utils import parse_utc
-
     path = home / "timestamp.txt"
     if path.is_symlink() or not path.is_file():
         return None
     try:
         text = path.read_text(encoding="utf-8", errors="replace")[:200].strip()
         if text:
+            from nbgrader.utils import parse_utc
+
             parse_utc(text)
             return text
     except (OSError, ValueError, OverflowError, TypeError, AttributeError):

@@ -10,19 +10,18 @@ that grades the class.
           ◀── results ────────┘                     └── sandbox, shared
 
 It takes seconds until a foreman is ready, so that it is called before there is work for it: the
-process that grades the class sees to the course in the meantime.
+process that grades the class finds out what there is to mark in the meantime, and sees to the
+course while the reference is marked.
 """
 
 from __future__ import annotations
 
-import ctypes
+import gc
 import os
-import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
@@ -32,70 +31,15 @@ from autograder import startup  # isort: split
 import nbformat
 from nbformat import NotebookNode
 
-from autograder.assignment import ClassroomError
 from autograder.collect import Submission
+from autograder.foreman import Foreman, can_lead, end_with_parent
 from autograder.marker import Graded, Marker, grade_one, ungraded
 from autograder.results import SubmissionResult
 
 AHEAD = 2  # submissions per worker that are handed out before they are needed
-PR_SET_PDEATHSIG = 1
 
 # What a worker inherits from the foreman.
 _tools: tuple[Marker, NotebookNode] | None = None
-
-
-class Foreman:
-    """A process that becomes ready to mark, and marks what it is given.
-
-    Args:
-        options: arguments of `Marker`.
-        jobs: how many submissions to mark at a time.
-    """
-
-    def __init__(self, options: dict[str, Any], jobs: int) -> None:
-        context = get_context("spawn")
-        self._line, theirs = context.Pipe()
-        arguments = (theirs, options, jobs, os.getpid())
-        self._process = context.Process(target=_lead, args=arguments, name="foreman")
-        self._process.start()
-        theirs.close()
-        self._finished = False
-
-    def __enter__(self) -> Foreman:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.dismiss()
-
-    def mark(self, submissions: dict[int, Submission], release: str) -> Iterator[tuple[Any, ...]]:
-        """What it tells of each numbered submission, until there is no more to tell.
-
-        Raises:
-            SandboxUnavailable: there is no sandbox, and the options do not say to do without.
-            ClassroomError: the reference does not earn full marks on this machine.
-        """
-        with suppress(OSError):  # It may have ended, and said why before.
-            self._line.send((submissions, release))
-        with suppress(EOFError, OSError):  # It may die at any time.
-            while True:
-                message = self._line.recv()
-                if message[0] == "unavailable":
-                    from autograder.walls import SandboxUnavailable
-
-                    raise SandboxUnavailable(message[2])
-                if message[0] == "unfit":
-                    raise ClassroomError(message[2])
-                if message[0] == "done":
-                    self._finished = True
-                    return
-                yield message
-
-    def dismiss(self) -> None:
-        """End it: at once if it has not finished."""
-        self._line.close()
-        if not self._finished:
-            self._process.terminate()
-        self._process.join()
 
 
 @contextmanager
@@ -111,9 +55,7 @@ def called(
 
 
 def _several(submissions: Sequence[Submission], jobs: int) -> bool:
-    # Elsewhere PyTorch does not survive a fork.
-    linux = sys.platform.startswith("linux")
-    return jobs > 1 and linux and sum(one.runnable for one in submissions) > 1
+    return can_lead(jobs) and sum(one.runnable for one in submissions) > 1
 
 
 def grade_all(
@@ -136,7 +78,7 @@ def grade_all(
         SandboxUnavailable: there is no sandbox, and the options do not say to do without.
         ClassroomError: the reference does not earn full marks on this machine.
     """
-    several = _several(submissions, jobs)
+    several = foreman is not None or _several(submissions, jobs)
     together = [one for one in submissions if one.runnable] if several else []
     with Marker(**options) as marker:  # Nothing of it starts where there is nothing to run.
         for submission in submissions:
@@ -185,42 +127,29 @@ def _lost(submission: Submission, chapter: str, release: NotebookNode) -> Graded
 # In the foreman
 
 
-def _lead(line: Connection, options: dict[str, Any], jobs: int, parent: int) -> None:
+def lead(line: Connection, marker: Marker, jobs: int) -> None:
     """Prepare, wait for submissions, fork workers, and send on what they find."""
     global _tools
-    _end_with_parent(parent)
-    _prepare_to_fork()
     from autograder.walls import SandboxUnavailable
 
-    try:
-        with Marker(**options) as marker:
-            try:
-                marker.start()
-                _prepare_to_fork()  # PyTorch may have been imported before, and with threads.
-                complaint = marker.begin()
-                if complaint:
-                    line.send(("unfit", 0, complaint, ""))
-                    return
-                startup.collect_seldom()
-                submissions, release = line.recv()
-                _tools = (marker, nbformat.reads(release, as_version=4))
-                _hand_out(submissions, min(jobs, len(submissions)), line.send)
-                line.send(("done", 0, None, ""))
-            except SandboxUnavailable as error:
-                line.send(("unavailable", 0, str(error), ""))
-    except (EOFError, OSError):
-        return  # Nobody listens any more.
+    with marker:
+        try:
+            marker.start()
+            import torch
 
-
-def _prepare_to_fork() -> None:
-    """See to it that PyTorch works without threads of its own: they would be missing in a fork.
-
-    A fork of a process in which OpenMP has had several threads waits for them for ever, and one
-    whose autograd knows of a GPU refuses to work. Nothing is graded on one.
-    """
-    os.environ |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+            torch.set_num_threads(1)  # It may have been imported before.
+            complaint = marker.begin()
+            if complaint:
+                line.send(("unfit", 0, complaint, ""))
+                return
+            startup.collect_seldom()
+            gc.enable()
+            submissions, release = line.recv()
+            _tools = (marker, nbformat.reads(release, as_version=4))
+            _hand_out(submissions, min(jobs, len(submissions)), line.send)
+            line.send(("done", 0, None, ""))
+        except SandboxUnavailable as error:
+            line.send(("unavailable", 0, str(error), ""))
 
 
 def _hand_out(
@@ -266,7 +195,7 @@ def _hand_out(
 def _pool(size: int) -> Iterator[ProcessPoolExecutor]:
     """Workers forked from this process; ended without waiting when something goes wrong."""
     executor = ProcessPoolExecutor(
-        size, get_context("fork"), initializer=_end_with_parent, initargs=(os.getpid(),)
+        size, get_context("fork"), initializer=end_with_parent, initargs=(os.getpid(),)
     )
     fine = False
     try:
@@ -278,16 +207,6 @@ def _pool(size: int) -> Iterator[ProcessPoolExecutor]:
 
 # ---------------------------------------------------------------------------------------------
 # In a worker
-
-
-def _end_with_parent(parent: int) -> None:
-    """Have the kernel end this process when the one that started it ends."""
-    # Ctrl-C is for the process that grades the class; the others end with it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(0)  # It has ended already.
 
 
 def _work(submission: Submission) -> tuple[dict[str, Any], str]:

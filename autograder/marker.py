@@ -124,6 +124,7 @@ class Marker:
         with ThreadPoolExecutor(1) as beside:
             sandbox = self._sandbox or Sandbox(self.limits, unsafe=self.unsafe, hide=self.hide)
             started = beside.submit(sandbox.start)
+            sandbox.launched.wait()  # Two busy threads would keep it waiting.
             if self._graders is None:
                 from autograder.runner import Graders
 

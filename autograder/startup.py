@@ -7,20 +7,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# What jsonschema imports in order to judge internationalised addresses (format "iri"), of which no
-# notebook has any. Building its grammar takes a second, as long as PyTorch. jsonschema does without
-# what is not installed.
-GRAMMAR = "rfc3987_syntax"
+# What jsonschema imports in order to judge addresses, times, colours and the like ("format" in a
+# schema), of which no notebook has any: nbformat does not ask for it. One of them alone, a grammar
+# of internationalised addresses, takes a second, as long as PyTorch. jsonschema does without what
+# is not installed.
+FORMATS = (
+    *("rfc3987", "rfc3987_syntax", "rfc3986_validator", "rfc3339_validator", "uri_template"),
+    *("isoduration", "webcolors", "jsonpointer", "fqdn", "idna"),
+)
 
 
 def _import_jsonschema() -> None:
-    if "jsonschema" in sys.modules or GRAMMAR in sys.modules:
+    if "jsonschema" in sys.modules:
         return
-    sys.modules[GRAMMAR] = None  # type: ignore[assignment]  # so that importing it fails
+    left_out = [name for name in FORMATS if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # importing them fails
     try:
         import jsonschema  # noqa: F401
     finally:
-        del sys.modules[GRAMMAR]
+        for name in left_out:
+            del sys.modules[name]
 
 
 _import_jsonschema()

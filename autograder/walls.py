@@ -269,6 +269,7 @@ class Sandbox:
         self.apart = apart
         self.hello: dict[str, Any] = {}
         self.start_seconds = 0.0
+        self.launched = threading.Event()  # its Python has been started, or cannot be
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._folder: Path | None = None
@@ -293,6 +294,12 @@ class Sandbox:
 
         A process that was forked since shares the zygote of the one it comes from.
         """
+        try:
+            self._begin()
+        finally:
+            self.launched.set()
+
+    def _begin(self) -> None:
         with self._lock:
             if self._owner != os.getpid() and self._control is not None:
                 return
@@ -370,6 +377,7 @@ class Sandbox:
                             pass_fds=[theirs.fileno()],
                         )
                     )
+                self.launched.set()
                 self._control = ours
                 ours.settimeout(START_SECONDS)
                 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,15 +89,25 @@ def run(
     Only what has changed since the last time is marked. Exit status 0 means that every submission
     has a result.
     """
-    from rich.console import Console
-    from rich.text import Text
+    from autograder.foreman import ahead, usable_cores
 
-    from autograder import books, classroom, collect, harmless, marker, progress
-    from autograder.walls import SandboxUnavailable
+    jobs = jobs or min(4, usable_cores())
+    # Where somebody has been marked before, it may be that nobody is now.
+    everybody = scheduler is None and not (cache and (course / "journal.db").exists())
+    called = (
+        ahead(assignment, submitted, course, jobs, unsafe=unsafe_no_sandbox)
+        if everybody
+        else nullcontext()
+    )
+    with called as foreman, ExitStack() as stack:
+        from rich.console import Console
+        from rich.text import Text
 
-    console, errors = Console(), Console(stderr=True)
-    people = collect.read_roster(roster) if roster is not None else []
-    with ExitStack() as stack:
+        from autograder import books, classroom, collect, harmless, marker, progress
+        from autograder.walls import SandboxUnavailable
+
+        console, errors = Console(), Console(stderr=True)
+        people = collect.read_roster(roster) if roster is not None else []
         bars = [stack.enter_context(progress.showing_progress())]
 
         def decide(changes: list[Change], total: int) -> bool:
@@ -120,13 +130,14 @@ def run(
                 course,
                 roster=people,
                 due=due,
-                jobs=jobs or min(4, classroom.usable_cores()),
+                jobs=jobs,
                 seed=seed,
                 unsafe=unsafe_no_sandbox,
                 cache=cache,
                 settings=settings,
                 scheduler=scheduler,
                 db_url=db_url,
+                foreman=foreman,
                 decide=decide if diff else None,
                 progress=tell,
             )

@@ -23,7 +23,8 @@ from autograder.startup import collecting_seldom
 def test_grading_begins_without_a_grammar_of_addresses_and_without_pytorch(first: str) -> None:
     script = (
         f"import sys; {first}; import nbformat.v4 as v4, nbformat;"
-        "assert 'rfc3987_syntax' not in sys.modules, 'imported';"
+        "from autograder.startup import FORMATS;"
+        "assert not set(FORMATS) & set(sys.modules), 'imported';"
         "assert 'torch' not in sys.modules, 'PyTorch';"
         "assert 'nbgrader' not in sys.modules, 'nbgrader, while nobody marks yet';"
         "nbformat.validate(v4.new_notebook());"

@@ -564,7 +564,7 @@ class SafeCsv(CsvExportPlugin):
                 continue
             handed_in = select(SubmittedAssignment.student_id, SubmittedAssignment.id)
             asked = handed_in.where(SubmittedAssignment.assignment_id == assignment.id)
-            places = {student: place for student, place in gradebook.db.execute(asked)}
+            places = dict(gradebook.db.execute(asked).tuples().all())
             for student in gradebook.students:
                 if self.student and student.id not in map(str, self.student):
                     continue

@@ -13,7 +13,6 @@ Student code is never run in nbgrader's process. `autograder.classroom` runs it 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 from collections import Counter
@@ -190,11 +189,15 @@ class Unguarded:
 class TolerantExporter(Unguarded, NotebookExporter):
     """Opens what nbformat cannot: other encodings, damaged JSON, files that are no notebook."""
 
+    @property
+    def sanitizing(self) -> bool:
+        """Whether what is written is read once more, and graded, before anybody has it."""
+        return any(isinstance(step, Repair) for step in self._preprocessors)
+
     def from_filename(
         self, filename: str, resources: dict | None = None, **kw: Any
     ) -> tuple[str, dict]:
-        sanitizing = any(isinstance(step, Repair) for step in self._preprocessors)
-        if not sanitizing or _is_known(resources):
+        if not self.sanitizing or _is_known(resources):
             return super().from_filename(filename, resources, **kw)
         resources = {} if resources is None else resources
         resources["metadata"] = {"name": Path(filename).stem, "path": str(Path(filename).parent)}
@@ -215,6 +218,8 @@ class TolerantExporter(Unguarded, NotebookExporter):
         resources["output_suffix"] = ".nbconvert"
         # Our own copy of a submission is valid, and no step changes that: each is known.
         known = _is_known(resources)
+        if known and self.sanitizing:
+            return notebooks.handed_on(nb) + "\n"
         return notebooks.writes(nb, checked=known, last=known) + "\n"
 
 
@@ -232,11 +237,11 @@ class CheckMetadata(CheckCellMetadata):
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
         marks = [
-            (cell.cell_type, cell.metadata["nbgrader"])
-            for cell in nb.cells
-            if "nbgrader" in cell.metadata
+            (cell["cell_type"], cell["metadata"]["nbgrader"])
+            for cell in nb["cells"]
+            if "nbgrader" in cell["metadata"]
         ]
-        digest = hashlib.sha256(json.dumps(marks, sort_keys=True).encode()).hexdigest()
+        digest = hashlib.sha256(repr(marks).encode()).hexdigest()
         if digest not in self.known:
             nb, resources = super().preprocess(nb, resources)
             self.known.add(digest)

@@ -406,17 +406,19 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
             "text/plain": render.card_text(card),
             RESULT: exercise.to_dict(),
         }
-        cell.outputs += nbformat.from_dict(
-            [
-                {"output_type": "display_data", "data": data, "metadata": {}},
-                {
-                    "output_type": "execute_result",
-                    "data": {"text/plain": repr(points)},
-                    "metadata": {},
-                    "execution_count": None,
-                },
-            ]
+        shown = NotebookNode(
+            output_type="display_data", data=NotebookNode(data), metadata=NotebookNode()
         )
+        worth = NotebookNode({"text/plain": repr(points)})
+        cell.outputs += [
+            shown,
+            NotebookNode(
+                output_type="execute_result",
+                data=worth,
+                metadata=NotebookNode(),
+                execution_count=None,
+            ),
+        ]
 
 
 TAGS = {

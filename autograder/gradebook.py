@@ -321,6 +321,7 @@ class _Turn:
         session: to be used for this turn alone.
         assignments: those that earlier turns have found, by name, with their notebooks and cells.
         entered: to be filled with the grades and comments of a new submission, once it is entered.
+        reading: nothing is changed in this turn.
     """
 
     def __init__(
@@ -328,10 +329,12 @@ class _Turn:
         session: _Patient,
         assignments: dict[str, Assignment],
         entered: dict[tuple[Any, ...], dict[str, Any]],
+        reading: bool,
     ) -> None:
         self.session = session
         self.assignments = assignments
         self.entered = entered
+        self.reading = reading
         self.db = scoped_session(lambda: session)
         self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.found: dict[tuple[str, ...], Any] = {}
@@ -520,8 +523,8 @@ class _Kept:
     ) -> dict[str, Any]:
         """All grades, or all comments, of one submitted notebook, by the name of their cell."""
         key = (kind, notebook, assignment, student)
-        if key in self.entered:
-            book.rows[key] = self.entered.pop(key)
+        if key in self.entered and self.turn is not None and self.turn.reading:
+            book.rows[key] = self.entered[key]
         if key not in book.rows:
             place = {"notebook": notebook, "assignment": assignment, "student": student}
             book.rows[key] = {name: row for row, name in book.db.execute(ROWS[kind], place)}
@@ -591,21 +594,26 @@ def kept_open(url: str) -> Iterator[Unfinished | None]:
 
 
 @contextmanager
-def together(url: str) -> Iterator[None]:
+def together(url: str, *, reading: bool = False) -> Iterator[None]:
     """Let the gradebooks at `url` that are opened in the meantime share a session, if kept open.
 
     For what nbgrader does with one student in one go: it opens the gradebook for every step, and
-    each time looks for the same assignment, notebook, student and submission.
+    each time looks for the same assignment, notebook, student and submission. Who is only `reading`
+    is given the grades and comments of a submission that was new the time before as they were sent.
     """
     kept = _kept.get(url)
     if kept is None or kept.turn is not None:
         yield
         return
-    kept.turn = turn = _Turn(kept.session(), kept.assignments, kept.entered)
+    if not reading:
+        kept.entered.clear()
+    kept.turn = turn = _Turn(kept.session(), kept.assignments, kept.entered, reading)
     try:
         yield
     finally:
         kept.turn = None
+        if reading:
+            kept.entered.clear()
         turn.end()
 
 
@@ -687,7 +695,6 @@ def _shared(kept: _Kept) -> Iterator[None]:
         if turn is None:
             return plain_add(self, assignment, student, **values)
         turn.session.settle()
-        turn.entered.clear()
         turn.session.filling = True
         with turn.session.no_autoflush:
             submission = plain_add(self, assignment, student, **values)

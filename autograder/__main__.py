@@ -6,7 +6,7 @@ import importlib
 import keyword
 import sys
 
-from autograder import startup  # noqa: F401
+from autograder import startup
 
 # isort: split
 import typer
@@ -69,4 +69,5 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    startup.end_quickly()
     main()

@@ -120,14 +120,16 @@ class Books:
         finally:
             del self.plugin.RESULTS[key]
 
-    def _tell(self, command: Callable[..., dict[str, Any]], student: str) -> dict[str, Any]:
+    def _tell(
+        self, command: Callable[..., dict[str, Any]], student: str, *, reading: bool = False
+    ) -> dict[str, Any]:
         """Have nbgrader do something with one student; what it has to say."""
         from sqlalchemy.exc import SQLAlchemyError
 
         from autograder.gradebook import together
 
         try:
-            with quiet_database(), together(self.directory.db_url):
+            with quiet_database(), together(self.directory.db_url, reading=reading):
                 return command(self.chapter, student, force=True)
         except SQLAlchemyError as error:  # Refused when nbgrader had done its part.
             return {"success": False, "error": f"{type(error).__name__}: {error}"}
@@ -168,7 +170,7 @@ class Books:
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
-        said = self._tell(self.api.generate_feedback, student)
+        said = self._tell(self.api.generate_feedback, student, reading=True)
         folder = self.course / "feedback" / student / self.chapter
         page = folder / f"{self.chapter}.html"
         if not said["success"] or not page.is_file():

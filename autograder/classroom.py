@@ -41,6 +41,7 @@ from autograder.results import SubmissionResult
 from autograder.settings import Settings
 
 if TYPE_CHECKING:
+    from autograder.illustrations import Album
     from autograder.walls import Limits
 
 
@@ -56,6 +57,7 @@ class Class:
         seconds_books: spent on gradebook, notebooks and feedback.
         marked: how many submissions were run this time; the others had not changed.
         remarks: what the person who grades should know besides, in sentences.
+        album: lines of the class's mistakes that were collected for the report.
     """
 
     assignment: Assignment
@@ -67,6 +69,7 @@ class Class:
     seconds_books: float = 0.0
     marked: int = 0
     remarks: list[str] = field(default_factory=list)
+    album: Album | None = field(default=None, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -217,11 +220,14 @@ def grade(
             step = "repaired"  # Never touch what was handed in, even in the course's own folder.
         remarks = [*terms.remarks(work.students), *work.gone()]
         books = Books(course, chapter, step, db_url=db_url)
+        from autograder.illustrations import Album
+
         with books.kept_open() as unfinished:
             if unfinished is not None:
                 remarks.append(unfinished.said)
             books.enter([*(Person(student) for student in work.students), *roster])
-            recording = _Recording(work, books, release)
+            album = Album(assignment, course)
+            recording = _Recording(work, books, release, album)
             if unfinished is not None and not unfinished.entered:
                 recording.distrust()
             for count, student in enumerate(finished, 1):
@@ -240,6 +246,7 @@ def grade(
             recording.seconds,
             work.marked,
             remarks,
+            album,
         )
         graded_class.write()
         with replacing(graded_class.folder / "nbgrader.csv") as path:
@@ -417,9 +424,11 @@ class _Recording:
         work: what is marked.
         books: of the course, kept open.
         release: the notebook that was handed out.
+        album: to be filled for the report, while others are being marked.
     """
 
-    def __init__(self, work: _Work, books: Books, release: NotebookNode) -> None:
+    def __init__(self, work: _Work, books: Books, release: NotebookNode, album: Album) -> None:
+        self.album = album
         self.work = work
         self.books = books
         self.release = release
@@ -456,6 +465,7 @@ class _Recording:
             self.failures[student] = failed or [f"{UNRECORDED} (they are not in the gradebook)"]
         else:
             journal.record(chapter, student, state, entry)
+            self.album.add(result)
 
     def _has_files(self, student: str) -> bool:
         chapter, course = self.work.chapter, self.books.course

@@ -56,9 +56,7 @@ def demonstration(chapter: str, jobs: int) -> Path:
         graded = classroom.grade(
             chapter, submitted, COURSE, due=demo_class.DUE, jobs=jobs, progress=progress
         )
-    path = report.write(graded)
-    report.show(graded)
-    return path
+    return report.write(graded, Console())
 
 
 def main(arguments: list[str] | None = None) -> int:

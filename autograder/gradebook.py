@@ -35,9 +35,21 @@ from nbgrader.api import (
     SubmittedAssignment,
     SubmittedNotebook,
 )
-from sqlalchemy import URL, Select, bindparam, create_engine, func, inspect, make_url, select, text
+from sqlalchemy import (
+    URL,
+    Select,
+    bindparam,
+    create_engine,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, contains_eager, scoped_session, sessionmaker, undefer
+from sqlalchemy.orm.attributes import set_committed_value
 from traitlets.config import PyFileConfigLoader
 
 from autograder import unfinished
@@ -231,17 +243,37 @@ def _told(url: str) -> Iterator[None]:
 # Entering a class
 
 
+# What nbgrader sets in every grade and comment when it has marks.
+MARK = {Grade: "auto_score", Comment: "auto_comment"}
+INSERTS = {kind: insert(kind.__table__) for kind in MARK}
+
+
+def _row(slip: Grade | Comment) -> dict[str, Any]:
+    """A new grade or comment as a row; what the database would compute of it is noted in it."""
+    row = {"cell_id": slip.cell_id, "notebook_id": slip.notebook.id}
+    if isinstance(slip, Comment):
+        set_committed_value(slip, "comment", slip.auto_comment)
+        return {**row, "auto_comment": slip.auto_comment}
+    score = 0.0 if slip.auto_score is None else slip.auto_score + 0.0
+    set_committed_value(slip, "score", score)
+    marks = {"auto_score": slip.auto_score, "needs_manual_grade": slip.needs_manual_grade}
+    return {**row, **marks}
+
+
 class _Patient(Session):
     """A session that puts off commits until its gradebook is closed.
 
     nbgrader commits after each cell. What is new or deleted is committed at once all the same:
     nbgrader wants to hear then and there if it is refused, and no more than that is undone then.
     Changes are sent before anything is asked that they could be part of. While `filling`, what is
-    new is a submission whose marks are about to follow, and is sent together with them.
+    new is a submission whose marks are about to follow, and is sent together with them. Its grades
+    and comments, two for every exercise, are kept out of the session as `slips` until they have
+    their marks: following each of them would take most of the time.
     """
 
     waiting = False
     filling = False
+    slips: tuple[Grade | Comment, ...] = ()
 
     def commit(self) -> None:
         if (self.new or self.deleted) and not self.filling:
@@ -252,10 +284,32 @@ class _Patient(Session):
     def add(self, instance: object, **options: Any) -> None:
         if self.new if self.filling else (self.waiting and not self.new):
             self.settle()
+        if self.filling and isinstance(instance, SubmittedAssignment):
+            self._take_slips(instance)
         super().add(instance, **options)
+
+    def _take_slips(self, submission: SubmittedAssignment) -> None:
+        if len(submission.notebooks) == 1:
+            (notebook,) = submission.notebooks
+            self.slips = (*notebook.grades, *notebook.comments)
+            set_committed_value(notebook, "grades", [])
+            set_committed_value(notebook, "comments", [])
+
+    def send(self) -> None:
+        """Send all that is new or changed to the database, the slips too."""
+        slips, self.slips = self.slips, ()
+        if not all(MARK[type(slip)] in vars(slip) for slip in slips):
+            self.add_all(slips)  # Their marks will be changes, and have to be followed.
+            slips = ()
+        self.flush()
+        for kind in (Grade, Comment):
+            rows = [_row(slip) for slip in slips if type(slip) is kind]
+            if rows:
+                self.execute(INSERTS[kind], rows)
 
     def settle(self) -> None:
         """Commit."""
+        self.send()
         self.waiting = self.filling = False
         super().commit()
 
@@ -266,11 +320,21 @@ class _Turn:
     Args:
         session: to be used for this turn alone.
         assignments: those that earlier turns have found, by name, with their notebooks and cells.
+        entered: to be filled with the grades and comments of a new submission, once it is entered.
+        reading: nothing is changed in this turn.
     """
 
-    def __init__(self, session: _Patient, assignments: dict[str, Assignment]) -> None:
+    def __init__(
+        self,
+        session: _Patient,
+        assignments: dict[str, Assignment],
+        entered: dict[tuple[Any, ...], dict[str, Any]],
+        reading: bool,
+    ) -> None:
         self.session = session
         self.assignments = assignments
+        self.entered = entered
+        self.reading = reading
         self.db = scoped_session(lambda: session)
         self.rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.found: dict[tuple[str, ...], Any] = {}
@@ -284,7 +348,7 @@ class _Turn:
             self.found[key] = search()
         elif what in COMPUTED:
             # Its sums are the database's, which must know all marks first.
-            self.session.flush()
+            self.session.send()
             self.session.expire(self.found[key], COMPUTED[what])
         return self.found[key]
 
@@ -309,27 +373,38 @@ class _Turn:
             self.found["find_submission_notebook", notebook.name, *place] = submitted
             cells = (*notebook.grade_cells, *notebook.solution_cells, *notebook.task_cells)
             names = {cell.id: cell.name for cell in cells}
+            most = {cell.id: getattr(cell, "max_score", 0.0) for cell in cells}
             submitted.late_submission_penalty = None  # As it is; else it is written once more.
+            slips = self.session.slips
             for kind, rows in ((Grade, submitted.grades), (Comment, submitted.comments)):
+                rows = [slip for slip in slips if type(slip) is kind] or rows
                 named = {names[row.cell_id]: row for row in rows}
                 self.rows[kind, notebook.name, *place] = named
+            for slip in slips:
+                if isinstance(slip, Grade):
+                    set_committed_value(slip, "max_score", most[slip.cell_id])
 
     def close(self) -> None:
         """A gradebook is closed: enter what was changed."""
         if self.session.waiting:
+            slips = self.session.slips
             try:
                 self.session.settle()
             except BaseException:
                 self.session.rollback()
                 raise
+            else:
+                if slips and slips[0] not in self.session:
+                    self.entered |= self.rows
             finally:
                 self.rows.clear()
 
     def end(self) -> None:
         """Enter what is left, if nbgrader stopped before it had marks."""
         try:
-            if self.session.waiting or self.session.new or self.session.dirty:
-                self.session.settle()
+            session = self.session
+            if session.waiting or session.new or session.dirty or session.slips:
+                session.settle()
         finally:
             for assignment in self.assignments.values():
                 if assignment in self.session:
@@ -427,6 +502,8 @@ class _Kept:
         )
         self.assignments: dict[str, Assignment] = {}
         self.turn: _Turn | None = None
+        # What the last new submission was entered with: its feedback follows and asks for it.
+        self.entered: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def init(self, book: Gradebook, db_url: str, course_id: str, authenticator: Any) -> None:
         """A gradebook like any other, on the engine that is there.
@@ -446,6 +523,8 @@ class _Kept:
     ) -> dict[str, Any]:
         """All grades, or all comments, of one submitted notebook, by the name of their cell."""
         key = (kind, notebook, assignment, student)
+        if key in self.entered and self.turn is not None and self.turn.reading:
+            book.rows[key] = self.entered[key]
         if key not in book.rows:
             place = {"notebook": notebook, "assignment": assignment, "student": student}
             book.rows[key] = {name: row for row, name in book.db.execute(ROWS[kind], place)}
@@ -515,21 +594,26 @@ def kept_open(url: str) -> Iterator[Unfinished | None]:
 
 
 @contextmanager
-def together(url: str) -> Iterator[None]:
+def together(url: str, *, reading: bool = False) -> Iterator[None]:
     """Let the gradebooks at `url` that are opened in the meantime share a session, if kept open.
 
     For what nbgrader does with one student in one go: it opens the gradebook for every step, and
-    each time looks for the same assignment, notebook, student and submission.
+    each time looks for the same assignment, notebook, student and submission. Who is only `reading`
+    is given the grades and comments of a submission that was new the time before as they were sent.
     """
     kept = _kept.get(url)
     if kept is None or kept.turn is not None:
         yield
         return
-    kept.turn = turn = _Turn(kept.session(), kept.assignments)
+    if not reading:
+        kept.entered.clear()
+    kept.turn = turn = _Turn(kept.session(), kept.assignments, kept.entered, reading)
     try:
         yield
     finally:
         kept.turn = None
+        if reading:
+            kept.entered.clear()
         turn.end()
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import csv
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -39,12 +39,32 @@ OPEN = 3  # sections of the book whose mistakes are shown unfolded
 LISTED = 3  # mistakes of a section that are shown unfolded
 GROUPS = 30  # groups of failed tests that are shown
 TOLD = 20  # notebooks that are read for the lines of a mistake in the terminal
+STYLES = {"good": "green", "warn": "yellow", "bad": "red"}
 
 
 @cache
+def _preparation() -> Thread:
+    thread = Thread(target=_get_ready, daemon=True)
+    thread.start()
+    return thread
+
+
 def prepare() -> None:
-    """Import beside other work what the pictures need and takes long; once in a process."""
-    Thread(target=import_module, args=("matplotlib.backends.backend_svg",), daemon=True).start()
+    """Do beside other work what a report needs and takes long; once in a process."""
+    _preparation()
+
+
+def _prepared() -> None:
+    """Wait for what was begun, if anything was: Matplotlib knows no threads."""
+    if _preparation.cache_info().currsize:
+        _preparation().join()
+
+
+def _get_ready() -> None:
+    # The first pictures take the import of all of Matplotlib and the choice of its fonts.
+    charts.lost_points([("", 1.0, 1.0)])
+    charts.histogram([1.0], 1.0)
+    environment().get_template("report.html.j2")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -135,27 +155,36 @@ def _attention(row: Row, chapter: str) -> dict[str, Any] | None:
 
 def page(graded: Class, hands: dict[str, ByHand] | None = None) -> str:
     """The class report as HTML."""
-    return _page(graded, by_hand(graded) if hands is None else hands)[0]
-
-
-def _page(graded: Class, hands: dict[str, ByHand]) -> tuple[str, Teaching]:
-    chapter = graded.assignment.chapter
-    counted = Study(graded.assignment, graded.folder)
-    exercises = _Exercises(graded)
-    scores: list[float] = []
-    waiting = 0
-    attention: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
+    hands = by_hand(graded) if hands is None else hands
+    made = _Page(graded)
     for row in rows_of(graded, hands):
-        counted.add(row.result, row.hand)
-        scores.append(row.score)
-        waiting += row.hand.waiting
+        made.add(row)
+    return made.html(hands)[0]
+
+
+class _Page:
+    """The class report, put together row by row."""
+
+    def __init__(self, graded: Class) -> None:
+        self.graded = graded
+        self.counted = Study(graded.assignment, graded.folder)
+        self.exercises = _Exercises(graded)
+        self.scores: list[float] = []
+        self.waiting = 0
+        self.attention: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, row: Row) -> None:
+        chapter = self.graded.assignment.chapter
+        self.counted.add(row.result, row.hand)
+        self.scores.append(row.score)
+        self.waiting += row.hand.waiting
         if row.present:
-            exercises.add(row)
+            self.exercises.add(row)
         wanted = _attention(row, chapter)
         if wanted is not None:
-            attention.append(wanted)
-        rows.append(
+            self.attention.append(wanted)
+        self.rows.append(
             {
                 "student": row.student,
                 "page": row.page(chapter),
@@ -164,50 +193,55 @@ def _page(graded: Class, hands: dict[str, ByHand]) -> tuple[str, Teaching]:
                 "score": row.score,
                 "written": row.written,
                 "total": row.total,
-                "marks": _marks(row, graded),
+                "marks": _marks(row, self.graded),
             }
         )
-    found = counted.done()
-    illustrate(found, graded.course, people=hands)
-    facts: list[tuple[str, str]] = [
-        ("students", str(len(rows))),
-        ("gradable notebooks", str(exercises.count)),
-    ]
-    if scores:
-        facts.append(("median", render.number(statistics.median(scores))))
-        facts.append(("mean", render.number(statistics.fmean(scores))))
-    if waiting:
-        facts.append(("written answers to mark", str(waiting)))
-    shown = [(one.heading, one.known, one.other) for one in found.sections if one.lost > 0]
-    html = (
-        environment()
-        .get_template("report.html.j2")
-        .render(
-            title=graded.assignment.title,
-            css=css(),
-            facts=facts,
-            lost=charts.lost_points(shown[:SECTIONS]) if shown else "",
-            left_out=max(0, len(shown) - SECTIONS),
-            teaching=found,
-            highlight=highlight,
-            listed=LISTED,
-            opened=OPEN,
-            groups=GROUPS,
-            common=COMMON,
-            histogram=charts.histogram(scores, graded.assignment.points),
-            max_score=graded.assignment.points,
-            written=graded.assignment.written_points,
-            attention=sorted(attention, key=lambda item: ORDER.index(item["status"])),
-            named=NAMED,
-            visible=lambda name: visible(name, 200),
-            exercises=exercises.table(),
-            rows=rows,
-            many=MANY,
-            seed=graded.seed,
-            grader=graded.grader,
+
+    def html(self, hands: dict[str, ByHand]) -> tuple[str, Teaching]:
+        """The page, and what it says about the class's mistakes."""
+        graded = self.graded
+        found = self.counted.done()
+        illustrate(found, graded.course, people=hands, album=graded.album)
+        _prepared()
+        facts: list[tuple[str, str]] = [
+            ("students", str(len(self.rows))),
+            ("gradable notebooks", str(self.exercises.count)),
+        ]
+        if self.scores:
+            facts.append(("median", render.number(statistics.median(self.scores))))
+            facts.append(("mean", render.number(statistics.fmean(self.scores))))
+        if self.waiting:
+            facts.append(("written answers to mark", str(self.waiting)))
+        shown = [(one.heading, one.known, one.other) for one in found.sections if one.lost > 0]
+        html = (
+            environment()
+            .get_template("report.html.j2")
+            .render(
+                title=graded.assignment.title,
+                css=css(),
+                facts=facts,
+                lost=charts.lost_points(shown[:SECTIONS]) if shown else "",
+                left_out=max(0, len(shown) - SECTIONS),
+                teaching=found,
+                highlight=highlight,
+                listed=LISTED,
+                opened=OPEN,
+                groups=GROUPS,
+                common=COMMON,
+                histogram=charts.histogram(self.scores, graded.assignment.points),
+                max_score=graded.assignment.points,
+                written=graded.assignment.written_points,
+                attention=sorted(self.attention, key=lambda item: ORDER.index(item["status"])),
+                named=NAMED,
+                visible=lambda name: visible(name, 200),
+                exercises=self.exercises.table(),
+                rows=self.rows,
+                many=MANY,
+                seed=graded.seed,
+                grader=graded.grader,
+            )
         )
-    )
-    return html.encode("utf-8", "replace").decode("utf-8"), found
+        return html.encode("utf-8", "replace").decode("utf-8"), found
 
 
 # ---------------------------------------------------------------------------------------------
@@ -218,12 +252,15 @@ def table(
     graded: Class, hands: dict[str, ByHand] | None = None
 ) -> tuple[list[str], Iterator[list[Any]]]:
     """The CSV's head and rows: one row a student, one column an exercise and question."""
+    return _head(graded), (_line(graded, row) for row in rows_of(graded, hands))
+
+
+def _head(graded: Class) -> list[str]:
     questions = graded.assignment.questions
     head = ["student", "first_name", "last_name", "email", "status", "points", "max_points"]
     head += [f"written: {question.name}" for question in questions]
     head += ["late_penalty", "total", "max_total"]
-    head += [*graded.assignment.names, "repairs", "notes"]
-    return head, (_line(graded, row) for row in rows_of(graded, hands))
+    return [*head, *graded.assignment.names, "repairs", "notes"]
 
 
 def _line(graded: Class, row: Row) -> list[Any]:
@@ -240,25 +277,52 @@ def _line(graded: Class, row: Row) -> list[Any]:
     return line
 
 
-def write_csv(graded: Class, path: Path, hands: dict[str, ByHand] | None = None) -> None:
-    """Write the marks as CSV that spreadsheets open without running anything."""
-    head, lines = table(graded, hands)
+@contextmanager
+def _csv(graded: Class, path: Path) -> Iterator[Callable[[Row], None]]:
+    """Write the marks as CSV that spreadsheets open without running anything, row by row."""
     with replacing(path) as scratch, scratch.open("w", encoding="utf-8-sig", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow([harmless.cell(cell) for cell in head])
-        for line in lines:
-            writer.writerow([harmless.cell(cell) for cell in line])
+        writer.writerow([harmless.cell(cell) for cell in _head(graded)])
+        yield lambda row: writer.writerow([harmless.cell(cell) for cell in _line(graded, row)])
 
 
-def write(graded: Class) -> Path:
-    """Write report.html, teaching.json and grades.csv; returns the path of the page."""
+def write_csv(graded: Class, path: Path, hands: dict[str, ByHand] | None = None) -> None:
+    """Write the marks as CSV alone."""
+    with _csv(graded, path) as add:
+        for row in rows_of(graded, hands):
+            add(row)
+
+
+def write(
+    graded: Class,
+    console: Console | None = None,
+    each: Callable[[SubmissionResult], None] | None = None,
+) -> Path:
+    """Write report.html, teaching.json and grades.csv; returns the path of the page.
+
+    Args:
+        graded: the class, which is gone through once.
+        console: on which to print what `show` prints, if anywhere.
+        each: told every result, in the order of the class.
+    """
     hands = by_hand(graded)
-    write_csv(graded, graded.folder / "grades.csv", hands)
-    html, found = _page(graded, hands)
+    made = _Page(graded)
+    grid = _Grid(graded, console) if console is not None else None
+    with _csv(graded, graded.folder / "grades.csv") as line:
+        for row in rows_of(graded, hands):
+            line(row)
+            made.add(row)
+            if grid is not None:
+                grid.add(row)
+            if each is not None:
+                each(row.result)
+    html, found = made.html(hands)
     found.write(graded.folder / "teaching.json")
     path = graded.folder / "report.html"
     with replacing(path) as scratch:
         scratch.write_text(html, encoding="utf-8")
+    if grid is not None:
+        grid.show(found, hands)
     return path
 
 
@@ -269,41 +333,58 @@ def write(graded: Class) -> Path:
 def show(graded: Class, console: Console | None = None) -> None:
     """Print the table of marks and what to teach again."""
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
-    console = console or Console()
-    styles = {"good": "green", "warn": "yellow", "bad": "red"}
-    written = bool(graded.assignment.questions)
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    grid.add_column("Student", max_width=30, overflow="ellipsis", no_wrap=True)
-    grid.add_column("Status", no_wrap=True)
-    grid.add_column(
-        f"Points of {render.number(graded.assignment.points)}", justify="right", no_wrap=True
-    )
-    if written:
-        grid.add_column("Written", justify="right", no_wrap=True)
-    grid.add_column("Remarks", no_wrap=True)
-    # One line for each student; the report has the remarks in full.
-    room = max(console.width - 70, 10)
     hands = by_hand(graded)
+    grid = _Grid(graded, console or Console())
     counted = Study(graded.assignment, graded.folder)
     for row in rows_of(graded, hands):
         counted.add(row.result, row.hand)
+        grid.add(row)
+    grid.show(counted.done(), hands)
+
+
+class _Grid:
+    """The table of marks, put together row by row, and what stands below it."""
+
+    def __init__(self, graded: Class, console: Console) -> None:
+        from rich.table import Table
+
+        self.graded = graded
+        self.console = console
+        self.written = bool(graded.assignment.questions)
+        # One line for each student; the report has the remarks in full.
+        self.room = max(console.width - 70, 10)
+        self.table = Table(box=None, pad_edge=False, header_style="bold")
+        self.table.add_column("Student", max_width=30, overflow="ellipsis", no_wrap=True)
+        self.table.add_column("Status", no_wrap=True)
+        points = f"Points of {render.number(graded.assignment.points)}"
+        self.table.add_column(points, justify="right", no_wrap=True)
+        if self.written:
+            self.table.add_column("Written", justify="right", no_wrap=True)
+        self.table.add_column("Remarks", no_wrap=True)
+
+    def add(self, row: Row) -> None:
+        from rich.text import Text
+
         said = _remarks(row.result)
         cells = [
             Text(row.student),
-            Text(row.status, style=styles.get(row.tone, "")),
+            Text(row.status, style=STYLES.get(row.tone, "")),
             Text(render.number(row.score)),
         ]
-        if written:
+        if self.written:
             cells.append(Text(row.written))
-        cells.append(Text(said if len(said) <= room else said[: room - 1] + "…", style="dim"))
-        grid.add_row(*cells)
-    console.print(grid)
-    found = counted.done()
-    illustrate(found, graded.course, teaching.top(found, OPEN, LISTED), people=hands, most=TOLD)
-    _show_teaching(found, console)
+        said = said if len(said) <= self.room else said[: self.room - 1] + "…"
+        cells.append(Text(said, style="dim"))
+        self.table.add_row(*cells)
+
+    def show(self, found: Teaching, hands: dict[str, ByHand]) -> None:
+        """Print both; the lines of the mistakes that are shown are looked for anew, in fewer."""
+        graded = self.graded
+        self.console.print(self.table)
+        shown = teaching.top(found, OPEN, LISTED)
+        illustrate(found, graded.course, shown, people=hands, most=TOLD, album=graded.album)
+        _show_teaching(found, self.console)
 
 
 def _remarks(result: SubmissionResult) -> str:

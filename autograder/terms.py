@@ -96,9 +96,9 @@ def _state(course: Path, chapter: str) -> Iterator[dict[str, Any]]:
     state = everything.setdefault(chapter, {})
     before = json.dumps(everything, sort_keys=True)
     yield state
-    text = json.dumps(everything, sort_keys=True, indent=1)
     if json.dumps(everything, sort_keys=True) == before or not course.is_dir():
         return
+    text = json.dumps(everything, sort_keys=True, indent=1)
     # nbgrader's own commands may run beside `grade`.
     with replacing(file, shared=True) as scratch, scratch.open("w", encoding="utf-8") as opened:
         opened.write(text + "\n")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from autograder.changes import Change
+    from autograder.results import SubmissionResult
 
 
 def run(
@@ -149,8 +150,14 @@ def run(
         return
     from autograder import gradebook, report
 
-    path = report.write(graded)
-    report.show(graded, console)
+    unfinished: list[str] = []
+
+    def look(result: SubmissionResult) -> None:
+        for note in result.notes:
+            if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
+                unfinished.append(harmless.one_line(f"{result.student}: {note}", 1000))
+
+    path = report.write(graded, console, look)
     console.print()
     for label, target in (
         ("Class report", path),
@@ -161,14 +168,9 @@ def run(
         console.print(Text(f"{label:<13}{target}"), soft_wrap=True)
     for remark in graded.remarks:
         errors.print(Text(harmless.one_line(remark, 2000)), soft_wrap=True)
-    complete = True
-    for result in graded.results:
-        for note in result.notes:
-            if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
-                complete = False
-                said = harmless.one_line(f"{result.student}: {note}", 1000)
-                errors.print(Text(said, style="bold"), soft_wrap=True)
-    if not complete:
+    for line in unfinished:
+        errors.print(Text(line, style="bold"), soft_wrap=True)
+    if unfinished:
         raise typer.Exit(1)
 
 

@@ -35,8 +35,7 @@ def run(
                 if place.feedback(result.student) is None:
                     missed.append(harmless.one_line(result.student))
                 tell("feedback", count, len(graded.results))
-    path = report.write(graded)
-    report.show(graded, console)
+    path = report.write(graded, console)
     for label, target in (
         ("Class report", path),
         ("What to teach again", graded.folder / "teaching.json"),

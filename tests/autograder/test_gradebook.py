@@ -255,6 +255,54 @@ def test_a_new_submission_goes_in_with_its_marks(file):
         assert not [one for one in sent if one.startswith(again)]
 
 
+def read(file, student):
+    """What nbgrader's feedback asks of a submission."""
+    with opened(file) as book:
+        grades = [book.find_grade(name, *PLACE, student) for name in ("one", "two")]
+        comments = [book.find_comment(name, *PLACE, student) for name in ("one", "two")]
+        told = [(one.score, one.max_score, one.manual_score) for one in grades]
+        told += [(one.needs_manual_grade,) for one in grades]
+        told += [(one.comment,) for one in comments]
+    with opened(file) as book:
+        submitted = book.find_submission_notebook(*PLACE, student)
+        return [*told, (submitted.score, submitted.max_score)]
+
+
+def test_feedback_on_a_new_submission_reads_what_was_entered_without_asking(file):
+    marks = {"one": 1, "two": None}
+    with kept_open(url_to(file)):
+        with together(url_to(file)):
+            with opened(file) as book:
+                book.add_student("bob")
+            with opened(file) as book:
+                sent = statements(book)
+                book.update_or_create_submission("homework", "bob")
+            with opened(file) as book:
+                for name, mark in marks.items():
+                    grade = book.find_grade(name, *PLACE, "bob")
+                    grade.auto_score, grade.needs_manual_grade = mark, mark is None
+                    book.find_comment(name, *PLACE, "bob").auto_comment = f"got {mark}"
+                    book.db.commit()
+        sent.clear()
+        with together(url_to(file), reading=True):
+            entered = read(file, "bob")
+        assert not [one for one in sent if one.startswith("SELECT") and "FROM comment" in one]
+        with together(url_to(file), reading=True):
+            asked = read(file, "bob")
+        assert [one for one in sent if one.startswith("SELECT") and "FROM comment" in one]
+        assert entered == asked
+    assert entered == read(file, "bob")
+
+
+def test_who_enters_a_submission_anew_changes_what_is_stored(file):
+    with kept_open(url_to(file)):
+        for mark in (1, 2):
+            with together(url_to(file)):
+                enter(file, "bob", {"one": mark, "two": mark})
+    assert read(file, "bob")[0][0] == 2
+    assert read(file, "bob")[-1][0] == 4
+
+
 def test_a_submission_without_marks_is_there_all_the_same(file):
     with kept_open(url_to(file)):
         with together(url_to(file)), opened(file) as book:
@@ -286,7 +334,9 @@ def test_no_student_stays_in_memory(file):
     with kept_open(url_to(file)):
         for number in range(3):
             with together(url_to(file)):
-                enter(file, f"s{number}", {"one": 1})
+                enter(file, f"s{number}", {"one": 1, "two": 2} if number else {"one": 1})
+            with together(url_to(file), reading=True):
+                read(file, f"s{number}")
         assert len(alive()) == before
 
 

@@ -9,7 +9,7 @@ import pytest
 from nbformat import NotebookNode, v4
 
 from autograder import notebooks, paths
-from autograder.notebooks import copied, reads, writes
+from autograder.notebooks import copied, handed_on, reads, writes
 
 
 def everything():
@@ -106,6 +106,20 @@ def test_a_copy_shares_nothing_that_can_change():
                 yield from parts(item)
 
     assert not set(parts(twin)) & set(parts(notebook))
+
+
+def test_a_notebook_is_handed_on_once_and_others_find_an_empty_one():
+    notebook = reads(writes(everything()).replace("\\ud800", "x"))
+    before = copied(notebook)
+    text = handed_on(notebook)
+    shown = nbformat.reads(text, as_version=4)
+    nbformat.validate(shown)
+    assert shown.cells == []
+    assert reads(text + "\n") is notebook
+    assert notebook == before
+    assert reads(text).cells == []  # The second time it is what it says.
+    assert handed_on(notebook) != text
+    assert reads(text).cells == []  # Nor is another one's text enough.
 
 
 def test_who_reads_what_was_given_away_is_given_the_notebook_once():

@@ -202,6 +202,24 @@ def test_the_terminal_shows_everybody_and_no_markup_of_theirs(graded):
     assert "2 × " in said
 
 
+def test_all_that_is_told_of_a_class_is_told_in_one_go(graded):
+    def console():
+        return Console(file=io.StringIO(), width=140, color_system=None)
+
+    report.write(graded)
+    report.show(graded, apart := console())
+    before = {path.name: path.read_bytes() for path in graded.folder.iterdir()}
+    results = list(graded.results)
+    asked = []
+    graded.results = Lazy(lambda place: asked.append(place) or results[place], len(results))
+    seen = []
+    report.write(graded, together := console(), seen.append)
+    assert {path.name: path.read_bytes() for path in graded.folder.iterdir()} == before
+    assert together.file.getvalue() == apart.file.getvalue()
+    assert seen == results
+    assert asked == list(range(len(results)))
+
+
 def test_the_page_begins_with_what_to_teach_again_and_names_nobody_there(graded):
     soup = BeautifulSoup(report.page(graded), "html.parser")
     titles = [tag.get_text() for tag in soup.find_all("h2")]

@@ -40,3 +40,21 @@ def test_unreachable_objects_are_collected_as_before_in_the_end():
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
+
+
+def test_a_process_that_ends_quickly_leaves_its_objects_alone_and_does_what_it_put_off(tmp_path):
+    script = (
+        "import gc, atexit; from autograder import startup\n"
+        "class Cycle:\n"
+        "    def __init__(self): self.me = self\n"
+        "    def __del__(self): print('looked through')\n"
+        "gc.disable(); one = Cycle(); del one\n"
+        "atexit.register(print, 'put off')\n"
+        "{}print('done')"
+    )
+    told = []
+    for quickly in ("startup.end_quickly(); ", ""):
+        command = [sys.executable, "-c", script.format(quickly)]
+        done = subprocess.run(command, check=True, cwd=paths.ROOT, capture_output=True, text=True)
+        told.append(done.stdout.split("\n")[:-1])
+    assert told == [["done", "put off"], ["done", "put off", "looked through"]]

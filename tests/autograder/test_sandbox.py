@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import random
 import socket
 import struct
 import subprocess
@@ -113,6 +114,17 @@ def test_inputs_keep_their_layout_and_changes_to_them_are_told(submit):
     before = x.clone()
     assert session.execute(call("spoil", x))["mutated"] == ["0"]
     assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_what_is_drawn_from_pythons_own_generator_depends_on_the_request_alone(sandbox, watched):
+    cells = [
+        Cell("a", "import random", "a"),
+        Cell("b", "def draw():\n    return random.random()", "b"),
+    ]
+    with sandbox.session(cells, watched=watched) as session:
+        drawn = [value(session, "draw"), value(session, "draw")]
+    assert drawn == [random.Random(0).random()] * 2
 
 
 def test_errors_and_gaps_are_told_apart(submit):

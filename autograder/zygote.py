@@ -699,6 +699,8 @@ def main() -> None:
     sys.path[:0] = [plan["view"]]
     sys.path.extend(plan["packages"])
     sys.dont_write_bytecode = True
+    # What is imported stays: to look through it for garbage, again and again, finds little.
+    gc.disable()
 
     import torch
 
@@ -722,8 +724,8 @@ def main() -> None:
     # A zygote that serves only one notebook leaves it to that one to import what it needs.
     serves_many = plan["nested"] or not plan["sandboxed"]
     warm: set[str] = set()
-    gc.collect()
     gc.freeze()
+    gc.enable()
     idle: Iterator[None] = lay_out_anew() if serves_many else iter(())
     # Keepers are nobody's to wait for: what is to be known they tell the trusted process.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -737,13 +739,14 @@ def main() -> None:
         worker, status = (socket.socket(fileno=number) for number in descriptors)
         request = json.loads(message)
         new = set(request["words"]) - warm if serves_many else ()
-        for word in new:
-            with contextlib.suppress(Exception):
-                warm_up(word)
         if new:
+            gc.disable()
+            for word in new:
+                with contextlib.suppress(Exception):
+                    warm_up(word)
             warm.update(new)
-            gc.collect()
             gc.freeze()
+            gc.enable()
             idle = lay_out_anew()
         try:
             pid = os.fork()

@@ -28,6 +28,7 @@ from torch import nn
 from autograder import variants
 from autograder.diagnosis import Replay
 from autograder.executor import Executor, Outcome, Request, clone_input
+from autograder.known import same_request
 from autograder.memory import Conversation, Memory, Remember
 from autograder.proxy import Exchange
 
@@ -343,6 +344,17 @@ class Replays:
                 if len(remember.known) > before:
                     self._memory.grew(answers[position])
             yield answers[position]
+
+    def remembered(self, name: str) -> Replay:
+        """Those of the answers of the module with the mistake `name` that are remembered."""
+        return functools.partial(self._recall, name)
+
+    def _recall(self, name: str, test: str, transcript: list[Exchange]) -> Iterable[Outcome]:
+        known = self._memory.conversation(name, self._seed, test)
+        for exchange, (request, outcome) in zip(transcript, known, strict=False):
+            if not same_request(request, exchange.request):
+                return
+            yield outcome
 
     def _course(self, test: str) -> _Course:
         if test not in self._courses:

@@ -26,6 +26,7 @@ import torch
 
 from autograder.executor import MODULE_FUNCTIONS, canonical, watched_functions
 from autograder.forbidden import PRYING
+from autograder.syntax import parsed
 from autograder.worker import PROMPT
 
 
@@ -227,10 +228,10 @@ def _read(source: str, forbids: frozenset[str]) -> _Cell | None:
         return None  # a magic may run its line
     if source.lstrip("\n")[:1].isspace() or PROMPT.search(source):
         return None  # IPython may run something else than what stands there
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(source)
+    if tree is None:
         return None  # It may run all the same, once IPython has mended it.
+    nodes = list(ast.walk(tree))
     harmless = _harmless(forbids)
     modules: set[tuple[str, str]] = set()
     bound: set[str] = set()

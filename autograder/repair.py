@@ -19,7 +19,6 @@ import functools
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from nbformat import NotebookNode
 
 from autograder import paths
 from autograder.notebooks import copied
+from autograder.syntax import parsed
 
 MAX_BYTES = 128 * 2**20
 MAX_CELLS = 5000
@@ -494,14 +494,8 @@ def _parse(source: str) -> ast.Module | None:
     """The syntax tree of `source`, or None; its magics count as comments."""
     if len(source) > MAX_PARSED:
         return None
-    for text in (source, _plain_python(source)):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Invalid escapes and the like are not ours.
-                return ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-    return None
+    tree = parsed(source)
+    return parsed(_plain_python(source)) if tree is None else tree
 
 
 @functools.lru_cache(maxsize=4096)
@@ -525,7 +519,7 @@ def checked_name(source: str) -> str | None:
 
 def _same(one: str, other: str) -> bool:
     """Equal but for trailing blanks and blank lines."""
-    return _lines(one) == _lines(other)
+    return one == other or _lines(one) == _lines(other)
 
 
 def _lines(source: str) -> list[str]:
@@ -827,15 +821,15 @@ def _homes(cells: list[Cell], slots: list[Slot]) -> dict[int, Slot]:
             if not elsewhere or slot.kind == "solution":
                 home[index] = slot
                 claimed.add(id(slot))
+    lost = [index for index, cell in enumerate(cells) if free(index) and cell.type != "raw"]
     by_text: dict[tuple[str, ...], Slot] = {}
-    for slot in slots:
+    for slot in slots if lost else ():
         by_text.setdefault(tuple(_lines(slot.cell.source)), slot)
-    for index, cell in enumerate(cells):
-        if free(index) and cell.type != "raw":
-            slot = by_text.get(tuple(_lines(cell.source)))
-            if slot is not None and id(slot) not in claimed:
-                home[index] = slot
-                claimed.add(id(slot))
+    for index in lost:
+        slot = by_text.get(tuple(_lines(cells[index].source)))
+        if slot is not None and id(slot) not in claimed:
+            home[index] = slot
+            claimed.add(id(slot))
     _find_prose(cells, slots, home)
     return home
 

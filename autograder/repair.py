@@ -58,12 +58,16 @@ class Unreadable(Exception):
 
 @dataclass
 class RepairedNotebook:
-    """`nb` can always be graded; `status` is "ok", "repaired" or "unreadable" (all stubs then)."""
+    """`nb` can always be graded; `status` is "ok", "repaired" or "unreadable" (all stubs then).
+
+    `checked` says that nbformat need not be asked whether it is valid.
+    """
 
     nb: NotebookNode
     repairs: list[str] = field(default_factory=list)
     status: str = "ok"
     reason: str = ""
+    checked: bool = False
 
 
 # ---------------------------------------------------------------------------------------------
@@ -682,6 +686,7 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
     repairs += found
     repairs += _choose(slots)
     repairs += _join_neighbours(slots)
+    checked = True
     try:
         notebook = _compose(front, slots, release)
     except nbformat.ValidationError as error:
@@ -692,7 +697,9 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
         ]
         message = str(error).splitlines()[0]
         repairs = [f"could not put the cells in place ({message}); all of them are kept as text"]
-    return RepairedNotebook(notebook, repairs, "repaired" if repairs else "ok")
+        checked = False
+    status = "repaired" if repairs else "ok"
+    return RepairedNotebook(notebook, repairs, status, checked=checked)
 
 
 def _about_notebook(raw: dict[str, Any]) -> list[str]:
@@ -1078,11 +1085,10 @@ def _as_text(cell: Cell) -> Cell:
 
 def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> NotebookNode:
     """The notebook: released cells in order, the student's own between them."""
-    notebook = nbformat.v4.new_notebook()
-    notebook.nbformat_minor = 5
-    notebook.metadata = copied(release.metadata)
+    notebook = NotebookNode(nbformat=4, nbformat_minor=5, metadata=copied(release.metadata))
     used = {slot.cell.get("id") for slot in slots}
     cells: list[NotebookNode] = []
+    own_cells: list[NotebookNode] = []
 
     def extra(cell: Cell) -> None:
         if not cell.source.strip():
@@ -1101,6 +1107,7 @@ def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> Not
         used.add(own)
         node.id = own
         cells.append(node)
+        own_cells.append(node)
 
     for cell in front:
         extra(cell)
@@ -1113,15 +1120,36 @@ def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> Not
             node.source = slot.found[0].source
             if node.cell_type == "markdown" and slot.found[0].attachments:
                 node.attachments = NotebookNode(slot.found[0].attachments)
+                own_cells.append(node)
         if node.cell_type == "code":
             node.outputs, node.execution_count = [], None
         cells.append(node)
         for cell in slot.after:
             extra(cell)
     notebook.cells = cells
-    # nbgrader's metadata is the release's, cell by cell, or empty: it need not be judged again.
-    nbformat.validate(notebook)
+    # A released cell with another text in it is as valid as it was, nbgrader's metadata included.
+    if not _is_valid(release):
+        nbformat.validate(notebook)
+    elif own_cells:
+        nbformat.validate(NotebookNode({**notebook, "cells": own_cells}))
     return notebook
+
+
+def _is_valid(release: NotebookNode) -> bool:
+    """Whether a released notebook is valid as it is; asked once for a class."""
+    if not any(release is one for one in _valid):
+        identities = [cell.get("id") for cell in release.cells]
+        if None in identities or len(set(identities)) < len(identities):
+            return False
+        try:
+            nbformat.validate(copied(release))
+        except nbformat.ValidationError:
+            return False
+        _valid[:] = [release]
+    return True
+
+
+_valid: list[NotebookNode] = []  # the release that was found to be valid last
 
 
 # ---------------------------------------------------------------------------------------------

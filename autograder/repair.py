@@ -427,7 +427,10 @@ def _source(cell: dict[str, Any]) -> str:
     """The source of a raw JSON cell as text that can be written as UTF-8."""
     source = cell.get("source", cell.get("input", ""))
     if isinstance(source, list):
-        source = "".join(part if isinstance(part, str) else str(part) for part in source)
+        try:
+            source = "".join(source)
+        except TypeError:
+            source = "".join(map(str, source))
     elif source is None:
         source = ""
     elif not isinstance(source, str):
@@ -514,6 +517,8 @@ def defined_names(source: str) -> tuple[str, ...]:
 
 def checked_name(source: str) -> str | None:
     """`masked_softmax` for a cell that only says `check("masked_softmax")`, else None."""
+    if "check(" not in source:
+        return None
     lines = [line.strip() for line in source.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if len(lines) == 1 and (match := CHECK_CALL.match(lines[0])):

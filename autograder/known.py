@@ -63,12 +63,7 @@ def same_request(left: Any, right: Any) -> bool:
                 return False
         return True
     if isinstance(left, (list, tuple)):
-        if len(left) != len(right):
-            return False
-        for item, its in zip(left, right, strict=True):
-            if not same_request(item, its):
-                return False
-        return True
+        return len(left) == len(right) and all(map(same_request, left, right))
     if isinstance(left, float):
         return struct.pack("=d", left) == struct.pack("=d", right)
     return left == right

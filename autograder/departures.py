@@ -28,6 +28,7 @@ from torch import nn
 from autograder import variants
 from autograder.diagnosis import Replay
 from autograder.executor import Executor, Outcome, Request, clone_input
+from autograder.known import same_request
 from autograder.memory import Conversation, Memory, Remember
 from autograder.proxy import Exchange
 
@@ -104,17 +105,13 @@ def _functions(body: list[ast.stmt], holder: str = "") -> Iterator[tuple[str, as
 def other_code(chapter: str, name: str) -> Codes | None:
     """The functions in whose bodies a mistake differs, and their code; None if that is not all."""
     base = base_of(chapter)
-    mistake = next(item for item in variants.misconceptions(chapter) if item.name == name)
-    source, changed = variants.source_of(chapter), variants.changed_source(chapter, mistake)
-    start, end = variants.cell_spans(source)[mistake.exercise]
-    old, new = source[start:end], changed[start : len(changed) - len(source) + end]
+    old, new = variants.changed_cell(chapter, variants.misconception(chapter, name))
     if base.remembers or _GLOBAL.search(new):
         return None
-    tree = ast.parse(new)
-    lines = old.split("\n"), new.split("\n")
-    names = _changed(_parsed(old).body, tree.body, lines)
-    if names is None or not base.loading.isdisjoint(names):
+    found = changed_bodies(old, new)
+    if found is None or not base.loading.isdisjoint(found[0]):
         return None
+    names, tree = found
     whole = compile(tree, variants.FILENAME, "exec", dont_inherit=True)
     codes = {code.co_qualname: code for code in _inner(whole) if code.co_qualname in names}
     for qualname in names:
@@ -133,10 +130,70 @@ def _parsed(cell: str) -> ast.Module:
     return ast.parse(cell)
 
 
-def changed_bodies(old: str, new: str) -> frozenset[str] | None:
-    """The functions and methods that differ, if nothing but their bodies does; None otherwise."""
-    lines = old.split("\n"), new.split("\n")
-    return _changed(_parsed(old).body, ast.parse(new).body, lines)
+def changed_bodies(old: str, new: str) -> tuple[frozenset[str], ast.Module] | None:
+    """The functions and methods that differ, and a tree that has them; None if more differs."""
+    found = _within_one(old, new)
+    if found is not None:
+        return found
+    tree = ast.parse(new)
+    names = _changed(_parsed(old).body, tree.body, (old.split("\n"), new.split("\n")))
+    return None if names is None else (names, tree)
+
+
+_Place = tuple[str, ast.stmt, list[ast.ClassDef]]
+
+
+@functools.lru_cache(maxsize=64)
+def _places(cell: str) -> list[_Place]:
+    """The plain functions of a cell whose bodies begin on a line of their own, in their classes."""
+    found: list[_Place] = []
+
+    def within(body: list[ast.stmt], around: list[ast.ClassDef]) -> None:
+        for node in body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                found.append((".".join(one.name for one in (*around, node)), node, around))
+            if isinstance(node, ast.ClassDef):
+                within(node.body, [*around, node])
+
+    within(_parsed(cell).body, [])
+    names = [name for name, _, _ in found]
+    return [place for place in found if names.count(place[0]) == 1 and _begins_below(place[1])]
+
+
+def _begins_below(node: ast.stmt) -> bool:
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list:
+        return False
+    return node.body[0].lineno > node.lineno and not getattr(node.body[0], "decorator_list", ())
+
+
+def _within_one(old: str, new: str) -> tuple[frozenset[str], ast.Module] | None:
+    """The only function whose body differs, and a tree of it alone in its classes.
+
+    None where more differs, or may differ: then the whole cell has to be read.
+    """
+    before, after = old.split("\n"), new.split("\n")
+    shorter = min(len(before), len(after))
+    same = next((row for row in range(shorter) if before[row] != after[row]), shorter)
+    rest = shorter - same
+    end = next((row for row in range(rest) if before[-1 - row] != after[-1 - row]), rest)
+    for name, node, around in _places(old):
+        start, stop = node.body[0].lineno - 1, node.end_lineno or 0  # type: ignore[attr-defined]
+        if start <= same and len(before) - end <= stop:
+            lines = after[node.lineno - 1 : stop + len(after) - len(before)]
+            shell = [" " * one.col_offset + f"class {one.name}:" for one in around]
+            blank = [""] * (node.lineno - 1 - len(shell))  # Lines keep their numbers.
+            try:
+                tree = ast.parse("\n".join([*blank, *shell, *lines]))
+            except SyntaxError:
+                return None
+            body = tree.body
+            for _ in around:
+                if len(body) != 1 or not isinstance(body[0], ast.ClassDef):
+                    return None
+                body = body[0].body
+            alone = len(body) == 1 and isinstance(body[0], ast.FunctionDef)
+            return (frozenset([name]), tree) if alone else None
+    return None
 
 
 def _changed(
@@ -343,6 +400,17 @@ class Replays:
                 if len(remember.known) > before:
                     self._memory.grew(answers[position])
             yield answers[position]
+
+    def remembered(self, name: str) -> Replay:
+        """Those of the answers of the module with the mistake `name` that are remembered."""
+        return functools.partial(self._recall, name)
+
+    def _recall(self, name: str, test: str, transcript: list[Exchange]) -> Iterable[Outcome]:
+        known = self._memory.conversation(name, self._seed, test)
+        for exchange, (request, outcome) in zip(transcript, known, strict=False):
+            if not same_request(request, exchange.request):
+                return
+            yield outcome
 
     def _course(self, test: str) -> _Course:
         if test not in self._courses:

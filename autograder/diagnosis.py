@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from autograder.proxy import Exchange
 
 # Kinds of outcome that say nothing about which mistake was made.
 MUTE = ("todo", "missing", "timeout", "crash", "memory", "protocol")
+MAX_FINDINGS = 200_000  # about 40 MB
 
 
 def same_outcome(left: Outcome, right: Outcome) -> bool:
@@ -120,6 +121,20 @@ class Evidence:
         """The exchanges with the student's code."""
         return self.recall()
 
+    def recalling(self, recall: Callable[[], list[Exchange]]) -> Evidence:
+        """The same of another submission."""
+        # Not dataclasses.replace, which takes five times as long.
+        return Evidence(
+            self.test,
+            self.failed,
+            self.hint,
+            self.answered,
+            self.forbidden,
+            self.timed_out,
+            recall,
+            self.path,
+        )
+
 
 class _Alike:
     """`same_outcome`, once for each pair: many wrong modules give one and the same answer."""
@@ -141,14 +156,59 @@ Replay = Callable[[str, list[Exchange]], Iterable[Outcome | None]]
 
 @dataclass
 class Candidate:
-    """A wrong module that might explain the failures. `replay` takes a test and its transcript."""
+    """A wrong module that might explain the failures.
+
+    Args:
+        name: of the mistake.
+        replay: its answers to a test's transcript.
+        recall: as many of them as need not be worked out.
+    """
 
     name: str
     replay: Replay = field(repr=False)
+    recall: Replay = field(repr=False, default=lambda test, transcript: ())
+
+
+class Findings:
+    """Which candidates answer as a student's code did, kept for whoever answers the same.
+
+    Both answers of `explains` and of `contradicts` are functions of a test's exchanges, so that
+    they are looked up where `Evidence.path` says that these are known ones.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[bytes, bool], dict[str, bool]] = {}
+        self._ruled_out: dict[str, int] = {}
+        self._count = 0
+
+    def known(self, seen: Evidence, name: str) -> bool | None:
+        """What was kept of a candidate and one test's exchanges; None if nothing."""
+        return self._found.get((seen.path, seen.failed), _NOTHING).get(name)
+
+    def keep(self, seen: Evidence, name: str, found: bool) -> None:
+        if found and not seen.failed:
+            self._ruled_out[seen.test] = self._ruled_out.get(seen.test, 0) + 1
+        if not seen.path:
+            return
+        if self._count >= MAX_FINDINGS:  # What the class needs most will be there again soon.
+            self._found.clear()
+            self._count = 0
+        self._found.setdefault((seen.path, seen.failed), {})[name] = found
+        self._count += 1
+
+    def most_telling(self, tests: list[Evidence]) -> list[Evidence]:
+        """The tests, those first by which most candidates were ruled out so far."""
+        return sorted(tests, key=lambda seen: -self._ruled_out.get(seen.test, 0))
+
+
+_NOTHING: dict[str, bool] = {}
 
 
 def diagnose(
-    evidence: list[Evidence], reference: Replay, candidates: Iterable[Candidate]
+    evidence: list[Evidence],
+    reference: Replay,
+    candidates: Iterable[Candidate],
+    findings: Findings | None = None,
 ) -> tuple[str | None, bool]:
     """The candidate that explains most of the failed tests, and whether the first is among them.
 
@@ -159,17 +219,11 @@ def diagnose(
     failed = [item for item in evidence if item.failed and item.transcript]
     if not failed:
         return None, False
-    right = functools.cache(
-        lambda position: list(reference(failed[position].test, failed[position].transcript))
-    )
-    alike = _Alike()
-    for candidate, explains in _by_explained(failed, right, list(candidates), alike):
-        if not any(
-            _contradicts(item.transcript, candidate.replay(item.test, item.transcript), alike)
-            for item in evidence
-            if not item.failed
-        ):
-            return candidate.name, explains[0]
+    passed = [item for item in evidence if not item.failed]
+    court = _Court(failed, passed, reference, findings or Findings())
+    winner = court.winner(list(candidates))
+    if winner is not None:
+        return winner
     hints = [item.hint for item in failed if item.hint and item.hint != "forbidden"]
     if not hints:
         return None, False
@@ -179,55 +233,96 @@ def diagnose(
     return (name, first) if first or 2 * hints.count(name) > len(failed) else (None, False)
 
 
-def _by_explained(
-    failed: list[Evidence],
-    right: Callable[[int], list[Outcome | None]],
-    candidates: list[Candidate],
-    alike: _Alike,
-) -> Iterator[tuple[Candidate, list[bool]]]:
-    """Candidates with which of the failed tests they explain: those that explain most first.
+class _Court:
+    """Finds the candidate with as few questions as it takes."""
 
-    Of equals the first comes first, and who explains nothing does not come. Candidates are asked no
-    more than it takes to know this: most are out after one test, and whoever explains all of them
-    is not compared with those that come later.
-    """
-    queue = [(-len(failed), place) for place in range(len(candidates))]
-    found: dict[int, list[bool]] = {place: [] for place in range(len(candidates))}
-    while queue:
-        most, place = heapq.heappop(queue)
-        explains = found[place]
-        if not most:
-            return
-        if len(explains) == len(failed):
-            yield candidates[place], explains
-            continue
-        position = len(explains)
-        item = failed[position]
-        answers = candidates[place].replay(item.test, item.transcript)
-        correct = functools.partial(right, position)
-        explains.append(_explains(item.transcript, answers, correct, alike))
-        heapq.heappush(queue, (most + (not explains[-1]), place))
+    def __init__(
+        self,
+        failed: list[Evidence],
+        passed: list[Evidence],
+        reference: Replay,
+        findings: Findings,
+    ) -> None:
+        self._failed = failed
+        self._passed = findings.most_telling(passed)
+        self._reference = reference
+        self._findings = findings
+        self._alike = _Alike()
+        self._right: dict[str, list[Outcome | None]] = {}
 
+    def winner(self, candidates: list[Candidate]) -> tuple[str, bool] | None:
+        """Who explains most of the failed tests, and whether the first; of equals the first.
 
-def _explains(
-    transcript: list[Exchange],
-    answers: Iterable[Outcome | None],
-    right: Callable[[], list[Outcome | None]],
-    alike: _Alike,
-) -> bool:
-    for exchange, answer in zip(transcript, answers, strict=True):
-        if answer is None or not alike(exchange.outcome, answer):
-            return False
-    return any(
-        correct is not None and not alike(exchange.outcome, correct)
-        for exchange, correct in zip(transcript, right(), strict=True)
-    )
+        Most candidates are out after one test. Who does not explain the first failure is asked
+        about the tests that were passed: who contradicts one of them need not be asked about the
+        other failures. Whoever explains all of them is not compared with those that come later.
+        """
+        queue = [
+            (-len(self._failed), place)
+            for place, candidate in enumerate(candidates)
+            if not self._is_known_to_contradict(candidate)
+        ]
+        found: dict[int, list[bool]] = {place: [] for _, place in queue}
+        while queue:
+            most, place = heapq.heappop(queue)
+            if not most:
+                return None
+            candidate, explains = candidates[place], found[place]
+            if len(explains) == len(self._failed):
+                if not self._contradicts(candidate):
+                    return candidate.name, explains[0]
+                continue
+            explains.append(self._explains(candidate, self._failed[len(explains)]))
+            heapq.heappush(queue, (most + (not explains[-1]), place))
+        return None
 
+    def _explains(self, candidate: Candidate, seen: Evidence) -> bool:
+        found = self._findings.known(seen, candidate.name)
+        if found is None:
+            answers = candidate.replay(seen.test, seen.transcript)
+            found = self._agrees(seen, answers) and self._is_wrong(seen)
+            self._findings.keep(seen, candidate.name, found)
+        return found
 
-def _contradicts(
-    transcript: list[Exchange], answers: Iterable[Outcome | None], alike: _Alike
-) -> bool:
-    return any(
-        answer is not None and not alike(exchange.outcome, answer)
-        for exchange, answer in zip(transcript, answers, strict=True)
-    )
+    def _agrees(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
+        return all(
+            answer is not None and self._alike(exchange.outcome, answer)
+            for exchange, answer in zip(seen.transcript, answers, strict=True)
+        )
+
+    def _is_wrong(self, seen: Evidence) -> bool:
+        """Whether the student's code has answered something else than the reference."""
+        if seen.test not in self._right:
+            self._right[seen.test] = list(self._reference(seen.test, seen.transcript))
+        return any(
+            correct is not None and not self._alike(exchange.outcome, correct)
+            for exchange, correct in zip(seen.transcript, self._right[seen.test], strict=True)
+        )
+
+    def _is_known_to_contradict(self, candidate: Candidate) -> bool:
+        """Whether this can be said without asking the candidate anything new."""
+        for seen in self._passed:
+            found = self._findings.known(seen, candidate.name)
+            if found is None:
+                found = self._differs(seen, candidate.recall(seen.test, seen.transcript))
+                if found:
+                    self._findings.keep(seen, candidate.name, True)
+            if found:
+                return True
+        return False
+
+    def _contradicts(self, candidate: Candidate) -> bool:
+        for seen in self._passed:
+            found = self._findings.known(seen, candidate.name)
+            if found is None:
+                found = self._differs(seen, candidate.replay(seen.test, seen.transcript))
+                self._findings.keep(seen, candidate.name, found)
+            if found:
+                return True
+        return False
+
+    def _differs(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
+        return any(
+            answer is not None and not self._alike(exchange.outcome, answer)
+            for exchange, answer in zip(seen.transcript, answers, strict=False)
+        )

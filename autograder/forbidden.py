@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autograder.executor import MODULE_FUNCTIONS
+from autograder.syntax import parsed
 
 # Where the library's functions live; anything reached through these names is the library's.
 LIBRARY = ("torch",)
@@ -48,10 +49,13 @@ def forbidden_calls(sources: Iterable[str], exercise: str, forbids: Iterable[str
         seen.add(current)
         for statement in read.definitions.get(current, ()):
             for text, is_name in statement.mentions:
-                if is_name and text in read.definitions:
+                if not is_name:
+                    meant = [text] if text in names else []
+                elif text in read.definitions:
                     queue.append(text)
                     continue
-                meant = read.library(text) if is_name else [text]
+                else:
+                    meant = read.library(text)
                 found += [name for name in meant if name in names and name not in found]
     return found
 
@@ -309,10 +313,8 @@ def _parse(source: str) -> ast.Module | None:
         "pass" if line.lstrip().startswith(("%", "!", "?")) else line
         for line in source.splitlines()
     ]
-    try:
-        return ast.parse("\n".join(lines))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+    text = "\n".join(lines)
+    return parsed(source if text == source.removesuffix("\n") else text)
 
 
 def _defined(node: ast.AST) -> list[str]:

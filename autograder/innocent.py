@@ -26,6 +26,7 @@ import torch
 
 from autograder.executor import MODULE_FUNCTIONS, canonical, watched_functions
 from autograder.forbidden import PRYING
+from autograder.syntax import parsed
 from autograder.worker import PROMPT
 
 
@@ -158,10 +159,10 @@ class _Cell:
 
     modules: frozenset[tuple[str, str]]  # names that it imports a module by, and which
     bound: frozenset[str]  # names that it binds to anything else
-    used: frozenset[str]  # all names in it
+    risky: frozenset[str]  # names in it that must be those of modules, if they are anything
     alone: frozenset[str]  # those that stand for more than the left end of a.b, or are bound
     roots: frozenset[str]  # the left ends of attributes that are not known to be harmless
-    chains: frozenset[tuple[str, ...]]  # the parts of each a.b.c that is not part of a longer one
+    chains: dict[str, frozenset[tuple[str, ...]]]  # each whole a.b.c, as (b, c), by its left end
 
 
 @functools.lru_cache(maxsize=8)
@@ -182,16 +183,20 @@ def _innocent(sources: tuple[str, ...], forbids: frozenset[str]) -> bool:
     for cell in cells:
         if modules & (cell.alone | cell.roots):
             return False  # a module that goes by another name from here on, or more than harmless
-        for first, *rest in cell.chains:
-            if any(_leaves_a_module(module, *rest) for module in meanings.get(first, ())):
-                return False
-        for name in cell.used - modules:
-            # A name that nothing binds only raises NameError.
-            if name.startswith("__") or name in GIVEN:
-                return False
-            if hasattr(builtins, name) and name not in BUILTINS:
-                return False  # bound in one place, it may be `eval` in another
+        for first, found in meanings.items():
+            for rest in cell.chains.get(first, ()):
+                if any(_leaves_a_module(module, *rest) for module in found):
+                    return False
+        if cell.risky - modules:
+            return False
     return True
+
+
+def _is_risky(name: str) -> bool:
+    # A name that nothing binds only raises NameError.
+    if name.startswith("__") or name in GIVEN:
+        return True
+    return hasattr(builtins, name) and name not in BUILTINS  # It may be `eval` in another place.
 
 
 @functools.lru_cache(maxsize=1024)
@@ -227,17 +232,17 @@ def _read(source: str, forbids: frozenset[str]) -> _Cell | None:
         return None  # a magic may run its line
     if source.lstrip("\n")[:1].isspace() or PROMPT.search(source):
         return None  # IPython may run something else than what stands there
-    try:
-        nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(source)
+    if tree is None:
         return None  # It may run all the same, once IPython has mended it.
+    nodes = list(ast.walk(tree))
     harmless = _harmless(forbids)
     modules: set[tuple[str, str]] = set()
     bound: set[str] = set()
     used: set[str] = set()
     alone: set[str] = set()
     roots: set[str] = set()
-    chains: set[tuple[str, ...]] = set()
+    chains: dict[str, set[tuple[str, ...]]] = {}
     bases = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     lookups = {id(node.func) for node in nodes if _looked_up(node)}
     for node in nodes:
@@ -267,7 +272,7 @@ def _read(source: str, forbids: frozenset[str]) -> _Cell | None:
         elif isinstance(node, ast.Attribute):
             path = _path(node)
             if id(node) not in bases and path:
-                chains.add(path)
+                chains.setdefault(path[0], set()).add(path[1:])
             if node.attr not in harmless:
                 if not _may_be_its_own(node.attr, path):
                     return None
@@ -277,7 +282,14 @@ def _read(source: str, forbids: frozenset[str]) -> _Cell | None:
             if not _may_be_its_own(name, path):
                 return None
             roots.update(path[:1])
-    return _Cell(*map(frozenset, (modules, bound, used, alone, roots, chains)))
+    return _Cell(
+        modules=frozenset(modules),
+        bound=frozenset(bound),
+        risky=frozenset(filter(_is_risky, used)),
+        alone=frozenset(alone),
+        roots=frozenset(roots),
+        chains={first: frozenset(rests) for first, rests in chains.items()},
+    )
 
 
 def _may_be_its_own(name: str, path: tuple[str, ...]) -> bool:

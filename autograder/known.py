@@ -38,6 +38,7 @@ MAX_BYTES = 256 << 20  # of encoded requests, and as much again of their tensors
 ALIKE = 16  # requests at one place of one test that are compared with a new one
 KEPT = ("value", "error", "todo", "missing")
 
+_EXACT = frozenset([str, int, bool, type(None)])  # equal when they compare equal
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -53,14 +54,20 @@ def same_request(left: Any, right: Any) -> bool:
     """Equal to the last bit, the layout of tensors included."""
     if left is right:
         return True
+    kind = type(left)
+    if kind in _EXACT:
+        return kind is type(right) and left == right
     if isinstance(left, torch.Tensor):
         return isinstance(right, torch.Tensor) and _same_bits(left, right)
-    if type(left) is not type(right):
+    if kind is not type(right):
         return False
     if isinstance(left, dict):
-        return list(left) == list(right) and all(
-            same_request(item, right[key]) for key, item in left.items()
-        )
+        if len(left) != len(right):
+            return False
+        for (name, item), (other, its) in zip(left.items(), right.items(), strict=True):
+            if name != other or not same_request(item, its):
+                return False
+        return True
     if isinstance(left, (list, tuple)):
         return len(left) == len(right) and all(map(same_request, left, right))
     if isinstance(left, float):
@@ -73,11 +80,16 @@ def _same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
         return False
     if left.dtype != right.dtype or left.shape != right.shape or left.stride() != right.stride():
         return False
-    left, right = left.detach(), right.detach()
+    if left.requires_grad:
+        left = left.detach()
+    if right.requires_grad:
+        right = right.detach()
     if left.is_complex():
         left = torch.view_as_real(left.resolve_conj())
         right = torch.view_as_real(right.resolve_conj())
     bits = _BITS[left.element_size()]
+    if left.dtype is bits:
+        return torch.equal(left, right)
     return torch.equal(left.view(bits), right.view(bits))
 
 
@@ -213,8 +225,7 @@ class Talk:
         if node is None or not isinstance(node.then, tuple):
             return None
         test, seen = node.then
-        recall = self._recall(len(self._steps))
-        return replace(test), replace(seen, recall=recall)
+        return TestResult(**vars(test)), seen.recalling(self._recall(len(self._steps)))
 
     def execute(self, request: Request) -> Outcome:
         """Answer the running test: first what was asked ahead of it, then live.
@@ -278,5 +289,8 @@ class Talk:
         return answer
 
     def _recall(self, count: int) -> Callable[[], list[Exchange]]:
-        pairs = list(zip(self._steps[:count], self._answers[:count], strict=True))
-        return lambda: [Exchange(step.request, answer.outcome) for step, answer in pairs]
+        def recall() -> list[Exchange]:
+            pairs = zip(self._steps[:count], self._answers[:count], strict=True)
+            return [Exchange(step.request, answer.outcome) for step, answer in pairs]
+
+        return recall

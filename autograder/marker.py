@@ -295,24 +295,21 @@ def grade_one(
     from autograder.walls import SandboxUnavailable
 
     assignment = marker.assignment
-    nb = repair.blank(release)
+    mended = None
     try:
         if submission.reason:
-            mended = RepairedNotebook(nb, [], "unreadable", submission.reason)
-        elif submission.path is None and data is None:
-            mended = None
-        else:
-            if data is not None:
-                mended = repair.repair(data, release)
-            else:
-                mended = repair.repair_file(submission.path, assignment, release)
+            mended = RepairedNotebook(repair.blank(release), [], "unreadable", submission.reason)
+        elif data is not None:
+            mended = repair.repair(data, release)
+            mended.repairs[:0] = submission.repairs
+        elif submission.path is not None:
+            mended = repair.repair_file(submission.path, assignment, release)
             mended.repairs[:0] = submission.repairs
         if mended is None:
             result = empty_result(
                 assignment, submission.student, "missing", "No notebook was handed in."
             )
         else:
-            nb = mended.nb
             result = marker.mark(submission.student, mended)
     except SandboxUnavailable:
         raise
@@ -323,9 +320,11 @@ def grade_one(
         )
         result.notes.append(f"{UNJUDGED} the submission ({reason})")
     result.notes[:0] = submission.notes
+    nb = repair.blank(release) if mended is None else mended.nb
     own = {cell.get("id") for cell in release.cells}
     nb.metadata["transformers_by_hand"] = {
         "own": [cell.id for cell in nb.cells if cell.id not in own],
         "reason": mended.reason if mended is not None else "",
     }
-    return Graded(result, notebooks.writes(nb))
+    checked = mended is not None and mended.checked
+    return Graded(result, notebooks.writes(nb, checked=checked))

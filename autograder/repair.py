@@ -19,7 +19,6 @@ import functools
 import hashlib
 import json
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +29,7 @@ from nbformat import NotebookNode
 
 from autograder import paths
 from autograder.notebooks import copied
+from autograder.syntax import parsed
 
 MAX_BYTES = 128 * 2**20
 MAX_CELLS = 5000
@@ -58,12 +58,16 @@ class Unreadable(Exception):
 
 @dataclass
 class RepairedNotebook:
-    """`nb` can always be graded; `status` is "ok", "repaired" or "unreadable" (all stubs then)."""
+    """`nb` can always be graded; `status` is "ok", "repaired" or "unreadable" (all stubs then).
+
+    `checked` says that nbformat need not be asked whether it is valid.
+    """
 
     nb: NotebookNode
     repairs: list[str] = field(default_factory=list)
     status: str = "ok"
     reason: str = ""
+    checked: bool = False
 
 
 # ---------------------------------------------------------------------------------------------
@@ -423,7 +427,10 @@ def _source(cell: dict[str, Any]) -> str:
     """The source of a raw JSON cell as text that can be written as UTF-8."""
     source = cell.get("source", cell.get("input", ""))
     if isinstance(source, list):
-        source = "".join(part if isinstance(part, str) else str(part) for part in source)
+        try:
+            source = "".join(source)
+        except TypeError:
+            source = "".join(map(str, source))
     elif source is None:
         source = ""
     elif not isinstance(source, str):
@@ -494,14 +501,8 @@ def _parse(source: str) -> ast.Module | None:
     """The syntax tree of `source`, or None; its magics count as comments."""
     if len(source) > MAX_PARSED:
         return None
-    for text in (source, _plain_python(source)):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Invalid escapes and the like are not ours.
-                return ast.parse(text)
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-    return None
+    tree = parsed(source)
+    return parsed(_plain_python(source)) if tree is None else tree
 
 
 @functools.lru_cache(maxsize=4096)
@@ -516,6 +517,8 @@ def defined_names(source: str) -> tuple[str, ...]:
 
 def checked_name(source: str) -> str | None:
     """`masked_softmax` for a cell that only says `check("masked_softmax")`, else None."""
+    if "check(" not in source:
+        return None
     lines = [line.strip() for line in source.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if len(lines) == 1 and (match := CHECK_CALL.match(lines[0])):
@@ -525,7 +528,7 @@ def checked_name(source: str) -> str | None:
 
 def _same(one: str, other: str) -> bool:
     """Equal but for trailing blanks and blank lines."""
-    return _lines(one) == _lines(other)
+    return one == other or _lines(one) == _lines(other)
 
 
 def _lines(source: str) -> list[str]:
@@ -688,6 +691,7 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
     repairs += found
     repairs += _choose(slots)
     repairs += _join_neighbours(slots)
+    checked = True
     try:
         notebook = _compose(front, slots, release)
     except nbformat.ValidationError as error:
@@ -698,7 +702,9 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
         ]
         message = str(error).splitlines()[0]
         repairs = [f"could not put the cells in place ({message}); all of them are kept as text"]
-    return RepairedNotebook(notebook, repairs, "repaired" if repairs else "ok")
+        checked = False
+    status = "repaired" if repairs else "ok"
+    return RepairedNotebook(notebook, repairs, status, checked=checked)
 
 
 def _about_notebook(raw: dict[str, Any]) -> list[str]:
@@ -827,15 +833,15 @@ def _homes(cells: list[Cell], slots: list[Slot]) -> dict[int, Slot]:
             if not elsewhere or slot.kind == "solution":
                 home[index] = slot
                 claimed.add(id(slot))
+    lost = [index for index, cell in enumerate(cells) if free(index) and cell.type != "raw"]
     by_text: dict[tuple[str, ...], Slot] = {}
-    for slot in slots:
+    for slot in slots if lost else ():
         by_text.setdefault(tuple(_lines(slot.cell.source)), slot)
-    for index, cell in enumerate(cells):
-        if free(index) and cell.type != "raw":
-            slot = by_text.get(tuple(_lines(cell.source)))
-            if slot is not None and id(slot) not in claimed:
-                home[index] = slot
-                claimed.add(id(slot))
+    for index in lost:
+        slot = by_text.get(tuple(_lines(cells[index].source)))
+        if slot is not None and id(slot) not in claimed:
+            home[index] = slot
+            claimed.add(id(slot))
     _find_prose(cells, slots, home)
     return home
 
@@ -1084,11 +1090,10 @@ def _as_text(cell: Cell) -> Cell:
 
 def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> NotebookNode:
     """The notebook: released cells in order, the student's own between them."""
-    notebook = nbformat.v4.new_notebook()
-    notebook.nbformat_minor = 5
-    notebook.metadata = copied(release.metadata)
+    notebook = NotebookNode(nbformat=4, nbformat_minor=5, metadata=copied(release.metadata))
     used = {slot.cell.get("id") for slot in slots}
     cells: list[NotebookNode] = []
+    own_cells: list[NotebookNode] = []
 
     def extra(cell: Cell) -> None:
         if not cell.source.strip():
@@ -1107,6 +1112,7 @@ def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> Not
         used.add(own)
         node.id = own
         cells.append(node)
+        own_cells.append(node)
 
     for cell in front:
         extra(cell)
@@ -1119,15 +1125,36 @@ def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> Not
             node.source = slot.found[0].source
             if node.cell_type == "markdown" and slot.found[0].attachments:
                 node.attachments = NotebookNode(slot.found[0].attachments)
+                own_cells.append(node)
         if node.cell_type == "code":
             node.outputs, node.execution_count = [], None
         cells.append(node)
         for cell in slot.after:
             extra(cell)
     notebook.cells = cells
-    # nbgrader's metadata is the release's, cell by cell, or empty: it need not be judged again.
-    nbformat.validate(notebook)
+    # A released cell with another text in it is as valid as it was, nbgrader's metadata included.
+    if not _is_valid(release):
+        nbformat.validate(notebook)
+    elif own_cells:
+        nbformat.validate(NotebookNode({**notebook, "cells": own_cells}))
     return notebook
+
+
+def _is_valid(release: NotebookNode) -> bool:
+    """Whether a released notebook is valid as it is; asked once for a class."""
+    if not any(release is one for one in _valid):
+        identities = [cell.get("id") for cell in release.cells]
+        if None in identities or len(set(identities)) < len(identities):
+            return False
+        try:
+            nbformat.validate(copied(release))
+        except nbformat.ValidationError:
+            return False
+        _valid[:] = [release]
+    return True
+
+
+_valid: list[NotebookNode] = []  # the release that was found to be valid last
 
 
 # ---------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from _pytest.runner import runtestprotocol
 
 from autograder import diagnosis, foresight
 from autograder.assignment import Assignment, Exercise, load
-from autograder.diagnosis import Candidate, Evidence
+from autograder.diagnosis import Candidate, Evidence, Findings
 from autograder.executor import Executor, Outcome, Request
 from autograder.forbidden import evasions, forbidden_calls
 from autograder.foresight import Messages, Script, constant_part, scripts_of
@@ -223,6 +223,7 @@ class Graders:
         self._known = Known()
         self._scripts: dict[tuple[int, str], list[Script]] = {}
         self._replayed = Memory()
+        self._findings = Findings()
         self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
     def _collect(self, path: Path) -> list[_Item]:
@@ -511,6 +512,7 @@ class Graders:
             named = recording.candidates(result.name)
             inherited: list[str] = []
             says, replay = recording.says, recording.replay
+            recall = _nothing_remembered
         else:
             from autograder.departures import Replays
             from autograder.variants import misconceptions
@@ -519,18 +521,19 @@ class Graders:
             named = [item.name for item in known if item.exercise == result.name]
             inherited = [found[name] for name in needs if name in found]
             says = {item.name: (item.says, item.section) for item in known}
-            replay = Replays(self.chapter, seed, self._replayed).of
+            replays = Replays(self.chapter, seed, self._replayed)
+            replay, recall = replays.of, replays.remembered
         reference = replay("")
-        own = [Candidate(name, replay(name)) for name in named]
-        result.misconception, first = diagnosis.diagnose(evidence, reference, own)
+        own = [Candidate(name, replay(name), recall(name)) for name in named]
+        result.misconception, first = diagnosis.diagnose(evidence, reference, own, self._findings)
         if result.misconception in says:
             found[result.name] = result.misconception
             sentence, result.section = says[result.misconception]
             # A mistake that leaves the first failure unexplained is not the whole story.
             result.message = sentence if first else f"{result.message} Besides: {sentence}"
             return
-        others = [Candidate(name, replay(name)) for name in inherited]
-        upstream, _ = diagnosis.diagnose(evidence, reference, others)
+        others = [Candidate(name, replay(name), recall(name)) for name in inherited]
+        upstream, _ = diagnosis.diagnose(evidence, reference, others, self._findings)
         if upstream in says:
             result.misconception = upstream
             source = next(name for name, mistake in found.items() if mistake == upstream)
@@ -570,6 +573,11 @@ class Graders:
         from autograder.variants import reference_namespace
 
         return Executor(reference_namespace(self.chapter))
+
+
+def _nothing_remembered(name: str) -> diagnosis.Replay:
+    """For recorded answers, all of which are at hand: what takes its time is to compare them."""
+    return lambda test, transcript: ()
 
 
 @contextlib.contextmanager

@@ -82,6 +82,18 @@ def changed_source(chapter: str, misconception: Misconception) -> str:
         ValueError: the exercise does not exist, or a text to replace is not there exactly once.
     """
     source = source_of(chapter)
+    _, cell = changed_cell(chapter, misconception)
+    start, end = cell_spans(source)[misconception.exercise]
+    return source[:start] + cell + source[end:]
+
+
+def changed_cell(chapter: str, misconception: Misconception) -> tuple[str, str]:
+    """The exercise's cell in the reference's source, and with the mistake made.
+
+    Raises:
+        ValueError: the exercise does not exist, or a text to replace is not there exactly once.
+    """
+    source = source_of(chapter)
     spans = cell_spans(source)
     if misconception.exercise not in spans:
         raise ValueError(
@@ -89,7 +101,7 @@ def changed_source(chapter: str, misconception: Misconception) -> str:
             f"{misconception.exercise!r} in solutions/{chapter}.py"
         )
     start, end = spans[misconception.exercise]
-    cell = source[start:end]
+    right = cell = source[start:end]
     if misconception.code:
         cell = misconception.code.rstrip() + "\n\n"
     for old, new in misconception.swap:
@@ -99,7 +111,7 @@ def changed_source(chapter: str, misconception: Misconception) -> str:
                 f"the cell of {misconception.exercise}; it must occur exactly once"
             )
         cell = cell.replace(old, new)
-    return source[:start] + cell + source[end:]
+    return right, cell
 
 
 def _cells(source: str) -> list[str]:
@@ -153,11 +165,20 @@ def misconceptions(chapter: str) -> tuple[Misconception, ...]:
     return found
 
 
+def misconception(chapter: str, name: str) -> Misconception:
+    """The chapter's known mistake of that name."""
+    return _by_name(chapter)[name]
+
+
+@functools.cache
+def _by_name(chapter: str) -> dict[str, Misconception]:
+    return {item.name: item for item in misconceptions(chapter)}
+
+
 @functools.cache
 def wrong_namespace(chapter: str, name: str) -> dict[str, Any]:
     """The names defined by the wrong reference module `name`."""
-    chosen = next(item for item in misconceptions(chapter) if item.name == name)
-    return load_variant(changed_source(chapter, chosen), name)
+    return load_variant(changed_source(chapter, misconception(chapter, name)), name)
 
 
 @functools.cache

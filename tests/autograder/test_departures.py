@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 import torch
 from torch import nn
@@ -51,7 +53,36 @@ class Layer(Base):
 )
 def test_only_bodies_of_functions_are_exchanged(old, new, names):
     assert CELL.count(old) == 1
-    assert changed_bodies(CELL, CELL.replace(old, new)) == names
+    found = changed_bodies(CELL, CELL.replace(old, new))
+    assert (found and found[0]) == names
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "return times * x\n\n\ndef triple(x):\n    return 3 * x",
+        "return times * x\n\n\ndouble = 3",
+    ],
+)
+def test_a_body_that_does_not_end_where_it_did_is_not_taken_for_one(new):
+    assert changed_bodies(CELL, CELL.replace("return times * x", new)) is None
+
+
+@pytest.mark.parametrize("chapter", ["attention", "transformer"])
+def test_a_function_read_alone_has_the_code_that_it_has_in_its_cell(chapter):
+    def codes(tree):
+        return {code.co_qualname: code for code in departures._inner(compile(tree, "<>", "exec"))}
+
+    compared = 0
+    for mistake in variants.misconceptions(chapter):
+        old, new = variants.changed_cell(chapter, mistake)
+        names, tree = changed_bodies(old, new) or ((), None)
+        for name in names:
+            alone, whole = codes(tree)[name], codes(ast.parse(new))[name]
+            assert alone == whole
+            assert alone.co_linetable == whole.co_linetable
+            compared += 1
+    assert compared > 300
 
 
 def test_a_function_defined_twice_is_not_exchanged():

@@ -1420,3 +1420,15 @@ def test_the_memory_that_is_forked_lies_in_huge_pages():
     assert parts >= 3  # none of them long
     assert huge >= 36 << 20
     assert ones == 40 << 20
+
+
+def test_a_submission_looks_for_garbage_and_not_in_what_was_imported(submit):
+    session = submit(
+        """
+        import gc
+        import matplotlib
+        def state():
+            return [gc.isenabled(), gc.get_freeze_count() > 100_000]
+        """
+    )
+    assert value(session, "state") == [True, True]

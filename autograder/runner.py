@@ -25,7 +25,7 @@ from _pytest.runner import runtestprotocol
 
 from autograder import diagnosis
 from autograder.assignment import Assignment, load
-from autograder.diagnosis import Candidate, Evidence, Findings
+from autograder.diagnosis import Candidate, Evidence
 from autograder.executor import Executor, Outcome, Request
 from autograder.forbidden import evasions, forbidden_calls
 from autograder.known import Ask, Inconstant, Known, snapshot
@@ -220,7 +220,7 @@ class Graders:
         self._memo: dict[tuple[int, str], Conversation] = {}
         self._known = Known()
         self._replayed = Memory()
-        self._findings = Findings()
+        self._findings = diagnosis.Findings()
         self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
     def _collect(self, path: Path) -> list[_Item]:

@@ -26,7 +26,7 @@ from _pytest.runner import runtestprotocol
 
 from autograder import diagnosis, foresight
 from autograder.assignment import Assignment, Exercise, load
-from autograder.diagnosis import Candidate, Evidence, Findings
+from autograder.diagnosis import Candidate, Evidence
 from autograder.executor import Executor, Outcome, Request
 from autograder.forbidden import evasions, forbidden_calls
 from autograder.foresight import Messages, Script, constant_part, scripts_of
@@ -223,7 +223,7 @@ class Graders:
         self._known = Known()
         self._scripts: dict[tuple[int, str], list[Script]] = {}
         self._replayed = Memory()
-        self._findings = Findings()
+        self._findings = diagnosis.Findings()
         self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
     def _collect(self, path: Path) -> list[_Item]:

@@ -201,7 +201,7 @@ CHEATS = (
         def answer_well(self, message):
             if message["do"] == "cell":
                 return answer(self, message)
-            return {"n": message["n"], "outcome": forged(), "points": 100.0}
+            return {**forged(), "grade": 100.0}
 
         worker.Worker.answer = answer_well
         worker.clean_outcome = lambda outcome: forged()

@@ -173,17 +173,25 @@ class Foretold:
 
 
 class Messages:
-    """Asks the scripts of an exercise's tests, in their order and in as few messages as may be."""
+    """Asks the scripts of an exercise's tests, in their order and in as few messages as may be.
+
+    Once a message was not answered to its end, nothing more is asked ahead: code that is slow, or
+    not written yet, would be sent the same requests again and again.
+    """
 
     def __init__(self, ask: Ask, scripts: Sequence[Script]) -> None:
         self._ask = ask
         self._scripts = scripts
         self._foretold: list[Foretold] = []
+        self._short = False  # whether an answer was missing
 
     def of(self, index: int) -> Foretold:
         """What was answered to the script at `index`; those before have been looked at."""
         if index >= len(self._foretold):
-            self._send(self._next(index))
+            if self._short:
+                self._foretold.append(Foretold(self._scripts[index], []))
+            else:
+                self._send(self._next(index))
         return self._foretold[index]
 
     def disturb(self, index: int) -> None:
@@ -209,7 +217,8 @@ class Messages:
         for frames in _messages(scripts):
             came = self._ask(frames)
             replies += came
-            if len(came) < len(frames):
+            self._short = len(came) < len(frames)
+            if self._short:
                 break
         for number, script in enumerate(scripts):
             if number and not replies:

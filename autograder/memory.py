@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import nn
 
-from autograder.executor import Request
+from autograder.executor import Request, walk
 from autograder.known import same_request
 
 # Answers of wrong modules that are kept for the next submission with the same mistake, in bytes.
@@ -83,13 +82,5 @@ class Memory:
 
     def grew(self, value: Any) -> None:
         """An answer was added to a conversation, or modules to those that were made."""
-        self._bytes += 1000 + _size(value)
-
-
-def _size(value: Any) -> int:
-    """Bytes of the tensors in a value."""
-    if isinstance(value, torch.Tensor):
-        return value.numel() * value.element_size()
-    if isinstance(value, dict):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, (list, tuple)) else 0
+        sizes = (tensor.numel() * tensor.element_size() for _, tensor in walk(value))
+        self._bytes += 1000 + sum(sizes)

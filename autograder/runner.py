@@ -27,17 +27,15 @@ from _pytest.runner import runtestprotocol
 from autograder import diagnosis, foresight
 from autograder.assignment import Assignment, Exercise, load
 from autograder.diagnosis import Candidate, Evidence
-from autograder.executor import Executor, Outcome, Request
+from autograder.executor import Executor
 from autograder.forbidden import evasions, forbidden_calls
-from autograder.foresight import Messages, Script, constant_part, scripts_of
+from autograder.foresight import Execute, Messages, Script, constant_part, scripts_of
 from autograder.known import Ask, Departed, Inconstant, Known, Step, snapshot
 from autograder.memory import Conversation, Memory, Remember
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.recording import Recording
 from autograder.results import ExerciseResult, TestResult
-
-Execute = Callable[[Request], Outcome]
 
 # After this many calls without an end the rest of an exercise's tests is not waited for.
 TIMEOUTS_PER_EXERCISE = 2
@@ -351,8 +349,7 @@ class Graders:
         forbids: tuple[str, ...],
     ) -> tuple[TestResult, Evidence]:
         """Judge by what is known of the same answers, and run the test only for new ones."""
-        foretold = messages.of(number) if messages is not None else None
-        if messages is not None and foretold is not None and foretold.replies:
+        if messages is not None and (foretold := messages.of(number)).replies:
             ahead = list(zip(foretold.script.steps, foretold.replies, strict=False))
             try:
                 return self._talk(item, ask, seed, forbids, ahead, foretold.passed_over)

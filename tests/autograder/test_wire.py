@@ -424,14 +424,20 @@ def test_a_socket_that_says_too_little_too_much_or_nothing():
             wire.recv(right, 1024, 5)
 
 
-def test_a_numbered_frame_arrives_as_it_was_encoded():
-    sent = wire.encode({"x": torch.arange(50_000)})
+def sent_and_received(sent: bytes) -> tuple[int, bytearray]:
+    """What arrives of a large frame that is sent with the number 7."""
     left, right = socket.socketpair()
     with left, right:
         sender = threading.Thread(target=wire.send_numbered, args=(left, 7, sent))
         sender.start()
-        number, frame = wire.recv_numbered(right, 1 << 24, 30)
+        received = wire.recv_numbered(right, 1 << 24, 30)
         sender.join()
+    return received
+
+
+def test_a_numbered_frame_arrives_as_it_was_encoded():
+    sent = wire.encode({"x": torch.arange(50_000)})
+    number, frame = sent_and_received(sent)
     assert (number, bytes(frame)) == (7, sent)
 
 
@@ -638,11 +644,6 @@ def test_only_the_process_of_student_code_reads_requests():
 
 def test_a_numbered_request_arrives_as_it_was_encoded():
     sent = wire.encode_request({"do": "execute", "request": {"x": torch.arange(50_000)}})
-    left, right = socket.socketpair()
-    with left, right:
-        sender = threading.Thread(target=wire.send_numbered, args=(left, 7, sent))
-        sender.start()
-        number, frame = wire.recv_numbered(right, 1 << 24, 30)
-        sender.join()
+    number, frame = sent_and_received(sent)
     assert (number, bytes(frame)) == (7, sent)
     assert torch.equal(wire.decode_request(frame)["request"]["x"], torch.arange(50_000))

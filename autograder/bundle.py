@@ -35,7 +35,7 @@ PRIVATE = frozenset(
             "classroom",
             "feedback",
         ),
-        *("classroom", "collect", "marker", "crew", "foreman", "books"),
+        *("classroom", "collect", "marker", "meter", "worker_pool", "pool_process", "books"),
         *("progress", "gradebook", "unfinished"),
         *("journal", "changes", "dependencies", "files"),
         *("settings", "settings_file", "terms"),

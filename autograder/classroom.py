@@ -4,8 +4,8 @@ Four stages, each of which survives whatever one submission does:
 
 1. `collect` looks through the folder of submissions, which is only ever read;
 2. `journal` knows what was marked before, with what, and whether anything has changed since;
-3. `marker` repairs a notebook, runs its code once in the sandbox and asks the graders; `crew` does
-   so in several processes, `cluster` on several machines;
+3. `marker` repairs a notebook, runs its code once in the sandbox and asks the graders;
+   `worker_pool` has it done in processes of their own, `cluster` on several machines;
 4. `books` puts every student into an nbgrader course: gradebook, autograded notebook, feedback.
    Whoever is marked goes into the books while others are being marked.
 
@@ -27,18 +27,18 @@ from autograder import startup  # isort: split
 
 from nbformat import NotebookNode
 
-from autograder import crew, harmless, paths
+from autograder import harmless, paths, worker_pool
 from autograder.assignment import Assignment, ClassroomError, load
 from autograder.books import UNRECORDED, Books, course_seed, prepare
 from autograder.changes import Change, change_of
 from autograder.collect import Person, Submission, collect
 from autograder.files import replacing
-from autograder.foreman import Foreman, marking_options
 from autograder.journal import Journal, Results, alone, digest_of
 from autograder.marker import UNJUDGED, Graded, grader_hash
 from autograder.render import number
 from autograder.results import SubmissionResult
 from autograder.settings import Settings
+from autograder.worker_pool import WorkerPool, marking_options
 
 if TYPE_CHECKING:
     from autograder.illustrations import Album
@@ -133,7 +133,7 @@ def grade(
     settings: Path | None = None,
     scheduler: str | None = None,
     db_url: str | None = None,
-    foreman: Foreman | None = None,
+    pool: WorkerPool | None = None,
     decide: Callable[[list[Change], int], bool] | None = None,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Class | None:
@@ -148,13 +148,13 @@ def grade(
         jobs: how many submissions to run at a time, each in a process of its own.
         seed: of the graders' inputs; the course's own if not given.
         unsafe: run student code without a sandbox.
-        limits: what one submission may use.
+        limits: what one submission may use, if not what the settings say.
         cache: take over the marks of submissions for which nothing has changed; without, everybody
             is marked anew.
         settings: the file with the course's settings, if not COURSE/grading.toml.
         scheduler: the address of a Dask scheduler whose workers mark, in place of `jobs`.
         db_url: nbgrader's gradebook, if not COURSE/gradebook.db.
-        foreman: who was called ahead with `marking_options`; without one, another is if need be.
+        pool: one that was started with `marking_options`; without, another is if need be.
         decide: shown what would change, and the number of students, after everybody is marked and
             before anything is written; if it says no, nothing is, and the next start marks nobody
             again.
@@ -171,8 +171,9 @@ def grade(
     chapter = assignment.chapter
     course = course.resolve()
     submissions = collect(submitted, chapter, roster)
-    if foreman is not None and not any(one.runnable for one in submissions):
-        foreman.dismiss()
+    if pool is not None and not any(one.runnable for one in submissions):
+        pool.close()
+        pool = None
     terms = Settings.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
     with ExitStack() as stack:
@@ -180,20 +181,17 @@ def grade(
         journal = stack.enter_context(Journal(course))
         journal.check()
         seed = course_seed(course) if seed is None else seed
-        how = marking_options(chapter, submitted, course, unsafe=unsafe, limits=limits)
-        options = {**how, "seed": seed}
+        limits = limits or terms.limits
+        options = marking_options(chapter, submitted, course, unsafe=unsafe)
+        options |= {"seed": seed, "limits": limits}
         work = _Work(journal, assignment, terms, submissions, options)
         if not cache:
             work.forget()
-        jobs = jobs if scheduler is None else 1
-        if foreman is None or not foreman.suits(options, jobs):
-            foreman = stack.enter_context(crew.called(work.left, options, jobs))
-        else:
-            foreman.begin(seed)
-        if foreman is not None:
+        if pool is not None:
+            pool.begin(seed, limits)
             import nbgrader.apps.api  # noqa: F401  # for which everybody has time
 
-            foreman.leave_room()
+            pool.leave_room()
         if decide is None:
             release = prepare(course, chapter, terms, db_url=db_url)
         else:
@@ -202,7 +200,7 @@ def grade(
 
         def marking(left: Sequence[Submission]) -> Iterator[tuple[Submission, Graded]]:
             if scheduler is None:
-                return crew.grade_all(left, options, release, jobs, foreman)
+                return worker_pool.grade_all(left, options, release, jobs, pool)
             from autograder import cluster
 
             return cluster.grade_all(left, options, release, scheduler)
@@ -291,7 +289,7 @@ class _Work:
         for one in submissions:
             self.handed_in.setdefault(one.student, []).append(one)
         limits = options["limits"]
-        how = [self.grader, self.seed, options["unsafe"], asdict(limits) if limits else None]
+        how = [self.grader, self.seed, options["unsafe"], asdict(limits)]
         self.attempts = {
             student: settings.considered(attempts) for student, attempts in self.handed_in.items()
         }

@@ -37,24 +37,28 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder import startup  # isort: split
-
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import paths, repair
+from autograder import (
+    paths,
+    repair,
+    startup,  # noqa: F401  # isort: split
+)
 from autograder.assignment import ClassroomError
 from autograder.collect import Submission
 from autograder.marker import (
     UNJUDGED,
     Graded,
     Marker,
+    Task,
     grade_one,
     grader_hash,
     ungraded,
     versions,
 )
 from autograder.results import SubmissionResult
+from autograder.worker_pool import WorkerPool
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -79,13 +83,14 @@ NOISY = ("distributed", "dask", "tornado", "asyncio")
 class _Class:
     """What a worker process needs to grade one class."""
 
-    marker: Marker
+    pool: WorkerPool
     release: NotebookNode
-    closed: bool = False
 
 
 _classes: OrderedDict[str, _Class] = OrderedDict()
-_one_at_a_time = threading.RLock()  # neither graders nor sandbox are made for several threads
+_forgotten: deque[str] = deque(maxlen=1000)  # classes that have ended, maybe while it prepares
+_one_at_a_time = threading.Lock()  # a pool is made for one thread
+_registry = threading.Lock()  # of the two above; held for moments only
 _begun_with = ""
 
 
@@ -107,69 +112,71 @@ def mark(token: str, order: bytes, data: bytes) -> bytes:
 
     with _one_at_a_time:
         ready = _classes.get(token)
-        if ready is None or ready.closed:
+        if ready is None:
             return json.dumps({"unready": True}).encode()
-        _classes.move_to_end(token)
         try:
-            submission = Submission(**json.loads(order))
-            graded = grade_one(ready.marker, submission, ready.release, data=data)
+            task = Task(Submission(**json.loads(order)), data=data)
+            ((_, graded),) = ready.pool.mark([task], ready.release)
             answer = {"result": graded.result.to_dict(), "notebook": graded.notebook}
             return json.dumps(answer).encode()
         except SandboxUnavailable as error:
             return json.dumps({"problem": _no_sandbox(error)}).encode()
         except Exception:
             return b"{}"  # as if the process had ended: it is tried once more, alone
-        finally:
-            if ready.closed:
-                ready.marker.close()
 
 
 def forget(token: str) -> None:
-    """End the sandbox of a class; that of a submission being graded when it is done."""
-    ready = _classes.pop(token, None)
+    """End the processes of a class at once, also if they are still getting ready."""
+    with _registry:
+        _forgotten.append(token)
+        ready = _classes.pop(token, None)
     if ready is not None:
-        ready.closed = True
-        if _one_at_a_time.acquire(blocking=False):
-            try:
-                ready.marker.close()
-            finally:
-                _one_at_a_time.release()
+        ready.pool.close()
 
 
 def _begin(token: str, wanted: dict[str, Any]) -> str:
     """Start graders and sandbox and grade the empty notebook; what failed, or nothing."""
-    import torch
     from distributed import get_worker
 
     from autograder.walls import Limits, SandboxUnavailable
 
-    torch.set_num_threads(1)
-    startup.collect_seldom()
-    forget(token)
     while len(_classes) >= KEPT:
         forget(next(iter(_classes)))
-    limits = Limits(**wanted["limits"]) if wanted["limits"] else None
-    hide = (Path(get_worker().local_directory),)
-    marker = Marker(wanted["chapter"], seed=wanted["seed"], limits=limits, hide=hide)
+    options = {
+        "chapter": wanted["chapter"],
+        "seed": wanted["seed"],
+        "limits": Limits(**wanted["limits"]) if wanted["limits"] else None,
+        "hide": (Path(get_worker().local_directory),),
+    }
     release = nbformat.reads(wanted["release"], as_version=4)
+    ready = _Class(WorkerPool(options, 1), release)
+    with _registry:
+        ended = token in _forgotten
+        if not ended:
+            _classes[token] = ready
+    problem = "the class has ended"
     try:
-        marker.start()
-        empty = grade_one(marker, Submission("nobody"), release, data=wanted["release"].encode())
+        if not ended:
+            problem = _proved(ready.pool, wanted["release"].encode(), release)
     except SandboxUnavailable as error:
-        marker.close()
-        return _no_sandbox(error)
-    except BaseException:
-        marker.close()
-        raise
+        problem = _no_sandbox(error)
+    finally:
+        if problem:
+            forget(token)
+            ready.pool.close()
+    return problem
+
+
+def _proved(pool: WorkerPool, data: bytes, release: NotebookNode) -> str:
+    """Grade the empty notebook; what is amiss, or nothing."""
+    ((_, empty),) = pool.mark([Task(Submission("nobody"), data=data)], release)
     amiss = [note for note in empty.result.notes if note.startswith(UNJUDGED)]
     if amiss or empty.result.status in ("crashed", "unreadable"):
-        marker.close()
         reason = amiss[0] if amiss else f"it is {empty.result.status}"
         return (
             f"it cannot grade the empty notebook ({reason}); "
             "run `python -m autograder doctor` on that machine"
         )
-    _classes[token] = _Class(marker, release)
     return ""
 
 
@@ -177,7 +184,7 @@ def _begin(token: str, wanted: dict[str, Any]) -> str:
 def _close_all() -> None:
     """With the worker process end its sandboxes."""
     for ready in _classes.values():
-        ready.marker.close()
+        ready.pool.close()
 
 
 def _no_sandbox(error: Exception) -> str:
@@ -290,12 +297,12 @@ def grade_all(
                     for submission, graded in crew.run():
                         if graded is None:
                             # It cannot be read, or is too large: that is all its result says.
-                            graded = grade_one(marker, submission, release)
+                            graded = grade_one(marker, Task(submission), release)
                         yield submission, graded
                 finally:
                     crew.close()
         for submission in here:
-            yield submission, grade_one(marker, submission, release)
+            yield submission, grade_one(marker, Task(submission), release)
 
 
 @contextlib.contextmanager
@@ -426,13 +433,12 @@ class _Crew:
         """Let the workers have done with this class; called however it ended."""
         with contextlib.suppress(Exception):
             if self.client.status == "running":
-                ready = [one.address for one in self.workers.values() if one.state == "ready"]
                 for worker in self.workers.values():
                     for future in filter(None, (*worker.held, worker.proof)):
                         future.release()  # which cancels it
-                if ready:
+                if self.workers:
                     order = (self.caller, "forget", self.token)
-                    told = {"workers": ready, "on_error": "ignore"}
+                    told = {"workers": [*self.workers], "on_error": "ignore"}
                     telling = threading.Thread(
                         target=self.client.run, args=order, kwargs=told, daemon=True
                     )
@@ -526,7 +532,7 @@ class _Crew:
             self.suspects.append(job)
         else:
             reason = "the grading process ended repeatedly"
-            yield job.submission, ungraded(job.submission, self.chapter, self.release, reason)
+            yield job.submission, ungraded(Task(job.submission), self.chapter, self.release, reason)
 
     def _scheduler_lost(self) -> ClassroomError:
         graded = self.total - self.left

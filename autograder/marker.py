@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import importlib.metadata
 import platform
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,20 +20,22 @@ from autograder.assignment import Assignment, load
 from autograder.cells import cells_of
 from autograder.collect import Submission
 from autograder.dependencies import dependencies
+from autograder.meter import Meter
 from autograder.repair import RepairedNotebook
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.variants import reference_answers
+from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 if TYPE_CHECKING:
     from autograder import foresight
     from autograder.runner import Graders
     from autograder.sandbox import Answer
-    from autograder.walls import Limits, Sandbox
 
 MAX_PRINTED = 20_000  # characters of one cell
 MAX_PRINTED_ALL = 400_000  # of all the cells of a notebook, which may be thousands
 LEFT_OUT = "[not shown: this notebook prints more than a page can hold]"
 UNJUDGED = "could not judge"
+FAILED = "the grading failed; your instructor has been told"
 RUNS_ON = ("torch", "numpy", "pytest", "IPython")
 
 
@@ -100,11 +100,12 @@ class Marker:
         graders: Graders | None = None,
         sandbox: Sandbox | None = None,
     ) -> None:
+        self.meter = Meter()
         self.assignment = graders.assignment if graders is not None else load(chapter)
         self.chapter = chapter
         self.seed = seed
         self.unsafe = unsafe
-        self.limits = limits
+        self.limits = limits or Limits()
         self.hide = tuple(hide)
         self._graders = graders
         self._sandbox = sandbox
@@ -117,8 +118,6 @@ class Marker:
 
     def start(self) -> None:
         """Start the sandbox and, while it imports PyTorch, do so here and collect the graders."""
-        from autograder.walls import Sandbox
-
         if self._sandbox is not None and self._graders is not None:
             return
         with ThreadPoolExecutor(1) as beside:
@@ -162,22 +161,31 @@ class Marker:
             self._sandbox.close()
             self._sandbox = None
 
-    def mark(self, student: str, mended: RepairedNotebook) -> SubmissionResult:
-        """The result of one repaired notebook. Whatever the student's code does, there is one."""
-        began = time.monotonic()
+    def mark(
+        self,
+        student: str,
+        mended: RepairedNotebook,
+        tell: Callable[[ExerciseResult], None] = lambda result: None,
+    ) -> SubmissionResult:
+        """The result of one repaired notebook. Whatever the student's code does, there is one.
+
+        `tell` is told of every exercise as it is judged.
+        """
         if mended.status == "unreadable":
             reason = f"Nothing could be graded: {mended.reason}."
             result = empty_result(self.assignment, student, "unreadable", reason)
         else:
-            result = self._run(mended.nb)
+            result = self._run(mended.nb, tell)
             result.student = student
             if mended.repairs and result.status == "graded":
                 result.status = "repaired"
         result.repairs = [*mended.repairs, *result.repairs]
-        result.seconds = round(time.monotonic() - began, 3)
+        result.seconds = round(self.meter.seconds, 3)
         return result
 
-    def _run(self, nb: NotebookNode) -> SubmissionResult:
+    def _run(
+        self, nb: NotebookNode, tell: Callable[[ExerciseResult], None] = lambda result: None
+    ) -> SubmissionResult:
         from autograder.innocent import innocent
 
         self.start()
@@ -186,7 +194,8 @@ class Marker:
         cells = cells_of(nb)
         forbids = [name for exercise in self.assignment.exercises for name in exercise.forbids]
         watched = not innocent([cell.source for cell in cells], forbids)
-        with self._sandbox.session(cells, self.limits, watched=watched) as session:
+        limits = self.limits
+        with self._sandbox.session(cells, limits, watched=watched, meter=self.meter) as session:
 
             def ask(*question: Any) -> Answer:
                 answer = session.ask(*question)
@@ -196,14 +205,14 @@ class Marker:
             reports = session.load()
             seen |= {report.status for report in reports}
             sources = [cell.source for cell in cells]
-            exercises, notes = self._judge(ask, session.ahead, sources)
+            exercises, notes = self._judge(ask, session.ahead, sources, tell)
         result = SubmissionResult(
             "",
             status=(
                 "timed_out"
-                if "timeout" in seen
+                if seen & {"timeout", "memory"}
                 else "crashed"
-                if seen & {"crash", "memory"}
+                if "crash" in seen
                 else "graded"
             ),
             score=round(sum(exercise.points for exercise in exercises.values()), 6),
@@ -226,11 +235,14 @@ class Marker:
         return result
 
     def _judge(
-        self, ask: Callable[..., Answer], ahead: foresight.Ask, sources: Sequence[str]
+        self,
+        ask: Callable[..., Answer],
+        ahead: foresight.Ask,
+        sources: Sequence[str],
+        tell: Callable[[ExerciseResult], None],
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
         """All exercises; where a grader itself fails, all the others."""
         from autograder.sandbox import request_frame
-        from autograder.walls import SandboxUnavailable
 
         assert self._graders is not None
 
@@ -238,7 +250,13 @@ class Marker:
             return ask(request, request_frame(request)).outcome
 
         run = functools.partial(
-            self._graders.run, execute, ask=ask, ahead=ahead, seed=self.seed, sources=sources
+            self._graders.run,
+            execute,
+            ask=ask,
+            ahead=ahead,
+            seed=self.seed,
+            sources=sources,
+            tell=tell,
         )
         try:
             return run(), []
@@ -260,14 +278,6 @@ class Marker:
             return exercises, notes
 
 
-@functools.cache
-def shared_marker(chapter: str, *, seed: int, unsafe: bool) -> Marker:
-    """The marker of this process, for nbgrader's own autograde; ends with the process."""
-    marker = Marker(chapter, seed=seed, unsafe=unsafe)
-    atexit.register(marker.close)
-    return marker
-
-
 @dataclass
 class Graded:
     """A result and the notebook that nbgrader will keep."""
@@ -276,55 +286,123 @@ class Graded:
     notebook: str
 
 
-def ungraded(submission: Submission, chapter: str, release: NotebookNode, reason: str) -> Graded:
-    """What is kept of a submission during which the process that marked it ended: no points."""
-    result = empty_result(
-        load(chapter), submission.student, "crashed", "This submission could not be graded."
-    )
-    result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason})"]
-    return Graded(result, notebooks.writes(repair.blank(release)))
+@dataclass
+class Task:
+    """One submission to mark.
+
+    Args:
+        submission: whose it is; its file is read if neither of the others is given.
+        data: what the file holds, where the file itself is on another machine.
+        mended: the notebook, where it has been repaired already.
+    """
+
+    submission: Submission
+    data: bytes | None = None
+    mended: RepairedNotebook | None = None
+
+
+@dataclass
+class Progress:
+    """What is certain of a submission while it is marked.
+
+    It outlives the process that marks: `result` makes of it what the submission has earned.
+    """
+
+    status: str = ""
+    repairs: list[str] = field(default_factory=list)
+    notebook: str = ""
+    exercises: dict[str, ExerciseResult] = field(default_factory=dict)
+
+    def result(
+        self, assignment: Assignment, student: str, status: str, why: str, release: NotebookNode
+    ) -> Graded:
+        """The points that were earned until the marking was ended, and why it was."""
+        reason = f"Not judged: {why}."
+        result = empty_result(assignment, student, status, reason)
+        result.exercises |= self.exercises
+        result.score = round(sum(one.points for one in result.exercises.values()), 6)
+        result.repairs = self.repairs
+        return Graded(result, self.notebook or _kept(None, release))
+
+
+# Told what has become certain: which fields of `Progress`, or of which exercise.
+Tell = Callable[[str, Any], None]
+
+
+def _nobody_listens(what: str, value: Any) -> None:
+    pass
 
 
 def grade_one(
-    marker: Marker, submission: Submission, release: NotebookNode, data: bytes | None = None
+    marker: Marker, task: Task, release: NotebookNode, tell: Tell = _nobody_listens
 ) -> Graded:
     """Repair and mark one submission. Raises only SandboxUnavailable.
 
-    `data` is what its file holds, where the file itself is on another machine.
+    `tell` is told of everything that is certain, such as the points of an exercise, as
+    ("exercise", its result), ("repairs", ...) or ("notebook", ...).
     """
-    from autograder.walls import SandboxUnavailable
-
-    assignment = marker.assignment
+    marker.meter.begin()
+    assignment, submission = marker.assignment, task.submission
+    earned = Progress()
     mended = None
+
+    def judged(result: ExerciseResult) -> None:
+        earned.exercises[result.name] = result
+        tell("exercise", result)
+
     try:
-        if submission.reason:
-            mended = RepairedNotebook(repair.blank(release), [], "unreadable", submission.reason)
-        elif data is not None:
-            mended = repair.repair(data, release)
-            mended.repairs[:0] = submission.repairs
-        elif submission.path is not None:
-            mended = repair.repair_file(submission.path, assignment, release)
-            mended.repairs[:0] = submission.repairs
+        mended = _mended(task, assignment, release)
+        earned.repairs = mended.repairs if mended is not None else []
+        tell("repairs", earned.repairs)
+        earned.notebook = _kept(mended, release)
+        tell("notebook", earned.notebook)
         if mended is None:
-            result = empty_result(
-                assignment, submission.student, "missing", "No notebook was handed in."
-            )
+            reason = "No notebook was handed in."
+            result = empty_result(assignment, submission.student, "missing", reason)
         else:
-            result = marker.mark(submission.student, mended)
+            result = marker.mark(submission.student, mended, judged)
     except SandboxUnavailable:
         raise
     except Exception as error:  # No submission may end the batch.
         reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-        result = empty_result(
-            assignment, submission.student, "crashed", "This submission could not be graded."
-        )
-        result.notes.append(f"{UNJUDGED} the submission ({reason})")
+        graded = earned.result(assignment, submission.student, "crashed", FAILED, release)
+        graded.result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason})"]
+        return graded
     result.notes[:0] = submission.notes
+    return Graded(result, earned.notebook)
+
+
+def ungraded(task: Task, chapter: str, release: NotebookNode, reason: str) -> Graded:
+    """What is kept of a submission of which nothing became known: no points."""
+    student = task.submission.student
+    graded = Progress().result(load(chapter), student, "crashed", FAILED, release)
+    graded.result.notes = [*task.submission.notes, f"{UNJUDGED} the submission ({reason})"]
+    return graded
+
+
+def _mended(task: Task, assignment: Assignment, release: NotebookNode) -> RepairedNotebook | None:
+    """The repaired notebook of a submission; None if nothing was handed in."""
+    submission = task.submission
+    if task.mended is not None:
+        return task.mended
+    if submission.reason:
+        return RepairedNotebook(repair.blank(release), [], "unreadable", submission.reason)
+    if task.data is not None:
+        mended = repair.repair(task.data, release)
+    elif submission.path is not None:
+        mended = repair.repair_file(submission.path, assignment, release)
+    else:
+        return None
+    mended.repairs[:0] = submission.repairs
+    return mended
+
+
+def _kept(mended: RepairedNotebook | None, release: NotebookNode) -> str:
+    """The notebook that nbgrader will keep, as text."""
     nb = repair.blank(release) if mended is None else mended.nb
     own = {cell.get("id") for cell in release.cells}
     nb.metadata["transformers_by_hand"] = {
         "own": [cell.id for cell in nb.cells if cell.id not in own],
         "reason": mended.reason if mended is not None else "",
     }
-    checked = mended is not None and mended.checked
-    return Graded(result, notebooks.writes(nb, checked=checked))
+    return notebooks.writes(nb, checked=mended is not None and mended.checked)

@@ -12,6 +12,8 @@ Student code is never run in nbgrader's process. `autograder.classroom` runs it 
 
 from __future__ import annotations
 
+import atexit
+import functools
 import hashlib
 import re
 import shutil
@@ -41,9 +43,10 @@ from autograder.assignment import Assignment, load
 from autograder.harmless import csv_text
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.settings import Settings, rescaled
+from autograder.walls import Limits
 
 if TYPE_CHECKING:
-    from autograder.marker import Marker
+    from autograder.worker_pool import WorkerPool
 
 # Where a graded notebook keeps what is known about the submission as a whole.
 KEY = "transformers_by_hand"
@@ -329,6 +332,9 @@ class GradeExercises(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
+        from autograder.collect import Submission
+        from autograder.marker import Task
+
         chapter = resources["nbgrader"]["assignment"]
         student = resources["nbgrader"]["student"]
         result = RESULTS.get((chapter, student))
@@ -340,18 +346,30 @@ class GradeExercises(NbGraderPreprocessor):
                 state.get("status", "ok"),
                 state.get("reason", ""),
             )
-            result = self._marker(chapter).mark(student, mended)
+            task = Task(Submission(student), mended=mended)
+            ((_, graded),) = self._pool(chapter).mark([task], repair.released(chapter))
+            result = graded.result
         write_result(nb, result, load(chapter))
         return nb, resources
 
-    def _marker(self, chapter: str) -> Marker:
+    def _pool(self, chapter: str) -> WorkerPool:
         from autograder.books import course_seed
-        from autograder.marker import shared_marker
 
-        seed = self.seed
-        if seed is None:
-            seed = course_seed(terms.root_of(self.config) or paths.BUILD / "course")
-        return shared_marker(chapter, seed=seed, unsafe=self.unsafe_no_sandbox)
+        root = terms.root_of(self.config) or paths.BUILD / "course"
+        seed = course_seed(root) if self.seed is None else self.seed
+        limits = terms.of_course(root, chapter).limits
+        return shared_pool(chapter, seed, self.unsafe_no_sandbox, limits)
+
+
+@functools.cache
+def shared_pool(chapter: str, seed: int, unsafe: bool, limits: Limits) -> WorkerPool:
+    """The pool in which nbgrader's own autograde marks; ends with this process."""
+    from autograder.worker_pool import WorkerPool
+
+    options = {"chapter": chapter, "seed": seed, "unsafe": unsafe, "limits": limits}
+    pool = WorkerPool(options, 1)
+    atexit.register(pool.close)
+    return pool
 
 
 def check_name(cell: NotebookNode) -> str | None:

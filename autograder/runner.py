@@ -279,6 +279,7 @@ class Graders:
         diagnose: bool = True,
         stop_at_failure: bool = False,
         sources: Sequence[str] | None = None,
+        tell: Callable[[ExerciseResult], None] = lambda result: None,
     ) -> dict[str, ExerciseResult]:
         """Judge one implementation.
 
@@ -294,6 +295,8 @@ class Graders:
             diagnose: look for the misconception behind a failure.
             stop_at_failure: skip an exercise's other tests once one failed (for mutants).
             sources: the notebook's code cells, to be read for forbidden functions as well.
+            tell: told of every exercise what is certain, before the next step is taken: its points
+                before its mistake is looked for, then all of its result.
 
         Returns:
             For each exercise its points, tests and diagnosis.
@@ -325,6 +328,8 @@ class Graders:
             _earn_refusals(exercise.name, tests, evidence)
             result = _score(exercise.name, exercise.points, exercise.section, tests)
             if diagnose and any(item.failed for item in evidence):
+                if not exercise.forbids:
+                    tell(result)
                 self._name(result, evidence, exercise.needs, found, seed, recording)
             if exercise.forbids:
                 used = forbidden_calls(sources or (), exercise.name, exercise.forbids)
@@ -336,6 +341,7 @@ class Graders:
                 elif means and result.points:
                     _withdraw_evasion(result, means)
             results[exercise.name] = result
+            tell(result)
         return results
 
     def _converse(

@@ -18,7 +18,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import torch
 
 from autograder import script, wire, zygote
 from autograder.cells import Cell
+from autograder.meter import Meter
 from autograder.walls import START_SECONDS, Limits, Sandbox, SandboxUnavailable
 
 Outcome = dict[str, Any]
@@ -38,7 +39,8 @@ WARM_WORDS = ("matplotlib", "broadcast_shapes", "assert_close", "optim.")
 SHORTEST_CALL = 2.0  # what is left of a call's limit after its function has hung repeatedly
 # A busy machine stretches time limits by what a submission waited for a core, up to this factor.
 MOST_STRETCH = 10.0
-RESTART_SECONDS = 0.05  # what a new worker costs the notebook that has ended the one before it
+JUDGING_SHARE = 0.1  # of a submission's time, kept back so that what was answered can be judged
+SMALL_ANSWER = 1 << 20  # bytes that an answer may have even when all answers have had theirs
 WORTH_WAITING = 0.02  # the part of a limit below which a remainder is not waited for
 
 
@@ -184,9 +186,15 @@ class Session:
     """One submission's code, running. For one thread at a time."""
 
     def __init__(
-        self, sandbox: Sandbox, cells: Sequence[Cell], limits: Limits, watched: bool = True
+        self,
+        sandbox: Sandbox,
+        cells: Sequence[Cell],
+        limits: Limits,
+        watched: bool,
+        meter: Meter,
     ) -> None:
         self.sandbox = sandbox
+        self.meter = meter
         self.cells = list(cells)
         self.words = [word for word in WARM_WORDS if any(word in cell.source for cell in cells)]
         self.watched = watched
@@ -197,7 +205,9 @@ class Session:
         self._waited = 0.0  # seconds in which the present worker had no core, as far as is known
         self._waited_before = 0.0  # the same of the workers before it
         self._queued = 0.0  # how long we ourselves had waited for a core when the worker began
-        self._charged = 0.0  # seconds for what its conduct costs outside of its workers
+        self._ran = 0.0  # seconds of processor that the present worker has used, as far as is known
+        self._ran_before = 0.0  # the same of the workers before it
+        self._answers_left = limits.answers_bytes
         self._used_up = False  # whether the time for all of it is over
         self._loaded = False
         self._skip: set[int] = set()
@@ -219,12 +229,17 @@ class Session:
     # What callers use.
 
     @property
+    def limit(self) -> float:
+        """Seconds after which nothing more is asked of the submission."""
+        return (1 - JUDGING_SHARE) * self.limits.seconds_total
+
+    @property
     def spent(self) -> float:
-        """Seconds of its time that this submission has used; waiting for a core is not its own."""
-        return (
-            max(self._elapsed - self._waited_before - self._waited, self._elapsed / MOST_STRETCH)
-            + self._charged
-        )
+        """Seconds that this submission has cost; waiting for a core is not its own."""
+        waited_for = self._elapsed - self._waited_before - self._waited
+        ran = self._ran_before + self._ran
+        self.meter.running = max(waited_for, self._elapsed / MOST_STRETCH, ran)
+        return self.meter.seconds
 
     def load(self) -> list[CellReport]:
         """Run the cells, one after the other in one namespace, and report on each.
@@ -275,7 +290,7 @@ class Session:
         Fewer answers than requests are no fault: the rest has not been asked then. None at all
         came where the limits for one request did not do for all: what they had done to the worker
         is as if it had not been, but for what the notebook itself keeps, and each is to be asked
-        by `ask`. It is not tried again with this submission, and its time is not charged.
+        by `ask`. It is not tried again with this submission.
         """
         if not self._loaded:
             self.load()
@@ -283,16 +298,15 @@ class Session:
             return []
         if self._worker is None:
             self._replay(reporting=False)
-        before = self.spent
         try:
-            limit = 2 * self.limits.answer_bytes
-            reply = self._exchange(script.join(frames), self.limits.seconds_per_call, limit)
+            room = 2 * self.limits.answer_bytes
+            reply = self._exchange(script.join(frames), self.limits.seconds_per_call, room)
             try:
                 return script.split(reply, len(frames))
             except wire.WireError as error:
                 self._finish("protocol", str(error))
         except _Ended:
-            self._charged -= self.spent - before
+            pass
         self._scripts = False
         return []
 
@@ -375,7 +389,7 @@ class Session:
         """What an answer's bytes say; the worker is gone afterwards if it did not behave."""
         try:
             kind = kind_of(reply)
-            outcome = self._read(reply) if kind is None else None
+            outcome = _read_outcome(reply) if kind is None else None
         except wire.WireError as error:
             raise _Ended(self._finish("protocol", f"the answer is not valid: {error}")) from None
         answer = Answer(outcome["kind"] if outcome else str(kind), reply, outcome)
@@ -390,16 +404,6 @@ class Session:
         if request["op"] not in ("call", "create") and request.get("handle") in self._created:
             name = f"{self._created[request['handle']][0]['name']}.{name}"
         return name
-
-    def _read(self, reply: bytearray) -> Outcome:
-        """The outcome in an answer. To read a large one takes time, which is the notebook's."""
-        if len(reply) <= wire.AT_ONCE:
-            return _read_outcome(reply)
-        began = time.thread_time()
-        try:
-            return _read_outcome(reply)
-        finally:
-            self._charged += time.thread_time() - began
 
     def _replay(self, reporting: bool) -> None:
         """Run the cells in a new worker, again from the start whenever one kills it."""
@@ -457,9 +461,9 @@ class Session:
         )
 
     def _exhausted(self) -> bool:
-        if not self._used_up and self.spent >= self.limits.seconds_total:
+        if not self._used_up and self.spent >= self.limit:
             self._ask_waited(time.monotonic())
-            self._used_up = self.spent >= self.limits.seconds_total
+            self._used_up = self.spent >= self.limit
         return self._used_up
 
     def _ask_waited(self, since: float) -> float:
@@ -473,7 +477,7 @@ class Session:
             if self._status.recv(1, socket.MSG_PEEK) != zygote.WAITED_MARK:
                 return 0.0  # the worker has ended, and this is the report
             answer = self._status.recv(size, socket.MSG_WAITALL)
-            _, waited, ever = zygote.WAITED.unpack(answer)
+            _, waited, ever, self._ran = zygote.WAITED.unpack(answer)
         except (OSError, zygote.struct.error):
             return 0.0
         self._waited = self._both_waited(ever)
@@ -484,22 +488,25 @@ class Session:
         return max(0.0, worker + max(0.0, _in_queue() - self._queued))
 
     def _begin(self) -> None:
+        """Start a worker; whoever has ended one pays for the next."""
         if self._exhausted():
             return
         if self._worker is not None:
             self._stop()
+        began = time.monotonic()
         self._number = 0
         self._live.clear()
-        if self.restarts:
-            self._charged += RESTART_SECONDS
         self.restarts += 1
+        left = replace(self.limits, seconds_total=max(1.0, self.limit - self.spent))
         for attempt in (1, 2):
             self._queued = _in_queue()
-            worker, self._status = self.sandbox.fork(self.limits, self.words)
+            worker, self._status = self.sandbox.fork(left, self.words)
             self._worker = _Line(worker)
             try:
                 if wire.recv(worker, 1 << 10, START_SECONDS) == {"n": 0}:
                     worker.setblocking(False)
+                    if self.restarts > 1:
+                        self._elapsed += time.monotonic() - began
                     return
                 raise EOFError
             except (EOFError, OSError, wire.WireError):
@@ -508,8 +515,8 @@ class Session:
                 if attempt == 2:
                     raise SandboxUnavailable("the sandbox's Python ends at once") from None
 
-    def _exchange(self, frame: bytes, seconds: float, limit: int | None = None) -> bytearray:
-        """Send one message and wait for the frame that answers it, of `limit` bytes at most.
+    def _exchange(self, frame: bytes, seconds: float, room: int | None = None) -> bytearray:
+        """Send one message and wait for the frame that answers it, of `room` bytes at most.
 
         Raises:
             _Ended: there is no answer; the worker and all its processes are gone.
@@ -517,8 +524,8 @@ class Session:
         if self._exhausted():
             if self._worker is not None:
                 self._stop()
-            total = self.limits.seconds_total
-            raise _Ended(_End("timeout", f"the notebook used up its {total:g} seconds before this"))
+            words = f"the notebook used up its {self.limit:g} seconds before this"
+            raise _Ended(_End("timeout", words))
         assert self._worker is not None
         self._number += 1
         began = time.monotonic()
@@ -530,18 +537,19 @@ class Session:
             passed = time.monotonic() - began
             self._elapsed = spent + passed
             own = max(passed - waited, passed / MOST_STRETCH)
-            total = self.limits.seconds_total - self.spent
+            total = self.limit - self.spent
             left = min(seconds - own, total)
             if left > WORTH_WAITING * seconds:
                 return left
             self._used_up = total <= WORTH_WAITING * seconds
             return 0.0
 
-        self._worker.allow(min(seconds, self.limits.seconds_total - self.spent), more)
+        self._worker.allow(min(seconds, self.limit - self.spent), more)
         try:
             wire.send_numbered(self._worker, self._number, frame)
-            limit = limit or self.limits.answer_bytes
-            number, reply = wire.recv_numbered(self._worker, limit, bounds=wire.ANSWER)
+            room = min(room or self.limits.answer_bytes, max(SMALL_ANSWER, self._answers_left))
+            number, reply = wire.recv_numbered(self._worker, room, bounds=wire.ANSWER)
+            self._answers_left -= len(reply)
             if number != self._number:
                 raise wire.WireError("it answers another question")
             return reply
@@ -586,6 +594,7 @@ class Session:
 
     def _stop(self, dead: bool = False) -> dict[str, Any]:
         """End every process of the worker and return the keeper's report (empty if none came)."""
+        began = time.monotonic()
         worker, status = self._worker, self._status
         self._worker = self._status = None
         self._live.clear()
@@ -615,8 +624,11 @@ class Session:
         parsed = parsed if isinstance(parsed, dict) else {}
         if "waited" in parsed:
             self._waited = self._both_waited(parsed["waited"])
+            self._ran = parsed["ran"]
         self._waited_before += self._waited
-        self._waited = 0.0
+        self._ran_before += self._ran
+        self._waited = self._ran = 0.0
+        self._elapsed += time.monotonic() - began
         return parsed
 
 

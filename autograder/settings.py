@@ -29,6 +29,7 @@ from typing import Any
 from autograder.assignment import Assignment, ClassroomError
 from autograder.collect import Submission
 from autograder.results import ExerciseResult, SubmissionResult
+from autograder.walls import Limits
 
 FILE = "grading.toml"
 UNITS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
@@ -70,6 +71,7 @@ class Settings:
         extra_attempts: how many more a student has.
         leave_out: exercises and written questions that do not count.
         points: exercises and written questions with other points than they were released with.
+        limits: what one submission may cost.
         db_url: where nbgrader's gradebook is, if not in the course's folder.
         source: the file they were read from.
         filed_due: the due date in that file, also if another one took its place.
@@ -83,6 +85,7 @@ class Settings:
     extra_attempts: Mapping[str, int] = field(default_factory=dict)
     leave_out: tuple[str, ...] = ()
     points: Mapping[str, float] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
     db_url: str | None = None
     source: Path | None = field(default=None, compare=False)
     filed_due: datetime | None = field(default=None, compare=False)

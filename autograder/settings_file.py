@@ -7,6 +7,7 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,13 +16,17 @@ from autograder import paths
 from autograder.assignment import Assignment, AssignmentError, ClassroomError, load
 from autograder.collect import student_id
 from autograder.settings import UNITS, Late, Settings, near
+from autograder.walls import Limits
 
 MOST_POINTS = 10_000.0
 MOST_ATTEMPTS = 1000
 LONGEST = timedelta(days=3650)
-GENERAL = ("due", "late", "extensions", "attempts", "attempts_count", "extra_attempts")
+GENERAL = ("due", "late", "extensions", "attempts", "attempts_count", "extra_attempts", "limits")
 ONLY_FOR_ONE = ("leave_out", "points")
 ONLY_FOR_ALL = ("db_url",)
+LIMITS = ("seconds", "megabytes")
+LEAST_SECONDS, MOST_SECONDS = 10, 86_400
+LEAST_MEGABYTES, MOST_MEGABYTES = 300, 1_000_000
 LATE = ("percent", "per", "grace_minutes", "most_percent", "nothing_after_days")
 
 
@@ -102,15 +107,16 @@ class Reader:
             about = assignment if chapter == assignment.chapter else _loaded(chapter)
             own = self._table(table, f"{chapter}.", about)
             merged[chapter] = {**everywhere, **own}
-            for key in ("late", "extensions", "extra_attempts"):  # Merged line by line.
+            for key in ("late", "extensions", "extra_attempts", "limits"):  # Merged line by line.
                 if key in own:
                     merged[chapter][key] = {**everywhere.get(key, {}), **own[key]}
             self._together(merged[chapter], f"{chapter}.")
         if assignment.chapter not in merged:
             self._together(everywhere, "")
         chosen = merged.get(assignment.chapter, everywhere)
+        own = {"late": Late(**chosen.get("late", {})), "limits": _limits(chosen.get("limits", {}))}
         return Settings(
-            **{**chosen, "late": Late(**chosen.get("late", {}))},
+            **{**chosen, **own},
             source=self.path,
             filed_due=chosen.get("due"),
         )
@@ -130,6 +136,8 @@ class Reader:
                 found[key] = self._one_of(name, value, ("last", "best"))
             elif key == "late":
                 found[key] = self._late(name, value)
+            elif key == "limits":
+                found[key] = self._limits(name, value)
             elif key == "extensions":
                 found[key] = self._students(name, value, self._extension)
             elif key == "extra_attempts":
@@ -256,6 +264,20 @@ class Reader:
                 self.unknown(name, LATE, f" in [{key}]")
         return found
 
+    def _limits(self, key: str, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            self.wrong(key, value, f"must be a table; write [{key}] and below it seconds = 180")
+        found: dict[str, Any] = {}
+        for name, part in value.items():
+            if name == "seconds":
+                most = LEAST_SECONDS, MOST_SECONDS
+            elif name == "megabytes":
+                most = LEAST_MEGABYTES, MOST_MEGABYTES
+            else:
+                self.unknown(name, LIMITS, f" in [{key}]")
+            found[name] = self._number(f"{key}.{name}", part, *most)
+        return found
+
     def _students(self, key: str, value: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:
         """A table from students to something."""
         if not isinstance(value, dict):
@@ -306,6 +328,20 @@ class Reader:
                 self.wrong(place, part, "must be above 0; to leave it out write it in leave_out")
             found[name] = self._number(place, part, 0, MOST_POINTS)
         return found
+
+
+def _limits(found: dict[str, Any]) -> Limits:
+    """The limits of a submission; two thirds of its memory are for its own code."""
+    usual = Limits()
+    memory = usual.memory_bytes + usual.judging_bytes
+    if "megabytes" in found:
+        memory = int(found["megabytes"] * 2**20)
+    return replace(
+        usual,
+        seconds_total=found.get("seconds", usual.seconds_total),
+        memory_bytes=memory - memory // 3,
+        judging_bytes=memory // 3,
+    )
 
 
 def _loaded(chapter: str) -> Assignment | None:

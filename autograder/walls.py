@@ -28,6 +28,7 @@ from autograder.cells import Cell
 from autograder.paths import PACKAGE, ROOT
 
 if TYPE_CHECKING:
+    from autograder.meter import Meter
     from autograder.sandbox import Session
 
 COPIED = ("executor.py", "script.py", "wire.py", "worker.py", "zygote.py")
@@ -59,16 +60,24 @@ class SandboxUnavailable(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use. `processes` counts threads too; sizes are in bytes."""
+    """What one submission may use. `processes` counts threads too; sizes are in bytes.
+
+    `seconds_total` is for everything that a submission costs: reading and repairing the notebook,
+    running it, starting its process again, judging it. They are seconds in which one of its
+    processes, or the one that judges it, ran or slept; waiting for a core is not counted. Its own
+    processes may have `memory_bytes`, and the judging process may grow by `judging_bytes`.
+    """
 
     seconds_per_call: float = 10.0
     seconds_per_cell: float = 10.0
-    seconds_total: float = 120.0
-    memory_bytes: int = 2 << 30
+    seconds_total: float = 180.0
+    memory_bytes: int = 1000 << 20
+    judging_bytes: int = 500 << 20
     processes: int = 32
     file_bytes: int = 16 << 20
     output_bytes: int = 1 << 20
-    answer_bytes: int = 64 << 20
+    answer_bytes: int = 16 << 20  # of one answer; the largest right one has 0.6 MB
+    answers_bytes: int = 128 << 20  # of all answers of a notebook; right ones have 3 MB
 
 
 _launchers: dict[int, concurrent.futures.ThreadPoolExecutor] = {}
@@ -397,15 +406,25 @@ class Sandbox:
         self.hello = {**json.loads(hello), "way": way}
 
     def session(
-        self, cells: Sequence[Cell], limits: Limits | None = None, *, watched: bool = True
+        self,
+        cells: Sequence[Cell],
+        limits: Limits | None = None,
+        *,
+        watched: bool = True,
+        meter: Meter | None = None,
     ) -> Session:
         """A submission whose definitions are those of `cells`. Nothing runs before `load`.
 
-        Only code of which it is known that it calls no forbidden function need not be watched.
+        Args:
+            cells: the notebook's code.
+            limits: what it may use, if not what the sandbox's submissions usually may.
+            watched: only code of which it is known that it calls no forbidden function need not be.
+            meter: what the submission has cost so far, and is to cost here.
         """
+        from autograder.meter import Meter
         from autograder.sandbox import Session
 
-        return Session(self, cells, limits or self.limits, watched)
+        return Session(self, cells, limits or self.limits, watched, meter or Meter())
 
     def fork(
         self, limits: Limits, words: Iterable[str] = ()

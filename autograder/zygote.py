@@ -55,7 +55,7 @@ MEMORY_SLACK = 256 << 20  # the limit of one process speaks first, and in better
 SMALL_FILES = 4096  # files a submission may keep in its memory file system
 # What the trusted process asks the keeper with, and what it is told: see `CoreWaits`.
 SINCE = struct.Struct("<d")
-WAITED = struct.Struct("<cdd")
+WAITED = struct.Struct("<cddd")
 WAITED_MARK = b"W"  # a report begins with a brace
 
 
@@ -335,6 +335,11 @@ class CoreWaits:
         """The seconds waited since the beginning; negative where it kept others waiting."""
         return self._between(self.first, self.samples[-1])
 
+    def ran(self) -> float:
+        """The seconds of processor that all threads together have used."""
+        last = self.samples[-1]
+        return last.gone + sum(ran for ran, _ in last.threads.values())
+
     def _between(self, first: _Sample, last: _Sample) -> float:
         def change(name: str, which: int) -> float:
             return last.threads[name][which] - first.threads.get(name, (0.0, 0.0))[which]
@@ -488,10 +493,12 @@ class Keeper:
             if any(descriptor == self.status.fileno() for descriptor, _ in events):
                 question = self.status.recv(SINCE.size)
                 if len(question) == SINCE.size:
-                    waited = waits.since(*SINCE.unpack(question)), waits.ever()
-                    self.status.sendall(WAITED.pack(WAITED_MARK, *waited))
+                    told = waits.since(*SINCE.unpack(question)), waits.ever(), waits.ran()
+                    self.status.sendall(WAITED.pack(WAITED_MARK, *told))
                 else:
                     self.reason = "closed"
+            elif waits.ran() > self.limits["seconds_total"]:
+                self.reason = "cpu"
             elif not events:
                 self.reason = self._excess(limit, pids)
             if self.reason:
@@ -500,7 +507,8 @@ class Keeper:
                 _, code, usage = os.wait4(self.pid, 0)
                 break
         self._end()
-        report: dict[str, Any] = {"reason": self.reason, "waited": waits.ever()}
+        ran = max(waits.ran(), usage.ru_utime + usage.ru_stime)
+        report: dict[str, Any] = {"reason": self.reason, "waited": waits.ever(), "ran": ran}
         if os.WIFSIGNALED(code):
             report["signal"] = os.WTERMSIG(code)
             cpu = usage.ru_utime + usage.ru_stime

@@ -90,17 +90,16 @@ def run(
     Only what has changed since the last time is marked. Exit status 0 means that every submission
     has a result.
     """
-    from autograder.foreman import ahead, usable_cores
+    from autograder.worker_pool import WorkerPool, marking_options, usable_cores
 
     jobs = jobs or min(4, usable_cores())
     # Where somebody has been marked before, it may be that nobody is now.
     everybody = scheduler is None and not (cache and (course / "journal.db").exists())
-    called = (
-        ahead(assignment, submitted, course, jobs, unsafe=unsafe_no_sandbox)
-        if everybody
-        else nullcontext()
-    )
-    with called as foreman, ExitStack() as stack:
+    how = marking_options(assignment, submitted, course, unsafe=unsafe_no_sandbox)
+    with (
+        WorkerPool(how, jobs) if everybody else nullcontext() as pool,
+        ExitStack() as stack,
+    ):
         from rich.console import Console
         from rich.text import Text
 
@@ -138,7 +137,7 @@ def run(
                 settings=settings,
                 scheduler=scheduler,
                 db_url=db_url,
-                foreman=foreman,
+                pool=pool,
                 decide=decide if diff else None,
                 progress=tell,
             )

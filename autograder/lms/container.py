@@ -84,7 +84,7 @@ def grade(
     from autograder.collect import Submission, collect
     from autograder.lms.archive import Archive
     from autograder.lms.base import Attempt, Found, Handed, People, place
-    from autograder.marker import Marker, grade_one
+    from autograder.marker import Marker, Task, grade_one
 
     blank = nbformat.read(release, as_version=4)
     with tempfile.TemporaryDirectory(prefix="submission-") as scratch:
@@ -101,7 +101,7 @@ def grade(
         submission.notes += refused
         sandbox = open_sandbox(root, way) if submission.path is not None else None
         with Marker(chapter, seed=seed, hide=[root], sandbox=sandbox) as marker:
-            return grade_one(marker, submission, blank).result
+            return grade_one(marker, Task(submission), blank).result
 
 
 def results(

@@ -24,9 +24,9 @@ import pytest
 from autograder import classroom, cluster, paths, repair
 from autograder.assignment import ClassroomError
 from autograder.collect import Submission, collect
-from autograder.crew import grade_all as grade_here
 from autograder.marker import UNJUDGED, Graded
 from autograder.walls import Limits
+from autograder.worker_pool import grade_all as grade_here
 
 CHAPTER = "attention"
 OPTIONS = {"chapter": CHAPTER, "seed": 5, "limits": Limits(seconds_per_cell=30), "hide": ()}

@@ -15,8 +15,8 @@ import pytest
 
 from autograder import demo_class, paths, repair
 from autograder.collect import Submission, collect
-from autograder.crew import grade_all
 from autograder.walls import Limits
+from autograder.worker_pool import grade_all
 
 CHAPTER = "attention"
 SEED = 11

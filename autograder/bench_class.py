@@ -1,5 +1,7 @@
 """The bench's part on grading a class: beside stock nbgrader, and from 10 to 1,000 submissions.
 
+Classes grow in two ways: as real ones do, and with nothing in one submission like in another.
+
 Everybody gets all cores of this machine and the same honest submissions, and begins with an empty
 course. What is timed are whole commands, from the start of Python to the last byte written. Stock
 nbgrader runs twice: as it grades, and with the execution of notebooks switched off, which leaves
@@ -15,8 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 from autograder import paths
 from autograder.timing import Figure
@@ -28,46 +33,51 @@ STOCK = (
     "import sys; from nbgrader.apps import NbGraderApp; NbGraderApp.launch_instance(sys.argv[1:])"
 )
 QUIET = "--log-level=ERROR"
-OURS = """
-import resource, sys
-from autograder.__main__ import main
-try:
-    main(sys.argv[1:])
-finally:
-    peak = {who: resource.getrusage(getattr(resource, f"RUSAGE_{who}")).ru_maxrss
-            for who in ("SELF", "CHILDREN")}
-    print("PEAK", peak["SELF"], peak["CHILDREN"])
-"""
+OURS = "import sys; from autograder.__main__ import main; main(sys.argv[1:])"
+LOOK_SECONDS = 0.2  # between two looks at the memory of a command's processes
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one command took: seconds, and peak memory in MB of its processes, the largest first."""
+    """What one command took: seconds, and the most memory that any of its processes had, in MB."""
 
     seconds: float
-    memory: tuple[float, ...] = ()
+    memory: float
 
 
-def _timed(program: str, arguments: list[str], folder: Path) -> tuple[float, str]:
-    """Seconds of a new Python process in `folder`, and what it printed.
+def _timed(program: str, arguments: list[str], folder: Path) -> Run:
+    """What a new Python process in `folder` took, with all that it started.
 
     Raises:
         RuntimeError: it failed.
     """
     started = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(paths.ROOT)},
-    )
-    seconds = time.perf_counter() - started
-    if done.returncode:
-        said = (done.stdout + done.stderr)[-500:]
-        raise RuntimeError(f"{' '.join(arguments[:2])} ended with {done.returncode}: {said}")
-    return seconds, done.stdout
+    most = 0
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            cwd=folder,
+            stdout=said,
+            stderr=said,
+            env={**os.environ, "PYTHONPATH": str(paths.ROOT)},
+        )
+        while process.poll() is None:
+            with suppress(psutil.NoSuchProcess):
+                for one in (
+                    family := psutil.Process(process.pid),
+                    *family.children(recursive=True),
+                ):
+                    with suppress(psutil.NoSuchProcess):
+                        most = max(most, one.memory_info().rss)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LOOK_SECONDS)
+        seconds = time.perf_counter() - started
+        if process.returncode:
+            said.seek(0)
+            text = said.read().decode("utf-8", "replace")[-500:]
+            what = " ".join(arguments[:2])
+            raise RuntimeError(f"{what} ended with {process.returncode}: {text}")
+    return Run(seconds, most / 2**20)
 
 
 def ours(folder: Path, chapter: str, submitted: Path) -> tuple[Run, dict[str, float]]:
@@ -75,11 +85,10 @@ def ours(folder: Path, chapter: str, submitted: Path) -> tuple[Run, dict[str, fl
     course = folder / "ours"
     shutil.rmtree(course, ignore_errors=True)
     arguments = ["grade", chapter, "--submitted", str(submitted), "--course", str(course)]
-    seconds, said = _timed(OURS, [*arguments, "--seed", "0"], folder)
-    peaks = next(line for line in said.splitlines() if line.startswith("PEAK")).split()[1:]
+    run = _timed(OURS, [*arguments, "--seed", "0"], folder)
     results = json.loads((course / "graded" / chapter / "results.json").read_text("utf-8"))
     marks = {one["student"]: round(one["score"], 2) for one in results["submissions"]}
-    return Run(seconds, tuple(sorted((int(peak) / 1024 for peak in peaks), reverse=True))), marks
+    return run, marks
 
 
 def stock(
@@ -97,8 +106,8 @@ def stock(
         f"c.CourseDirectory.root = {str(course)!r}\n"
         "c.ExecutePreprocessor.timeout = 300\n"
     )
-    seconds, _ = _timed(STOCK, ["autograde", chapter, QUIET, *options], course)
-    return seconds, stock_marks(course, chapter)
+    run = _timed(STOCK, ["autograde", chapter, QUIET, *options], course)
+    return run.seconds, stock_marks(course, chapter)
 
 
 def stock_marks(course: Path, chapter: str) -> dict[str, float]:
@@ -131,7 +140,7 @@ def grading(chapter: str, count: int) -> list[Figure]:
         demo_class.make_honest(submitted, chapter, count)
         run, marks = ours(folder, chapter, submitted)
         kept, _ = stock(folder, chapter, submitted, ("--no-execute",))
-        pages, _ = _timed(STOCK, ["generate_feedback", chapter, QUIET], folder / "stock")
+        pages = _timed(STOCK, ["generate_feedback", chapter, QUIET], folder / "stock").seconds
         graded, theirs = stock(folder, chapter, submitted)
         # Stock takes minutes, in which a machine may become faster or slower: we run on both sides.
         again, _ = ours(folder, chapter, submitted)
@@ -166,6 +175,34 @@ def grading(chapter: str, count: int) -> list[Figure]:
     ]
 
 
+KINDS = {False: "as in a real class", True: "no answer like another"}
+COLOURS = {False: "#c2571a", True: "#5b7fc7"}
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Classes of several sizes, and the line through what they took."""
+
+    counts: tuple[int, ...]
+    runs: list[Run]
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """Seconds for each further submission, and where the line begins."""
+        import numpy as np
+
+        slope, start = np.polyfit(self.counts, [run.seconds for run in self.runs], 1)
+        return float(slope), float(start)
+
+    @property
+    def off(self) -> float:
+        """How far the furthest class is from the line, as a share of the longest time."""
+        slope, start = self.line
+        pairs = zip(self.counts, self.runs, strict=True)
+        furthest = max(abs(run.seconds - start - slope * count) for count, run in pairs)
+        return furthest / max(run.seconds for run in self.runs)
+
+
 def growth(chapter: str, counts: tuple[int, ...] = COUNTS) -> list[Figure]:
     """What classes of several sizes cost, and a picture of it in build/.
 
@@ -173,15 +210,35 @@ def growth(chapter: str, counts: tuple[int, ...] = COUNTS) -> list[Figure]:
         For each class its seconds and peak memory; the line through them, and how far the classes
         are from it.
     """
-    import numpy as np
+    found = {different: _grown(chapter, counts, different) for different in KINDS}
+    picture = paths.BUILD / "grading-cost.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    plot(found, picture)
+    figures = []
+    for different, grown in found.items():
+        kind = KINDS[different]
+        for count, run in zip(counts, grown.runs, strict=True):
+            figures.append(Figure(f"class of {count}", run.seconds, "s", kind))
+            figures.append(
+                Figure(f"class of {count}, memory", run.memory, "MB", f"{kind}; largest process")
+            )
+        slope, start = grown.line
+        figures += [
+            Figure("each further submission", slope, "s", f"{kind}; slope of the line"),
+            Figure("start-up", start, "s", f"{kind}; where the line begins"),
+            Figure("off the line", 100 * grown.off, "%", f"{kind}; of the largest one's time"),
+        ]
+    return figures
 
+
+def _grown(chapter: str, counts: tuple[int, ...], different: bool) -> Growth:
     from autograder import demo_class
 
     runs = []
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         everybody = folder / "everybody"
-        demo_class.make_honest(everybody, chapter, max(counts))
+        demo_class.make_honest(everybody, chapter, max(counts), different=different)
         students = sorted(everybody.iterdir())
         for count in counts:
             submitted = folder / "submitted"
@@ -190,43 +247,27 @@ def growth(chapter: str, counts: tuple[int, ...] = COUNTS) -> list[Figure]:
             for student in students[:count]:
                 shutil.copytree(student, submitted / student.name)
             runs.append(ours(folder, chapter, submitted)[0])
-    seconds = np.array([run.seconds for run in runs])
-    slope, start = np.polyfit(counts, seconds, 1)
-    off = np.abs(seconds - (start + slope * np.array(counts))).max() / seconds.max()
-    picture = paths.BUILD / "grading-cost.png"
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    plot(counts, runs, (float(slope), float(start)), picture)
-    figures = []
-    for count, run in zip(counts, runs, strict=True):
-        figures.append(Figure(f"class of {count}", run.seconds, "s", "start-up included"))
-        figures.append(
-            Figure(f"class of {count}, memory", run.memory[0], "MB", "largest process, peak")
-        )
-    return [
-        *figures,
-        Figure("each further submission", float(slope), "s", "slope of the line through them"),
-        Figure("start-up", float(start), "s", "where the line begins"),
-        Figure("off the line", 100 * float(off), "%", "furthest class, of the largest one's time"),
-    ]
+    return Growth(counts, runs)
 
 
-def plot(counts: tuple[int, ...], runs: list[Run], line: tuple[float, float], path: Path) -> None:
+def plot(found: dict[bool, Growth], path: Path) -> None:
     """Seconds and memory against the number of submissions."""
     from matplotlib.figure import Figure as Picture
 
-    slope, start = line
     picture = Picture(figsize=(8, 3.4), layout="constrained")
     left, right = picture.subplots(1, 2)
-    ends = (0, max(counts))
-    left.plot(ends, [start + slope * end for end in ends], color="#5b7fc7", linewidth=1.5,
-              label=f"{start:.0f} s, and {slope:.2f} s for each")  # fmt: skip
-    left.plot(counts, [run.seconds for run in runs], "o", color="#c2571a", label="measured")
+    for different, grown in found.items():
+        colour, (slope, start) = COLOURS[different], grown.line
+        ends = (0, max(grown.counts))
+        left.plot(ends, [start + slope * end for end in ends], color=colour, linewidth=1.2)
+        left.plot(grown.counts, [run.seconds for run in grown.runs], "o", color=colour,
+                  label=f"{KINDS[different]}: {slope:.2f} s each")  # fmt: skip
+        right.plot(grown.counts, [run.memory for run in grown.runs], "o-", color=colour,
+                   clip_on=False, label=KINDS[different])  # fmt: skip
     left.set(xlabel="submissions", ylabel="seconds", title="Each further submission costs the same")
-    left.legend(frameon=False)
-    right.plot(counts, [run.memory[0] for run in runs], "o-", color="#c2571a", clip_on=False)
-    right.set(xlabel="submissions", ylabel="peak memory (MB)",
-              title="The largest process, whatever the class")  # fmt: skip
+    right.set(xlabel="submissions", ylabel="peak memory (MB)", title="The largest process")
     for axes in (left, right):
+        axes.legend(frameon=False)
         axes.set_xlim(0, None)
         axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
         axes.spines[["top", "right"]].set_visible(False)

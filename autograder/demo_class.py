@@ -631,11 +631,51 @@ def make(
     return expected
 
 
-def make_honest(out: Path, chapter: str = "attention", count: int = 10) -> list[str]:
+# What makes every float that a submission returns differ from other submissions' in its last bit.
+OWN_ROUNDING = """
+import functools
+
+import torch
+
+
+def rounded(value):
+    if isinstance(value, tuple):
+        return tuple(map(rounded, value))
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    own = torch.sin({number} * torch.arange(1, value.numel() + 1, dtype=torch.float64))
+    own = 1 + 2 * torch.finfo(value.dtype).eps * own.view(value.shape)
+    return (value * own).to(value.dtype)
+
+
+def with_own_rounding(function):
+    if isinstance(function, type):
+        if hasattr(function, "forward"):
+            function.forward = with_own_rounding(function.forward)
+        return function
+
+    @functools.wraps(function)
+    def answer(*args, **kwargs):
+        return rounded(function(*args, **kwargs))
+
+    return answer
+"""
+
+
+def make_honest(
+    out: Path, chapter: str = "attention", count: int = 10, *, different: bool = False
+) -> list[str]:
     """Write `count` submissions without tricks, hardly two of them alike.
 
     Everybody has one style and makes up to three mistakes; one in six has not come to the end.
     Nothing in them hangs, crashes or is damaged, so that stock nbgrader can grade them too.
+
+    Args:
+        out: a new folder, or one that holds only such submissions.
+        chapter: the assignment.
+        count: how many.
+        different: no two give the same answer to anything that has floating-point numbers in it, so
+            that nothing known of one submission helps with the next.
 
     Returns:
         The students' names.
@@ -655,6 +695,12 @@ def make_honest(out: Path, chapter: str = "attention", count: int = 10) -> list[
         work = maker.blank().answer(style, done)
         for name in set(wrong) & set(done):
             work.write(name, cells_of_source(changed_source(chapter, wrong[name]))[name])
+        if different:
+            for name in done:
+                cell = work.cell(name)
+                source = "".join(cell["source"])
+                work.write(name, f"{source}\n\n{name} = with_own_rounding({name})\n")
+            work.own(0, OWN_ROUNDING.format(number=number + 1))
         student = f"honest-{number + 1:03}"
         maker.hand_in(student, "honest work", "honest", work)
         students.append(student)

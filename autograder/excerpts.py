@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from autograder.kept_texts import kept_for
 from autograder.variants import Misconception, cell_spans, changed_source, misconceptions, source_of
 
 MOST_LINES = 6  # of an excerpt, after which no further statement begins
@@ -101,7 +102,7 @@ class Cell:
     statements: tuple[Statement, ...]
 
     @classmethod
-    @functools.lru_cache(maxsize=64)
+    @kept_for(characters=200_000)
     def read(cls, source: str) -> Cell:
         """The cell with that source; of a class many have equal ones."""
         if len(source) > MAX_CELL:

@@ -38,9 +38,9 @@ STATUS = {
     "repaired": "Your notebook was damaged. It was repaired before it was graded:",
     "unreadable": "Your file could not be graded",
     "missing": "No notebook was handed in for this assignment.",
-    "timed_out": "Some of your code did not come to an end and was stopped. "
-    "All that ran before it was graded.",
-    "crashed": "Some of your code ended Python itself (a crash, too much memory, or an exit). "
+    "timed_out": "Your notebook reached a limit of time or memory, and some of it was stopped. "
+    "All that ran before or beside it was graded.",
+    "crashed": "Some of your code ended Python itself (a crash or an exit). "
     "All that ran beside it was graded.",
 }
 

@@ -13,11 +13,11 @@ that nobody learns of it only from the mark.
 from __future__ import annotations
 
 import ast
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from autograder.executor import MODULE_FUNCTIONS
+from autograder.kept_texts import kept_for
 from autograder.syntax import parsed
 
 # Where the library's functions live; anything reached through these names is the library's.
@@ -40,19 +40,21 @@ def forbidden_calls(sources: Iterable[str], exercise: str, forbids: Iterable[str
         names.update(MODULE_FUNCTIONS.get(name, ()))
     read = _read(tuple(sources))
     found: list[str] = []
-    seen: set[str] = set()
     queue = [exercise]
-    while queue:
-        current = queue.pop(0)
-        if current in seen:
-            continue
-        seen.add(current)
+    met = {exercise}
+    read_already: set[_Statement] = set()  # One statement may define many names.
+    for current in queue:
         for statement in read.definitions.get(current, ()):
+            if statement in read_already:
+                continue
+            read_already.add(statement)
             for text, is_name in statement.mentions:
                 if not is_name:
                     meant = [text] if text in names else []
                 elif text in read.definitions:
-                    queue.append(text)
+                    if text not in met:
+                        met.add(text)
+                        queue.append(text)
                     continue
                 else:
                     meant = read.library(text)
@@ -121,7 +123,7 @@ def evasions(sources: Iterable[str], exercise: str, judged_apart: Iterable[str] 
     return list(dict.fromkeys(found))
 
 
-@functools.lru_cache(maxsize=4)
+@kept_for(characters=200_000)
 def _loose_changes(sources: tuple[str, ...], apart: frozenset[str]) -> list[str]:
     """The means in what runs when the cells do, found once for all exercises."""
     read = _read(sources)
@@ -203,16 +205,18 @@ def _reached(
     start: list[_Statement], definitions: dict[str, list[_Statement]], apart: frozenset[str]
 ) -> list[_Statement]:
     """`start` and the definitions that it reaches by name."""
-    statements: list[_Statement] = []
+    statements: dict[_Statement, None] = {}
     seen, queue = set(apart), list(start)
     while queue:
         statement = queue.pop()
-        statements.append(statement)
+        if statement in statements:
+            continue
+        statements[statement] = None
         for name in statement.names:
             if name in definitions and name not in seen:
                 seen.add(name)
                 queue.extend(definitions[name])
-    return statements
+    return list(statements)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +258,7 @@ class _Reading:
         return [parts[-1] for parts in meanings if parts[0] in LIBRARY]
 
 
-@functools.lru_cache(maxsize=4)
+@kept_for(characters=200_000)
 def _read(sources: tuple[str, ...]) -> _Reading:
     read = _Reading()
     for source in sources:
@@ -267,7 +271,7 @@ def _read(sources: tuple[str, ...]) -> _Reading:
     return read
 
 
-@functools.lru_cache(maxsize=2048)
+@kept_for(characters=300_000)
 def _read_cell(source: str) -> _Cell:
     tree = _parse(source)
     imports: list[tuple[str, str]] = []

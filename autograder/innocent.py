@@ -26,6 +26,7 @@ import torch
 
 from autograder.executor import MODULE_FUNCTIONS, canonical, watched_functions
 from autograder.forbidden import PRYING
+from autograder.kept_texts import kept_for
 from autograder.syntax import parsed
 from autograder.worker import PROMPT
 
@@ -165,7 +166,7 @@ class _Cell:
     chains: dict[str, frozenset[tuple[str, ...]]]  # each whole a.b.c, as (b, c), by its left end
 
 
-@functools.lru_cache(maxsize=8)
+@kept_for(characters=200_000)
 def _innocent(sources: tuple[str, ...], forbids: frozenset[str]) -> bool:
     cells = []
     for source in sources:
@@ -225,7 +226,7 @@ def _harmless(forbids: frozenset[str]) -> frozenset[str]:
 
 
 # Most cells of a class are as they were handed out, or as a classmate wrote them.
-@functools.lru_cache(maxsize=1024)
+@kept_for(characters=1_000_000)
 def _read(source: str, forbids: frozenset[str]) -> _Cell | None:
     """One cell's part, whatever the others say; None if it cannot be harmless."""
     if any(line.lstrip().startswith(("%", "!", "?")) for line in source.splitlines()):

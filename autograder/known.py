@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 # Carries a request, already encoded, to the implementation; see `sandbox.Session.ask`.
 Ask = Callable[[Request, bytes, Callable[[bytearray], "str | None"], "bytearray | None"], "Answer"]
 
-MAX_NODES = 500_000  # about 100 MB; a test of a class that answers alike has as many as requests
-MAX_BYTES = 256 << 20  # of encoded requests, and as much again of their tensors
+MAX_NODES = 150_000  # about 100 MB; a test of a class that answers alike has as many as requests
+MAX_BYTES = 64 << 20  # of encoded requests, and as much again of their tensors
 ALIKE = 16  # requests at one place of one test that are compared with a new one
 KEPT = ("value", "error", "todo", "missing")
 

@@ -11,7 +11,7 @@ from autograder.executor import Request, walk
 from autograder.known import same_request
 
 # Answers of wrong modules that are kept for the next submission with the same mistake, in bytes.
-MAX_REPLAYED = 256 << 20
+MAX_REPLAYED = 96 << 20
 
 # What was asked and answered, in order.
 Conversation = list[tuple[Request, Any]]

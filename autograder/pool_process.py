@@ -136,6 +136,7 @@ class _Worker:
 
         self.number, self.task = number, task
         self.progress = Progress()
+        self.cost = 0.0  # in seconds, when last looked at
         self.meter.running = 0.0
         self._since = time.monotonic()
         self._processor, self._memory = self._used()
@@ -151,11 +152,9 @@ class _Worker:
     def excess(self) -> str:
         """Which bound its submission has gone beyond, in words; empty if none."""
         seconds, memory = self._used()
+        self.cost = seconds - self._processor + self.meter.running
         most = self.limits.seconds_total
-        if (
-            seconds - self._processor + self.meter.running > most
-            or time.monotonic() - self._since > MOST_STRETCH * most
-        ):
+        if self.cost > most or time.monotonic() - self._since > MOST_STRETCH * most:
             return f"it used up the {most:g} seconds that one submission may cost"
         if memory - self._memory > self.limits.judging_bytes:
             size = self.limits.judging_bytes / 2**20
@@ -263,6 +262,7 @@ class _Pool:
         student = worker.task.submission.student
         graded = worker.progress.result(self.marker.assignment, student, status, why, self.release)
         note = f"stopped: {why}" if status == "timed_out" else f"{UNJUDGED} all of it ({why})"
+        graded.result.seconds = round(worker.cost, 3)
         graded.result.notes = [*worker.task.submission.notes, note]
         return graded
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import functools
 import hashlib
 import json
 import re
@@ -28,6 +27,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import paths
+from autograder.kept_texts import kept_for
 from autograder.notebooks import copied
 from autograder.syntax import parsed
 
@@ -505,7 +505,7 @@ def _parse(source: str) -> ast.Module | None:
     return parsed(_plain_python(source)) if tree is None else tree
 
 
-@functools.lru_cache(maxsize=4096)
+@kept_for(characters=2_000_000)
 def defined_names(source: str) -> tuple[str, ...]:
     """Functions and classes defined at the top level of `source`, even if it does not parse."""
     tree = _parse(source)
@@ -535,7 +535,7 @@ def _lines(source: str) -> list[str]:
     return [line.rstrip() for line in source.splitlines() if line.strip()]
 
 
-@functools.lru_cache(maxsize=4096)
+@kept_for(characters=2_000_000)
 def _untouched(source: str, stub: str) -> bool:
     """Nothing was written: the stub, whatever became of its comments, or nothing at all."""
     if not source.strip() or _same(source, stub):

@@ -40,7 +40,7 @@ from autograder.results import ExerciseResult, TestResult
 # After this many calls without an end the rest of an exercise's tests is not waited for.
 TIMEOUTS_PER_EXERCISE = 2
 
-MAX_NAMED = 50_000  # failures whose mistake's name is kept
+MAX_NAMED = 10_000  # failures whose mistake's name is kept; about 20 MB
 
 
 class Draw:

@@ -14,7 +14,7 @@ from nbgrader.api import Gradebook
 from typer.testing import CliRunner
 
 from autograder import __main__ as command_line
-from autograder import classroom, crew, repair
+from autograder import classroom, repair, worker_pool
 from autograder.assignment import ClassroomError, load
 from autograder.books import Books, course_seed, prepare, quiet_database
 from autograder.collect import Person, Submission, collect, read_roster
@@ -427,7 +427,7 @@ class TestAgain:
         assert [remark for remark in graded.remarks if remark.startswith("s1 is neither")]
 
     def test_what_could_not_be_judged_or_recorded_is_tried_again(self, course, folder, monkeypatch):
-        real = crew.grade_all
+        real = worker_pool.grade_all
 
         def unlucky(submissions, *rest):
             for submission, graded in real(submissions, *rest):
@@ -436,7 +436,7 @@ class TestAgain:
                 yield submission, graded
 
         with monkeypatch.context() as patch:
-            patch.setattr(crew, "grade_all", unlucky)
+            patch.setattr(worker_pool, "grade_all", unlucky)
             patch.setattr(Books, "feedback", lambda books, student: None)
             first = classroom.grade(CHAPTER, folder, course)
         assert not first.complete

@@ -20,7 +20,8 @@ from autograder import classroom, nbgrader_plugin, paths, repair
 from autograder.assignment import load
 from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Submission
-from autograder.marker import Graded, shared_marker
+from autograder.marker import Graded
+from autograder.nbgrader_plugin import shared_pool
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 from tests.autograder.helpers import nbgrader
 
@@ -252,14 +253,14 @@ class TestCommands:
 
 def test_nbgrader_refuses_to_grade_without_a_sandbox(course, monkeypatch, tmp_path, solved):
     monkeypatch.setenv("PATH", str(tmp_path))
-    shared_marker.cache_clear()
+    shared_pool.cache_clear()
     folder = course / "submitted" / "s" / CHAPTER
     folder.mkdir(parents=True)
     (folder / f"{CHAPTER}.ipynb").write_text(nbformat.writes(solved()), encoding="utf-8")
     books = Books(course, CHAPTER)
     with quiet_database():
         said = books.api.autograde(CHAPTER, "s")
-    shared_marker.cache_clear()
+    shared_pool.cache_clear()
     assert not said["success"]
     assert "sudo apt-get install bubblewrap" in said["log"]
     with books.open() as gradebook:

@@ -437,13 +437,15 @@ class _Crew:
                     for future in filter(None, (*worker.held, worker.proof)):
                         future.release()  # which cancels it
                 if self.workers:
-                    order = (self.caller, "forget", self.token)
-                    told = {"workers": [*self.workers], "on_error": "ignore"}
-                    telling = threading.Thread(
-                        target=self.client.run, args=order, kwargs=told, daemon=True
-                    )
+                    telling = threading.Thread(target=self._tell_to_forget, daemon=True)
                     telling.start()
                     telling.join(CLOSE_SECONDS)  # A worker that hangs keeps nobody waiting.
+
+    def _tell_to_forget(self) -> None:
+        """Tell every worker, also those that still prepare, that the class has ended."""
+        order = (self.caller, "forget", self.token)
+        with contextlib.suppress(Exception):  # The client may be closed before all have answered.
+            self.client.run(*order, workers=[*self.workers], on_error="ignore")
 
     def _settled(
         self, found: Iterator[tuple[Submission, Graded | None]]

@@ -113,6 +113,7 @@ class WorkerPool:
         Raises:
             SandboxUnavailable: there is no sandbox, and the options do not say to do without.
             ClassroomError: the reference does not earn full marks on this machine.
+            EOFError, OSError: it was closed meanwhile.
         """
         waiting = iter(tasks)
         left: dict[int, Task] = {}
@@ -127,6 +128,8 @@ class WorkerPool:
             try:
                 number, graded = self._next()
             except (EOFError, OSError):
+                if self._closed:  # by another thread: nobody wants these any more
+                    raise
                 # Another one that dies before anybody has a mark would fare no better: these are
                 # told, and tried again another time.
                 if died:
@@ -179,10 +182,10 @@ class WorkerPool:
         if self._closed:
             return
         self._closed = True
-        self._line.close()
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        self._line.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _send(self, message: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,8 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
 }
 KILLED = "killed"
 FAULTS = (*ERRORS, KILLED)
+# What goes beyond a submission's bounds, although its own code ended long ago.
+SPINS, HOARDS = "spins", "hoards"
 STAGES = ("read", "repair", "keep", "run", "judge")
 LAST_JUDGED = 5  # exercises before the fault at the stage "judge"
 
@@ -44,6 +47,11 @@ def install() -> None:
         if where == stage:
             if how == KILLED:
                 os.kill(os.getpid(), signal.SIGKILL)
+            kept = []
+            while how in (SPINS, HOARDS):
+                if how == HOARDS:
+                    kept.append(bytearray(1 << 20))
+                    time.sleep(0.001)
             raise ERRORS[how]()
 
     def failing(stage: str, owner: Any, name: str) -> None:

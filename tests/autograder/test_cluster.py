@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,7 +118,8 @@ def pid_at(address: str) -> int | None:
 
 def sandboxes(address: str) -> list[psutil.Process]:
     """Those that a worker has started."""
-    return [one for one in psutil.Process(pid_at(address)).children() if one.name() == "bwrap"]
+    below = psutil.Process(pid_at(address)).children(recursive=True)
+    return [one for one in below if one.name() == "bwrap"]
 
 
 FIRST = "scaled_dot_product_attention"
@@ -427,6 +429,30 @@ class TestWhatIsRefused:
         people = [Submission("a"), Submission("b", reason="the folder is a link")]
         pairs = cluster.grade_all(people, OPTIONS, repair.released(CHAPTER), "tcp://h:1")
         assert [graded.result.status for _, graded in pairs] == ["missing", "unreadable"]
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+def test_a_class_that_ends_while_a_worker_prepares_leaves_nothing_there(monkeypatch, tmp_path):
+    worker = types.SimpleNamespace(local_directory=str(tmp_path))
+    monkeypatch.setattr("distributed.get_worker", lambda: worker)
+    order = {
+        "chapter": CHAPTER, "seed": 1, "limits": None, "grader": cluster.grader_hash(CHAPTER),
+        "release": nbformat.writes(repair.released(CHAPTER)), "versions": {},
+    }  # fmt: skip
+    told: list[dict[str, str]] = []
+    before = set(psutil.Process().children(recursive=True))
+    preparing = threading.Thread(
+        target=lambda: told.append(json.loads(cluster.prepare("t", json.dumps(order).encode())))
+    )
+    preparing.start()
+    until(lambda: set(psutil.Process().children(recursive=True)) - before)
+    cluster.forget("t")
+    preparing.join(60)
+    assert told[0]["problem"]
+    until(lambda: not set(psutil.Process().children(recursive=True)) - before)
+    assert json.loads(cluster.prepare("t", json.dumps(order).encode()))["problem"]
+    until(lambda: not set(psutil.Process().children(recursive=True)) - before)
 
 
 class TestWhatTravels:

@@ -73,7 +73,7 @@ class TestReading:
             if re.match(r"# (\[[\w.]+\]$|[\w\".]+ = )", line)
         ]
         found = read(tmp_path, "\n".join(lines))
-        assert len(lines) == 23
+        assert len(lines) == 26
         assert found == Settings(
             due=DUE,
             late=Late(10, "day", 15, 50, 7),
@@ -87,8 +87,15 @@ class TestReading:
             extra_attempts={"ada": 1},
             leave_out=("causal_mask", "why_scale"),
             points={"DotScore": 4.0},
+            limits=Limits(),
             db_url="postgresql://user@host/gradebook",
         )
+
+    def test_what_a_submission_may_cost_is_divided_between_its_code_and_its_answers(self, tmp_path):
+        text = "[limits]\nseconds = 60\nmegabytes = 900\n[attention.limits]\nseconds = 30\n"
+        limits = read(tmp_path, text).limits
+        assert limits.seconds_total == 30
+        assert (limits.memory_bytes >> 20, limits.judging_bytes >> 20) == (600, 300)
 
     def test_an_assignments_table_wins_over_the_general_one(self, tmp_path):
         found = read(
@@ -140,6 +147,10 @@ class TestReading:
             ("late.nothing_after_days = -0.5", "must be a number"),
             ("late.per = 'week'", 'must be "day" or "hour"'),
             ("late.per = []", 'must be "day" or "hour"'),
+            ("limits = 180", "write [limits] and below it seconds = 180"),
+            ("limits.seconds = 1", "limits.seconds = 1 must be a number from 10"),
+            ("limits.megabytes = 100", "must be a number from 300"),
+            ("limits.minutes = 3", "unknown setting minutes in [limits]"),
             ("attempts = 0", "whole number from 1"),
             ("attempts = 2.0", "whole number"),
             ("attempts = true", "whole number"),

@@ -22,6 +22,7 @@ from autograder.collect import Submission, collect
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
 from autograder.walls import Limits, SandboxUnavailable
 from autograder.worker_pool import WorkerPool, grade_all, marking_options
+from tests.autograder import faults
 
 CHAPTER = "seq2seq"
 SEED = 3
@@ -178,6 +179,39 @@ def test_a_submission_that_sleeps_ends_at_its_bound_and_keeps_what_it_earned(
     assert found["sleeper"].status == "timed_out"
     assert found["sleeper"].seconds < 2 * limits.seconds_total
     assert found["honest-001"].status == "graded"
+
+
+@pytest.mark.slow
+@pytest.mark.sandbox
+def test_a_worker_beyond_its_bounds_is_ended_and_what_was_earned_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is our own code that spins or fills the memory here, which no limit inside ends."""
+    spins, hoards = f"judge-{faults.SPINS}", f"judge-{faults.HOARDS}"
+    for student in (spins, hoards, "z-honest"):
+        hand_in(tmp_path / "in", student)
+    monkeypatch.setattr(worker_pool, "PROGRAM", faults.PROGRAM)
+    limits = Limits(seconds_total=6, judging_bytes=200 << 20)
+    options = {**OPTIONS, "limits": limits}
+    release = repair.released(CHAPTER)
+    submissions = collect(tmp_path / "in", CHAPTER)
+    found = {
+        submission.student: graded.result
+        for submission, graded in grade_all(submissions, options, release, 2)
+    }
+    assert found["z-honest"].score == found["z-honest"].max_score
+    words = {spins: "it used up the 6 seconds", hoards: "more than the 200 MB"}
+    for student, bound in words.items():
+        result = found[student]
+        assert result.status == "timed_out"
+        assert bound in result.notes[-1]
+        *_, last = result.exercises.values()
+        assert bound in last.message
+        earned = [one.points for one in result.exercises.values()]
+        most = [one.max_points for one in result.exercises.values()]
+        assert earned[: faults.LAST_JUDGED] == most[: faults.LAST_JUDGED]
+        assert result.score == sum(most[: faults.LAST_JUDGED])
+        assert result.seconds <= limits.seconds_total + 2
 
 
 class TestStartedBefore:

@@ -364,14 +364,14 @@ class Maker:
             """
         work.write(bomb, dedent(text).strip())
         about = f"{bomb} fills the memory"
-        self.hand_in("memory-bomb", about, "accident", work, lost=[bomb], statuses=["crashed"])
+        self.hand_in("memory-bomb", about, "accident", work, lost=[bomb], statuses=["timed_out"])
 
         work = self.complete()
         work.own(
             work.place(bomb), "hoard = []\nwhile True:\n    hoard.append(bytearray(1 << 26))\n"
         )
         about = "a cell that fills the memory, beside right answers"
-        self.hand_in("memory-bomb-cell", about, "accident", work, statuses=["crashed"])
+        self.hand_in("memory-bomb-cell", about, "accident", work, statuses=["timed_out"])
 
         work = self.complete()
         work.write(leave, f"import os\n\n\ndef {leave}(*args, **kwargs):\n    os._exit(0)\n")

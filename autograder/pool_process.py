@@ -158,7 +158,7 @@ class _Worker:
             return f"it used up the {most:g} seconds that one submission may cost"
         if memory - self._memory > self.limits.judging_bytes:
             size = self.limits.judging_bytes / 2**20
-            return f"to judge its answers took more than the {size:g} MB that may be used for it"
+            return f"to read and judge it took more than the {size:g} MB that may be used for that"
         return ""
 
     def end(self) -> None:

@@ -524,7 +524,7 @@ class Session:
         if self._exhausted():
             if self._worker is not None:
                 self._stop()
-            words = f"the notebook used up its {self.limit:g} seconds before this"
+            words = f"the notebook used up its time ({self.limit:g} seconds) before this"
             raise _Ended(_End("timeout", words))
         assert self._worker is not None
         self._number += 1

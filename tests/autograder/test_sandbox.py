@@ -757,10 +757,10 @@ def test_where_the_kernel_does_not_count_a_thread_that_does_not_get_to_run_waits
 
 def test_what_a_notebook_costs_outside_its_processes_is_its_own_time(submit):
     session = submit("import os\ndef f():\n    os._exit(0)", limits=Limits(seconds_total=0.5))
-    kinds = [session.execute(call("f"))["kind"] for _ in range(12)]
+    kinds = [session.execute(call("f"))["kind"] for _ in range(60)]
     assert kinds[0] == "crash"
     assert kinds[-1] == "timeout"
-    assert session.restarts < 12
+    assert session.restarts < 60
 
 
 def test_after_its_total_time_a_submission_is_not_asked_again(submit):
@@ -771,7 +771,7 @@ def test_after_its_total_time_a_submission_is_not_asked_again(submit):
     assert session.execute(call("forever"))["kind"] == "timeout"
     outcome = session.execute(call("f"))
     assert outcome["kind"] == "timeout"
-    assert "1.5 seconds" in outcome["message"]
+    assert "(1.35 seconds)" in outcome["message"]  # A tenth is kept for judging.
     assert session.restarts == 1
     late = submit("while True:\n    pass", "x = 1", limits=Limits(seconds_total=1))
     assert [report.status for report in late.load()] == ["timeout", "timeout"]
@@ -1120,18 +1120,17 @@ def test_after_some_time_the_rest_of_a_message_is_left_to_be_asked(submit):
 
 
 @pytest.mark.parametrize("name", ["forever", "leave"])
-def test_a_message_that_does_not_come_through_costs_nothing_and_is_the_last(submit, name):
+def test_a_message_that_does_not_come_through_is_the_last(submit, name):
     session = submit(COUNTS, limits=HANGS)
     session.load()
     spent = session.spent
     assert ahead(session, "one", name, "one") == []
-    assert session.spent - spent < 0.5
+    assert session.spent - spent > (HANGS.seconds_per_call / 2 if name == "forever" else 0)
     assert ahead(session, "one") == []
     # Asked one by one it is found who is to blame, and the others are as they were.
     assert value(session, "done") == []
     assert value(session, "one") == 1
     assert session.execute(call(name))["kind"] in ("timeout", "crash")
-    assert session.spent - spent > (HANGS.seconds_per_call / 2 if name == "forever" else 0)
 
 
 def test_modules_asked_ahead_are_made_again_after_a_crash(submit):

@@ -331,7 +331,7 @@ class Reader:
 
 
 def _limits(found: dict[str, Any]) -> Limits:
-    """The limits of a submission; two thirds of its memory are for its own code."""
+    """The limits of a submission; half of its memory is for its own code, half to judge it."""
     usual = Limits()
     memory = usual.memory_bytes + usual.judging_bytes
     if "megabytes" in found:
@@ -339,8 +339,8 @@ def _limits(found: dict[str, Any]) -> Limits:
     return replace(
         usual,
         seconds_total=found.get("seconds", usual.seconds_total),
-        memory_bytes=memory - memory // 3,
-        judging_bytes=memory // 3,
+        memory_bytes=memory // 2,
+        judging_bytes=memory // 2,
     )
 
 

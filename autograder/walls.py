@@ -71,8 +71,8 @@ class Limits:
     seconds_per_call: float = 10.0
     seconds_per_cell: float = 10.0
     seconds_total: float = 180.0
-    memory_bytes: int = 1000 << 20
-    judging_bytes: int = 500 << 20
+    memory_bytes: int = 750 << 20
+    judging_bytes: int = 750 << 20
     processes: int = 32
     file_bytes: int = 16 << 20
     output_bytes: int = 1 << 20

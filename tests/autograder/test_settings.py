@@ -95,7 +95,7 @@ class TestReading:
         text = "[limits]\nseconds = 60\nmegabytes = 900\n[attention.limits]\nseconds = 30\n"
         limits = read(tmp_path, text).limits
         assert limits.seconds_total == 30
-        assert (limits.memory_bytes >> 20, limits.judging_bytes >> 20) == (600, 300)
+        assert (limits.memory_bytes >> 20, limits.judging_bytes >> 20) == (450, 450)
 
     def test_an_assignments_table_wins_over_the_general_one(self, tmp_path):
         found = read(

@@ -170,7 +170,8 @@ def grade(
     assignment = load(assignment) if isinstance(assignment, str) else assignment
     chapter = assignment.chapter
     course = course.resolve()
-    submissions = collect(submitted, chapter, roster)
+    remarks: list[str] = []
+    submissions = collect(submitted, chapter, roster, remarks)
     if foreman is not None and not any(one.runnable for one in submissions):
         foreman.dismiss()
     terms = Settings.of_course(course, assignment, settings).due_by(due)
@@ -218,7 +219,7 @@ def grade(
         step = "submitted"
         if submitted.resolve() == course / step or (course / step) in submitted.resolve().parents:
             step = "repaired"  # Never touch what was handed in, even in the course's own folder.
-        remarks = [*terms.remarks(work.students), *work.gone()]
+        remarks += [*terms.remarks(work.students), *work.gone()]
         books = Books(course, chapter, step, db_url=db_url)
         from autograder.illustrations import Album
 

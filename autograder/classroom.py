@@ -27,7 +27,7 @@ from autograder import startup  # isort: split
 
 from nbformat import NotebookNode
 
-from autograder import crew, harmless, paths
+from autograder import crew, harmless, paths, walls
 from autograder.assignment import Assignment, ClassroomError, load
 from autograder.books import UNRECORDED, Books, course_seed, prepare
 from autograder.changes import Change, change_of
@@ -42,7 +42,6 @@ from autograder.settings import Settings
 
 if TYPE_CHECKING:
     from autograder.illustrations import Album
-    from autograder.walls import Limits
 
 
 @dataclass
@@ -128,7 +127,7 @@ def grade(
     jobs: int = 1,
     seed: int | None = None,
     unsafe: bool = False,
-    limits: Limits | None = None,
+    limits: walls.Limits | None = None,
     cache: bool = True,
     settings: Path | None = None,
     scheduler: str | None = None,
@@ -172,6 +171,8 @@ def grade(
     course = course.resolve()
     remarks: list[str] = []
     submissions = collect(submitted, chapter, roster, remarks)
+    if not unsafe and scheduler is None and any(one.runnable for one in submissions):
+        walls.require_sandbox()  # Now, before a course is made and PyTorch imported.
     if foreman is not None and not any(one.runnable for one in submissions):
         foreman.dismiss()
     terms = Settings.of_course(course, assignment, settings).due_by(due)

@@ -347,7 +347,10 @@ class GradeExercises(NbGraderPreprocessor):
     def _marker(self, chapter: str) -> Marker:
         from autograder.books import course_seed
         from autograder.marker import shared_marker
+        from autograder.walls import require_sandbox
 
+        if not self.unsafe_no_sandbox:
+            require_sandbox()  # In milliseconds, where the marker first imports PyTorch.
         seed = self.seed
         if seed is None:
             seed = course_seed(terms.root_of(self.config) or paths.BUILD / "course")

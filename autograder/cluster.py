@@ -243,7 +243,9 @@ def _say(sentence: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(sentence), soft_wrap=True)
+    from autograder.harmless import one_line
+
+    Console(stderr=True).print(Text(one_line(sentence, 2000)), soft_wrap=True)
 
 
 def grade_all(

@@ -38,7 +38,7 @@ from traitlets.config import Config
 
 from autograder import notebooks, paths, render, repair, terms
 from autograder.assignment import Assignment, load
-from autograder.harmless import csv_text
+from autograder.harmless import csv_text, one_line
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.settings import Settings, rescaled
 
@@ -279,7 +279,7 @@ class Repair(NbGraderPreprocessor):
             "own": [cell.id for cell in notebook.cells if cell.id not in handed_out],
         }
         for line in repairs:
-            self.log.info("%s: %s", resources["nbgrader"]["student"], line)
+            self.log.info("%s", one_line(f"{resources['nbgrader']['student']}: {line}", 1000))
         return notebook, resources
 
     def _heed_settings(self, course: dict[str, Any]) -> None:

@@ -410,12 +410,13 @@ def _show_teaching(found: Teaching, console: Console) -> None:
         lost = render.number(round(section.lost, 1))
         say((section.heading, "bold"), f": {lost} points lost by {_students(section.students)}")
         for mistake in section.mistakes[:LISTED]:
-            say((f"{mistake.count:>3} × ", "bold"), f"{mistake.title}: {mistake.says}")
+            say((f"{mistake.count:>3} × ", "bold"), f"{mistake.title}: {one_line(mistake.says)}")
             for form in mistake.forms[:1]:
                 for line in form.lines.split("\n"):
                     say((f"      {line}", "cyan"))
         for group in section.unnamed[: max(0, LISTED - len(section.mistakes))]:
-            say((f"{group.count:>3} × ", "bold"), f"{group.title}, not recognised: {group.message}")
+            said = f"{group.title}, not recognised: {one_line(group.message)}"
+            say((f"{group.count:>3} × ", "bold"), said)
 
 
 def _students(count: int) -> str:

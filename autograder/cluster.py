@@ -42,9 +42,9 @@ from autograder import startup  # isort: split
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import paths, repair
+from autograder import paths
 from autograder.assignment import ClassroomError
-from autograder.collect import Submission
+from autograder.collect import MAX_FILE_BYTES, Submission
 from autograder.marker import (
     UNJUDGED,
     Graded,
@@ -581,7 +581,7 @@ class _Crew:
         for submission in self.fresh:
             assert submission.path is not None
             try:
-                if submission.path.stat().st_size <= repair.MAX_BYTES:
+                if submission.path.stat().st_size <= MAX_FILE_BYTES:
                     return _Job(submission, submission.path.read_bytes())
             except OSError:
                 pass

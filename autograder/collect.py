@@ -32,6 +32,9 @@ ATTEMPT = re.compile(r"attempt[-_ ]?([0-9]+)", re.IGNORECASE)
 MOST_ATTEMPTS = 9999
 # Names under which browsers and mail programs save a notebook.
 NEARLY = (".ipynb.txt", ".ipynb.json", ".json", ".ipynb.bak", ".ipynb~")
+# Of a file, outputs included, which take next to nothing of the memory that reads them: the rest is
+# bounded by `repair.MAX_BYTES`.
+MAX_FILE_BYTES = 256 << 20
 OTHER = (".py", ".zip", ".html", ".htm", ".pdf", ".txt", ".doc", ".docx", ".rar", ".7z", ".md")
 
 
@@ -230,6 +233,14 @@ def _is_hidden(path: Path) -> bool:
     return path.name.startswith((".", "__"))
 
 
+def too_large(size: int) -> str:
+    """Why a file of that many bytes is not read."""
+    return (
+        f"the file has {size >> 20} MB, more than the {MAX_FILE_BYTES >> 20} MB that are read; "
+        "clear its outputs and hand it in again"
+    )
+
+
 def _cannot_be_opened(error: Exception, what: str = "the submission") -> str:
     why = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
     return f"{what} cannot be opened ({shown(why or error, 200)})"
@@ -389,13 +400,15 @@ def _checked(submission: Submission, base: Path) -> Submission:
     path = submission.path
     assert path is not None
     try:
-        kind = path.stat().st_mode  # First: `resolve` has no OSError for a link to itself.
+        status = path.stat()  # First: `resolve` has no OSError for a link to itself.
         if not path.resolve().is_relative_to(base.resolve()):
             submission.reason = f"{shown(path.name)} is a link to a file outside the submission"
-        elif not stat.S_ISREG(kind):
+        elif not stat.S_ISREG(status.st_mode):
             submission.reason = f"{shown(path.name)} is not a file"
         elif not os.access(path, os.R_OK):
             submission.reason = f"{shown(path.name)} may not be read; check its permissions"
+        elif status.st_size > MAX_FILE_BYTES:
+            submission.reason = too_large(status.st_size)
         else:
             with path.open("rb") as file:
                 submission.digest = hashlib.file_digest(file, "sha256").hexdigest()

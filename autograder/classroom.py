@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -29,19 +29,23 @@ from nbformat import NotebookNode
 
 from autograder import crew, harmless, paths, walls
 from autograder.assignment import Assignment, ClassroomError, load
-from autograder.books import UNRECORDED, Books, course_seed, prepare
+from autograder.books import UNRECORDED, UNSHOWN, Books, course_seed, prepare
 from autograder.changes import Change, change_of
 from autograder.collect import Person, Submission, collect
-from autograder.files import replacing
+from autograder.files import naming_disk_errors, replacing, require_room
 from autograder.foreman import Foreman, marking_options
+from autograder.harmless import reason_of
 from autograder.journal import Journal, Results, alone, digest_of
-from autograder.marker import UNJUDGED, Graded, grader_hash
+from autograder.marker import UNJUDGED, Graded, empty_result, grader_hash
 from autograder.render import number
 from autograder.results import SubmissionResult
 from autograder.settings import Settings
 
 if TYPE_CHECKING:
     from autograder.illustrations import Album
+
+
+UNDONE = (UNJUDGED, UNRECORDED, UNSHOWN)  # Notes on what is to be done again begin so.
 
 
 @dataclass
@@ -77,11 +81,13 @@ class Class:
     @property
     def complete(self) -> bool:
         """Every submission has a result, and nbgrader knows it."""
-        told = (UNJUDGED, UNRECORDED)
-        return not any(note.startswith(told) for one in self.results for note in one.notes)
+        return not any(note.startswith(UNDONE) for one in self.results for note in one.notes)
 
-    def write(self) -> None:
-        """Write results.json; results that are not in the journal yet go there, for `read`."""
+    def write(self, notes: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Write results.json; results that are not in the journal yet go there, for `read`.
+
+        What is noted besides of students stands in results.json alone.
+        """
         if not isinstance(self.results, Results):
             with Journal(self.course) as journal:
                 rows = ((result, 0.0) for result in self.results)
@@ -95,7 +101,12 @@ class Class:
             text = harmless.json_text({**head, "submissions": []})
             file.write(text.removesuffix("]\n}"))
             for count, result in enumerate(self.results):
-                text = harmless.json_text([result.to_json()])
+                more = (notes or {}).get(result.student, ())
+                result.notes += [note for note in more if note not in result.notes]
+                try:
+                    text = harmless.json_text([result.to_json()])
+                except Exception as error:  # The others are written.
+                    text = harmless.json_text([_unwritten(result, error).to_json()])
                 text = text.removeprefix("[").removesuffix("\n]").replace("\n", "\n ")
                 file.write(("," if count else "") + text)
             file.write(("\n ]" if len(self.results) else "]") + "\n}\n")
@@ -178,6 +189,7 @@ def grade(
     terms = Settings.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
     with ExitStack() as stack:
+        stack.enter_context(naming_disk_errors(course))
         stack.enter_context(alone(course))
         journal = stack.enter_context(Journal(course))
         journal.check()
@@ -251,9 +263,30 @@ def grade(
             album,
         )
         graded_class.write()
-        with replacing(graded_class.folder / "nbgrader.csv") as path:
-            books.export(path)
+        try:
+            with replacing(graded_class.folder / "nbgrader.csv") as path:
+                books.export(path)
+        except Exception as error:  # The marks are in the gradebook and in results.json.
+            require_room(course)
+            remarks.append(f"nbgrader.csv could not be written ({reason_of(error)}).")
     return graded_class
+
+
+def _lost(assignment: Assignment, submission: Submission, error: Exception) -> SubmissionResult:
+    """What is said of a student whose marks cannot be kept or read: marked again another time."""
+    result = empty_result(
+        assignment, submission.student, "crashed", "This submission could not be graded."
+    )
+    result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason_of(error)})"]
+    return result
+
+
+def _unwritten(result: SubmissionResult, error: Exception) -> SubmissionResult:
+    """A result of which only the marks can be written."""
+    note = f"{UNSHOWN} ({reason_of(error)})"
+    return SubmissionResult(
+        result.student, result.status, result.score, result.max_score, notes=[note]
+    )
 
 
 def _release(course: Path, chapter: str) -> NotebookNode:
@@ -344,7 +377,11 @@ class _Work:
         tell("grading", total - len(left), total)
         began = time.monotonic()
         for submission, graded in marking(left) if left else ():
-            self._keep(submission, graded)
+            try:
+                self._keep(submission, graded)
+            except Exception as error:  # The others are graded.
+                require_room(self.journal.path.parent)
+                self._keep(submission, Graded(_lost(self.assignment, submission, error), ""))
             self.marked += 1
             tell("grading", total - len(left) + self.marked, total)
             waiting[submission.student] -= 1
@@ -446,6 +483,14 @@ class _Recording:
     def record(self, student: str) -> None:
         """Record a student who is marked; what fails is kept for the result's notes."""
         began = time.monotonic()
+        try:
+            self._record(student)
+        except Exception as error:  # The others are entered.
+            require_room(self.books.course)
+            self.failures[student] = [f"{UNRECORDED} ({reason_of(error)})"]
+        self.seconds += time.monotonic() - began
+
+    def _record(self, student: str) -> None:
         submission, result = self.work.outcome(student)
         shown = {**result.to_dict(), "seconds": 0, "grader": "", "seed": 0}
         state = digest_of(shown, submission.timestamp, self.work.settings.digest)
@@ -453,7 +498,6 @@ class _Recording:
         known = entry is not None and self.recorded.get(student) == (state, entry)
         if not known or not self._has_files(student):
             self._enter(submission, result, state)
-        self.seconds += time.monotonic() - began
 
     def _enter(self, submission: Submission, result: SubmissionResult, state: str) -> None:
         journal, chapter, student = self.work.journal, self.work.chapter, submission.student
@@ -467,7 +511,10 @@ class _Recording:
             self.failures[student] = failed or [f"{UNRECORDED} (they are not in the gradebook)"]
         else:
             journal.record(chapter, student, state, entry)
-            self.album.add(result)
+            try:
+                self.album.add(result)
+            except Exception as error:
+                self.failures[student] = [f"{UNSHOWN} ({reason_of(error)})"]
 
     def _has_files(self, student: str) -> bool:
         chapter, course = self.work.chapter, self.books.course
@@ -479,7 +526,11 @@ class _Recording:
     def rows(self, told: dict[str, list[str]]) -> Iterable[tuple[SubmissionResult, float]]:
         """Everybody's result as it is written, with what is told of them, and the penalty."""
         for student in self.work.students:
-            submission, result = self.work.outcome(student)
-            penalty = self.work.penalty(submission, result)
+            try:
+                submission, result = self.work.outcome(student)
+                penalty = self.work.penalty(submission, result)
+            except Exception as error:  # The others are listed.
+                submission = self.work.attempts[student][0]
+                result, penalty = _lost(self.work.assignment, submission, error), 0.0
             notes = [*result.notes, *self.failures.get(student, []), *told.get(student, [])]
             yield replace(result, notes=notes), penalty

@@ -48,6 +48,11 @@ def one_line(text: Any, limit: int = 400) -> str:
     return re.sub(r"[\n\t]", " ", visible(text, limit))
 
 
+def reason_of(error: Exception) -> str:
+    """An exception in a few words, for a sentence in brackets."""
+    return one_line(f"{type(error).__name__}: {error}".removesuffix(": "), 300)
+
+
 def cell(value: Any) -> Any:
     """A value that no spreadsheet takes for a formula; numbers stay numbers."""
     if not isinstance(value, str):

@@ -104,7 +104,7 @@ def run(
         from rich.console import Console
         from rich.text import Text
 
-        from autograder import books, classroom, collect, harmless, marker, progress
+        from autograder import books, classroom, collect, harmless, progress
         from autograder.walls import SandboxUnavailable
 
         console, errors = Console(), Console(stderr=True)
@@ -151,13 +151,18 @@ def run(
     from autograder import gradebook, report
 
     unfinished: list[str] = []
+    unshown: dict[str, list[str]] = {}
 
     def look(result: SubmissionResult) -> None:
         for note in result.notes:
-            if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
+            if note.startswith(classroom.UNDONE):
                 unfinished.append(harmless.one_line(f"{result.student}: {note}", 1000))
+            if note.startswith(books.UNSHOWN):
+                unshown.setdefault(result.student, []).append(note)
 
     path = report.write(graded, console, look)
+    if unshown:
+        graded.write(unshown)
     console.print()
     for label, target in (
         ("Class report", path),

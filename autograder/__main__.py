@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> None:
         _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")
     except Exception as error:
         told = disk_error(error) or error
-        if not isinstance(told, AssignmentError | FileNotFoundError):
+        if not isinstance(told, AssignmentError | OSError):
             if os.environ.get(TRACEBACK):
                 raise
             told = RuntimeError(

@@ -287,8 +287,12 @@ def prepare(
         from autograder import builder
 
         gradebook.make(url)
-        with gradebook.unhindered(url):
-            builder.prepare_course(course, [chapter], db_url=url, points=points)
+        try:
+            with gradebook.unhindered(url):
+                builder.prepare_course(course, [chapter], db_url=url, points=points)
+        except Exception:
+            require_room(course)
+            raise
         stamp.write_text(digest.hexdigest(), encoding="ascii")
     file = course / "nbgrader_config.py"
     if not file.is_file() or file.read_text(encoding="utf-8") != config:

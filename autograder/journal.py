@@ -52,7 +52,12 @@ CREATE INDEX listed_in_order ON listed (assignment, position);
 @contextmanager
 def alone(course: Path) -> Iterator[None]:
     """Keep a second `grade` out of the course. The system lets go when the process ends."""
-    course.mkdir(parents=True, exist_ok=True)
+    try:
+        course.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ClassroomError(
+            f"{error.filename} is a file; name a folder for the course with --course."
+        ) from error
     lock = FileLock(course / ".grading.lock", timeout=0)
     try:
         lock.acquire()

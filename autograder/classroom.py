@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -61,6 +61,7 @@ class Class:
         marked: how many submissions were run this time; the others had not changed.
         remarks: what the person who grades should know besides, in sentences.
         album: lines of the class's mistakes that were collected for the report.
+        unshown: notes on what could not be shown of whom, for results.json.
     """
 
     assignment: Assignment
@@ -73,6 +74,7 @@ class Class:
     marked: int = 0
     remarks: list[str] = field(default_factory=list)
     album: Album | None = field(default=None, compare=False)
+    unshown: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -83,11 +85,8 @@ class Class:
         """Every submission has a result, and nbgrader knows it."""
         return not any(note.startswith(UNDONE) for one in self.results for note in one.notes)
 
-    def write(self, notes: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Write results.json; results that are not in the journal yet go there, for `read`.
-
-        What is noted besides of students stands in results.json alone.
-        """
+    def write(self) -> None:
+        """Write results.json; results that are not in the journal yet go there, for `read`."""
         if not isinstance(self.results, Results):
             with Journal(self.course) as journal:
                 rows = ((result, 0.0) for result in self.results)
@@ -101,12 +100,16 @@ class Class:
             text = harmless.json_text({**head, "submissions": []})
             file.write(text.removesuffix("]\n}"))
             for count, result in enumerate(self.results):
-                more = (notes or {}).get(result.student, ())
-                result.notes += [note for note in more if note not in result.notes]
+                result.notes += self.unshown.get(result.student, [])
                 try:
                     text = harmless.json_text([result.to_json()])
                 except Exception as error:  # The others are written.
-                    text = harmless.json_text([_unwritten(result, error).to_json()])
+                    require_room(self.folder)
+                    note = f"{UNSHOWN} ({reason_of(error)})"
+                    self.unshown.setdefault(result.student, []).append(note)
+                    marks = result.student, result.status, result.score, result.max_score
+                    result = SubmissionResult(*marks, notes=[note])
+                    text = harmless.json_text([result.to_json()])
                 text = text.removeprefix("[").removesuffix("\n]").replace("\n", "\n ")
                 file.write(("," if count else "") + text)
             file.write(("\n ]" if len(self.results) else "]") + "\n}\n")
@@ -279,14 +282,6 @@ def _lost(assignment: Assignment, submission: Submission, error: Exception) -> S
     )
     result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason_of(error)})"]
     return result
-
-
-def _unwritten(result: SubmissionResult, error: Exception) -> SubmissionResult:
-    """A result of which only the marks can be written."""
-    note = f"{UNSHOWN} ({reason_of(error)})"
-    return SubmissionResult(
-        result.student, result.status, result.score, result.max_score, notes=[note]
-    )
 
 
 def _release(course: Path, chapter: str) -> NotebookNode:

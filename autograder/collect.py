@@ -172,7 +172,7 @@ def collect(
     for entry in sorted(entries, key=lambda entry: student_id(entry.name) != entry.name):
         if SYSTEM.fullmatch(entry.name):
             continue
-        raw = entry.name
+        raw = _keep_case(entry) if _is_named_notebook(entry) else entry.name
         try:
             raw, submissions = _handed_in(entry, assignment)
         except Exception as error:  # Whatever one entry does, the others are graded.
@@ -219,13 +219,17 @@ def _handed_in(entry: Path, assignment: str) -> tuple[str, list[Submission]]:
         submissions = _attempts(entry, assignment)
         someones = not _is_hidden(entry) or any(one.path or one.reason for one in submissions)
         return name, submissions if someones else []
-    if name.lower().endswith((".ipynb", *NEARLY)):
+    if _is_named_notebook(entry):
         name = _keep_case(entry)
         return name, [_checked(Submission(student_id(name), entry), entry.parent)]
     if entry.is_symlink() and not entry.exists():
         reason = f"{shown(name)} is a link that leads nowhere"
         return name, [Submission(student_id(name), reason=reason)]
     return name, []
+
+
+def _is_named_notebook(path: Path) -> bool:
+    return path.name.lower().endswith((".ipynb", *NEARLY))
 
 
 def _is_hidden(path: Path) -> bool:
@@ -350,11 +354,7 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
             for child in sorted(home.iterdir())
             if not SYSTEM.fullmatch(child.name) and (hidden or not _is_hidden(child))
         ]
-        notebooks = [
-            file
-            for file in files
-            if file.name.lower().endswith((".ipynb", *NEARLY)) and not file.is_dir()
-        ]
+        notebooks = [file for file in files if _is_named_notebook(file) and not file.is_dir()]
         best = best_notebook(notebooks, assignment)
         if (
             best is not None

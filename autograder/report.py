@@ -324,7 +324,9 @@ def _write(
                     tell(row)
                 except Exception as error:  # The others are shown.
                     require_room(graded.folder)
-                    row.result.notes.append(f"{UNSHOWN} ({reason_of(error)})")
+                    note = f"{UNSHOWN} ({reason_of(error)})"
+                    row.result.notes.append(note)
+                    graded.unshown.setdefault(row.result.student, []).append(note)
             if each is not None:
                 each(row.result)
     html, found = made.html(hands)

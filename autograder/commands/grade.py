@@ -104,7 +104,7 @@ def run(
         from rich.console import Console
         from rich.text import Text
 
-        from autograder import books, classroom, collect, harmless, progress
+        from autograder import classroom, collect, harmless, progress
         from autograder.walls import SandboxUnavailable
 
         console, errors = Console(), Console(stderr=True)
@@ -151,18 +151,16 @@ def run(
     from autograder import gradebook, report
 
     unfinished: list[str] = []
-    unshown: dict[str, list[str]] = {}
+    written = dict(graded.unshown)
 
     def look(result: SubmissionResult) -> None:
-        for note in result.notes:
+        for note in [*result.notes, *written.get(result.student, [])]:
             if note.startswith(classroom.UNDONE):
                 unfinished.append(harmless.one_line(f"{result.student}: {note}", 1000))
-            if note.startswith(books.UNSHOWN):
-                unshown.setdefault(result.student, []).append(note)
 
     path = report.write(graded, console, look)
-    if unshown:
-        graded.write(unshown)
+    if graded.unshown:
+        graded.write()
     console.print()
     for label, target in (
         ("Class report", path),

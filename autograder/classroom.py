@@ -187,6 +187,7 @@ def grade(
     submissions = collect(submitted, chapter, roster, remarks)
     if not unsafe and scheduler is None and any(one.runnable for one in submissions):
         walls.require_sandbox()  # Now, before a course is made and PyTorch imported.
+    require_room(Path(tempfile.gettempdir()))  # Without it the sandbox would not say what it lacks.
     if foreman is not None and not any(one.runnable for one in submissions):
         foreman.dismiss()
     terms = Settings.of_course(course, assignment, settings).due_by(due)

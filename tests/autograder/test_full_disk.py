@@ -83,6 +83,27 @@ def test_a_class_on_a_small_disk_is_completed_by_the_next_start(tmp_path, size, 
     assert not any(disk.iterdir())
 
 
+@mounting
+def test_no_room_for_temporary_files(tmp_path):
+    put(tmp_path / "in" / "s1.ipynb", b"\x00 no notebook")
+    small = tmp_path / "small"
+    small.mkdir()
+    command = [sys.executable, "-m", "autograder", "grade", CHAPTER, "--jobs", "1"]
+    command += ["--submitted", str(tmp_path / "in"), "--course", str(tmp_path / "course")]
+    script = 'mount -t tmpfs -o size=100k tmpfs "$TMPDIR" && "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "bash", "-c", script, "bash", *command],
+        env={**os.environ, "TMPDIR": str(small)},
+        cwd=paths.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert f"autograder: {small} could not be written (" in done.stderr
+    assert not (tmp_path / "course").exists()
+
+
 @pytest.mark.parametrize(
     ("error", "remedy"),
     [

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
 import keyword
+import os
 import sys
 
 from autograder import startup
@@ -13,6 +15,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+TRACEBACK = "AUTOGRADER_TRACEBACK"
 COMMANDS = {
     "build": "Make the students' notebooks from the reference modules.",
     "check": "Check a notebook as its student would.",
@@ -53,14 +56,26 @@ def main(arguments: list[str] | None = None) -> None:
     """Run one command. What goes wrong in a foreseen way is said in one sentence."""
     arguments = sys.argv[1:] if arguments is None else arguments
     chosen = [name for name in COMMANDS if arguments[:1] == [name]]
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # Of signs that a terminal does not have.
     from autograder.assignment import AssignmentError
+    from autograder.files import disk_error
     from autograder.harmless import one_line
 
     try:
         _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")
-    except (AssignmentError, FileNotFoundError, PermissionError) as error:
+    except Exception as error:
+        told = disk_error(error) or error
+        if not isinstance(told, AssignmentError | OSError):
+            if os.environ.get(TRACEBACK):
+                raise
+            told = RuntimeError(
+                f"an error of the program itself ({type(told).__name__}: {told}); what was "
+                f"finished is kept. Set {TRACEBACK}=1 to see where it happened, and report it."
+            )
         # Names of files and students are text, not the terminal's or Rich's own language.
-        said = Text(f"autograder: {one_line(error, 2000)}", style="bold")
+        said = Text(f"autograder: {one_line(told, 2000)}", style="bold")
         Console(stderr=True).print(said, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -24,7 +24,7 @@ from nbformat import NotebookNode
 from autograder import notebooks, paths, repair
 from autograder.assignment import ClassroomError, load
 from autograder.collect import Person, Submission
-from autograder.files import replacing
+from autograder.files import replacing, require_room
 from autograder.marker import Graded
 from autograder.settings import FILE, Settings
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from autograder.unfinished import Unfinished
 
 UNRECORDED = "nbgrader could not record the marks"
+UNSHOWN = "the report could not show everything"
 SECRET = "submission_secret.txt"
 LONGEST = 128  # Characters of a name in nbgrader's tables, on which a server insists.
 
@@ -85,8 +86,13 @@ class Books:
             for person in people:
                 traits = {key: value[:LONGEST] for key, value in asdict(person).items() if value}
                 traits.pop("id")
-                with suppress(InvalidEntry):
+                try:
                     gradebook.update_or_create_student(person.id, **traits)
+                except InvalidEntry:
+                    continue
+                except Exception:  # `record` tells of this person, too.
+                    require_room(self.course)
+                    gradebook.db.rollback()
 
     def record(self, submission: Submission, graded: Graded, release: NotebookNode) -> None:
         """Autograde one student through nbgrader, with the marks that are known already."""
@@ -130,9 +136,12 @@ class Books:
 
         try:
             with quiet_database(), together(self.directory.db_url, reading=reading):
-                return command(self.chapter, student, force=True)
+                said = command(self.chapter, student, force=True)
         except SQLAlchemyError as error:  # Refused when nbgrader had done its part.
-            return {"success": False, "error": f"{type(error).__name__}: {error}"}
+            said = {"success": False, "error": f"{type(error).__name__}: {error}"}
+        if not said["success"]:
+            require_room(self.course)
+        return said
 
     def entries(self, student: str | None = None) -> dict[str, str]:
         """What the gradebook has of everybody's submission, or of one student's.
@@ -278,8 +287,12 @@ def prepare(
         from autograder import builder
 
         gradebook.make(url)
-        with gradebook.unhindered(url):
-            builder.prepare_course(course, [chapter], db_url=url, points=points)
+        try:
+            with gradebook.unhindered(url):
+                builder.prepare_course(course, [chapter], db_url=url, points=points)
+        except Exception:
+            require_room(course)
+            raise
         stamp.write_text(digest.hexdigest(), encoding="ascii")
     file = course / "nbgrader_config.py"
     if not file.is_file() or file.read_text(encoding="utf-8") != config:

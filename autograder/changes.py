@@ -109,7 +109,7 @@ def show(changes: list[Change], total: int, console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from autograder.harmless import visible
+    from autograder.harmless import one_line
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("Student", max_width=30, overflow="ellipsis", no_wrap=True)
@@ -124,17 +124,17 @@ def show(changes: list[Change], total: int, console: Console) -> None:
             why.append(f"maximum {number(change.most[0])} → {number(change.most[1])}")
         risen = change.old is None or change.new >= change.old
         table.add_row(
-            Text(visible(change.student, 200), style="bold"),
+            Text(one_line(change.student, 200), style="bold"),
             Text(_points(change.old)),
             Text(number(change.new), style="green" if risen else "red"),
             Text(", ".join(why)),
         )
         for one in change.exercises:
             table.add_row(
-                Text(f"  {visible(one.name, 100)}", style="dim"),
+                Text(f"  {one_line(one.name, 100)}", style="dim"),
                 Text(_points(one.old), style="dim"),
                 Text(_points(one.new), style="dim"),
-                Text(visible(one.message, 160), style="dim"),
+                Text(one_line(one.message, 160), style="dim"),
             )
     if changes:
         console.print(table)

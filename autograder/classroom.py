@@ -27,14 +27,15 @@ from autograder import startup  # isort: split
 
 from nbformat import NotebookNode
 
-from autograder import harmless, paths, worker_pool
+from autograder import harmless, paths, walls, worker_pool
 from autograder.assignment import Assignment, ClassroomError, load
-from autograder.books import UNRECORDED, Books, course_seed, prepare
+from autograder.books import UNRECORDED, UNSHOWN, Books, course_seed, prepare
 from autograder.changes import Change, change_of
 from autograder.collect import Person, Submission, collect
-from autograder.files import replacing
+from autograder.files import naming_disk_errors, replacing, require_room
+from autograder.harmless import reason_of
 from autograder.journal import Journal, Results, alone, digest_of
-from autograder.marker import UNJUDGED, Graded, grader_hash
+from autograder.marker import UNJUDGED, Graded, empty_result, grader_hash
 from autograder.render import number
 from autograder.results import SubmissionResult
 from autograder.settings import Settings
@@ -42,7 +43,9 @@ from autograder.worker_pool import WorkerPool, marking_options
 
 if TYPE_CHECKING:
     from autograder.illustrations import Album
-    from autograder.walls import Limits
+
+
+UNDONE = (UNJUDGED, UNRECORDED, UNSHOWN)  # Notes on what is to be done again begin so.
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Class:
         marked: how many submissions were run this time; the others had not changed.
         remarks: what the person who grades should know besides, in sentences.
         album: lines of the class's mistakes that were collected for the report.
+        unshown: notes on what could not be shown of whom, for results.json.
     """
 
     assignment: Assignment
@@ -70,6 +74,7 @@ class Class:
     marked: int = 0
     remarks: list[str] = field(default_factory=list)
     album: Album | None = field(default=None, compare=False)
+    unshown: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -78,8 +83,7 @@ class Class:
     @property
     def complete(self) -> bool:
         """Every submission has a result, and nbgrader knows it."""
-        told = (UNJUDGED, UNRECORDED)
-        return not any(note.startswith(told) for one in self.results for note in one.notes)
+        return not any(note.startswith(UNDONE) for one in self.results for note in one.notes)
 
     def write(self) -> None:
         """Write results.json; results that are not in the journal yet go there, for `read`."""
@@ -96,7 +100,16 @@ class Class:
             text = harmless.json_text({**head, "submissions": []})
             file.write(text.removesuffix("]\n}"))
             for count, result in enumerate(self.results):
-                text = harmless.json_text([result.to_json()])
+                result.notes += self.unshown.get(result.student, [])
+                try:
+                    text = harmless.json_text([result.to_json()])
+                except Exception as error:  # The others are written.
+                    require_room(self.folder)
+                    note = f"{UNSHOWN} ({reason_of(error)})"
+                    self.unshown.setdefault(result.student, []).append(note)
+                    marks = result.student, result.status, result.score, result.max_score
+                    result = SubmissionResult(*marks, notes=[note])
+                    text = harmless.json_text([result.to_json()])
                 text = text.removeprefix("[").removesuffix("\n]").replace("\n", "\n ")
                 file.write(("," if count else "") + text)
             file.write(("\n ]" if len(self.results) else "]") + "\n}\n")
@@ -128,7 +141,7 @@ def grade(
     jobs: int = 1,
     seed: int | None = None,
     unsafe: bool = False,
-    limits: Limits | None = None,
+    limits: walls.Limits | None = None,
     cache: bool = True,
     settings: Path | None = None,
     scheduler: str | None = None,
@@ -170,13 +183,19 @@ def grade(
     assignment = load(assignment) if isinstance(assignment, str) else assignment
     chapter = assignment.chapter
     course = course.resolve()
-    submissions = collect(submitted, chapter, roster)
-    if pool is not None and not any(one.runnable for one in submissions):
+    remarks: list[str] = []
+    submissions = collect(submitted, chapter, roster, remarks)
+    runnable = any(one.runnable for one in submissions)
+    if not unsafe and scheduler is None and runnable:
+        walls.require_sandbox()  # Now, before a course is made and PyTorch imported.
+    require_room(Path(tempfile.gettempdir()))  # Without it the sandbox would not say what it lacks.
+    if pool is not None and not runnable:
         pool.close()
         pool = None
     terms = Settings.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
     with ExitStack() as stack:
+        stack.enter_context(naming_disk_errors(course))
         stack.enter_context(alone(course))
         journal = stack.enter_context(Journal(course))
         journal.check()
@@ -216,7 +235,7 @@ def grade(
         step = "submitted"
         if submitted.resolve() == course / step or (course / step) in submitted.resolve().parents:
             step = "repaired"  # Never touch what was handed in, even in the course's own folder.
-        remarks = [*terms.remarks(work.students), *work.gone()]
+        remarks += [*terms.remarks(work.students), *work.gone()]
         books = Books(course, chapter, step, db_url=db_url)
         from autograder.illustrations import Album
 
@@ -247,9 +266,22 @@ def grade(
             album,
         )
         graded_class.write()
-        with replacing(graded_class.folder / "nbgrader.csv") as path:
-            books.export(path)
+        try:
+            with replacing(graded_class.folder / "nbgrader.csv") as path:
+                books.export(path)
+        except Exception as error:  # The marks are in the gradebook and in results.json.
+            require_room(course)
+            remarks.append(f"nbgrader.csv could not be written ({reason_of(error)}).")
     return graded_class
+
+
+def _lost(assignment: Assignment, submission: Submission, error: Exception) -> SubmissionResult:
+    """What is said of a student whose marks cannot be kept or read: marked again another time."""
+    result = empty_result(
+        assignment, submission.student, "crashed", "This submission could not be graded."
+    )
+    result.notes = [*submission.notes, f"{UNJUDGED} the submission ({reason_of(error)})"]
+    return result
 
 
 def _release(course: Path, chapter: str) -> NotebookNode:
@@ -340,7 +372,11 @@ class _Work:
         tell("grading", total - len(left), total)
         began = time.monotonic()
         for submission, graded in marking(left) if left else ():
-            self._keep(submission, graded)
+            try:
+                self._keep(submission, graded)
+            except Exception as error:  # The others are graded.
+                require_room(self.journal.path.parent)
+                self._keep(submission, Graded(_lost(self.assignment, submission, error), ""))
             self.marked += 1
             tell("grading", total - len(left) + self.marked, total)
             waiting[submission.student] -= 1
@@ -442,6 +478,14 @@ class _Recording:
     def record(self, student: str) -> None:
         """Record a student who is marked; what fails is kept for the result's notes."""
         began = time.monotonic()
+        try:
+            self._record(student)
+        except Exception as error:  # The others are entered.
+            require_room(self.books.course)
+            self.failures[student] = [f"{UNRECORDED} ({reason_of(error)})"]
+        self.seconds += time.monotonic() - began
+
+    def _record(self, student: str) -> None:
         submission, result = self.work.outcome(student)
         shown = {**result.to_dict(), "seconds": 0, "grader": "", "seed": 0}
         state = digest_of(shown, submission.timestamp, self.work.settings.digest)
@@ -449,7 +493,6 @@ class _Recording:
         known = entry is not None and self.recorded.get(student) == (state, entry)
         if not known or not self._has_files(student):
             self._enter(submission, result, state)
-        self.seconds += time.monotonic() - began
 
     def _enter(self, submission: Submission, result: SubmissionResult, state: str) -> None:
         journal, chapter, student = self.work.journal, self.work.chapter, submission.student
@@ -463,7 +506,10 @@ class _Recording:
             self.failures[student] = failed or [f"{UNRECORDED} (they are not in the gradebook)"]
         else:
             journal.record(chapter, student, state, entry)
-            self.album.add(result)
+            try:
+                self.album.add(result)
+            except Exception as error:
+                self.failures[student] = [f"{UNSHOWN} ({reason_of(error)})"]
 
     def _has_files(self, student: str) -> bool:
         chapter, course = self.work.chapter, self.books.course
@@ -475,7 +521,11 @@ class _Recording:
     def rows(self, told: dict[str, list[str]]) -> Iterable[tuple[SubmissionResult, float]]:
         """Everybody's result as it is written, with what is told of them, and the penalty."""
         for student in self.work.students:
-            submission, result = self.work.outcome(student)
-            penalty = self.work.penalty(submission, result)
+            try:
+                submission, result = self.work.outcome(student)
+                penalty = self.work.penalty(submission, result)
+            except Exception as error:  # The others are listed.
+                submission = self.work.attempts[student][0]
+                result, penalty = _lost(self.work.assignment, submission, error), 0.0
             notes = [*result.notes, *self.failures.get(student, []), *told.get(student, [])]
             yield replace(result, notes=notes), penalty

@@ -40,13 +40,9 @@ from typing import TYPE_CHECKING, Any
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import (
-    paths,
-    repair,
-    startup,  # noqa: F401  # isort: split
-)
+from autograder import paths
 from autograder.assignment import ClassroomError
-from autograder.collect import Submission
+from autograder.collect import MAX_FILE_BYTES, Submission
 from autograder.marker import (
     UNJUDGED,
     Graded,
@@ -250,7 +246,9 @@ def _say(sentence: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    Console(stderr=True).print(Text(sentence), soft_wrap=True)
+    from autograder.harmless import one_line
+
+    Console(stderr=True).print(Text(one_line(sentence, 2000)), soft_wrap=True)
 
 
 def grade_all(
@@ -587,7 +585,7 @@ class _Crew:
         for submission in self.fresh:
             assert submission.path is not None
             try:
-                if submission.path.stat().st_size <= repair.MAX_BYTES:
+                if submission.path.stat().st_size <= MAX_FILE_BYTES:
                     return _Job(submission, submission.path.read_bytes())
             except OSError:
                 pass

@@ -18,10 +18,23 @@ from autograder import paths
 from autograder.assignment import ClassroomError
 
 CHECKPOINTS = ".ipynb_checkpoints"
+# What systems, editors and version control put beside people's work; no student is called so.
+SYSTEM = re.compile(
+    r"""\.(?: git.* | svn | hg | DS_Store | ipynb_checkpoints | Trash.* | Trashes | Spotlight-V100
+        | fseventsd | TemporaryItems | localized | directory | dropbox.* | sync.* | nfs.*
+        | fuse_hidden.* | venv | env | cache | config | local | jupyter | ipython | conda | npm
+        | virtual_documents | idea | vscode | mypy_cache | pytest_cache | ruff_cache | nbgrader.*
+        | grading\.lock | [_~\#].* )
+    | __(?: MACOSX | pycache__ | init__\.py | main__\.py )""",
+    re.VERBOSE | re.IGNORECASE,
+)
 ATTEMPT = re.compile(r"attempt[-_ ]?([0-9]+)", re.IGNORECASE)
 MOST_ATTEMPTS = 9999
 # Names under which browsers and mail programs save a notebook.
 NEARLY = (".ipynb.txt", ".ipynb.json", ".json", ".ipynb.bak", ".ipynb~")
+# Of a file, outputs included, which take next to nothing of the memory that reads them: the rest is
+# bounded by `repair.MAX_BYTES`.
+MAX_FILE_BYTES = 256 << 20
 OTHER = (".py", ".zip", ".html", ".htm", ".pdf", ".txt", ".doc", ".docx", ".rar", ".7z", ".md")
 
 
@@ -64,7 +77,8 @@ def student_id(name: str) -> str:
     # nbgrader looks for files by pattern and does not escape the student's name in it.
     name = name.translate(str.maketrans("[]", "()"))
     name = re.sub(r"[\x00-\x1f\x7f/\\*?<>]", "_", name).strip()
-    return "_" if name in ("", ".", "..") else name
+    # A pattern's `*` does not match a dot at the beginning.
+    return re.sub(r"\A(?:\.|\Z)", "_", name)
 
 
 def read_roster(path: Path) -> list[Person]:
@@ -106,7 +120,11 @@ def best_notebook(files: Sequence[Path], assignment: str) -> Path | None:
     The exact name, else the only one, else the nearest name; never another chapter's notebook.
     """
     others = {name for name in paths.CHAPTERS if name != assignment}
-    files = [file for file in files if _stem(file) not in others and CHECKPOINTS not in file.parts]
+    files = [
+        file
+        for file in files
+        if _stem(file).lstrip("._") not in others and CHECKPOINTS not in file.parts
+    ]
     for file in files:
         if file.name == f"{assignment}.ipynb":
             return file
@@ -128,12 +146,18 @@ def _stem(file: Path) -> str:
     return name.rsplit(".", 1)[0]
 
 
-def collect(submitted: Path, assignment: str, roster: Sequence[Person] = ()) -> list[Submission]:
+def collect(
+    submitted: Path,
+    assignment: str,
+    roster: Sequence[Person] = (),
+    remarks: list[str] | None = None,
+) -> list[Submission]:
     """Everybody on the class list or in `submitted`, sorted, with the file to grade.
 
     Understands DIR/<student>/<assignment>/<assignment>.ipynb as nbgrader has it,
     DIR/<student>/*.ipynb, and DIR/<student>.ipynb. Several attempts lie in DIR/<student>/attempt-1,
-    attempt-2 and so on, each like a student's folder. Only reads, and changes nothing.
+    attempt-2 and so on, each like a student's folder. Only reads, and changes nothing. What lies
+    there and is nobody's work is named in `remarks`.
     """
     try:
         entries = sorted(submitted.iterdir())
@@ -143,33 +167,39 @@ def collect(submitted: Path, assignment: str, roster: Sequence[Person] = ()) -> 
         ) from error
     found: dict[tuple[str, int], Submission] = {}
     names: dict[str, str] = {}
-    for entry in entries:
-        if entry.name.startswith((".", "__")):
+    left_out: list[str] = []
+    # Whose name can stay as it is comes first, and need not make room for one that cannot.
+    for entry in sorted(entries, key=lambda entry: student_id(entry.name) != entry.name):
+        if SYSTEM.fullmatch(entry.name):
             continue
-        raw = entry.name
+        raw = _keep_case(entry) if _is_named_notebook(entry) else entry.name
         try:
-            if entry.is_dir():
-                submissions = _attempts(entry, assignment)
-            elif entry.name.lower().endswith((".ipynb", *NEARLY)) and entry.is_file():
-                raw = _keep_case(entry)
-                submissions = [_checked(Submission(student_id(raw), entry), submitted)]
-            else:
-                continue
-        except OSError as error:
-            submissions = [Submission(student_id(entry.name), reason=_cannot_be_opened(error))]
+            raw, submissions = _handed_in(entry, assignment)
+        except Exception as error:  # Whatever one entry does, the others are graded.
+            submissions = [Submission(student_id(raw), reason=_cannot_be_opened(error))]
+        if not submissions:
+            left_out.append(shown(raw))
+            continue
         student = submissions[0].student
         while names.setdefault(student, raw) != raw:
             student += "-2"  # Two names that differ only in what nbgrader cannot hold.
         for submission in submissions:
             submission.student = student
+            if student != raw:
+                submission.notes.append(f"handed in under the name {shown(raw)}")
             earlier = found.get((student, submission.attempt))
             if earlier is None or (earlier.path is None and submission.path is not None):
                 found[student, submission.attempt] = submission
             elif submission.path is not None:
-                note = (
-                    f"{entry.name} was handed in too; {_relative(earlier.path, submitted)} counts"
-                )
-                earlier.notes.append(note)
+                counts = shown(_relative(earlier.path, submitted), 200)
+                earlier.notes.append(f"{shown(entry.name)} was handed in too; {counts} counts")
+    if left_out and remarks is not None:
+        left_out.sort()
+        more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+        verb = "was" if len(left_out) == 1 else "were"
+        remarks.append(
+            f"{', '.join(left_out[:5])}{more} {verb} left out: no notebook and no student's folder."
+        )
     present = {submission.student for submission in found.values()}
     for person in roster:
         if person.id not in present:
@@ -182,8 +212,42 @@ def collect(submitted: Path, assignment: str, roster: Sequence[Person] = ()) -> 
     return sorted(found.values(), key=lambda item: (_natural(item.student), item.attempt))
 
 
-def _cannot_be_opened(error: OSError) -> str:
-    return f"the submission cannot be opened ({error.strerror or error})"
+def _handed_in(entry: Path, assignment: str) -> tuple[str, list[Submission]]:
+    """Whose one entry of the folder of submissions is, and what it holds: nothing if nobody's."""
+    name = entry.name
+    if entry.is_dir():
+        submissions = _attempts(entry, assignment)
+        someones = not _is_hidden(entry) or any(one.path or one.reason for one in submissions)
+        return name, submissions if someones else []
+    if _is_named_notebook(entry):
+        name = _keep_case(entry)
+        return name, [_checked(Submission(student_id(name), entry), entry.parent)]
+    if entry.is_symlink() and not entry.exists():
+        reason = f"{shown(name)} is a link that leads nowhere"
+        return name, [Submission(student_id(name), reason=reason)]
+    return name, []
+
+
+def _is_named_notebook(path: Path) -> bool:
+    return path.name.lower().endswith((".ipynb", *NEARLY))
+
+
+def _is_hidden(path: Path) -> bool:
+    """Whether a name is one that students rarely give to what they hand in."""
+    return path.name.startswith((".", "__"))
+
+
+def too_large(size: int) -> str:
+    """Why a file of that many bytes is not read."""
+    return (
+        f"the file has {size >> 20} MB, more than the {MAX_FILE_BYTES >> 20} MB that are read; "
+        "clear its outputs and hand it in again"
+    )
+
+
+def _cannot_be_opened(error: Exception, what: str = "the submission") -> str:
+    why = error.strerror if isinstance(error, OSError) else str(error) or type(error).__name__
+    return f"{what} cannot be opened ({shown(why or error, 200)})"
 
 
 def _attempts(folder: Path, assignment: str) -> list[Submission]:
@@ -210,7 +274,7 @@ def _attempts(folder: Path, assignment: str) -> list[Submission]:
             continue
         try:
             submission = _in_folder(child, assignment)
-        except OSError as error:
+        except Exception as error:  # The other attempts are graded.
             submission = Submission(student, reason=_cannot_be_opened(error))
         if submission.path is None and not submission.reason:
             continue  # Its attempt at another assignment.
@@ -261,10 +325,10 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
         return submission
     inner = [
         child
-        for child in sorted(folder.iterdir())
+        for child in sorted(folder.iterdir(), key=lambda child: (_is_hidden(child), child))
         if child.is_dir()
         and not child.is_symlink()
-        and not child.name.startswith((".", "__"))
+        and not SYSTEM.fullmatch(child.name)
         and not ATTEMPT.fullmatch(child.name.strip())
     ]
     others = {name for name in paths.CHAPTERS if name != assignment}
@@ -281,13 +345,16 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
     for home in homes:
         submission.timestamp = submission.timestamp or _timestamp(home, submission.notes)
     leftovers: list[str] = []
-    for home in homes:
-        files = [child for child in sorted(home.iterdir()) if not child.name.startswith(".")]
-        notebooks = [
-            file
-            for file in files
-            if file.name.lower().endswith((".ipynb", *NEARLY)) and not file.is_dir()
+    # What is hidden counts where there is nothing else.
+    for home, hidden in [*((home, False) for home in homes), *((home, True) for home in homes)]:
+        if not hidden and home != folder and _is_hidden(home):
+            continue
+        files = [
+            child
+            for child in sorted(home.iterdir())
+            if not SYSTEM.fullmatch(child.name) and (hidden or not _is_hidden(child))
         ]
+        notebooks = [file for file in files if _is_named_notebook(file) and not file.is_dir()]
         best = best_notebook(notebooks, assignment)
         if (
             best is not None
@@ -306,12 +373,13 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
                 count = len(notebooks)
                 submission.notes.append(f"{shown(best.name)} was taken of {count} notebooks")
             return _checked(submission, folder)
-        leftovers += [
-            file.name
-            for file in files
-            if file.name.lower().endswith(OTHER) and file.name != "timestamp.txt"
-        ]
-    if leftovers:
+        if hidden:
+            leftovers += [
+                file.name
+                for file in files
+                if file.name.lower().endswith(OTHER) and file.name != "timestamp.txt"
+            ]
+    if leftovers and not _is_hidden(folder):
         names = ", ".join(shown(name) for name in leftovers[:3])
         submission.reason = f"{names} was handed in, not a notebook; hand in {assignment}.ipynb"
     return submission
@@ -332,17 +400,20 @@ def _checked(submission: Submission, base: Path) -> Submission:
     path = submission.path
     assert path is not None
     try:
+        status = path.stat()  # First: `resolve` has no OSError for a link to itself.
         if not path.resolve().is_relative_to(base.resolve()):
             submission.reason = f"{shown(path.name)} is a link to a file outside the submission"
-        elif not stat.S_ISREG(path.stat().st_mode):
+        elif not stat.S_ISREG(status.st_mode):
             submission.reason = f"{shown(path.name)} is not a file"
         elif not os.access(path, os.R_OK):
             submission.reason = f"{shown(path.name)} may not be read; check its permissions"
+        elif status.st_size > MAX_FILE_BYTES:
+            submission.reason = too_large(status.st_size)
         else:
             with path.open("rb") as file:
                 submission.digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        submission.reason = f"{shown(path.name)} cannot be opened ({error.strerror or error})"
+    except Exception as error:  # Whatever it is, it is this submission's own.
+        submission.reason = _cannot_be_opened(error, shown(path.name))
     if submission.reason:
         submission.path = None
     return submission

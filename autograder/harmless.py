@@ -20,7 +20,8 @@ HIDDEN = (
     "\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f"
 )
-UNSEEN = re.compile(f"[\x00-\x08\x0b-\x1f{HIDDEN}]")
+# Halves of characters can be written nowhere.
+UNSEEN = re.compile(f"[\x00-\x08\x0b-\x1f\ud800-\udfff{HIDDEN}]")
 # Signs with which spreadsheets begin a formula, in Western and in full width.
 FORMULA = "=+-@＝＋－＠"
 # The same behind a sign at which a spreadsheet of another country may cut a line into cells.
@@ -44,7 +45,12 @@ def visible(text: Any, limit: int = MAX_PRINTED) -> str:
 
 def one_line(text: Any, limit: int = 400) -> str:
     """`text` as one visible line, for a terminal or a log."""
-    return " ".join(visible(text, limit).split("\n"))
+    return re.sub(r"[\n\t]", " ", visible(text, limit))
+
+
+def reason_of(error: Exception) -> str:
+    """An exception in a few words, for a sentence in brackets."""
+    return one_line(f"{type(error).__name__}: {error}".removesuffix(": "), 300)
 
 
 def cell(value: Any) -> Any:

@@ -101,7 +101,10 @@ def illustrate(
                 if sources is None:
                     sources = _sources(course, chapter, student)
                 source = sources.get(mistake.exercise, "")
-                found = _lines(teaching.assignment, mistake, source) if source.strip() else None
+                try:
+                    found = _lines(teaching.assignment, mistake, source) if source.strip() else None
+                except Exception:  # Others have made the mistake too.
+                    continue
             else:
                 source, found = page
             if not source.strip():

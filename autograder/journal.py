@@ -22,6 +22,7 @@ from typing import Any, overload
 from filelock import FileLock, Timeout
 
 from autograder.assignment import Assignment, ClassroomError
+from autograder.files import disk_error, naming_disk_errors
 from autograder.results import SubmissionResult
 
 VERSION = 1
@@ -51,7 +52,12 @@ CREATE INDEX listed_in_order ON listed (assignment, position);
 @contextmanager
 def alone(course: Path) -> Iterator[None]:
     """Keep a second `grade` out of the course. The system lets go when the process ends."""
-    course.mkdir(parents=True, exist_ok=True)
+    try:
+        course.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ClassroomError(
+            f"{error.filename} is a file; name a folder for the course with --course."
+        ) from error
     lock = FileLock(course / ".grading.lock", timeout=0)
     try:
         lock.acquire()
@@ -105,6 +111,9 @@ class Journal:
         try:
             yield
         except sqlite3.DatabaseError as error:
+            told = disk_error(error, self.path)
+            if told is not None:
+                raise told from error
             raise ClassroomError(
                 f"The journal {self.path} cannot be used ({error}); move it away and grade again: "
                 "everybody is marked anew, and marks given by hand stay in the gradebook."
@@ -146,13 +155,15 @@ class Journal:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        with naming_disk_errors(self.path):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # SQLite itself ends it when the disk is full.
+                    self._db.execute("ROLLBACK")
+                raise
 
     # What was marked
 

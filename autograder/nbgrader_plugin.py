@@ -40,7 +40,7 @@ from traitlets.config import Config
 
 from autograder import notebooks, paths, render, repair, terms
 from autograder.assignment import Assignment, load
-from autograder.harmless import csv_text
+from autograder.harmless import csv_text, one_line
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.settings import Settings, rescaled
 from autograder.walls import Limits
@@ -282,7 +282,7 @@ class Repair(NbGraderPreprocessor):
             "own": [cell.id for cell in notebook.cells if cell.id not in handed_out],
         }
         for line in repairs:
-            self.log.info("%s: %s", resources["nbgrader"]["student"], line)
+            self.log.info("%s", one_line(f"{resources['nbgrader']['student']}: {line}", 1000))
         return notebook, resources
 
     def _heed_settings(self, course: dict[str, Any]) -> None:
@@ -354,7 +354,10 @@ class GradeExercises(NbGraderPreprocessor):
 
     def _pool(self, chapter: str) -> WorkerPool:
         from autograder.books import course_seed
+        from autograder.walls import require_sandbox
 
+        if not self.unsafe_no_sandbox:
+            require_sandbox()  # In milliseconds, where the pool first imports PyTorch.
         root = terms.root_of(self.config) or paths.BUILD / "course"
         seed = course_seed(root) if self.seed is None else self.seed
         limits = terms.of_course(root, chapter).limits

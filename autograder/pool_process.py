@@ -92,6 +92,11 @@ def _serve(line: Connection) -> None:
         _Pool(line, marker, jobs).run()
     except SandboxUnavailable as error:
         line.send(("unavailable", str(error)))
+    except (EOFError, BrokenPipeError, ConnectionResetError):  # The command has ended.
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        line.send(("unavailable", f"the process that marks cannot start or go on ({reason})"))
     finally:
         sandbox.close()
 

@@ -27,13 +27,15 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import paths
+from autograder.collect import MAX_FILE_BYTES, too_large
 from autograder.kept_texts import kept_for
 from autograder.notebooks import copied
 from autograder.syntax import parsed
 
-MAX_BYTES = 128 * 2**20
+MAX_BYTES = 64 * 2**20  # of what is parsed: in memory it can take ten times as much
 MAX_CELLS = 5000
 MAX_VALUES = 4_000_000  # Python needs a hundred bytes for a value that takes three in the file.
+MAX_BRACKETS = 10_000_000  # in outputs that are left out unread: seconds
 MAX_TEXT = 8 * 2**20  # of all sources together
 MAX_PARSED = 200_000
 MAX_JOINED = 5 * MAX_PARSED  # Thousands of broken copies of a cell are not tried with each other.
@@ -44,10 +46,14 @@ CELL_TYPES = ("code", "markdown", "raw")
 CELL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 DEFINITION = re.compile(r"^(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)", re.MULTILINE)
 CHECK_CALL = re.compile(r"""^check\(\s*(["'])(\w+)\1\s*\)\s*;?\s*(?:#.*)?$""", re.MULTILINE)
+# An unescaped quote stands in no string, so that these are keys, whatever else a notebook holds.
+OUTPUTS = re.compile(rb'[\s{,]"outputs"\s*:\s*\[')
+CELL_TYPE = re.compile(rb'[\s{,]"cell_type"\s*:')
+TO_BRACKET = re.compile(rb'(?:[^"\[\]]++|"(?:[^"\\]++|\\.)*+")*+([\[\]])', re.DOTALL)
 CELL_START = re.compile(
     r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|outputs|source|collapsed)"\s*:'
 )
-JSON_STRING = re.compile(r'"((?:[^"\\]|\\.)*)("|\Z)', re.DOTALL)
+JSON_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)("|\Z)', re.DOTALL)
 CUT_SHORT = object()  # The "fragment" of a cell that is one: nothing in a file can be this.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -79,19 +85,11 @@ def read_notebook(data: bytes) -> tuple[dict[str, Any], list[str]]:
 
     Raises Unreadable, and nothing else, when there is no notebook to be found.
     """
-    if len(data) > MAX_BYTES:
-        raise Unreadable(
-            f"the file has {len(data) / 2**20:.0f} MB, more than the {MAX_BYTES / 2**20:.0f} MB "
-            "a notebook may have; clear its outputs and hand it in again"
-        )
+    data, dropped = _bounded(data)
     if not data.strip(b"\x00 \t\r\n"):
         raise Unreadable("the file is empty")
     text, repairs = _decode(data)
-    if sum(text.count(sign) for sign in "{[,") > MAX_VALUES:
-        raise Unreadable(
-            f"the file holds more than {MAX_VALUES // 10**6} million values; "
-            "clear its outputs and hand it in again"
-        )
+    repairs = dropped + repairs
     for parse in (_whole, _surrounded, _merged, _salvaged):
         try:
             found = parse(text)
@@ -101,6 +99,54 @@ def read_notebook(data: bytes) -> tuple[dict[str, Any], list[str]]:
             notebook, how = found
             return notebook, repairs + how
     raise Unreadable(_what_is(text))
+
+
+def _bounded(data: bytes) -> tuple[bytes, list[str]]:
+    """The file's bytes, without the outputs if they are too many with them; and what was dropped.
+
+    Raises Unreadable when they are too many all the same.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise Unreadable(too_large(len(data)))
+    repairs = []
+    if _too_much(data):
+        size = len(data)
+        data = _without_outputs(data)
+        if len(data) < size:
+            repairs.append(f"dropped {(size - len(data)) / 2**20:.0f} MB of outputs")
+        said = _too_much(data)
+        if said:
+            raise Unreadable(f"the file has {said} besides its outputs; hand in the notebook alone")
+    return data, repairs
+
+
+def _too_much(data: bytes) -> str:
+    """What there is more of than can be parsed; "" if it can."""
+    if len(data) > MAX_BYTES:
+        return f"{len(data) >> 20} MB, more than {MAX_BYTES >> 20} MB,"
+    if sum(data.count(sign) for sign in (b"{", b"[", b",")) > MAX_VALUES:
+        return f"more than {MAX_VALUES // 10**6} million values"
+    return ""
+
+
+def _without_outputs(data: bytes) -> bytes:
+    """A notebook's JSON with empty outputs; where they do not end, the rest stays as it is."""
+    parts: list[bytes] = []
+    kept = 0
+    brackets = MAX_BRACKETS
+    while len(parts) < 10 * MAX_CELLS and (match := OUTPUTS.search(data, kept)):
+        start = position = match.end()
+        depth = 1
+        while depth and brackets and (found := TO_BRACKET.match(data, position)):
+            position = found.end()
+            depth += 1 if found[1] == b"[" else -1
+            brackets -= 1
+        # In damaged JSON they could end anywhere, and take cells with them.
+        if depth or CELL_TYPE.search(data, start, position):
+            break
+        parts.append(data[kept:start])
+        kept = position - 1
+    return b"".join([*parts, data[kept:]])
 
 
 def _decode(data: bytes) -> tuple[str, list[str]]:
@@ -347,11 +393,10 @@ def _fragments(text: str) -> list[dict[str, Any]]:
             if not string:
                 complete = listed and text[position : position + 1] == "]"
                 break
-            body = (
-                re.sub(r"\\(?:u[0-9a-fA-F]{0,3})?\Z", "", string[1])
-                if not string[2]
-                else (string[1])
-            )
+            begin, end = string.span(1)
+            body = text[begin : min(end, begin + MAX_TEXT + 1)]  # More would be left out anyway.
+            if not string[2] or len(body) < end - begin:
+                body = re.sub(r"\\(?:u[0-9a-fA-F]{0,3})?\Z", "", body)
             try:
                 parts.append(json.loads(f'"{body}"', strict=False))
             except ValueError:
@@ -625,10 +670,11 @@ def _slots(release: NotebookNode) -> list[Slot]:
 def repair(data: bytes, release: NotebookNode) -> RepairedNotebook:
     """A gradable notebook from the bytes of a submitted one. Never raises."""
     try:
+        data, dropped = _bounded(data)  # Here, where a large file's bytes are let go.
         raw, repairs = read_notebook(data)
     except Unreadable as error:
         return RepairedNotebook(blank(release), [], "unreadable", str(error))
-    return _finish(raw, release, repairs)
+    return _finish(raw, release, dropped + repairs)
 
 
 def repair_notebook(notebook: dict[str, Any], release: NotebookNode) -> RepairedNotebook:
@@ -648,14 +694,12 @@ def repair_file(
     release = released(chapter) if release is None else release
     try:
         size = path.stat().st_size
-        data = b"" if size > MAX_BYTES else path.read_bytes()
+        if size <= MAX_FILE_BYTES:
+            return repair(path.read_bytes(), release)
+        reason = too_large(size)
     except OSError as error:
         reason = f"the file cannot be opened ({error.strerror or error})"
-        return RepairedNotebook(blank(release), [], "unreadable", reason)
-    if size > MAX_BYTES:
-        reason = f"the file has {size / 2**20:.0f} MB; clear its outputs and hand it in again"
-        return RepairedNotebook(blank(release), [], "unreadable", reason)
-    return repair(data, release)
+    return RepairedNotebook(blank(release), [], "unreadable", reason)
 
 
 def blank(release: NotebookNode) -> NotebookNode:

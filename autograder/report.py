@@ -18,9 +18,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from autograder import charts, harmless, render, teaching
+from autograder.books import UNSHOWN
 from autograder.feedback import css, environment, highlight
-from autograder.files import replacing
-from autograder.harmless import one_line, visible
+from autograder.files import naming_disk_errors, replacing, require_room
+from autograder.harmless import one_line, reason_of, visible
 from autograder.illustrations import illustrate
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, Row, by_hand, points_of, rows_of
@@ -305,15 +306,27 @@ def write(
         console: on which to print what `show` prints, if anywhere.
         each: told every result, in the order of the class.
     """
+    with naming_disk_errors(graded.folder):
+        return _write(graded, console, each)
+
+
+def _write(
+    graded: Class, console: Console | None, each: Callable[[SubmissionResult], None] | None
+) -> Path:
     hands = by_hand(graded)
     made = _Page(graded)
     grid = _Grid(graded, console) if console is not None else None
     with _csv(graded, graded.folder / "grades.csv") as line:
+        told = [made.add, *([grid.add] if grid is not None else []), line]
         for row in rows_of(graded, hands):
-            line(row)
-            made.add(row)
-            if grid is not None:
-                grid.add(row)
+            for tell in told:
+                try:
+                    tell(row)
+                except Exception as error:  # The others are shown.
+                    require_room(graded.folder)
+                    note = f"{UNSHOWN} ({reason_of(error)})"
+                    row.result.notes.append(note)
+                    graded.unshown.setdefault(row.result.student, []).append(note)
             if each is not None:
                 each(row.result)
     html, found = made.html(hands)
@@ -410,12 +423,13 @@ def _show_teaching(found: Teaching, console: Console) -> None:
         lost = render.number(round(section.lost, 1))
         say((section.heading, "bold"), f": {lost} points lost by {_students(section.students)}")
         for mistake in section.mistakes[:LISTED]:
-            say((f"{mistake.count:>3} × ", "bold"), f"{mistake.title}: {mistake.says}")
+            say((f"{mistake.count:>3} × ", "bold"), f"{mistake.title}: {one_line(mistake.says)}")
             for form in mistake.forms[:1]:
                 for line in form.lines.split("\n"):
                     say((f"      {line}", "cyan"))
         for group in section.unnamed[: max(0, LISTED - len(section.mistakes))]:
-            say((f"{group.count:>3} × ", "bold"), f"{group.title}, not recognised: {group.message}")
+            said = f"{group.title}, not recognised: {one_line(group.message)}"
+            say((f"{group.count:>3} × ", "bold"), said)
 
 
 def _students(count: int) -> str:

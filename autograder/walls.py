@@ -174,17 +174,6 @@ class _Walls:
 
     def command(self, bwrap: str, root: bool, packages: list[Path]) -> tuple[list[str], list[str]]:
         """The command up to the program to run, and where the packages are inside."""
-        start = [bwrap, "--die-with-parent", "--new-session", "--unshare-ipc", "--unshare-pid"]
-        start += ["--unshare-net", "--unshare-uts", "--unshare-cgroup-try", "--clearenv"]
-        start += ["--hostname", "sandbox"]
-        if root:
-            # Without a user namespace, because in one root would stay root outside; the zygote
-            # leaves for an unused user id before it does anything else.
-            start += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
-        else:
-            start += ["--unshare-user", "--uid", str(FIRST_UID), "--gid", str(FIRST_UID)]
-            start = [item for item in start if item != "--hostname"]
-            start.remove("sandbox")
         self.show(Path("/usr"), "/usr")
         for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
             path = Path("/", name)
@@ -215,7 +204,73 @@ class _Walls:
         ends += [*size, "--perms", "1777", "--tmpfs", "/tmp"]
         ends += [*size, "--perms", "1777", "--tmpfs", "/dev/shm"]
         ends += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-        return [*start, *self.options, *ends], inside
+        return [*_namespaces(bwrap, root), *self.options, *ends], inside
+
+
+def _namespaces(bwrap: str, root: bool) -> list[str]:
+    """The beginning of bubblewrap's command line: what is the sandbox's own, and what it may do."""
+    start = [bwrap, "--die-with-parent", "--new-session", "--unshare-ipc", "--unshare-pid"]
+    start += ["--unshare-net", "--unshare-uts", "--unshare-cgroup-try", "--clearenv"]
+    if root:
+        # Without a user namespace, because in one root would stay root outside; the zygote
+        # leaves for an unused user id before it does anything else.
+        start += ["--hostname", "sandbox", "--cap-drop", "ALL"]
+        return [*start, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    return [*start, "--unshare-user", "--uid", str(FIRST_UID), "--gid", str(FIRST_UID)]
+
+
+def _ways() -> tuple[str, ...]:
+    """How bubblewrap can be started by this user, the better way first."""
+    return ("root", "user") if os.geteuid() == 0 else ("user",)
+
+
+def _refused(refusals: Sequence[str]) -> SandboxUnavailable:
+    return SandboxUnavailable(
+        f"bubblewrap cannot isolate student code here ({'; '.join(refusals)}): "
+        "allow unprivileged user namespaces, or grade with --unsafe-no-sandbox if "
+        "you trust every submission"
+    )
+
+
+def _installed() -> str:
+    """The path of bubblewrap.
+
+    Raises:
+        SandboxUnavailable: this is not Linux, or it is not installed.
+    """
+    if not sys.platform.startswith("linux"):
+        raise SandboxUnavailable(
+            "the sandbox needs Linux; grade with --unsafe-no-sandbox if you trust every submission"
+        )
+    bwrap = shutil.which("bwrap")
+    if bwrap is None:
+        raise SandboxUnavailable(MISSING)
+    return bwrap
+
+
+def require_sandbox() -> None:
+    """Try in some milliseconds whether student code can be isolated on this machine.
+
+    Raises:
+        SandboxUnavailable: bubblewrap is missing or refused.
+    """
+    bwrap = _installed()
+    refusals = []
+    for way in _ways():
+        command = [*_namespaces(bwrap, way == "root"), "--ro-bind", "/", "/"]
+        command += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", bwrap, "--version"]
+        try:
+            tried = subprocess.run(
+                command, capture_output=True, timeout=START_SECONDS, check=False, text=True
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            refusals.append(str(error))
+            continue
+        if tried.returncode == 0:
+            return
+        lines = tried.stderr.strip().splitlines()
+        refusals.append(lines[-1].strip() if lines else "the sandbox did not start")
+    raise _refused(refusals)
 
 
 def _sized(bwrap: str) -> list[str]:
@@ -315,11 +370,7 @@ class Sandbox:
             if self._process is not None and self._process.poll() is None:
                 return
             self._stop()
-            if not self.unsafe and not sys.platform.startswith("linux"):
-                raise SandboxUnavailable(
-                    "the sandbox needs Linux; grade with --unsafe-no-sandbox if you trust "
-                    "every submission"
-                )
+            bwrap = "" if self.unsafe or self.apart else _installed()
             began = time.monotonic()
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="autograder-view-"))
@@ -330,22 +381,15 @@ class Sandbox:
             elif self.unsafe:
                 self._start("unsafe")
             else:
-                bwrap = shutil.which("bwrap")
-                if bwrap is None:
-                    raise SandboxUnavailable(MISSING)
                 refusals = []
-                for way in ("root", "user") if os.geteuid() == 0 else ("user",):
+                for way in _ways():
                     try:
                         self._start(way, bwrap)
                         break
                     except SandboxUnavailable as refusal:
                         refusals.append(str(refusal))
                 else:
-                    raise SandboxUnavailable(
-                        f"bubblewrap cannot isolate student code here ({'; '.join(refusals)}): "
-                        "allow unprivileged user namespaces, or grade with --unsafe-no-sandbox if "
-                        "you trust every submission"
-                    )
+                    raise _refused(refusals)
             self._used = False
             self.start_seconds = time.monotonic() - began
 

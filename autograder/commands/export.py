@@ -37,6 +37,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
+    from autograder.harmless import one_line
     from autograder.lms.export import export
 
     marks, pages = export(
@@ -51,9 +52,9 @@ def run(
     )
     console, errors = Console(), Console(stderr=True)
     for remark in marks.remarks:
-        console.print(Text(remark), soft_wrap=True)
+        console.print(Text(one_line(remark, 10_000)), soft_wrap=True)
     for problem in marks.problems:
-        errors.print(Text(problem, style="bold"), soft_wrap=True)
+        errors.print(Text(one_line(problem, 10_000), style="bold"), soft_wrap=True)
     console.print(Text(f"{len(marks.written)} marks in {out}"), soft_wrap=True)
     if feedback is not None:
         console.print(Text(f"{pages} feedback pages in {feedback}"), soft_wrap=True)

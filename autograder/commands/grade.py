@@ -103,7 +103,7 @@ def run(
         from rich.console import Console
         from rich.text import Text
 
-        from autograder import books, classroom, collect, harmless, marker, progress
+        from autograder import classroom, collect, harmless, progress
         from autograder.walls import SandboxUnavailable
 
         console, errors = Console(), Console(stderr=True)
@@ -150,13 +150,16 @@ def run(
     from autograder import gradebook, report
 
     unfinished: list[str] = []
+    written = dict(graded.unshown)
 
     def look(result: SubmissionResult) -> None:
-        for note in result.notes:
-            if note.startswith((marker.UNJUDGED, books.UNRECORDED)):
+        for note in [*result.notes, *written.get(result.student, [])]:
+            if note.startswith(classroom.UNDONE):
                 unfinished.append(harmless.one_line(f"{result.student}: {note}", 1000))
 
     path = report.write(graded, console, look)
+    if graded.unshown:
+        graded.write()
     console.print()
     for label, target in (
         ("Class report", path),

@@ -30,6 +30,7 @@ def run(
     from rich.text import Text
 
     from autograder.assignment import load
+    from autograder.harmless import one_line
     from autograder.lms import TITLES, module
     from autograder.lms.archive import Archive
     from autograder.lms.base import People, place, read_export
@@ -41,9 +42,9 @@ def run(
         placed = place(found, chapter, to, people, module(tool).COLUMNS)
     console, errors = Console(), Console(stderr=True)
     for remark in placed.remarks:
-        console.print(Text(remark), soft_wrap=True)
+        console.print(Text(one_line(remark, 10_000)), soft_wrap=True)
     for problem in placed.problems:
-        errors.print(Text(problem, style="bold"), soft_wrap=True)
+        errors.print(Text(one_line(problem, 10_000), style="bold"), soft_wrap=True)
     count = len(placed.students)
     console.print(
         Text(f"{count} submission{'s' if count != 1 else ''} from {TITLES[tool]} in {to}"),

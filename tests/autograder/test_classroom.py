@@ -544,16 +544,26 @@ def test_a_grader_that_fails_costs_only_its_exercise_and_is_told(solved):
     assert not whole.complete
 
 
-def test_without_a_sandbox_nothing_is_graded(tmp_path, course, monkeypatch):
-    monkeypatch.setenv("PATH", str(tmp_path))
+@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("refusal", ["", "setting up uid map: Permission denied"])
+def test_without_a_sandbox_nothing_is_graded_and_no_course_made(
+    tmp_path, monkeypatch, refusal, jobs
+):
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    if refusal:
+        put(programs / "bwrap", f"#!/bin/sh\necho '{refusal}' >&2\nexit 1\n").chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs))
     put(tmp_path / "in" / "s1.ipynb", repair.released(CHAPTER))
-    arguments = ["grade", CHAPTER, "--submitted", str(tmp_path / "in"), "--jobs", "1"]
+    put(tmp_path / "in" / "s2.ipynb", b"\x00 no notebook")
+    arguments = ["grade", CHAPTER, "--submitted", str(tmp_path / "in"), "--jobs", jobs]
     app = command_line._app(["grade", "report"])
-    said = CliRunner().invoke(app, [*arguments, "--course", str(course)])
+    said = CliRunner().invoke(app, [*arguments, "--course", str(tmp_path / "course")])
     assert said.exit_code == 2
     assert "Nothing was graded" in said.output
+    assert (refusal or "bubblewrap is missing") in said.output
     assert "--unsafe-no-sandbox" in said.output
-    assert not (course / "graded").exists()
+    assert not (tmp_path / "course").exists()
 
 
 @pytest.mark.slow

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
+import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,13 @@ from tests.autograder.helpers import put
 
 CHAPTER = "attention"
 NOTEBOOK = f"{CHAPTER}.ipynb"
+ODD = [
+    RuntimeError("Symlink loop"),
+    RecursionError("too deep"),
+    MemoryError(),
+    OSError(5, "Input/output error"),
+    UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"),
+]
 
 
 def found(folder: Path, *roster: str) -> dict[tuple[str, int], Submission]:
@@ -169,6 +179,125 @@ class TestAttempts:
         assert attempts
         assert {one.student for one in submissions} == {"ada"}
         assert all(bool(one.digest) == (one.path is not None) for one in submissions)
+
+
+class TestWhateverLiesThere:
+    """One entry's trouble is its student's result; nobody else's, and nobody is left out."""
+
+    def reasons(self, folder: Path) -> dict[str, str]:
+        put(folder / "honest" / NOTEBOOK)
+        submissions = {student: one for (student, _), one in found(folder).items()}
+        assert submissions.pop("honest").path is not None
+        assert not any(one.path for one in submissions.values())
+        return {student: one.reason for student, one in submissions.items()}
+
+    @pytest.mark.parametrize("place", ["ada.ipynb", f"ada/{NOTEBOOK}", f"ada/attempt-2/{NOTEBOOK}"])
+    @pytest.mark.parametrize("target", ["itself", "nowhere"])
+    def test_a_link_to_itself_or_to_nothing(self, tmp_path, place, target):
+        link = tmp_path / place
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(link.name if target == "itself" else "nowhere")
+        reasons = self.reasons(tmp_path)
+        assert list(reasons) == ["ada"]
+        assert "cannot be opened (" in reasons["ada"]
+
+    def test_folders_that_lead_in_a_circle_or_nowhere(self, tmp_path):
+        (tmp_path / "ada").symlink_to("ada")
+        (tmp_path / "bob").symlink_to("nowhere")
+        (tmp_path / "eve").mkdir()
+        (tmp_path / "eve" / "attempt-1").symlink_to("../eve")
+        (tmp_path / "eve" / CHAPTER).symlink_to(".")
+        reasons = self.reasons(tmp_path)
+        assert list(reasons) == ["ada", "bob", "eve"]
+        assert all("link" in reason for reason in reasons.values())
+
+    def test_pipes_sockets_and_devices(self, tmp_path, monkeypatch):
+        os.mkfifo(tmp_path / "pipe.ipynb")
+        monkeypatch.chdir(tmp_path)  # A socket's address is short.
+        with socket.socket(socket.AF_UNIX) as opened:
+            opened.bind("socket.ipynb")
+        (tmp_path / "device").mkdir()
+        with suppress(PermissionError):  # Of whom is not root.
+            os.mknod(tmp_path / "device" / NOTEBOOK, 0o600 | stat.S_IFCHR, os.makedev(1, 5))
+        reasons = self.reasons(tmp_path)
+        assert reasons["pipe"] == "pipe.ipynb is not a file"
+        assert reasons["socket"] == "socket.ipynb is not a file"
+
+    @pytest.mark.parametrize("error", ODD, ids=lambda error: type(error).__name__)
+    def test_whatever_is_raised_for_one(self, tmp_path, monkeypatch, error):
+        put(tmp_path / "ada" / NOTEBOOK)
+        plain = Path.iterdir
+
+        def broken(self):
+            if self.name == "ada":
+                raise error
+            return plain(self)
+
+        monkeypatch.setattr(Path, "iterdir", broken)
+        reasons = self.reasons(tmp_path)
+        assert reasons["ada"].startswith("the submission cannot be opened (")
+
+    def test_a_name_that_is_not_utf_8(self, tmp_path):
+        folder = os.fsencode(tmp_path) + b"/ad\xff"
+        os.mkdir(folder)
+        with open(folder + b"/" + NOTEBOOK.encode(), "w") as file:
+            file.write("{}")
+        ((student, _),) = found(tmp_path)
+        assert student == "ad_"
+
+
+class TestNamesThatSystemsHide:
+    def test_who_handed_in_under_one_is_graded_under_a_name_that_nbgrader_finds(self, tmp_path):
+        paths = [
+            put(tmp_path / ".ada" / NOTEBOOK),
+            put(tmp_path / ".bob.ipynb"),
+            put(tmp_path / "__eve" / NOTEBOOK),
+        ]
+        people = found(tmp_path)
+        assert [people[name, 1].path for name in ("_ada", "_bob", "__eve")] == paths
+        assert people["_ada", 1].notes == ["handed in under the name .ada"]
+        assert people["_bob", 1].notes == ["handed in under the name .bob"]
+        assert people["__eve", 1].notes == []
+
+    def test_the_name_goes_to_who_has_it(self, tmp_path):
+        put(tmp_path / ".ada" / NOTEBOOK)
+        path = put(tmp_path / "_ada" / NOTEBOOK)
+        people = found(tmp_path)
+        assert people["_ada", 1].path == path
+        assert people["_ada-2", 1].notes == ["handed in under the name .ada"]
+
+    def test_what_holds_no_notebook_is_named(self, tmp_path):
+        put(tmp_path / "ada" / NOTEBOOK)
+        put(tmp_path / ".plans" / "readme.txt")
+        put(tmp_path / "__old" / "bert.ipynb")
+        put(tmp_path / "bob.zip")
+        remarks: list[str] = []
+        (submission,) = collect(tmp_path, CHAPTER, remarks=remarks)
+        assert submission.student == "ada"
+        assert remarks == [
+            ".plans, __old, bob.zip were left out: no notebook and no student's folder."
+        ]
+
+    @pytest.mark.parametrize(
+        "name", [".git", ".ipynb_checkpoints", "__MACOSX", "__pycache__", "._ada", ".DS_Store"]
+    )
+    def test_a_systems_own_is_passed_over_in_silence(self, tmp_path, name):
+        path = put(tmp_path / "ada" / "work.ipynb")
+        for folder in (tmp_path, tmp_path / "ada"):
+            put(folder / name / NOTEBOOK)
+            put(folder / f"._{NOTEBOOK}")
+        remarks: list[str] = []
+        (submission,) = collect(tmp_path, CHAPTER, remarks=remarks)
+        assert (submission.path, submission.notes, remarks) == (path, [], [])
+
+    @pytest.mark.parametrize(
+        "place", [f".{NOTEBOOK}", f"__{NOTEBOOK}", f".final/{NOTEBOOK}", f"__{CHAPTER}/work.ipynb"]
+    )
+    def test_in_a_students_folder_they_count_where_there_is_nothing_else(self, tmp_path, place):
+        path = put(tmp_path / "ada" / place)
+        assert found(tmp_path)["ada", 1].path == path
+        other = put(tmp_path / "ada" / "homework.ipynb")
+        assert found(tmp_path)["ada", 1].path == other
 
 
 def test_a_name_is_cut_where_it_is_too_long_and_cleaned():

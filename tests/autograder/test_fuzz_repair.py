@@ -471,7 +471,7 @@ def test_any_bytes_of_a_file_are_dealt_with(tmp_path_factory, notebook, data):
 
 
 def costly() -> dict[str, bytes]:
-    """Files by name; half a gigabyte, so not made before they are needed."""
+    """Files by name; a gigabyte, so not made before they are needed."""
     return {
         "open lists, each scanned from every start": b'{"id":[' * 900 + b"1," * (3 * 10**6 // 2),
         "open strings": b'{"id":' * 900 + b'"' + b"x" * 30_000_000,
@@ -503,7 +503,14 @@ def costly() -> dict[str, bytes]:
         + b"9" * 190_000
         + b'"}]}',
         "many blanks": b'{"cells":[{"source"' + b" " * 20_000_000 + b"{" + b" " * 20_000_000,
-        "a file of the largest size": b'{"cells":["' + b"\xf0\x9f\x98\x80" * (31 << 20) + b'"]}',
+        "a file of the largest size": b'{"cells":["' + b"x" * (60 << 20) + b'\xf0\x9f\x98\x80"]}',
+        "the same, damaged": b'{"cells":[{"cell_type":"code","source":"'
+        + b"\xf0\x9f\x98\x80" * (15 << 20),
+        "a picture of hundreds of megabytes": b'{"cells":[{"cell_type":"code","source":"x = 1",'
+        + b'"outputs":[{"data":{"image/png":"'
+        + b"A" * (250 << 20)
+        + b'"}}]}]}',
+        "outputs by the million": b'{"cells":[' + b'{"outputs":[]},' * (16 << 20) + b"{}]}",
     }
 
 
@@ -523,6 +530,8 @@ for path in sorted(folder.glob("*.ipynb")):
     resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
     result = repair.repair_file(path, "attention", release)
     print(json.dumps([result.status, len(result.nb.cells), result.repairs, result.reason]))
+    peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
+    assert int(peak) < 1 << 20, "more than 1 GB"
 """
 
 

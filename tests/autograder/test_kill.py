@@ -35,15 +35,17 @@ PATIENCE = 120  # Seconds; a busy machine takes its time.
 PROGRAM = """
 import sys
 from pathlib import Path
-from autograder import classroom
+from autograder import classroom, report
 from autograder.collect import Person
 
 if __name__ == "__main__":
     submitted, course = map(Path, sys.argv[1:])
-    classroom.grade(
+    print("start", 0, flush=True)
+    graded = classroom.grade(
         "CHAPTER", submitted, course, roster=[Person("absent")], jobs=2, seed=5,
         progress=lambda stage, done, total: print(stage, done, flush=True),
     )
+    report.write(graded, each=lambda result: print("report", 0, flush=True))
     print("written", flush=True)
 """.replace("CHAPTER", CHAPTER)
 
@@ -168,11 +170,14 @@ def test_a_class_that_is_killed_again_and_again_is_completed(
 
         return reached
 
-    # After some have been marked, after some are in the books, and during the final writing.
+    # While they are collected, after some have been marked, after some are in the books, during the
+    # final writing, and during the report.
     moments = [
+        (at("start", 0), draw.uniform(0, 0.2)),
         *((at("grading", count), draw.uniform(0, 0.3)) for count in (1, 4)),
         *((at("books", count), draw.uniform(0, 0.1)) for count in (2, 6)),
         *((at("books", len(STUDENTS)), draw.uniform(0, 0.2)) for _ in range(2)),
+        (at("report", 0), draw.uniform(0, 0.1)),
     ]
     for reached, delay in moments:
         with started(program, submitted, course) as process:

@@ -390,6 +390,34 @@ class TestMetadata:
         ]
         assert mend(answers).repairs == ["dropped 3 MB of outputs"]
 
+    @pytest.mark.parametrize("bound", ["MAX_BYTES", "MAX_VALUES"])
+    def test_a_notebook_too_large_by_its_outputs_alone_is_graded(self, answers, monkeypatch, bound):
+        monkeypatch.setattr(repair, bound, 2 * len(json.dumps(answers)))
+        without = mend(answers)
+        outputs = [
+            {"output_type": "stream", "name": "stdout", "text": ['a "quoted" ] [ line\n'] * 2**17},
+            {"output_type": "display_data", "data": {"x": [[1, 2], []] * 2**17}, "metadata": {}},
+        ]
+        for name in ("alpha", "beta"):
+            at(answers, name)["outputs"] = outputs
+        result = mend(answers)
+        assert result.nb == without.nb
+        assert result.repairs == [*without.repairs, "dropped 10 MB of outputs"]
+
+    def test_what_is_too_large_without_its_outputs_is_told(self, answers, monkeypatch):
+        monkeypatch.setattr(repair, "MAX_BYTES", 2**20)
+        at(answers, "alpha")["source"] = "x" * 2**21
+        at(answers, "beta")["outputs"] = [{"output_type": "stream", "text": "x" * 2**21}]
+        result = mend(answers)
+        assert result.status == "unreadable"
+        assert "2 MB, more than 1 MB, besides its outputs" in result.reason
+
+    def test_outputs_that_are_damaged_take_no_cell_with_them(self, answers, monkeypatch):
+        at(answers, "alpha")["outputs"] = [{"output_type": "stream", "text": "abc" * 2**10}]
+        text = json.dumps(answers).replace("abcabc", 'abc"abc', 1)
+        monkeypatch.setattr(repair, "MAX_BYTES", len(text) - 1)
+        assert repair._without_outputs(text.encode()).count(b"cell_type") == text.count("cell_type")
+
     def test_a_picture_in_an_answer_stays_and_a_script_does_not(self, answers):
         at(answers, "why")["attachments"] = {
             "a.png": {"image/png": "QUJD"},

@@ -13,9 +13,21 @@ import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
-from autograder import assignment, charts, classroom, harmless, marker, report, standing
+from autograder import (
+    assignment,
+    changes,
+    charts,
+    classroom,
+    harmless,
+    marker,
+    repair,
+    report,
+    standing,
+)
 from autograder.assignment import load
+from autograder.changes import Change, ExerciseChange
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
+from tests.autograder.helpers import put, status_of
 
 CHAPTER = "attention"
 ASSIGNMENT = load(CHAPTER)
@@ -200,6 +212,45 @@ def test_the_terminal_shows_everybody_and_no_markup_of_theirs(graded):
     assert "[red]s1[/red]" in said
     assert "missing" in said
     assert "2 × " in said
+
+
+BREAKING = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
+
+
+def lines_of_its_own(said: str) -> list[str]:
+    """Lines that a terminal begins with what a student wrote."""
+    return [line for line in re.split(f"[{BREAKING}]", said) if line.strip().startswith("FAKE")]
+
+
+def test_what_a_student_wrote_begins_no_line_and_commands_no_terminal(tmp_path, capfd):
+    """An exception's message, a file's name and a student's, through the commands themselves."""
+    message = "".join(f"{char}FAKE" for char in BREAKING) + "\x1b[2J\x1b]0;FAKE\x07\u202e\t\ud800"
+    notebook = repair.blank(repair.released(CHAPTER))
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "causal_mask":
+            cell.source = f"def causal_mask(n):\n    raise ValueError({message!a})\n"
+    put(tmp_path / "in" / "a" / "at\nFAKE\x1b[2J.ipynb", notebook)
+    put(tmp_path / "in" / "b\nFAKE" / f"{CHAPTER}.ipynb", notebook)
+    put(tmp_path / "in" / "c\u2028FAKE\x85FAKE.txt", "")
+    place = ["--course", str(tmp_path / "course")]
+    options = [*place, "--submitted", str(tmp_path / "in"), "--unsafe-no-sandbox", "--jobs", "1"]
+    for command in (["grade", CHAPTER, *options, "--diff", "--yes"], ["report", CHAPTER, *place]):
+        assert status_of(command) == 0
+        said = "".join(capfd.readouterr())
+        assert lines_of_its_own(said) == []
+        assert "not recognised: Your causal_mask raised ValueError: " in said
+        assert not set(said) & set("\x1b\x07\u202e\t")
+
+
+def test_a_changed_exercises_message_begins_no_line():
+    change = Change(
+        "s1", 1.0, 0.0, (61.0, 61.0), ("graded", "graded"), ("marked again",),
+        (ExerciseChange("causal_mask", 1.0, 0.0, "raised\nFAKE\x85FAKE"),),
+    )  # fmt: skip
+    out = io.StringIO()
+    changes.show([change], 1, Console(file=out, width=140, color_system=None))
+    assert "FAKE" in out.getvalue()
+    assert lines_of_its_own(out.getvalue()) == []
 
 
 def test_all_that_is_told_of_a_class_is_told_in_one_go(graded):

@@ -293,7 +293,7 @@ def _read_cell(source: str) -> _Cell:
     return _Cell(tuple(imports), tuple(defined), tuple(loose))
 
 
-SUSPECT = (ast.Attribute, ast.Constant, ast.Import, ast.ImportFrom, ast.Call, ast.Compare)
+SUSPECT = (ast.Attribute, ast.Import, ast.ImportFrom, ast.Call, ast.Compare)
 
 
 def _read_statement(body: ast.stmt) -> _Statement:
@@ -304,6 +304,9 @@ def _read_statement(body: ast.stmt) -> _Statement:
         if isinstance(node, ast.Name):
             names[node.id] = None
             mentions[node.id, True] = None
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and node.value in PRYING:
+                suspects.append(node)
         elif isinstance(node, SUSPECT):
             suspects.append(node)
             text = _mentioned(node)

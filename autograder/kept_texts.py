@@ -33,12 +33,9 @@ def kept_for(characters: int) -> Callable[[Function], Function]:
             if arguments in kept:
                 kept.move_to_end(arguments)
                 return kept[arguments]
-            value = function(*arguments)
-            size = _size(arguments)
-            if size <= characters // 4:  # One of them shall not drive out all others.
-                kept[arguments] = value
-                total += size
-            while total > characters:
+            value = kept[arguments] = function(*arguments)
+            total += _size(arguments)
+            while total > characters and len(kept) > 1:  # The latest is kept however long it is.
                 oldest, _ = kept.popitem(last=False)
                 total -= _size(oldest)
             return value

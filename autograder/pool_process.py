@@ -37,6 +37,7 @@ PR_SET_PDEATHSIG = 1
 LOOK_SECONDS = 0.1  # between two looks at what a submission costs
 MOST_STRETCH = 10.0  # a worker that neither works nor answers is waited for as many times its time
 ALLOWED_DEATHS = 2  # of workers with the same submission
+MOST_KEPT = 300 << 20  # bytes by which a worker may have grown before it is replaced
 
 
 def main(descriptor: int) -> None:
@@ -67,10 +68,9 @@ def _serve(line: Connection) -> None:
         with ThreadPoolExecutor(1) as beside:
             beside.submit(_start, sandbox, line)
             sandbox.launched.wait()  # Two busy threads would keep it waiting.
-            from autograder import (
-                runner,  # noqa: F401
-                startup,  # isort: split
-            )
+            # Before what imports nbformat.
+            from autograder import startup  # isort: skip
+            from autograder import runner  # noqa: F401
             from autograder.marker import Marker
 
             try:
@@ -134,6 +134,7 @@ class _Worker:
             self.process.start()
         self.number = 0  # that of the submission it marks; 0 if it has none
         self.progress: Progress
+        self._inherited = self._used()[1]
 
     def give(self, number: int, task: Task) -> None:
         """Have it mark a submission."""
@@ -153,6 +154,13 @@ class _Worker:
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+
+    def kept(self) -> int:
+        """Bytes that it has besides what it began with; 0 if it has just died."""
+        try:
+            return self._used()[1] - self._inherited
+        except (OSError, IndexError, ValueError):
+            return 0
 
     def excess(self) -> str:
         """Which bound its submission has gone beyond, in words; empty if none."""
@@ -244,6 +252,8 @@ class _Pool:
             worker.progress.exercises[value.name] = value
         elif kind == "graded":
             number, worker.number = worker.number, 0
+            if worker.kept() > MOST_KEPT:
+                self._remove(worker)
             self._tell(number, value)
         elif kind == "unavailable":
             raise SandboxUnavailable(value)

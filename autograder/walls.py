@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograder.cells import Cell
 from autograder.paths import PACKAGE, ROOT
+from autograder.timelimit import SECONDS_PER_CALL
 
 if TYPE_CHECKING:
     from autograder.sandbox import Session
@@ -61,8 +62,8 @@ class SandboxUnavailable(Exception):
 class Limits:
     """What one submission may use. `processes` counts threads too; sizes are in bytes."""
 
-    seconds_per_call: float = 10.0
-    seconds_per_cell: float = 10.0
+    seconds_per_call: float = SECONDS_PER_CALL
+    seconds_per_cell: float = SECONDS_PER_CALL
     seconds_total: float = 120.0
     memory_bytes: int = 2 << 30
     processes: int = 32

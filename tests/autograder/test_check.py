@@ -16,7 +16,8 @@ from nbclient import NotebookClient
 
 from autograder import builder, check, paths, recorded, stock, variants, wire
 from autograder.assignment import AssignmentError, load
-from autograder.check import Judge, check_notebook, checks_for
+from autograder.check import Judge, checks_for
+from autograder.check_notebook import check_notebook
 from autograder.wire import WireError
 
 ATTENTION = load("attention")
@@ -112,7 +113,7 @@ def test_an_untouched_stub_is_todo_for_every_test(judge: Judge, name: str) -> No
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run_cell(namespace, "import math\nimport torch\nfrom torch import Tensor, nn\n")
     run_cell(namespace, ATTENTION.exercise(name).stub)
-    result, _ = judge.judge(ATTENTION.exercise(name), namespace)
+    result, *_ = judge.judge(ATTENTION.exercise(name), namespace)
     assert {test.outcome for test in result.tests} == {"todo"}
     assert result.points == 0
     card = judge.card(name, namespace)

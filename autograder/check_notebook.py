@@ -136,7 +136,7 @@ class _Check:
     def _listen(self, process: subprocess.Popen[bytes]) -> str | None:
         """Take in what the process finds; what it said besides if it ended before it was done."""
         besides = ""
-        most = 1000 + 3 * (len(self.cells) + len(self.left))
+        most = 1000 + 6 * (len(self.cells) + len(self.left))
         for line in _lines(process, CALLS_PER_MESSAGE * self.seconds + GRACE_SECONDS):
             most -= 1
             try:
@@ -173,14 +173,14 @@ class _Check:
 
     def _ended(self, said: str, status: int | None) -> None:
         """The process ended, or has to, before it was done: take note of what it was doing."""
-        found = re.search(r'File "<cell (\d+)>", line (\d+) in (\w+)', said)
+        found = re.search(r'File "<cell (\d+)>", line (\d+) in (\S+)', said)
         where = _line(self.cells, self.doing, int(found[1]), int(found[2])) if found else ""
         hung = "Timeout (" in said or status is None
-        ending = f"; it was in {where}" if where else ""
+        ending = f"; it was in {where}" if where else "."
         if type(self.doing) is int and self.doing not in self.skipped:
             self.skipped.append(self.doing)
             what = _finished(self.seconds) if hung else _how(status)
-            self.troubles[self.doing] = f"Code cell {self.doing} {what}{ending}."
+            self.troubles[self.doing] = f"Code cell {self.doing} {what}{ending}"
         elif self.doing in self.left:
             name = str(self.doing)
             if found and found[3] != name:
@@ -344,7 +344,7 @@ def _serve() -> NoReturn:
     faulthandler.enable(answers, all_threads=False)
 
     def say(**message: Any) -> None:
-        data = json.dumps(message).encode() + b"\n"
+        data = b"\n" + json.dumps(message).encode() + b"\n"  # apart from whatever else is there
         while data:
             data = data[os.write(answers, data) :]
 
@@ -353,6 +353,8 @@ def _serve() -> NoReturn:
         say(done=True)
     except AssignmentError as error:
         say(problem=str(error))
+    except Exception as error:  # Ours, not the student's: theirs are outcomes.
+        say(problem=f"The check itself failed; please report this: {brief(error)}.")
     os._exit(0)  # Threads that the notebook has started need not be waited for.
 
 
@@ -392,6 +394,9 @@ def _judge_cells(order: dict[str, Any], answers: int, say: Callable[..., None]) 
     import autograder
 
     limit = functools.partial(_LastLimit, seconds=order["seconds"], answers=answers)
+    # First of all, as it imports PyTorch: on a cold disk that takes longer than a cell may, and an
+    # import that was stopped cannot be made up for.
+    judge = Judge(order["chapter"], limit)
     # While the cells run their own checks say nothing: all exercises are judged at the end.
     autograder.checks_for = lambda chapter: lambda *_: None  # type: ignore[assignment]
     namespace: dict[str, Any] = {"__name__": "__main__", "check": lambda *_: None}
@@ -404,19 +409,9 @@ def _judge_cells(order: dict[str, Any], answers: int, say: Callable[..., None]) 
             if trouble:
                 say(cell=number, trouble=trouble)
     hung = set(order["hung"])
-    judge = None
     for name in order["exercises"]:
         say(doing=name)
-        try:
-            judge = judge or Judge(order["chapter"], limit)
-            card = judge.card(name, namespace, hung)
-        except AssignmentError:
-            raise
-        except Exception as error:
-            raise AssignmentError(
-                f"The check itself failed; please report this: {brief(error)}."
-            ) from error
-        say(card=asdict(card), hung=sorted(hung))
+        say(card=asdict(judge.card(name, namespace, hung)), hung=sorted(hung))
 
 
 def _run_cell(
@@ -438,8 +433,8 @@ def _run_cell(
         return f"Code cell {number}, line {error.lineno}: {error.msg}."
     except TimeUp as late:
         found = late.code and re.fullmatch(r"<cell (\d+)>", late.code.co_filename)
-        where = f"; it was in {_line(cells, number, int(found[1]), late.line)}" if found else ""
-        return f"Code cell {number} {_finished(limit.seconds)}{where}."
+        where = f"; it was in {_line(cells, number, int(found[1]), late.line)}" if found else "."
+        return f"Code cell {number} {_finished(limit.seconds)}{where}"
     except (Exception, SystemExit) as error:
         line = _line_in(error, name)
         where = f", line {line}: {lines[line - 1].strip()}" if line else ""

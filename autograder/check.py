@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dis
+import functools
 import inspect
 import io
 import linecache
@@ -68,7 +69,7 @@ class Checks:
         namespace = sys._getframe(1).f_globals
         try:
             if self._judge is None:
-                self._judge = Judge(self.chapter)
+                self._judge = Judge(self.chapter, functools.partial(TimeLimit, tell=_still_running))
             judge = self._judge
             if exercise is None:
                 hung: set[str] = set()
@@ -88,6 +89,20 @@ class Checks:
         except Exception as error:  # Ours, not the student's: theirs are outcomes.
             self._judge = None
             card = Card("problem", f"The check itself failed; please report this: {brief(error)}.")
+        _show(render.card_html(card), render.card_text(card))
+
+
+def _still_running(late: TimeUp) -> None:
+    """Say, while a check still runs, why it does: nothing can interrupt native code."""
+    from autograder.executor import line_of
+
+    where = f" ({line_of(late.code, late.line)})" if late.code is not None else ""
+    card = Card(
+        "problem",
+        f"Your code takes too long and can't be stopped yet{where}. A single call of a library "
+        "may have to end first: wait for it, or restart the kernel.",
+    )
+    with contextlib.suppress(Exception):
         _show(render.card_html(card), render.card_text(card))
 
 

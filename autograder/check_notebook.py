@@ -28,12 +28,10 @@ from autograder import paths, timelimit
 from autograder.assignment import Assignment, AssignmentError, did_you_mean, load
 from autograder.check import NOT_RUN, Judge, brief
 from autograder.render import Card, Line
-from autograder.timelimit import TimeLimit, TimeUp, did_not_return
+from autograder.timelimit import GRACE_SECONDS, TimeLimit, TimeUp, did_not_return
 
-# How much longer than its limit a call may take to be stopped before its process is ended.
-GRACE_SECONDS = 2.0
-# As many calls as one exercise, or one cell, may last in all: then nothing more is waited for.
-CALLS_PER_MESSAGE = 12
+# How long a process may say nothing: it imports PyTorch, or asks an exercise call after call.
+PATIENCE_SECONDS = 120.0
 LONGEST_MESSAGE = 1 << 18
 
 
@@ -137,7 +135,7 @@ class _Check:
         """Take in what the process finds; what it said besides if it ended before it was done."""
         besides = ""
         most = 1000 + 6 * (len(self.cells) + len(self.left))
-        for line in _lines(process, CALLS_PER_MESSAGE * self.seconds + GRACE_SECONDS):
+        for line in _lines(process, PATIENCE_SECONDS + self.seconds):
             most -= 1
             try:
                 if line.startswith(b"{"):

@@ -12,6 +12,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 SECONDS_PER_CALL = 10.0
+# How much longer than its limit a call may take to be stopped before something else is done.
+GRACE_SECONDS = 2.0
 INTERVAL = 0.1  # between two looks at the clock, and between two interrupts
 
 
@@ -44,10 +46,17 @@ class TimeLimit:
     Args:
         namespace: the globals of the code that is called, by which its lines are known.
         seconds: how long a call may take; SECONDS_PER_CALL by default.
+        tell: is called, once for a call and in another thread, when it can't be stopped so far.
     """
 
-    def __init__(self, namespace: dict[str, Any], seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        seconds: float | None = None,
+        tell: Callable[[TimeUp], None] = lambda _: None,
+    ) -> None:
         self.namespace = namespace
+        self.tell = tell
         self.seconds = SECONDS_PER_CALL if seconds is None else seconds
         self._began: float | None = None  # when the call that runs now began
         self._sent = False  # an interrupt that the main thread has not noticed yet is ours
@@ -104,14 +113,19 @@ class TimeLimit:
         return value
 
     def _watch(self, main: int) -> None:
+        told = None
         while not self._over.wait(INTERVAL):
             began = self._began
-            if began is not None and time.monotonic() - began >= self.seconds:
-                self._sent = True
-                if hasattr(signal, "pthread_kill"):
-                    signal.pthread_kill(main, signal.SIGINT)  # wakes `time.sleep` too
-                else:
-                    _thread.interrupt_main()
+            if began is None or time.monotonic() - began < self.seconds:
+                continue
+            self._sent = True
+            if hasattr(signal, "pthread_kill"):
+                signal.pthread_kill(main, signal.SIGINT)  # wakes `time.sleep` too
+            else:
+                _thread.interrupt_main()
+            if told != began and time.monotonic() - began >= self.seconds + GRACE_SECONDS:
+                told = began
+                self.tell(self._place(sys._current_frames().get(main)))
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
         """Python's handler of SIGINT, which runs in the main thread, between two of its steps."""

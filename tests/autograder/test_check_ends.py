@@ -16,6 +16,7 @@ from typing import Any
 
 import nbformat
 import pytest
+import torch
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
@@ -111,15 +112,19 @@ def test_a_call_that_does_not_return_is_stopped_and_its_line_is_shown(
     assert card.status == "failed"
     said = r"Your masked_softmax did not return within 0\.5 seconds; it was in "
     assert re.match(said + line, card.headline), card.headline
-    after = signal.getsignal(signal.SIGINT), sys.gettrace(), torch_state(), threading.active_count()
-    assert after == before
+    assert state() == before
     assert judge.card("causal_mask", notebook).status == "passed"
 
 
-def torch_state() -> tuple[object, ...]:
-    import torch
-
-    return torch.is_grad_enabled(), torch.get_rng_state().tolist()
+def state() -> tuple[object, ...]:
+    """What a check must leave as it was."""
+    return (
+        signal.getsignal(signal.SIGINT),
+        sys.gettrace(),
+        threading.active_count(),
+        torch.is_grad_enabled(),
+        torch.get_rng_state().tolist(),
+    )
 
 
 @pytest.mark.usefixtures("_soon")
@@ -201,6 +206,28 @@ def test_a_call_is_interrupted_where_threads_cannot_be_signalled(
         limit.call(namespace["loop"])
     assert late.value.code is namespace["loop"].__code__
     assert late.value.line in (2, 3)
+
+
+def test_a_call_that_cannot_be_stopped_yet_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timelimit, "GRACE_SECONDS", 0.3)
+    told: list[TimeUp] = []
+    heard = threading.Event()
+    namespace: dict[str, Any] = {"heard": heard}
+    source = (
+        "import signal\ndef native():\n"
+        "    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+        "    heard.wait(60)\n"
+        "    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])\n"
+    )
+    run_cell(namespace, source, "<native>")
+
+    def tell(late: TimeUp) -> None:
+        told.append(late)
+        heard.set()
+
+    with TimeLimit(namespace, 0.2, tell) as limit, pytest.raises(TimeUp):
+        limit.call(namespace["native"])
+    assert [late.line for late in told] == [4]
 
 
 def test_nothing_is_interrupted_in_another_thread(
@@ -297,6 +324,7 @@ def test_in_the_terminal_too_the_line_is_shown_and_the_others_are_judged(tmp_pat
     assert told.count("starting Python") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ended_soon")
 def test_what_cannot_be_stopped_ends_its_process_and_another_goes_on(tmp_path: Path) -> None:
     path = write(
@@ -336,6 +364,22 @@ def test_a_cell_that_does_not_end_is_reported_and_keeps_what_it_defined(tmp_path
         "lost = sum(itertools.repeat(1))"
     )
     assert re.search(r"Code cell \d+ did not finish .*; it was in line \d+: time.sleep", loop)
+
+
+def test_a_process_that_says_nothing_is_not_heard_for_ever() -> None:
+    code = "import time; print('begun', flush=True); time.sleep(1000)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        assert list(check_notebook._lines(process, 3.0)) in ([b"begun\n"], [])
+        assert process.poll() is None
+    finally:
+        check_notebook._end(process)
+    assert process.poll() is not None
 
 
 @pytest.mark.usefixtures("_ended_soon")
@@ -416,18 +460,18 @@ def test_nothing_outlives_the_command_whatever_ends_it(tmp_path: Path, name: str
         f"pathlib.Path({str(ready)!r}).touch()\nwhile True: pass"
     )
     path = write(tmp_path / "attention.ipynb", {}, cell)
-    marker = f"CHECK_MARKER={tmp_path.name}-{os.getpid()}"
+    marker = f"{tmp_path.name}-{os.getpid()}"
     command = subprocess.Popen(
         [sys.executable, "-m", "autograder", "check", str(path), "--seconds", "500"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         cwd=paths.ROOT,
-        env={**os.environ, **dict([marker.split("=", 1)])},
+        env={**os.environ, "CHECK_MARKER": marker},
     )
     try:
         assert wait_until(ready.exists)
-        assert len(marked(marker)) == 3
+        assert wait_until(lambda: len(marked(marker)) == 3)  # the last may not have begun yet
         command.send_signal(signal.Signals[name])
         assert wait_until(lambda: not marked(marker))
         _, error = command.communicate()

@@ -7,15 +7,16 @@ exercises/<chapter>/recorded.bin. Where they are not, the reference itself is as
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
 import inspect
 import io
-import json
 import linecache
 import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,10 @@ from autograder.assignment import (
     load,
 )
 from autograder.render import Card, Line
+from autograder.timelimit import TimeLimit, TimeUp
 
 if TYPE_CHECKING:
+    from autograder.executor import Outcome, Request
     from autograder.recording import Recording
     from autograder.results import ExerciseResult
     from autograder.runner import Graders
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 PUT_OFF = "Refusing bad input counts once"
 # A failing case this small is shown with its values, a larger one with its shapes.
 SHOWN_VALUES = 12
+NOT_RUN = "Its remaining tests were not run."
 
 
 def checks_for(chapter: str) -> Checks:
@@ -65,10 +69,11 @@ class Checks:
         namespace = sys._getframe(1).f_globals
         try:
             if self._judge is None:
-                self._judge = Judge(self.chapter)
+                self._judge = Judge(self.chapter, functools.partial(TimeLimit, tell=_still_running))
             judge = self._judge
             if exercise is None:
-                cards = [judge.card(item.name, namespace) for item in judge.assignment.exercises]
+                hung: set[str] = set()
+                cards = [judge.card(name, namespace, hung) for name in judge.assignment.names]
                 title = judge.assignment.title
                 _show(render.overview_html(cards, title), render.overview_text(cards, title))
                 return
@@ -83,11 +88,25 @@ class Checks:
             )
         except Exception as error:  # Ours, not the student's: theirs are outcomes.
             self._judge = None
-            card = Card("problem", f"The check itself failed; please report this: {_brief(error)}.")
+            card = Card("problem", f"The check itself failed; please report this: {brief(error)}.")
         _show(render.card_html(card), render.card_text(card))
 
 
-def _brief(error: BaseException) -> str:
+def _still_running(late: TimeUp) -> None:
+    """Say, while a check still runs, why it does: nothing can interrupt native code."""
+    from autograder.executor import line_of
+
+    where = f" ({line_of(late.code, late.line)})" if late.code is not None else ""
+    card = Card(
+        "problem",
+        f"Your code takes too long and can't be stopped yet{where}. A single call of a library "
+        "may have to end first: wait for it, or restart the kernel.",
+    )
+    with contextlib.suppress(Exception):
+        _show(render.card_html(card), render.card_text(card))
+
+
+def brief(error: BaseException) -> str:
     words = str(error).strip().splitlines()
     return f"{type(error).__name__}: {words[0]}" if words else type(error).__name__
 
@@ -122,19 +141,33 @@ class _Asked:
 class Judge:
     """Runs the visible graders of a chapter on a namespace.
 
+    Args:
+        chapter: the chapter's name.
+        limit: makes the limit on the time of each call, from the namespace.
+
     Raises:
         AssignmentError: the chapter is not here, or what is needed to check it is missing.
     """
 
-    def __init__(self, chapter: str) -> None:
+    def __init__(
+        self, chapter: str, limit: Callable[[dict[str, Any]], TimeLimit] = TimeLimit
+    ) -> None:
         from autograder.runner import Graders
 
+        self._limit = limit
         self.assignment: Assignment = load(chapter)
         self.graders: Graders = Graders(chapter, hidden=False, assignment=self.assignment)
         self.recording: Recording | None = _recording(chapter, self.graders)
 
-    def card(self, name: str, namespace: dict[str, Any]) -> Card:
-        """The answer on one exercise."""
+    def card(self, name: str, namespace: dict[str, Any], hung: set[str] | None = None) -> Card:
+        """The answer on one exercise.
+
+        Args:
+            name: the exercise's name.
+            namespace: what the notebook defines.
+            hung: exercises that did not return before: one that uses them is not asked. If this one
+                does not return, it is added.
+        """
         if name not in self.assignment.names:
             near = did_you_mean(self.assignment, name)
             choice = near or f" The exercises are {', '.join(self.assignment.names)}."
@@ -148,21 +181,32 @@ class Judge:
                 points=0.0,
                 max_points=exercise.points,
             )
-        result, asked = self.judge(exercise, namespace)
-        return self._card(exercise, result, asked, namespace)
+        if hung and (used := sorted(hung & names_reached(name, namespace))):
+            return Card(
+                "todo",
+                f"`{name}` was not checked: it uses your `{used[0]}`, which does not return.",
+                name=name,
+                points=0.0,
+                max_points=exercise.points,
+            )
+        result, asked, timeout = self.judge(exercise, namespace)
+        if timeout is not None and hung is not None:
+            hung.add(name)
+        return self._card(exercise, result, asked, timeout, namespace)
 
     def judge(
         self, exercise: Exercise, namespace: dict[str, Any]
-    ) -> tuple[ExerciseResult, dict[str, _Asked]]:
-        """The graders' result on one exercise, and what each test asked last."""
+    ) -> tuple[ExerciseResult, dict[str, _Asked], Outcome | None]:
+        """The graders' result on one exercise, what each test asked last, a call that timed out."""
         from autograder.executor import Executor
         from autograder.recording import SEED
 
         while True:
             asked: dict[str, _Asked] = {}
-            with quiet():
+            with quiet(), self._limit(namespace) as limit:
+                execute = _Limited(Executor(namespace).execute, limit, exercise.name)
                 results = self.graders.run(
-                    _noting(Executor(namespace).execute, self.graders, asked),
+                    _noting(execute, self.graders, asked),
                     seed=SEED,
                     exercises=[exercise.name],
                     recording=self.recording,
@@ -171,7 +215,7 @@ class Judge:
             if self.recording is None or not self._outdated(asked):
                 break
             self.recording = None  # Somebody is editing the graders: ask the reference itself.
-        return results[exercise.name], asked
+        return results[exercise.name], asked, execute.timeout
 
     def _outdated(self, asked: dict[str, _Asked]) -> bool:
         """The tests are no longer the recorded ones, and the reference is here to be asked.
@@ -192,13 +236,16 @@ class Judge:
         exercise: Exercise,
         result: ExerciseResult,
         asked: dict[str, _Asked],
+        timeout: Outcome | None,
         namespace: dict[str, Any],
     ) -> Card:
+        from autograder.proxy import describe_error
+
         name = exercise.name
         lines = _lines(result)
         outcomes = {test.outcome for test in result.tests}
         status = "passed"
-        if "failed" in outcomes or result.misconception == "forbidden":
+        if "failed" in outcomes or result.misconception == "forbidden" or timeout is not None:
             status = "failed"  # Right values from a forbidden call earn nothing.
         elif "todo" in outcomes:
             status = "todo"
@@ -212,6 +259,10 @@ class Judge:
             lines = []
         else:
             headline = _sentence(_first_message(result)) or f"`{name}` is not right yet."
+            if timeout is not None:
+                headline = describe_error(timeout, f"Your {name}")
+                result.misconception = None  # Whatever else is wrong, this is to be mended first.
+                notes.append(NOT_RUN)
             case, seen = _smallest_case(result, asked)
             said = (headline, seen)  # Nothing need be said twice.
             lines = [
@@ -219,7 +270,7 @@ class Judge:
                 for line in lines
             ]
             seen = "" if seen == headline else seen
-            if result.misconception is None:
+            if result.misconception is None and timeout is None:
                 notes += self._inherited(exercise, namespace)
         reread, link = "", ""
         if status == "failed":
@@ -263,12 +314,14 @@ class Judge:
                 break
             if earlier.name not in called or earlier.name not in namespace:
                 continue
-            result, _ = self.judge(earlier, namespace)
+            result, _, timeout = self.judge(earlier, namespace)
             if not result.passed:
                 notes.append(
                     f"It calls your `{earlier.name}`, which does not pass its own check yet; "
                     "begin there."
                 )
+            if timeout is not None:
+                break  # The next one might take as long.
         return notes
 
 
@@ -318,9 +371,26 @@ def names_used(value: Any) -> set[str]:
     used: set[str] = set()
     while codes:
         code = codes.pop()
-        used.update(code.co_names)
+        used.update(
+            step.argval
+            for step in dis.get_instructions(code)
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
+        )
         codes.extend(item for item in code.co_consts if isinstance(item, types.CodeType))
     return used
+
+
+def names_reached(name: str, namespace: dict[str, Any]) -> set[str]:
+    """The functions and classes of a namespace that `name` uses, directly or not, and itself."""
+    reached: set[str] = set()
+    waiting = {name}
+    while waiting:
+        current = waiting.pop()
+        value = namespace.get(current)
+        if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
+            reached.add(current)
+            waiting |= names_used(value) - reached
+    return reached
 
 
 def current_sources(namespace: dict[str, Any]) -> list[str]:
@@ -383,6 +453,36 @@ def _recording(chapter: str, graders: Graders) -> Recording | None:
         f"The recorded answers for {chapter} ({file.name}) {reason}; "
         "unpack the course's zip again, or ask for a new one."
     )
+
+
+class _Limited:
+    """Carries requests to a student's code until one takes too long; the others have no answer.
+
+    A test that catches what such a call ends in, and the tests after it, would wait as long again.
+    """
+
+    def __init__(
+        self, execute: Callable[[Request], Outcome], limit: TimeLimit, exercise: str
+    ) -> None:
+        self.execute = execute
+        self.limit = limit
+        self.exercise = exercise
+        self.timeout: Outcome | None = None
+
+    def __call__(self, request: Request) -> Outcome:
+        from autograder.executor import line_of
+
+        if self.timeout is not None:
+            return {"kind": "todo", "message": ""}
+        try:
+            return self.limit.call(self.execute, request)
+        except TimeUp as late:
+            where = ""
+            if late.code is not None:
+                owner = late.code.co_qualname.split(".")[0]
+                where = f"{owner}, " * (owner != self.exercise) + line_of(late.code, late.line)
+            self.timeout = {"kind": "timeout", "seconds": self.limit.seconds, "where": where}
+            return self.timeout
 
 
 # The failing case.
@@ -473,213 +573,3 @@ def _numbers(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_numbers, value)) + "]"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-# A whole notebook, from the command line.
-
-
-@dataclass(frozen=True)
-class NotebookReport:
-    """What a notebook's check found: a card for each exercise, and cells that did not run."""
-
-    title: str
-    cards: tuple[Card, ...]
-    troubles: tuple[str, ...] = ()
-
-    @property
-    def passed(self) -> bool:
-        return all(card.status == "passed" for card in self.cards)
-
-
-def check_notebook(
-    path: Path,
-    exercises: Sequence[str] = (),
-    chapter: str | None = None,
-    seconds: float = 300.0,
-) -> NotebookReport:
-    """Run a notebook's cells in a process of their own and judge what they define.
-
-    Args:
-        path: the notebook.
-        exercises: only these; all of them when empty.
-        chapter: the chapter, if neither the notebook's text nor its name tells.
-        seconds: the time that the cells and the checks may take together.
-
-    Raises:
-        AssignmentError: the notebook cannot be read or does not end; one sentence.
-    """
-    import subprocess
-    import tempfile
-
-    cells = read_cells(path)
-    chapter = chapter or chapter_of(path, cells)
-    assignment = load(chapter)
-    for name in exercises:
-        if name not in assignment.names:
-            near = did_you_mean(assignment, name)
-            choice = near or f" The exercises are {', '.join(assignment.names)}."
-            raise AssignmentError(f"There is no exercise called {name}.{choice}")
-    with tempfile.TemporaryDirectory(prefix="check-") as scratch:
-        answer = Path(scratch) / "answer.json"
-        order = {
-            "chapter": chapter,
-            "cells": cells,
-            "exercises": list(exercises) or list(assignment.names),
-            "answer": str(answer),
-        }
-        # The course's own package first, the notebook's folder next, as in Jupyter.
-        code = (
-            f"import sys; sys.path[:0] = [{str(paths.ROOT)!r}, '']; "
-            "from autograder.check import _judge_cells; _judge_cells(sys.stdin.buffer.read())"
-        )
-        # Output is not read but dropped: a notebook may print without end.
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=path.resolve().parent,
-            env={**os.environ, "MPLBACKEND": "agg", "PYTHONDONTWRITEBYTECODE": "1"},
-            start_new_session=os.name == "posix",
-        )
-        try:
-            process.communicate(json.dumps(order).encode(), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise AssignmentError(
-                f"{path.name} did not finish within {seconds:g} seconds; "
-                "is there a loop that never ends?"
-            ) from None
-        finally:
-            _end(process)
-        try:
-            data = json.loads(answer.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise AssignmentError(
-                f"{path.name} ended Python before its check was done; "
-                "remove calls such as exit() or os._exit()."
-            ) from None
-    if "problem" in data:
-        raise AssignmentError(data["problem"])
-    cards = tuple(
-        Card(**{**card, "tests": [Line(**test) for test in card["tests"]]})
-        for card in data["cards"]
-    )
-    return NotebookReport(assignment.title, cards, tuple(data["troubles"]))
-
-
-def _end(process: Any) -> None:
-    """End the notebook's process and what it started."""
-    import signal
-
-    if os.name == "posix":
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        process.kill()
-    process.wait()
-
-
-def read_cells(path: Path) -> list[str]:
-    """The source of each code cell.
-
-    Raises:
-        AssignmentError: there is no readable notebook at `path`.
-    """
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise AssignmentError(f"There is no notebook at {path}; check the path.") from None
-    except IsADirectoryError:
-        raise AssignmentError(f"{path} is a folder; name the notebook in it.") from None
-    except (OSError, ValueError):
-        raise AssignmentError(
-            f"{path.name} is not a readable notebook (broken JSON); open it in Jupyter and save it "
-            "again, or start from a fresh copy."
-        ) from None
-    cells = data.get("cells") if isinstance(data, dict) else None
-    if not isinstance(cells, list):
-        raise AssignmentError(
-            f"{path.name} holds no cells; start from a fresh copy of the notebook."
-        )
-    sources = []
-    for cell in cells:
-        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
-            continue
-        source = cell.get("source", "")
-        if isinstance(source, list):
-            source = "".join(part for part in source if isinstance(part, str))
-        if isinstance(source, str):
-            sources.append(source)
-    return sources
-
-
-def chapter_of(path: Path, cells: Sequence[str]) -> str:
-    """The chapter that a notebook is about: what its first cell says, or its file's name."""
-    known = paths.chapters()
-    for source in cells:
-        found = re.search(r"""checks_for\(\s*["'](\w+)["']""", source)
-        if found and found[1] in known:
-            return found[1]
-    named = [chapter for chapter in known if path.stem.lower().startswith(chapter)]
-    if named:
-        return named[0]
-    raise AssignmentError(
-        f"{path.name} does not say which assignment it is; add --chapter "
-        f"{known[0] if known else 'attention'}."
-    )
-
-
-def _judge_cells(raw: bytes) -> None:
-    """The other side of `check_notebook`: run the cells, judge, write the answer."""
-    from dataclasses import asdict
-
-    import autograder
-
-    order = json.loads(raw)
-    answer: dict[str, Any]
-    # While the cells run their own checks say nothing: all exercises are judged at the end.
-    autograder.checks_for = lambda chapter: lambda *_: None  # type: ignore[assignment]
-    namespace: dict[str, Any] = {"__name__": "__main__", "check": lambda *_: None}
-    troubles = _run_cells(order["cells"], namespace)
-    try:
-        judge = Judge(order["chapter"])
-        cards = [judge.card(name, namespace) for name in order["exercises"]]
-        answer = {"cards": [asdict(card) for card in cards], "troubles": troubles}
-    except AssignmentError as error:
-        answer = {"problem": str(error)}
-    except Exception as error:
-        answer = {"problem": f"The check itself failed; please report this: {_brief(error)}."}
-    Path(order["answer"]).write_text(json.dumps(answer), encoding="utf-8")
-
-
-def _run_cells(cells: Sequence[str], namespace: dict[str, Any]) -> list[str]:
-    """Execute cells in order; a cell that fails is reported and the next one runs."""
-    troubles = []
-    for number, source in enumerate(cells, 1):
-        source = "\n".join(
-            "" if line.lstrip().startswith(("%", "!")) else line for line in source.split("\n")
-        )
-        name = f"<cell {number}>"
-        lines = source.splitlines(keepends=True)
-        linecache.cache[name] = (len(source), None, lines, name)
-        try:
-            exec(compile(source, name, "exec", dont_inherit=True), namespace)
-        except NotImplementedError:
-            pass  # A stub that is called in a cell: the exercise's own card says so.
-        except SyntaxError as error:
-            troubles.append(f"Code cell {number}, line {error.lineno}: {error.msg}.")
-        except (Exception, SystemExit) as error:
-            line = _line_in(error, name)
-            where = f", line {line}: {lines[line - 1].strip()}" if line else ""
-            troubles.append(f"Code cell {number}{where} raised {_brief(error)}.")
-    return troubles
-
-
-def _line_in(error: BaseException, file: str) -> int:
-    """The last line of `file` on the way to the error."""
-    line, frame = 0, error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_code.co_filename == file:
-            line = frame.tb_lineno
-        frame = frame.tb_next
-    return line

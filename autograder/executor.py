@@ -472,9 +472,7 @@ class Executor:
         while frame is not None:
             # The last frame that runs in the implementation's own names is the line to show.
             if frame.tb_frame.f_globals is self.namespace:
-                code = frame.tb_frame.f_code
-                text = linecache.getline(code.co_filename, frame.tb_lineno).strip()
-                where = f"line {frame.tb_lineno}" + (f": {text}" if text else "")
+                where = line_of(frame.tb_frame.f_code, frame.tb_lineno)
             frame = frame.tb_next
         names = [cls.__name__.lstrip("_") for cls in type(error).__mro__]
         return {
@@ -488,6 +486,12 @@ class Executor:
 
 class _MissingName(Exception):
     pass
+
+
+def line_of(code: types.CodeType, number: int) -> str:
+    """A line of the file that `code` is in, to be shown: its number and its text."""
+    text = linecache.getline(code.co_filename, number).strip()
+    return f"line {number}" + (f": {text}" if text else "")
 
 
 def _text(error: BaseException) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from autograder.executor import GENERATOR, MODULE, Outcome, Request
 from autograder.grading import Mistake
+from autograder.timelimit import did_not_return
 
 
 class StudentError(Exception):
@@ -37,6 +38,8 @@ def describe_error(outcome: Outcome, what: str) -> str:
             return f"{what}: {message}."
         where = f" ({outcome['where']})" if outcome.get("where") else ""
         return f"{what} raised {outcome['type']}: {message}{where}"
+    if kind == "timeout" and "seconds" in outcome:
+        return did_not_return(what, outcome["seconds"], outcome["where"])
     if kind == "timeout":
         return f"{what} did not finish in time; is there a loop that never ends?"
     if kind == "crash":

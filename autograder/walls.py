@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograder.cells import Cell
 from autograder.paths import PACKAGE, ROOT
+from autograder.timelimit import SECONDS_PER_CALL
 
 if TYPE_CHECKING:
     from autograder.meter import Meter
@@ -68,8 +69,8 @@ class Limits:
     processes may have `memory_bytes`, and the judging process may grow by `judging_bytes`.
     """
 
-    seconds_per_call: float = 10.0
-    seconds_per_cell: float = 10.0
+    seconds_per_call: float = SECONDS_PER_CALL
+    seconds_per_cell: float = SECONDS_PER_CALL
     seconds_total: float = 180.0
     memory_bytes: int = 750 << 20
     judging_bytes: int = 750 << 20

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from autograder.timelimit import SECONDS_PER_CALL
+
 
 def run(
     notebook: Annotated[Path, typer.Argument(help="The notebook to check.")],
@@ -16,7 +18,9 @@ def run(
     chapter: Annotated[
         str | None, typer.Option(help="The assignment, if the notebook does not say.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="How long it may take.")] = 300.0,
+    seconds: Annotated[
+        float, typer.Option(help="How long a cell, or a call of an exercise, may take.")
+    ] = SECONDS_PER_CALL,
 ) -> None:
     """Run a notebook and say which exercises hold. Exit status 0 when all of them do."""
     from rich.console import Console
@@ -24,15 +28,22 @@ def run(
 
     from autograder import render
     from autograder.assignment import AssignmentError
-    from autograder.check import check_notebook
+    from autograder.check_notebook import check_notebook
 
     console = Console()
     try:
-        with console.status(f"Checking {notebook.name} …"):
-            report = check_notebook(notebook, exercise or (), chapter, seconds)
+        with console.status(f"Checking {notebook.name} …") as status:
+
+            def progress(what: str) -> None:
+                status.update(Text(f"Checking {notebook.name}: {what} …"))
+
+            report = check_notebook(notebook, exercise or (), chapter, seconds, progress)
     except AssignmentError as error:
         Console(stderr=True).print(Text(str(error)), soft_wrap=True)
         raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped.")
+        raise typer.Exit(130) from None
     for trouble in report.troubles:
         console.print(Text(f"! {trouble}", style="yellow"), soft_wrap=True)
     for card in report.cards:

@@ -168,10 +168,10 @@ class _Worker:
         self.cost = seconds - self._processor + self.meter.running
         most = self.limits.seconds_total
         if self.cost > most or time.monotonic() - self._since > MOST_STRETCH * most:
-            return f"it used up the {most:g} seconds that one submission may cost"
+            return f"the submission used up the {most:g} seconds that one may cost"
         if memory - self._memory > self.limits.judging_bytes:
             size = self.limits.judging_bytes / 2**20
-            return f"to read and judge it took more than the {size:g} MB that may be used for that"
+            return f"to read and judge the submission took more than the {size:g} MB that it may"
         return ""
 
     def end(self) -> None:

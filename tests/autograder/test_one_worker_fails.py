@@ -57,6 +57,10 @@ def test_the_command_says_that_some_have_no_whole_result(graded: dict[str, Any])
 @pytest.mark.parametrize("student", VICTIMS)
 def test_it_is_their_result_and_in_the_books(graded: dict[str, Any], student: str) -> None:
     result = graded["results"][student]
+    if student == "repair-OSError":  # As of a file that cannot be read to its end.
+        assert result["status"] == "unreadable"
+        assert result["score"] == 0
+        return
     assert any(note.startswith(UNJUDGED) for note in result["notes"])
     assert student in graded["feedback"]
     stage = student.partition("-")[0]

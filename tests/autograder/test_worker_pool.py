@@ -200,7 +200,7 @@ def test_a_worker_beyond_its_bounds_is_ended_and_what_was_earned_is_kept(
         for submission, graded in grade_all(submissions, options, release, 2)
     }
     assert found["z-honest"].score == found["z-honest"].max_score
-    words = {spins: "it used up the 6 seconds", hoards: "more than the 200 MB"}
+    words = {spins: "used up the 6 seconds", hoards: "more than the 200 MB"}
     for student, bound in words.items():
         result = found[student]
         assert result.status == "timed_out"

@@ -25,6 +25,7 @@ from autograder.runner import Graders
 from autograder.variants import (
     cells_of_source,
     changed_source,
+    given_code,
     misconceptions,
     reference_answers,
     reference_namespace,
@@ -77,23 +78,10 @@ def changed(chapter: str, source: str) -> dict[str, Any]:
     return namespace
 
 
-def given(chapter: str) -> dict[str, str]:
-    """The code that a student's notebook gives before each exercise, by exercise."""
-    found, code = {}, []
-    for cell in re.split(r"^# %%", source_of(chapter), flags=re.MULTILINE)[1:]:
-        options, _, text = cell.partition("\n")
-        exercise = re.search(r'\bexercise="([^"]+)"', options)
-        if exercise:
-            found[exercise[1]], code = "\n".join(code), []
-        elif not options or 'tags=["given"]' in options:
-            code.append(text)
-    return found
-
-
 def whole_notebook(chapter: str, answers: dict[str, str], own: dict[str, Any]) -> list[str]:
     """The code cells of a notebook with these answers, and cells of the student's own."""
     cells = []
-    for exercise, code in given(chapter).items():
+    for exercise, code in given_code(chapter).items():
         cells += [*([code] if code else []), *own.get(exercise, ()), answers[exercise]]
     return cells
 

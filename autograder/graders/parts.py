@@ -7,6 +7,7 @@ that does right by its parts earns its points, whatever became of the parts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 
 from autograder import expect
 from autograder.grading import Mistake
-from autograder.proxy import Handle, Observation
+from autograder.proxy import Handle, Observation, Todo
 
 # Gradients through many layers may be this many tolerances off.
 SLACK = 50.0
@@ -51,16 +52,42 @@ def alive(value):
 
 
 def by_parts(student, own: Callable[[Parts], Any]) -> Any:
-    """What `own(parts)` gives; None if the parts raise, or answer nothing to be put together."""
+    """What `own(parts)` gives; None if the parts raise, or make nothing but NaN."""
     parts = Parts(student)
     try:
-        return own(parts)
+        value = own(parts)
     except Exception:
-        fault = parts.proxy.fault
-        if fault is not None and not isinstance(fault, ValueError):
-            student.fault = fault
-            raise
+        _pass_on(student, parts)
         return None
+    return None if _nothing_but_nan(value) else value
+
+
+def _pass_on(student, parts: Parts) -> None:
+    """What became of the way to the implementation is not the parts' own fault."""
+    fault = parts.proxy.fault
+    if fault is not None and not isinstance(fault, ValueError):
+        student.fault = fault
+        raise fault
+
+
+def _nothing_but_nan(value) -> bool:
+    if isinstance(value, (tuple, list)):
+        return any(map(_nothing_but_nan, value))
+    if isinstance(value, torch.Tensor):
+        return value.numel() > 0 and bool(value.isnan().all())
+    return isinstance(value, float) and math.isnan(value)
+
+
+def to_blame(student, sound: Callable[[Parts], bool]) -> bool:
+    """Whether the student's own parts are there, and raise or are not `sound(parts)`."""
+    parts = Parts(student)
+    try:
+        return not sound(parts)
+    except Todo:
+        return False
+    except Exception:
+        _pass_on(student, parts)
+        return True
 
 
 def same_by_parts(student, got, want, own, what: str | Sequence[str], case: str = "") -> None:

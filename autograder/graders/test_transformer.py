@@ -559,6 +559,7 @@ def same_std_mask(student, reference, target, *pad):
 
     def own(parts):
         proxy = parts.proxy
+        alive(proxy.subsequent_mask(3))
         return proxy.pad_mask(target, *pad) & proxy.subsequent_mask(target.shape[1])
 
     case = f"target {target.tolist()}" + (f" and pad={pad[0]}" if pad else "")

@@ -326,12 +326,13 @@ class Graders:
                 if stop_at_failure and test.outcome != "passed":
                     break
             _earn_refusals(exercise.name, tests, evidence)
+            result = _score(exercise.name, exercise.points, exercise.section, tests)
             aspects = {item.name for item in items if item.aspect}
             if _without_values(tests, evidence, aspects) and not self._explained(
                 exercise.name, evidence, seed, recording
             ):
                 _put_off(tests, f"This counts once {exercise.name} gives right values.")
-            result = _score(exercise.name, exercise.points, exercise.section, tests)
+                result.points = 0.0
             if diagnose and any(item.failed for item in evidence):
                 self._name(result, evidence, exercise.needs, found, seed, recording)
             if exercise.forbids:
@@ -545,9 +546,7 @@ class Graders:
         ):
             result.misconception = "forbidden"
 
-    def _candidates(
-        self, exercise: str, seed: int, recording: Recording | None
-    ) -> list[Candidate]:
+    def _candidates(self, exercise: str, seed: int, recording: Recording | None) -> list[Candidate]:
         """The known mistakes in an exercise."""
         if recording is not None:
             named = recording.candidates(exercise)
@@ -659,9 +658,7 @@ def _earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence])
     _put_off(tests, f"Refusing bad input counts once {name} answers good input.")
 
 
-def _without_values(
-    tests: list[TestResult], evidence: list[Evidence], aspects: set[str]
-) -> bool:
+def _without_values(tests: list[TestResult], evidence: list[Evidence], aspects: set[str]) -> bool:
     """Whether something is passed, but nothing that an answer without work does not pass."""
     passed = {test.name for test in tests if test.outcome == "passed"}
     telling = {seen.test for seen in evidence if seen.answered} - aspects

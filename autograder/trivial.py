@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from autograder import variants
 from autograder.assignment import Assignment, Exercise
 from autograder.executor import Executor
 from autograder.runner import Graders
-from autograder.variants import given_code, load_code, reference_namespace
 
 # What the other exercises are: not written, right, or answered without work as well.
 SETTINGS = ("others missing", "others right", "others alike")
@@ -94,8 +94,8 @@ for _content in CONTENTS:
 FORMS = {f"{content} in the right form": content for content in CONTENTS}
 PARAMETERS = {
     f"{name} with the right parameters": name
-    for name in ("nothing", "empty", "first input")
-    + tuple(f"{content} like the first input" for content in CONTENTS)
+    for name in PLAIN
+    if name in ("nothing", "empty") or name.endswith("first input")
 }
 KINDS = (*PLAIN, *FORMS, *PARAMETERS)
 
@@ -152,14 +152,14 @@ def answer_of(right: Any, kind: str) -> Any:
 @cache
 def _unwritten(chapter: str, exercises: tuple[Exercise, ...]) -> dict[str, Any]:
     """The names of a notebook in which nothing is written yet."""
-    code = given_code(chapter)
+    code = variants.given_code(chapter)
     cells = [text for item in exercises for text in (code[item.name], item.stub)]
-    return load_code([compile(cell, "<notebook>", "exec") for cell in cells], "unwritten")
+    return variants.load_code([compile(cell, "<notebook>", "exec") for cell in cells], "unwritten")
 
 
 def namespace(assignment: Assignment, exercise: str, kind: str, setting: str) -> dict[str, Any]:
     """The names of a notebook in which `exercise` is answered without work."""
-    right = reference_namespace(assignment.chapter)
+    right = variants.reference_namespace(assignment.chapter)
     blank = _unwritten(assignment.chapter, assignment.exercises)
     answered = assignment.names if setting == "others alike" else (exercise,)
     others = right if setting == "others right" else blank
@@ -168,7 +168,7 @@ def namespace(assignment: Assignment, exercise: str, kind: str, setting: str) ->
 
 def kinds(chapter: str, exercise: str) -> tuple[str, ...]:
     """The kinds of answers without work that an exercise may get."""
-    is_class = isinstance(reference_namespace(chapter)[exercise], type)
+    is_class = isinstance(variants.reference_namespace(chapter)[exercise], type)
     return KINDS if is_class else (*PLAIN, *FORMS)
 
 

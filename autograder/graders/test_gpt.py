@@ -47,7 +47,7 @@ from autograder.graders.parts import (
     same_values,
     to_blame,
 )
-from autograder.grading import Mistake, exercise, hidden
+from autograder.grading import Mistake, aspect, exercise, hidden
 from autograder.proxy import Generator, StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -265,6 +265,7 @@ def same_attention(student, got, want, state, heads, x, case):
     raise mistake
 
 
+@aspect
 @exercise("CausalSelfAttention")
 def test_attention_parameters(student):
     """One layer makes queries, keys and values, one more the output; both have a bias."""
@@ -776,6 +777,7 @@ def test_post_normalised(student, draw):
         )
 
 
+@aspect
 @hidden
 @exercise("PostNormBlock")
 def test_post_dropout(student, reference, draw):
@@ -803,6 +805,7 @@ def test_pre_parameters(student):
     same_parameters(mine, block_shapes(student, 4))
 
 
+@aspect
 @exercise("PreNormBlock")
 def test_pre_passes(student, draw):
     """Where the two parts add nothing, x comes out as it went in: no norm is in its way."""
@@ -824,6 +827,7 @@ def test_pre_passes(student, draw):
     same_by_parts(student, mine(x), x, own, "the output", case=case)
 
 
+@aspect
 @hidden
 @exercise("PreNormBlock")
 def test_pre_dropout(student, reference, draw):
@@ -895,6 +899,7 @@ def same_gpt(student, reference, draw, options, cases, train=False, methods=("fo
             )
 
 
+@aspect
 @exercise("GPT")
 def test_gpt_parameters(student):
     """Two tables, as many blocks as asked for, a last norm only with pre-norm, no other head."""
@@ -923,6 +928,7 @@ def test_gpt_pre(student, reference, draw):
     same_gpt(student, reference, draw, gpt_options(), cases, train=True)
 
 
+@aspect
 @exercise("GPT", 2)
 def test_gpt_post(student, reference, draw):
     """With pre_norm=False the blocks are GPT-1's, and nothing is normalised after them."""
@@ -947,6 +953,7 @@ def test_gpt_features(student, reference, draw):
     same_gpt(student, reference, draw, options, cases, methods=("features",))
 
 
+@aspect
 @exercise("GPT")
 def test_gpt_refusals(student, draw):
     """More tokens than context are refused with a ValueError, as many are not."""
@@ -975,6 +982,7 @@ def alternating(*shape):
     return signs
 
 
+@aspect
 @hidden
 @exercise("GPT")
 def test_gpt_dropout(student, draw):
@@ -2006,6 +2014,7 @@ def test_rate_floor(student, reference):
     same_rates(student, reference, (1, 4, 7, 11, 12), 0.6, 4, 12, 0.2)
 
 
+@aspect
 @exercise("cosine_rate")
 def test_rate_refusals(student, reference):
     """A step below 1, and a warm-up that is negative or as long as the whole, are refused."""
@@ -2275,6 +2284,7 @@ def test_train_clip(student, reference, draw):
         same_training(student, reference, trainee_state(draw), 6, 1, case, [run])
 
 
+@aspect
 @exercise("train")
 def test_train_mode(student, draw):
     """The model is trained in training mode, in whichever it came."""
@@ -2312,6 +2322,7 @@ def _blocks_differ(student, stream, length):
 HELD_OUT = 0.5  # Both halves of the stream are certain once learned; not knowing one costs over 2.
 
 
+@aspect
 @exercise("train")
 def test_train_learns(student, draw):
     """Batches come from the whole stream: afterwards the loss is below 0.5 on both its halves."""
@@ -2322,9 +2333,17 @@ def test_train_learns(student, draw):
     model = student.module("nn.Embedding", state=state, dtype=torch.float64, **options)
     # Right answers come to 0.05 on each half, and hardly apart.
     given = (torch.cat(halves), 60, 8, 4, 0.15, 5)
-    losses = losses_by_parts(student, draw, model, given, 0.01)
-    if losses is None:
+    try:
+        got = student.training("train", model, *given, 0.01)
+    except StudentError:
+        if not parts_to_blame(student, draw):
+            raise
         return
+    losses = expect.items(got, 60, what="the result (a list of losses)")
+    diverged = any(isinstance(loss, float) and not math.isfinite(loss) for loss in losses)
+    if diverged and parts_to_blame(student, draw):
+        return
+    losses_of(losses, 60, "60 steps")
     for which, half in zip(("first", "second"), halves, strict=True):
         said = expect.tensor(model(half[None, 3:10]), what="what the model says")
         loss = float(torch.nn.functional.cross_entropy(said[0], half[4:11]))
@@ -2333,24 +2352,6 @@ def test_train_learns(student, draw):
             f"after 60 steps on a simple stream the loss on its {which} half should be below "
             f"{HELD_OUT}, but is {loss:.3g}; the last step's was {losses[-1]:.3g}.",
         )
-
-
-def losses_by_parts(student, draw, model, given, *more):
-    """The losses of training; None if the student's own parts make them fail or no number."""
-    try:
-        got = student.training("train", model, *given, *more)
-    except StudentError:
-        if not parts_to_blame(student, draw):
-            raise
-        return None
-    steps = given[1]
-    try:
-        return losses_of(got, steps, f"{steps} steps")
-    except Mistake:
-        diverged = isinstance(got, (list, tuple)) and len(got) == steps and math.isfinite(got[0])
-        if not (diverged and parts_to_blame(student, draw)):
-            raise
-        return None
 
 
 def parts_to_blame(student, draw):
@@ -2440,7 +2441,11 @@ def test_train_every_batch(student, draw):
     model = student.module("nn.Embedding", state=table, dtype=torch.float64, **options)
     stream, _ = telling_stream(draw, 40)
     # At this rate, next to nothing is learned but which tokens have been seen.
-    if losses_by_parts(student, draw, model, (stream, 20, 2, 4, 1e-3, 0, 0.0)) is None:
+    try:
+        student.training("train", model, stream, 20, 2, 4, 1e-3, 0, 0.0)
+    except StudentError:
+        if not parts_to_blame(student, draw):
+            raise
         return
     seen = (expect.tensor(model.state()["weight"], what="the table").abs().amax(1) > 0).sum()
     # 38 places, 80 blocks: each token of the first 39 but the first and the last is left out
@@ -2796,6 +2801,7 @@ def test_sample_greedy(student, draw):
     )
 
 
+@aspect
 @exercise("sample_token")
 def test_sample_certain(student, draw):
     """Where one token alone is left, by -inf, top_k=1 or a tiny top_p, it is drawn."""
@@ -3090,6 +3096,7 @@ def alike(some, others, count):
     return True
 
 
+@aspect
 @exercise("generate")
 def test_generate_shares(student):
     """Tokens are drawn, each row for itself, with temperature, top_k and top_p passed on."""
@@ -3099,6 +3106,7 @@ def test_generate_shares(student):
     same_writing(student, top_p=0.7)
 
 
+@aspect
 @exercise("generate", 2)
 def test_generate_seed(student):
     """The same seed writes the same text again, other seeds and no seed write others."""
@@ -3206,6 +3214,7 @@ def test_generate_stop_again(student, reference, draw):
     )
 
 
+@aspect
 @hidden
 @exercise("generate")
 def test_generate_seeded_shares(student):
@@ -3368,6 +3377,7 @@ def test_attend_past(student, reference, draw):
             expect.close(got[:, :, :places], part, what=f"the old part of the {words}", case=case)
 
 
+@aspect
 @hidden
 @exercise("attend_cached")
 def test_attend_without_dropout(student, reference, draw):
@@ -3379,6 +3389,7 @@ def test_attend_without_dropout(student, reference, draw):
     expect.close(got, quiet, what="the output", case="training mode, dropout=0.6")
 
 
+@aspect
 @hidden
 @exercise("attend_cached")
 def test_attend_float32(student, reference, draw):
@@ -4034,6 +4045,7 @@ def test_classifier_parameters(student):
     same_parameters(mine, expected)
 
 
+@aspect
 @exercise("GPTClassifier")
 def test_classifier_keeps_the_gpt(student, reference, draw):
     """It is the very GPT that is given which is trained, not a copy of it."""
@@ -4109,6 +4121,7 @@ def noisy(student, both, ids):
     return to_blame(student, lambda parts: same_values(*twice(parts)))
 
 
+@aspect
 @hidden
 @exercise("GPTClassifier")
 def test_classifier_one_pass(student, reference, draw):

@@ -7,7 +7,6 @@ that does right by its parts earns its points, whatever became of the parts.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -52,14 +51,13 @@ def alive(value):
 
 
 def by_parts(student, own: Callable[[Parts], Any]) -> Any:
-    """What `own(parts)` gives; None if the parts raise, or make nothing but NaN."""
+    """What `own(parts)` gives; None if the parts raise, or answer nothing to be put together."""
     parts = Parts(student)
     try:
-        value = own(parts)
+        return own(parts)
     except Exception:
         _pass_on(student, parts)
         return None
-    return None if _nothing_but_nan(value) else value
 
 
 def _pass_on(student, parts: Parts) -> None:
@@ -68,14 +66,6 @@ def _pass_on(student, parts: Parts) -> None:
     if fault is not None and not isinstance(fault, ValueError):
         student.fault = fault
         raise fault
-
-
-def _nothing_but_nan(value) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_nothing_but_nan, value))
-    if isinstance(value, torch.Tensor):
-        return value.numel() > 0 and bool(value.isnan().all())
-    return isinstance(value, float) and math.isnan(value)
 
 
 def to_blame(student, sound: Callable[[Parts], bool]) -> bool:

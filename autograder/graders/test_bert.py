@@ -1815,7 +1815,7 @@ class Heads:
         def scores(parts):
             state = self.state
             inner = hidden_states @ state["dense.weight"].T + state["dense.bias"]
-            inner = parts.proxy.gelu(inner)
+            inner = alive(parts.proxy.gelu(inner))
             width = inner.shape[-1:]
             inner = F.layer_norm(inner, width, state["norm.weight"], state["norm.bias"], 1e-12)
             return inner @ table.T + state["bias"]

@@ -219,6 +219,7 @@ def fused_pair(student, reference, draw, width, heads, dtype=None, **more):
 
 def own_mask(parts, length):
     """The student's causal_mask, whatever it shows; None if it is no mask at all."""
+    alive(parts.proxy.causal_mask(4))
     mask = parts.proxy.causal_mask(length)
     of_kind = isinstance(mask, torch.Tensor) and mask.dtype == torch.bool
     return mask if of_kind and mask.shape == (length, length) else None
@@ -1529,7 +1530,7 @@ def loss_by_parts(parts, logits, ids, mask=None):
     """The loss from the student's own log_likelihood."""
     counted = torch.ones_like(ids) if mask is None else mask.long()
     terms = parts.proxy.log_likelihood(logits, ids, mask)
-    expect.true(bool((terms != 0).any()), "A part answers nothing.")
+    expect.true(bool(terms.nan_to_num().any()), "A part answers nothing.")
     return -terms.sum() / max(int(counted[:, 1:].sum()), 1)
 
 
@@ -3267,6 +3268,7 @@ class Attentions:
             keys, values = torch.cat([past[0], keys], 2), torch.cat([past[1], values], 2)
 
         def own(parts):
+            alive(parts.proxy.causal_mask(4))
             mask = parts.proxy.causal_mask(x.shape[1], keys.shape[2] - x.shape[1])
             scores = queries @ keys.mT / math.sqrt(queries.shape[3])
             mixed = scores.masked_fill(~mask, -torch.inf).softmax(-1) @ values

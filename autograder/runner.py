@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import random
 import warnings
@@ -328,8 +329,10 @@ class Graders:
             _earn_refusals(exercise.name, tests, evidence)
             result = _score(exercise.name, exercise.points, exercise.section, tests)
             aspects = {item.name for item in items if item.aspect}
-            if _without_values(tests, evidence, aspects) and not self._explained(
-                exercise.name, evidence, seed, recording
+            if (
+                not stop_at_failure
+                and _without_values(tests, evidence, aspects)
+                and not self._explained(exercise.name, evidence, seed, recording)
             ):
                 _put_off(tests, f"This counts once {exercise.name} gives right values.")
                 result.points = 0.0
@@ -572,10 +575,16 @@ class Graders:
     def _explained(
         self, exercise: str, evidence: list[Evidence], seed: int, recording: Recording | None
     ) -> bool:
-        """Whether one known mistake answers as this code did, in every test."""
+        """Whether one known mistake, here or in what this uses, answers as this code did."""
+        used = [exercise]
+        for earlier in reversed(self.assignment.exercises):
+            if any(earlier.name in self.assignment.exercise(name).needs for name in used):
+                used.append(earlier.name)
         with _chance_put_back():
             reference = self._replays(seed, recording)[0]("")
-            candidates = self._candidates(exercise, seed, recording)
+            candidates = itertools.chain.from_iterable(
+                self._candidates(name, seed, recording) for name in used
+            )
             return diagnosis.explained(evidence, reference, candidates, self._findings)
 
     def transcripts(

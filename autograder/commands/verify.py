@@ -32,7 +32,7 @@ def run(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = os.cpu_count() or 1,
 ) -> None:
-    """Judge the graders: reference, misconceptions, empty answers and mutants.
+    """Judge the graders: reference, misconceptions, answers without work and mutants.
 
     The reference must earn full marks, every misconception must lose points and be named, an
     answer without work must earn nothing, and every mutant must be noticed or listed as

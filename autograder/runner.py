@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import os
 import random
 import warnings
@@ -527,7 +526,8 @@ class Graders:
             says = {item.name: (item.says, item.section) for item in misconceptions(self.chapter)}
         replay, recall = self._replays(seed, recording)
         reference = replay("")
-        own = self._candidates(result.name, seed, recording)
+        named = self._mistakes(result.name, recording)
+        own = [Candidate(name, replay(name), recall(name)) for name in named]
         result.misconception, first = diagnosis.diagnose(evidence, reference, own, self._findings)
         if result.misconception in says:
             found[result.name] = result.misconception
@@ -549,17 +549,13 @@ class Graders:
         ):
             result.misconception = "forbidden"
 
-    def _candidates(self, exercise: str, seed: int, recording: Recording | None) -> list[Candidate]:
-        """The known mistakes in an exercise."""
+    def _mistakes(self, exercise: str, recording: Recording | None) -> list[str]:
+        """The names of the known mistakes in an exercise."""
         if recording is not None:
-            named = recording.candidates(exercise)
-        else:
-            from autograder.variants import misconceptions
+            return recording.candidates(exercise)
+        from autograder.variants import misconceptions
 
-            known = misconceptions(self.chapter)
-            named = [item.name for item in known if item.exercise == exercise]
-        replay, recall = self._replays(seed, recording)
-        return [Candidate(name, replay(name), recall(name)) for name in named]
+        return [item.name for item in misconceptions(self.chapter) if item.exercise == exercise]
 
     def _replays(
         self, seed: int, recording: Recording | None
@@ -581,11 +577,10 @@ class Graders:
             if any(earlier.name in self.assignment.exercise(name).needs for name in used):
                 used.append(earlier.name)
         with _chance_put_back():
-            reference = self._replays(seed, recording)[0]("")
-            candidates = itertools.chain.from_iterable(
-                self._candidates(name, seed, recording) for name in used
-            )
-            return diagnosis.explained(evidence, reference, candidates, self._findings)
+            replay, recall = self._replays(seed, recording)
+            names = [name for one in used for name in self._mistakes(one, recording)]
+            candidates = (Candidate(name, replay(name), recall(name)) for name in names)
+            return diagnosis.explained(evidence, replay(""), candidates, self._findings)
 
     def transcripts(
         self, namespace: dict[str, Any], seed: int, exercise: str | None = None

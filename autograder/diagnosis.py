@@ -233,6 +233,19 @@ def diagnose(
     return (name, first) if first or 2 * hints.count(name) > len(failed) else (None, False)
 
 
+def explained(
+    evidence: list[Evidence],
+    reference: Replay,
+    candidates: Iterable[Candidate],
+    findings: Findings | None = None,
+) -> bool:
+    """Whether one of the candidates explains every failed test and is not ruled out."""
+    failed = [item for item in evidence if item.failed and item.transcript]
+    passed = [item for item in evidence if not item.failed]
+    court = _Court(failed, passed, reference, findings or Findings())
+    return bool(failed) and any(map(court.explains_all, candidates))
+
+
 class _Court:
     """Finds the candidate with as few questions as it takes."""
 
@@ -275,6 +288,12 @@ class _Court:
             explains.append(self._explains(candidate, self._failed[len(explains)]))
             heapq.heappush(queue, (most + (not explains[-1]), place))
         return None
+
+    def explains_all(self, candidate: Candidate) -> bool:
+        """Whether a candidate answers every test as the student's code did."""
+        return all(
+            self._explains(candidate, seen) for seen in self._failed
+        ) and not self._contradicts(candidate)
 
     def _explains(self, candidate: Candidate, seen: Evidence) -> bool:
         found = self._findings.known(seen, candidate.name)

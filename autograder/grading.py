@@ -1,4 +1,4 @@
-"""Marks for graders: which exercise a test belongs to, its weight, and whether it is hidden."""
+"""Marks for graders: a test's exercise and weight, whether it is hidden, and what it pays for."""
 
 from __future__ import annotations
 
@@ -14,6 +14,14 @@ def exercise(name: str, weight: float = 1.0) -> Callable:
 
 hidden = pytest.mark.hidden
 """The test counts but is absent from the student's bundle; its docstring says what it is for."""
+
+
+aspect = pytest.mark.aspect
+"""The test looks at something besides values, so that an answer without work may pass it.
+
+It pays only where a test of values passes too, or a known mistake explains all that is wrong.
+`verify` says which tests need this mark.
+"""
 
 
 class Mistake(AssertionError):

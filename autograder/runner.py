@@ -108,6 +108,7 @@ class _Item:
     exercise: str
     weight: float
     hidden: bool
+    aspect: bool
     function: Callable[..., None]
     plain: dict[str, Any] | None  # arguments of a test that needs none of pytest's own machinery
 
@@ -238,6 +239,7 @@ class Graders:
         config = _prepareconfig(arguments, [self._plugin])
         config.addinivalue_line("markers", "exercise(name, weight): the exercise judged")
         config.addinivalue_line("markers", "hidden: absent from the student's bundle")
+        config.addinivalue_line("markers", "aspect: an answer without work may pass it")
         config._do_configure()
         session = Session.from_config(config)
         config.hook.pytest_sessionstart(session=session)
@@ -261,6 +263,7 @@ class Graders:
                     exercise=mark.args[0],
                     weight=float(weight),
                     hidden=item.get_closest_marker("hidden") is not None,
+                    aspect=item.get_closest_marker("aspect") is not None,
                     function=getattr(item, "obj", None),
                     plain=_plain_arguments(item),
                 )
@@ -327,6 +330,14 @@ class Graders:
                     break
             _earn_refusals(exercise.name, tests, evidence)
             result = _score(exercise.name, exercise.points, exercise.section, tests)
+            aspects = {item.name for item in items if item.aspect}
+            if (
+                not stop_at_failure
+                and _without_values(tests, evidence, aspects)
+                and not self._explained(exercise.name, evidence, seed, recording)
+            ):
+                _put_off(tests, f"This counts once {exercise.name} gives right values.")
+                result.points = 0.0
             if diagnose and any(item.failed for item in evidence):
                 if not exercise.forbids:
                     tell(result)
@@ -512,21 +523,16 @@ class Graders:
     ) -> None:
         """Name the mistake, or the earlier exercise's mistake that this one inherits."""
         if recording is not None:
-            named = recording.candidates(result.name)
             inherited: list[str] = []
-            says, replay = recording.says, recording.replay
-            recall = _nothing_remembered
+            says = recording.says
         else:
-            from autograder.departures import Replays
             from autograder.variants import misconceptions
 
-            known = misconceptions(self.chapter)
-            named = [item.name for item in known if item.exercise == result.name]
             inherited = [found[name] for name in needs if name in found]
-            says = {item.name: (item.says, item.section) for item in known}
-            replays = Replays(self.chapter, seed, self._replayed)
-            replay, recall = replays.of, replays.remembered
+            says = {item.name: (item.says, item.section) for item in misconceptions(self.chapter)}
+        replay, recall = self._replays(seed, recording)
         reference = replay("")
+        named = self._mistakes(result.name, recording)
         own = [Candidate(name, replay(name), recall(name)) for name in named]
         result.misconception, first = diagnosis.diagnose(evidence, reference, own, self._findings)
         if result.misconception in says:
@@ -548,6 +554,39 @@ class Graders:
             item.hint == "forbidden" for item in evidence if item.failed
         ):
             result.misconception = "forbidden"
+
+    def _mistakes(self, exercise: str, recording: Recording | None) -> list[str]:
+        """The names of the known mistakes in an exercise."""
+        if recording is not None:
+            return recording.candidates(exercise)
+        from autograder.variants import misconceptions
+
+        return [item.name for item in misconceptions(self.chapter) if item.exercise == exercise]
+
+    def _replays(
+        self, seed: int, recording: Recording | None
+    ) -> tuple[Callable[[str], diagnosis.Replay], Callable[[str], diagnosis.Replay]]:
+        """What gives the answers of a known mistake, and what gives those that are remembered."""
+        if recording is not None:
+            return recording.replay, _nothing_remembered
+        from autograder.departures import Replays
+
+        replays = Replays(self.chapter, seed, self._replayed)
+        return replays.of, replays.remembered
+
+    def _explained(
+        self, exercise: str, evidence: list[Evidence], seed: int, recording: Recording | None
+    ) -> bool:
+        """Whether one known mistake, here or in what this uses, answers as this code did."""
+        used = [exercise]
+        for earlier in reversed(self.assignment.exercises):
+            if any(earlier.name in self.assignment.exercise(name).needs for name in used):
+                used.append(earlier.name)
+        with _chance_put_back():
+            replay, recall = self._replays(seed, recording)
+            names = [name for one in used for name in self._mistakes(one, recording)]
+            candidates = (Candidate(name, replay(name), recall(name)) for name in names)
+            return diagnosis.explained(evidence, replay(""), candidates, self._findings)
 
     def transcripts(
         self, namespace: dict[str, Any], seed: int, exercise: str | None = None
@@ -626,11 +665,23 @@ def _earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence])
     answered = {seen.test for seen in evidence if seen.answered}
     if any(test.outcome == "passed" and test.name in answered for test in tests):
         return
+    _put_off(tests, f"Refusing bad input counts once {name} answers good input.")
+
+
+def _without_values(tests: list[TestResult], evidence: list[Evidence], aspects: set[str]) -> bool:
+    """Whether something is passed, but nothing that an answer without work does not pass."""
+    passed = {test.name for test in tests if test.outcome == "passed"}
+    telling = {seen.test for seen in evidence if seen.answered} - aspects
+    return bool(passed) and not passed & telling
+
+
+def _put_off(tests: list[TestResult], message: str) -> None:
+    """What is passed does not count yet."""
     open_ = "todo" if any(test.outcome == "todo" for test in tests) else "failed"
     for test in tests:
         if test.outcome == "passed":
             test.outcome = open_
-            test.message = f"Refusing bad input counts once {name} answers good input."
+            test.message = message
 
 
 def _score(name: str, points: float, section: str, tests: list[TestResult]) -> ExerciseResult:

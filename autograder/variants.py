@@ -200,6 +200,18 @@ def cells_of_source(source: str) -> dict[str, str]:
     }
 
 
+def given_code(chapter: str) -> dict[str, str]:
+    """The code that a student's notebook gives before each exercise, by exercise."""
+    found, code = {}, []
+    for cell in _cells(source_of(chapter)):
+        options, _, text = cell.removeprefix("# %%").partition("\n")
+        if exercise := _OPTION.search(options):
+            found[exercise[1]], code = "\n".join(code), []
+        elif cell.startswith("# %%") and (not options or 'tags=["given"]' in options):
+            code.append(text)
+    return found
+
+
 def reference_answers(chapter: str) -> dict[str, str]:
     """The reference's answers, by exercise."""
     return cells_of_source(source_of(chapter))

@@ -1,21 +1,21 @@
 """The graders, judged: by the reference, by every misconception, by trivial answers and mutants.
 
 The reference must earn full marks; every misconception must lose points and be named; an answer
-that does nothing must earn nothing; every mutant of the reference must be noticed, or be listed
-with the reason why it is equivalent.
+without work must earn nothing, whatever the other exercises are; every mutant of the reference
+must be noticed, or be listed with the reason why it is equivalent.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
-import textwrap
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from autograder import trivial
 from autograder.executor import Executor
 from autograder.mutants import Mutant, mutants
 from autograder.paths import PACKAGE
@@ -30,17 +30,6 @@ from autograder.variants import (
 
 SEEDS = (0, 1)
 SECONDS_PER_MUTANT = 20
-
-# Answers without any work in them. None may earn a point.
-TRIVIAL = {
-    "nothing": "return None",
-    "refuses": "raise ValueError('no')",
-    "first_input": "return (list(args) + list(kwargs.values()))[0]",
-    "first_input_twice": "value = (list(args) + list(kwargs.values()))[0]\nreturn value, value",
-    "empty": "import torch\nreturn torch.empty(0)",
-    "zeros": "import torch\nvalue = torch.zeros_like((list(args) + list(kwargs.values()))[0])\n"
-    "return value",
-}
 
 
 @dataclass
@@ -122,24 +111,10 @@ def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | No
     return name, result.points < result.max_points, result.misconception
 
 
-def judge_trivial(task: tuple[str, str, str]) -> tuple[str, float]:
-    """The points that an answer without work earns."""
-    chapter, exercise, name = task
-    namespace = dict(reference_namespace(chapter))
-    body = textwrap.indent(TRIVIAL[name], "        ")
-    if isinstance(namespace[exercise], type):
-        source = (
-            f"import torch\nclass {exercise}(torch.nn.Module):\n"
-            "    def __init__(self, *args, **kwargs):\n        super().__init__()\n"
-            f"    def forward(self, *args, **kwargs):\n{body}\n"
-        )
-    else:
-        source = f"if True:\n    def {exercise}(*args, **kwargs):\n{body}\n"
-    exec(source, namespace)
-    results = graders_of(chapter).run(
-        Executor(namespace).execute, exercises=[exercise], diagnose=False
-    )
-    return f"{exercise}: {name}", results[exercise].points
+def judge_trivial(task: tuple[str, str, str]) -> tuple[int, list[str]]:
+    """How many answers without work an exercise was given, and those that earn something."""
+    chapter, exercise, setting = task
+    return trivial.gifts(graders_of(chapter), exercise, setting)
 
 
 def judge_mutant(task: tuple[str, Mutant]) -> tuple[str, bool]:
@@ -191,7 +166,7 @@ def verify(
 
     wrong = [item for item in misconceptions(chapter) if item.exercise in names]
     changed = [mutant for mutant in mutants(source_of(chapter)) if mutant.exercise in names]
-    trivial = [(chapter, item.name, name) for item in chosen for name in TRIVIAL]
+    idle = [(chapter, item.name, setting) for item in chosen for setting in trivial.SETTINGS]
 
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
@@ -224,11 +199,10 @@ def verify(
                 verdict.accepted.append(name)
             elif named != name:
                 verdict.unnamed[name] = named
-        for name, points in each("answers without work", judge_trivial, trivial):
-            verdict.trivial += 1
-            verdict.refused += points == 0
-            if points:
-                verdict.gifts.append(f"{name} earns {points:g}")
+        for count, gifts in each("answers without work", judge_trivial, idle):
+            verdict.trivial += count
+            verdict.refused += count - len(gifts)
+            verdict.gifts += gifts
         for name, killed in each(
             "mutants", judge_mutant, [(chapter, mutant) for mutant in changed]
         ):

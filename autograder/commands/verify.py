@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -32,7 +33,7 @@ def run(
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = os.cpu_count() or 1,
 ) -> None:
-    """Judge the graders: reference, misconceptions, empty answers and mutants.
+    """Judge the graders: reference, misconceptions, answers without work and mutants.
 
     The reference must earn full marks, every misconception must lose points and be named, an
     answer without work must earn nothing, and every mutant must be noticed or listed as
@@ -73,21 +74,26 @@ def run(
 
             verdicts.append(verify(name, jobs=jobs, exercises=exercise, progress=progress))
 
-    table = Table(title="The graders, judged")
-    table.add_column("")
-    for item in verdicts:
-        table.add_column(item.chapter, justify="right")
-    rows: dict[str, Callable[[Verdict], str]] = {
-        "exercises": lambda item: str(item.exercises),
-        "points that the reference earns": lambda item: f"{item.reference:g} of {item.points:g}",
-        "misconceptions rejected": lambda item: f"{item.rejected} of {item.misconceptions}",
-        "misconceptions named": lambda item: f"{item.diagnosed} of {item.misconceptions}",
-        "answers without work refused": lambda item: f"{item.refused} of {item.trivial}",
-        "mutants killed": lambda item: f"{item.killed} of {item.mutants}",
-        "mutants that mean the same": lambda item: str(item.equivalent),
+    table = Table(
+        title="The graders, judged",
+        caption="points of the reference; misconceptions rejected and named; answers without work "
+        "refused; mutants killed, and those that mean the same",
+        box=box.SIMPLE,
+        padding=0,
+    )
+    table.add_column("", no_wrap=True)
+    columns: dict[str, Callable[[Verdict], str]] = {
+        "points": lambda item: f"{item.reference:g}/{item.points:g}",
+        "rejected": lambda item: f"{item.rejected}/{item.misconceptions}",
+        "named": lambda item: f"{item.diagnosed}/{item.misconceptions}",
+        "refused": lambda item: f"{item.refused}/{item.trivial}",
+        "killed": lambda item: f"{item.killed}/{item.mutants}",
+        "same": lambda item: str(item.equivalent),
     }
-    for heading, text in rows.items():
-        table.add_row(heading, *(text(item) for item in verdicts))
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for item in verdicts:
+        table.add_row(item.chapter, *(text(item) for text in columns.values()))
     console.print(table)
     for item in verdicts:
         for what, names in (

@@ -14,7 +14,7 @@ import torch
 
 from autograder import expect
 from autograder.grading import Mistake
-from autograder.proxy import Handle, Observation
+from autograder.proxy import Handle, Observation, Todo
 
 # Gradients through many layers may be this many tolerances off.
 SLACK = 50.0
@@ -56,11 +56,28 @@ def by_parts(student, own: Callable[[Parts], Any]) -> Any:
     try:
         return own(parts)
     except Exception:
-        fault = parts.proxy.fault
-        if fault is not None and not isinstance(fault, ValueError):
-            student.fault = fault
-            raise
+        _pass_on(student, parts)
         return None
+
+
+def _pass_on(student, parts: Parts) -> None:
+    """What became of the way to the implementation is not the parts' own fault."""
+    fault = parts.proxy.fault
+    if fault is not None and not isinstance(fault, ValueError):
+        student.fault = fault
+        raise fault
+
+
+def to_blame(student, sound: Callable[[Parts], bool]) -> bool:
+    """Whether the student's own parts are there, and raise or are not `sound(parts)`."""
+    parts = Parts(student)
+    try:
+        return not sound(parts)
+    except Todo:
+        return False
+    except Exception:
+        _pass_on(student, parts)
+        return True
 
 
 def same_by_parts(student, got, want, own, what: str | Sequence[str], case: str = "") -> None:

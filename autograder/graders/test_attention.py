@@ -15,7 +15,7 @@ import torch
 
 from autograder import expect
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
-from autograder.grading import exercise, hidden
+from autograder.grading import aspect, exercise, hidden
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -422,6 +422,7 @@ def test_concat_mask(student, reference, draw):
         )
 
 
+@aspect
 @hidden
 @exercise("ConcatScore")
 def test_concat_query_matters(student, draw):
@@ -1599,6 +1600,7 @@ def test_masked_self_padding(student, reference, draw):
     same_results(mine(x, padding), theirs(x, padding), OUTPUT, "B=T=3, padding in the middle")
 
 
+@aspect
 @exercise("MaskedSelfAttention")
 def test_masked_self_no_future(student, reference, draw):
     """Changing later tokens changes no earlier output."""

@@ -46,7 +46,7 @@ from autograder.graders.parts import (
     same_by_parts,
     same_values,
 )
-from autograder.grading import Mistake, exercise, hidden
+from autograder.grading import Mistake, aspect, exercise, hidden
 from autograder.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -253,6 +253,7 @@ def embeddings_pair(student, reference, draw, vocabulary, width, length, dtype=N
     return pair(student, reference, "BertEmbeddings", state, dtype, **options)
 
 
+@aspect
 @exercise("BertEmbeddings")
 def test_embeddings_parameters(student):
     """Three tables of one width, summed and not joined, and a norm of that width."""
@@ -291,6 +292,7 @@ def test_embeddings_without_segments(student, reference, draw):
         expect.close(mine(ids, *given), theirs(ids, *given), what="the vectors", case=case)
 
 
+@aspect
 @exercise("BertEmbeddings")
 def test_embeddings_refusals(student, draw):
     """An input longer than max_length is refused with a ValueError, one of that length is not."""
@@ -647,6 +649,7 @@ def test_model_parameters(student):
     same_parameters(mine, expected)
 
 
+@aspect
 @exercise("BertModel")
 def test_model_initial(student):
     """Weights begin as BERT's do: deviation 0.02, biases 0, norms that do nothing yet."""
@@ -671,6 +674,7 @@ def test_model_initial(student):
         )
 
 
+@aspect
 @hidden
 @exercise("BertModel")
 def test_model_dropout(student, draw):
@@ -1421,6 +1425,7 @@ def repeats(found):
     return [next(early for early, other in enumerate(found) if alike(other, one)) for one in found]
 
 
+@aspect
 @exercise("masking_epochs")
 def test_epochs_dynamic(student, draw):
     """Without duplicates every epoch is masked anew."""
@@ -1468,6 +1473,7 @@ def _order(first, duplicates):
     return "epochs_in_blocks" if blocks else "epochs_drawn_from_store"
 
 
+@aspect
 @exercise("masking_epochs")
 def test_epochs_refusals(student, draw):
     """Fewer than one epoch or one duplicate are refused with a ValueError."""
@@ -1485,6 +1491,7 @@ def test_epochs_refusals(student, draw):
     epochs_of(student, ids, 9, 1, 1)
 
 
+@aspect
 @hidden
 @exercise("masking_epochs")
 def test_epochs_rate(student, draw):
@@ -1808,7 +1815,7 @@ class Heads:
         def scores(parts):
             state = self.state
             inner = hidden_states @ state["dense.weight"].T + state["dense.bias"]
-            inner = parts.proxy.gelu(inner)
+            inner = alive(parts.proxy.gelu(inner))
             width = inner.shape[-1:]
             inner = F.layer_norm(inner, width, state["norm.weight"], state["norm.bias"], 1e-12)
             return inner @ table.T + state["bias"]
@@ -2939,6 +2946,7 @@ def test_tags_pieces(student, reference, draw):
         same_tags(student, reference, draw.normal(9, 5), WORDS)
 
 
+@aspect
 @exercise("word_tags")
 def test_tags_same(student, reference, draw):
     """Two words in a row may have one tag."""
@@ -3778,6 +3786,7 @@ def test_relative_attention_memory(student, reference, draw):
     )
 
 
+@aspect
 @exercise("RelativeAttention")
 def test_relative_attention_continues(student, draw):
     """A segment with the one before it as memory gives what one pass over both gives there."""

@@ -25,7 +25,7 @@ from autograder.graders.common import (
     same_parameters,
     sizes,
 )
-from autograder.grading import Mistake, exercise, hidden
+from autograder.grading import Mistake, aspect, exercise, hidden
 from autograder.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -1304,6 +1304,7 @@ def test_step_values(student, reference, draw):
         same_states(got[::-1], want[::-1], STEP[::-1], case)
 
 
+@aspect
 @exercise("DecoderStep")
 def test_step_depends_on_all(student, draw):
     """Another previous token, another state or another context gives other logits."""
@@ -2025,6 +2026,7 @@ def test_greedy_random_tables(student, reference, draw):
         same_greedy(student, reference, table, source, f"{case}, max_length=4", max_length=4)
 
 
+@aspect
 @hidden
 @exercise("greedy_decode")
 def test_greedy_any_translator(student, draw):

@@ -34,7 +34,7 @@ from autograder.graders.common import (
     within,
 )
 from autograder.graders.parts import Parts, alive, flows, same_by_parts, same_flow
-from autograder.grading import Mistake, exercise, hidden
+from autograder.grading import Mistake, aspect, exercise, hidden
 from autograder.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -231,6 +231,7 @@ def test_embeddings_values(student, reference, draw):
         expect.close(mine(ids), theirs(ids), what="the vectors", case=case)
 
 
+@aspect
 @exercise("Embeddings")
 def test_embeddings_initial(student, draw):
     """The table is drawn from a normal distribution of variance 1/D: scaled, entries have 1."""
@@ -516,6 +517,7 @@ def test_pad_mask_leaves_ids(student, reference, draw):
     expect.unchanged(seen)
 
 
+@aspect
 @exercise("subsequent_mask")
 def test_subsequent_one(student, reference):
     """A single position attends to itself."""
@@ -559,6 +561,7 @@ def same_std_mask(student, reference, target, *pad):
 
     def own(parts):
         proxy = parts.proxy
+        alive(proxy.subsequent_mask(3))
         return proxy.pad_mask(target, *pad) & proxy.subsequent_mask(target.shape[1])
 
     case = f"target {target.tolist()}" + (f" and pad={pad[0]}" if pad else "")
@@ -727,6 +730,7 @@ def test_ffn_values(student, reference, draw):
         expect.close(mine.train()(x), theirs(x), what="the output", case=case)
 
 
+@aspect
 @exercise("PositionwiseFeedForward")
 def test_ffn_positions(student, draw):
     """What stands at one position changes nothing at another."""
@@ -820,6 +824,7 @@ def test_block_shortcut(student, draw):
     expect.close(mine(x), x.clamp(min=0), what="the output", case="a w_2 of zeros")
 
 
+@aspect
 @hidden
 @exercise("ResidualBlock")
 def test_block_not_negative(student, draw):
@@ -1211,6 +1216,7 @@ def same_stack(student, reference, draw, name, given, norm_first, case, train=Fa
     same_by_parts(student, got, theirs(*given), own, what="the output", case=case)
 
 
+@aspect
 @exercise("Encoder", 2)
 def test_encoder_post(student, reference, draw):
     """Each layer reads what the one before returned; post-norm layers need no final norm."""
@@ -1384,6 +1390,7 @@ def test_decoder_layer_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@aspect
 @exercise("Decoder", 2)
 def test_decoder_post(student, reference, draw):
     """Every layer reads the same memory; post-norm layers need no final norm."""
@@ -1641,6 +1648,7 @@ def test_model_padding(student, draw):
     )
 
 
+@aspect
 @hidden
 @exercise("EncoderDecoder")
 def test_model_dropout(student, draw):
@@ -1930,6 +1938,7 @@ def uncached(model, source, target):
     memory = expect.tensor(model.method("encode", source, mask), what="the memory of your model")
     states = model.method("decode", memory, mask, target, causal)
     said = expect.tensor(model.method("generator", states), what="what your model says")
+    expect.true(not bool(said.isnan().all()), "Your model says nothing but NaN.")
     return memory, said
 
 
@@ -2738,6 +2747,7 @@ def test_greedy_refusals(student, draw):
     )
 
 
+@aspect
 @exercise("greedy_decode", weight=2)
 def test_greedy_transformer(student, reference, draw):
     """Every row follows the model's own argmax, and never sees the padding of its source."""
@@ -3062,6 +3072,7 @@ def started(student, draw, num_layers, lengths, norm_first=False, dtype=torch.fl
     return seen, cache_of(memory, mask, state, num_layers, options["num_heads"])
 
 
+@aspect
 @exercise("start_cache")
 def test_cache_contract(student, draw):
     """A dict of five entries, with one tensor a layer in each list and the stated shapes."""

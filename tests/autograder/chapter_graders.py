@@ -18,20 +18,19 @@ from typing import Any
 
 import pytest
 
-from autograder import demo_class, paths
+from autograder import demo_class, paths, trivial
 from autograder.builder import instructor
 from autograder.executor import Executor
 from autograder.runner import Graders
 from autograder.variants import (
     cells_of_source,
     changed_source,
+    given_code,
     misconceptions,
     reference_answers,
     reference_namespace,
-    source_of,
     wrong_namespace,
 )
-from autograder.verify import TRIVIAL
 
 SEEDS = (0, 1, 2)
 
@@ -77,23 +76,10 @@ def changed(chapter: str, source: str) -> dict[str, Any]:
     return namespace
 
 
-def given(chapter: str) -> dict[str, str]:
-    """The code that a student's notebook gives before each exercise, by exercise."""
-    found, code = {}, []
-    for cell in re.split(r"^# %%", source_of(chapter), flags=re.MULTILINE)[1:]:
-        options, _, text = cell.partition("\n")
-        exercise = re.search(r'\bexercise="([^"]+)"', options)
-        if exercise:
-            found[exercise[1]], code = "\n".join(code), []
-        elif not options or 'tags=["given"]' in options:
-            code.append(text)
-    return found
-
-
 def whole_notebook(chapter: str, answers: dict[str, str], own: dict[str, Any]) -> list[str]:
     """The code cells of a notebook with these answers, and cells of the student's own."""
     cells = []
-    for exercise, code in given(chapter).items():
+    for exercise, code in given_code(chapter).items():
         cells += [*([code] if code else []), *own.get(exercise, ()), answers[exercise]]
     return cells
 
@@ -144,21 +130,10 @@ class ChapterGraders:
 
     # Answers without work, and forbidden ones.
 
-    @pytest.mark.parametrize("cheat", TRIVIAL)
-    def test_an_answer_without_work_earns_nothing(self, graders, cheat):
-        body = TRIVIAL[cheat]
-        for exercise in graders.assignment.exercises:
-            if isinstance(reference_namespace(self.chapter)[exercise.name], type):
-                source = (
-                    f"class {exercise.name}(nn.Module):\n"
-                    "    def __init__(self, *args, **kwargs):\n        super().__init__()\n"
-                    "    def forward(self, *args, **kwargs):\n" + textwrap.indent(body, " " * 8)
-                )
-            else:
-                source = f"def {exercise.name}(*args, **kwargs):\n" + textwrap.indent(body, " " * 4)
-            execute = Executor(changed(self.chapter, source)).execute
-            results = graders.run(execute, exercises=[exercise.name], diagnose=False)
-            assert results[exercise.name].points == 0, exercise.name
+    @pytest.mark.parametrize("setting", trivial.SETTINGS)
+    def test_an_answer_without_work_earns_nothing(self, graders, setting):
+        names = graders.assignment.names
+        assert [gift for name in names for gift in trivial.gifts(graders, name, setting)[1]] == []
 
     def test_a_forbidden_function_earns_nothing_however_right_the_answer(self, graders):
         extras = demo_class.extras(self.chapter)

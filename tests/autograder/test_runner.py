@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from autograder.executor import Executor
+from autograder.recording import record
 from autograder.runner import Draw, Graders
+from autograder.variants import load_variant
 
 
 def test_the_reference_earns_every_point(toy):
@@ -43,6 +45,51 @@ def test_a_name_that_is_not_defined_is_todo(toy):
 def test_refusing_everything_earns_nothing(toy):
     result = toy.run("def mean(x, dim=-1):\n    raise ValueError('no')\n")["mean"]
     assert result.points == 0
+
+
+SHAPE_FIRST = """
+from autograder import expect
+from autograder.grading import aspect, exercise
+
+@aspect
+@exercise("centre")
+def test_centre_shape(student, draw):
+    x = draw.normal(3, 4)
+    expect.shape(student.centre(x), (3, 4), "the result")
+
+@exercise("centre")
+def test_centre_values(student, reference, draw):
+    x = draw.normal(3, 4)
+    expect.close(student.centre(x), reference.centre(x), "the result")
+"""
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "points"),
+    [
+        ("x - mean(x).unsqueeze(-1)", 2),
+        ("x + mean(x).unsqueeze(-1)", 1),  # a known mistake
+        ("x - 2 * mean(x).unsqueeze(-1)", 0),  # of which nobody knows what it is
+        ("x", 0),
+        ("x * float('nan')", 0),
+        ("torch.randn_like(x)", 0),
+    ],
+)
+def test_an_aspect_pays_beside_right_values_or_a_known_mistake(toy, answer, points, recorded):
+    path = toy.path.with_name("test_shape.py")
+    path.write_text(SHAPE_FIRST)
+    graders = Graders("toy", path=path, assignment=toy.assignment)
+    options = {"recording": record("toy", graders)} if recorded else {}
+    source = toy.source.replace("x - mean(x).unsqueeze(-1)", answer)
+    execute = Executor(load_variant(source, "student")).execute
+    for diagnose in (True, False):
+        result = graders.run(execute, exercises=["centre"], diagnose=diagnose, **options)["centre"]
+        assert result.points == points
+    if not points:
+        assert [test.outcome for test in result.tests] == ["failed", "failed"]
+        assert "right values" in result.tests[0].message
+        assert result.message == result.tests[1].message
 
 
 def test_an_exception_is_reported_with_the_students_own_line(toy):

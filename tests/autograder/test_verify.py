@@ -51,7 +51,8 @@ def test_graders_that_look_at_shapes_only_are_found_out(judged, toy):
     verdict = judged(Graders("toy", path=path, assignment=toy.assignment))
     assert set(verdict.accepted) == {"divides_by_rows", "sum_only", "adds"}
     assert "mean: x.sum(dim) / x.shape[dim] -> x.sum(dim) * x.shape[dim]" in verdict.survivors
-    assert verdict.gifts
+    assert "mean: zeros in the right form, others right, earns 4" in verdict.gifts
+    assert "centre: first input, others missing, earns 2" in verdict.gifts
     assert not verdict.sound
 
 

@@ -288,17 +288,10 @@ class Graded:
 
 @dataclass
 class Task:
-    """One submission to mark.
-
-    Args:
-        submission: whose it is; its file is read if neither of the others is given.
-        data: what the file holds, where the file itself is on another machine.
-        mended: the notebook, where it has been repaired already.
-    """
+    """One submission to mark; `data` is what its file holds, if that is on another machine."""
 
     submission: Submission
     data: bytes | None = None
-    mended: RepairedNotebook | None = None
 
 
 @dataclass
@@ -383,8 +376,6 @@ def ungraded(task: Task, chapter: str, release: NotebookNode, reason: str) -> Gr
 def _mended(task: Task, assignment: Assignment, release: NotebookNode) -> RepairedNotebook | None:
     """The repaired notebook of a submission; None if nothing was handed in."""
     submission = task.submission
-    if task.mended is not None:
-        return task.mended
     if submission.reason:
         return RepairedNotebook(repair.blank(release), [], "unreadable", submission.reason)
     if task.data is not None:

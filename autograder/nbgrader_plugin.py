@@ -46,6 +46,7 @@ from autograder.settings import Settings, rescaled
 from autograder.walls import Limits
 
 if TYPE_CHECKING:
+    from autograder.marker import Graded
     from autograder.worker_pool import WorkerPool
 
 # Where a graded notebook keeps what is known about the submission as a whole.
@@ -57,6 +58,9 @@ LEFT_OUT = "This exercise was left out of the grading and does not count."
 # Results that are already known, by (assignment, student): a whole class is graded first, with
 # several processes, and goes through nbgrader's books afterwards.
 RESULTS: dict[tuple[str, str], SubmissionResult] = {}
+# Those of nbgrader's own autograde, from the repair of a submission until its entry in the books.
+MARKED: dict[tuple[str, str], SubmissionResult] = {}
+FILE = "transformers_by_hand_file"  # in a notebook's resources: what was handed in
 
 
 def configure(config: Config, root: Path | None = None, db_url: str | None = None) -> None:
@@ -204,18 +208,8 @@ class TolerantExporter(Unguarded, NotebookExporter):
             return super().from_filename(filename, resources, **kw)
         resources = {} if resources is None else resources
         resources["metadata"] = {"name": Path(filename).stem, "path": str(Path(filename).parent)}
-        state: dict[str, Any] = {"repairs": [], "reason": ""}
-        raw: dict[str, Any] = {"cells": []}
-        try:
-            raw, state["repairs"] = repair.read_notebook(Path(filename).read_bytes())
-        except repair.Unreadable as error:
-            state["reason"] = str(error)
-        except OSError as error:
-            state["reason"] = f"the file cannot be opened ({error.strerror or error})"
-        resources[KEY] = state
-        notebook = nbformat.v4.new_notebook()
-        notebook[KEY] = raw  # Untouched: only Repair knows how to read it.
-        return self._convert(notebook, resources)
+        resources[FILE] = Path(filename)  # Only who repairs it reads it.
+        return self._convert(nbformat.v4.new_notebook(), resources)
 
     def _text(self, nb: NotebookNode, resources: dict) -> str:
         resources["output_suffix"] = ".nbconvert"
@@ -252,7 +246,7 @@ class CheckMetadata(CheckCellMetadata):
 
 
 class Repair(NbGraderPreprocessor):
-    """Replaces a submission by one that can be graded; see `autograder.repair`."""
+    """Replaces a submission by one that can be graded, and has it graded; both in a worker."""
 
     enabled = Bool(True)  # Not configurable: nothing that follows could cope without it.
     prepared: ClassVar[dict[tuple[Path, str], str]] = {}
@@ -260,30 +254,32 @@ class Repair(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
-        assignment = resources["nbgrader"]["assignment"]
-        self._heed_settings(resources["nbgrader"])
+        course = resources["nbgrader"]
+        self._heed_settings(course)
         if _is_known(resources):
             return nb, resources
-        release = _released(assignment, terms.root_of(self.config))
-        state = resources.get(KEY, {"repairs": [], "reason": ""})
-        if state["reason"]:
-            mended = repair.RepairedNotebook(
-                repair.blank(release), [], "unreadable", state["reason"]
-            )
-        else:
-            mended = repair.repair_notebook(nb.get(KEY, nb), release)
-        repairs = [*state["repairs"], *mended.repairs]
-        handed_out = {cell.get("id") for cell in release.cells}
-        notebook = mended.nb
-        notebook.metadata[KEY] = {
-            "status": "repaired" if repairs and mended.status == "ok" else mended.status,
-            "reason": mended.reason,
-            "repairs": repairs,
-            "own": [cell.id for cell in notebook.cells if cell.id not in handed_out],
-        }
-        for line in repairs:
-            self.log.info("%s", one_line(f"{resources['nbgrader']['student']}: {line}", 1000))
-        return notebook, resources
+        graded = self._graded(course["assignment"], course["student"], resources[FILE])
+        MARKED[course["assignment"], course["student"]] = graded.result
+        for line in (*graded.result.repairs, *graded.result.notes):
+            self.log.info("%s", one_line(f"{course['student']}: {line}", 1000))
+        return notebooks.reads(graded.notebook), resources
+
+    def _graded(self, chapter: str, student: str, file: Path) -> Graded:
+        from autograder.books import course_seed
+        from autograder.collect import Submission
+        from autograder.marker import Task
+        from autograder.walls import require_sandbox
+
+        root = terms.root_of(self.config)
+        how = GradeExercises(config=self.config)
+        if not how.unsafe_no_sandbox:
+            require_sandbox()  # In milliseconds, where the pool first imports PyTorch.
+        seed = course_seed(root or paths.BUILD / "course") if how.seed is None else how.seed
+        limits = terms.of_course(root or paths.BUILD / "course", chapter).limits
+        pool = shared_pool(chapter, seed, how.unsafe_no_sandbox, limits)
+        task = Task(Submission(student, file))
+        ((_, graded),) = pool.mark([task], _released(chapter, root))
+        return graded
 
     def _heed_settings(self, course: dict[str, Any]) -> None:
         """Bring the gradebook up to date with the course's settings, and this student in it."""
@@ -332,36 +328,11 @@ class GradeExercises(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
-        from autograder.collect import Submission
-        from autograder.marker import Task
-
         chapter = resources["nbgrader"]["assignment"]
         student = resources["nbgrader"]["student"]
-        result = RESULTS.get((chapter, student))
-        if result is None:
-            state = nb.metadata.get(KEY, {})
-            mended = repair.RepairedNotebook(
-                nb,
-                list(state.get("repairs", [])),
-                state.get("status", "ok"),
-                state.get("reason", ""),
-            )
-            task = Task(Submission(student), mended=mended)
-            ((_, graded),) = self._pool(chapter).mark([task], repair.released(chapter))
-            result = graded.result
+        result = RESULTS.get((chapter, student)) or MARKED.pop((chapter, student))
         write_result(nb, result, load(chapter))
         return nb, resources
-
-    def _pool(self, chapter: str) -> WorkerPool:
-        from autograder.books import course_seed
-        from autograder.walls import require_sandbox
-
-        if not self.unsafe_no_sandbox:
-            require_sandbox()  # In milliseconds, where the pool first imports PyTorch.
-        root = terms.root_of(self.config) or paths.BUILD / "course"
-        seed = course_seed(root) if self.seed is None else self.seed
-        limits = terms.of_course(root, chapter).limits
-        return shared_pool(chapter, seed, self.unsafe_no_sandbox, limits)
 
 
 @functools.cache

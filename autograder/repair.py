@@ -677,15 +677,6 @@ def repair(data: bytes, release: NotebookNode) -> RepairedNotebook:
     return _finish(raw, release, dropped + repairs)
 
 
-def repair_notebook(notebook: dict[str, Any], release: NotebookNode) -> RepairedNotebook:
-    """The same for a notebook that has been read already (any JSON-like object)."""
-    raw = _as_notebook(notebook)
-    if raw is None:
-        reason = "the file holds other data than a notebook; hand in the .ipynb file"
-        return RepairedNotebook(blank(release), [], "unreadable", reason)
-    return _finish(raw, release, [])
-
-
 def repair_file(
     path: Path, assignment: Any, release: NotebookNode | None = None
 ) -> RepairedNotebook:

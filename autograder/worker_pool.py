@@ -68,6 +68,7 @@ class WorkerPool:
         self._told: list[tuple[Any, ...]] = []
         # Temporary files of the pool and of its sandbox; if we are killed, it removes them.
         self._scratch = Path(tempfile.mkdtemp(prefix="autograder-pool-"))
+        self._scratch.chmod(0o711)  # Student code that runs as another user finds its files in it.
         self._line, theirs = Pipe()
         with theirs:
             command = [sys.executable, "-P", "-c", PROGRAM, str(ROOT), str(theirs.fileno())]
@@ -215,7 +216,7 @@ def grade_all(
     """
     from autograder.marker import Marker, Task, grade_one
 
-    with Marker(**options) as marker:  # Nothing of it starts where there is nothing to run.
+    with Marker(options["chapter"]) as marker:  # Nothing of it starts: there is nothing to run.
         for submission in submissions:
             if not submission.runnable:
                 yield submission, grade_one(marker, Task(submission), release)

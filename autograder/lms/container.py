@@ -22,27 +22,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from autograder.assignment import Assignment
     from autograder.results import ExerciseResult, SubmissionResult
-    from autograder.walls import Sandbox
 
 WAYS = ("auto", "bubblewrap", "apart")
 
 
-def open_sandbox(root: Path, way: str = "auto") -> Sandbox:
-    """A started sandbox; the strongest that this container allows.
+def stands_apart(root: Path, way: str = "auto") -> bool:
+    """Whether student code has to run as another user, because bubblewrap does not work here.
+
+    Everything below `root` is then closed to that user.
 
     Raises:
         SandboxUnavailable: student code could read the reference here.
     """
-    from autograder.walls import Sandbox, SandboxUnavailable
+    from autograder.walls import SandboxUnavailable, require_sandbox
 
     refusal = "it was asked for another way"
     if way in ("auto", "bubblewrap"):
-        sandbox = Sandbox(hide=[root])
         try:
-            sandbox.start()
-            return sandbox
+            require_sandbox()
+            return False
         except SandboxUnavailable as error:
-            sandbox.close()
             if way == "bubblewrap":
                 raise
             refusal = str(error)
@@ -58,9 +57,7 @@ def open_sandbox(root: Path, way: str = "auto") -> Sandbox:
                 "Python and its packages elsewhere, such as /opt/course"
             )
     close_to_others(root)
-    sandbox = Sandbox(apart=True)
-    sandbox.start()
-    return sandbox
+    return True
 
 
 def _closed(file: Path) -> Path | None:
@@ -84,7 +81,7 @@ def grade(
     from autograder.collect import Submission, collect
     from autograder.lms.archive import Archive
     from autograder.lms.base import Attempt, Found, Handed, People, place
-    from autograder.marker import Marker, Task, grade_one
+    from autograder.worker_pool import grade_all
 
     blank = nbformat.read(release, as_version=4)
     with tempfile.TemporaryDirectory(prefix="submission-") as scratch:
@@ -99,9 +96,10 @@ def grade(
             if (to / "student").is_dir():
                 submission = collect(to, chapter)[0]
         submission.notes += refused
-        sandbox = open_sandbox(root, way) if submission.path is not None else None
-        with Marker(chapter, seed=seed, hide=[root], sandbox=sandbox) as marker:
-            return grade_one(marker, Task(submission), blank).result
+        apart = submission.runnable and stands_apart(root, way)
+        options = {"chapter": chapter, "seed": seed, "hide": [root], "apart": apart}
+        ((_, graded),) = grade_all([submission], options, blank, 1)
+        return graded.result
 
 
 def results(

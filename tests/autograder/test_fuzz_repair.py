@@ -417,17 +417,6 @@ def test_an_answer_in_its_own_cell_survives_any_company(notebook, written, rando
 
 
 @fuzzed
-@given(NOTEBOOKS)
-def test_a_notebook_that_is_read_already_is_mended_in_the_same_way(notebook):
-    """nbgrader's own flow hands over JSON, the command line a file."""
-    notebook = json.loads(json.dumps(notebook))
-    once = mend(notebook)
-    other = repair.repair_notebook(copy.deepcopy(notebook), RELEASE)
-    assert_gradable(other)
-    assert (other.nb, other.repairs) == (once.nb, once.repairs)
-
-
-@fuzzed
 @given(st.one_of(NOTEBOOKS, damaged().map(lambda made: made[0])), st.data())
 def test_any_bytes_of_a_file_are_dealt_with(tmp_path_factory, notebook, data):
     encoding = data.draw(

@@ -537,8 +537,8 @@ class TestValidity:
             del release.cells[0]["id"]
         answers = make_release()
         answers["cells"].insert(3, code("mine = 1\n", "mine"))
-        first = repair.repair_notebook(answers, release)
-        second = repair.repair_notebook(answers, release)
+        first = repair.repair(json.dumps(answers).encode(), release)
+        second = repair.repair(json.dumps(answers).encode(), release)
         assert first.checked
         whole, own = len(release.cells), 1
         assert judged == ([whole, own, own] if checked else [whole + own] * 2)
@@ -550,7 +550,7 @@ class TestValidity:
         answers["cells"].insert(3, code("mine = 1\n", "mine"))
         answers["cells"].append(markdown("no id, and a picture", "x y z"))
         answers["cells"][-1]["attachments"] = {"a.png": {"image/png": "AAAA"}}
-        mended = repair.repair_notebook(answers, copy.deepcopy(RELEASE))
+        mended = repair.repair(json.dumps(answers).encode(), copy.deepcopy(RELEASE))
         assert mended.checked
         assert notebooks.writes(mended.nb, checked=True) == nbformat.writes(mended.nb)
 

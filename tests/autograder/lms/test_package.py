@@ -283,7 +283,7 @@ def test_without_a_wall_nothing_is_graded(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SandboxUnavailable, match="only root could run it as another user"):
-        container.open_sandbox(tmp_path, "apart")
+        container.stands_apart(tmp_path, "apart")
 
 
 @pytest.mark.slow

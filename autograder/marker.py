@@ -206,6 +206,8 @@ class Marker:
             seen |= {report.status for report in reports}
             sources = [cell.source for cell in cells]
             exercises, notes = self._judge(ask, session.ahead, sources, tell)
+            if session.used_up:
+                notes.append(f"stopped: {session.used_up}")
         result = SubmissionResult(
             "",
             status=(

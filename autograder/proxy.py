@@ -38,6 +38,8 @@ def describe_error(outcome: Outcome, what: str) -> str:
             return f"{what}: {message}."
         where = f" ({outcome['where']})" if outcome.get("where") else ""
         return f"{what} raised {outcome['type']}: {message}{where}"
+    if kind == "timeout" and "used_up" in outcome:
+        return f"{what} was not run to its end: {outcome['used_up']}."
     if kind == "timeout" and "seconds" in outcome:
         return did_not_return(what, outcome["seconds"], outcome["where"])
     if kind == "timeout":

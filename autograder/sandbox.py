@@ -234,6 +234,12 @@ class Session:
         return (1 - JUDGING_SHARE) * self.limits.seconds_total
 
     @property
+    def used_up(self) -> str:
+        """That the time for all of the submission's code is over, in words; empty if it is not."""
+        words = f"the submission used up the {self.limit:g} seconds that its code may take"
+        return words if self._used_up else ""
+
+    @property
     def spent(self) -> float:
         """Seconds that this submission has cost; waiting for a core is not its own."""
         waited_for = self._elapsed - self._waited_before - self._waited
@@ -282,6 +288,8 @@ class Session:
             return self._note(request, frame, self._received(reply, kind_of))
         except _Ended as ended:
             outcome = {"kind": ended.end.kind, "message": ended.end.message}
+            if self._used_up:  # Whatever was asked last, it need not be to blame.
+                outcome["used_up"] = self.used_up
             return Answer(ended.end.kind, None, outcome)
 
     def ahead(self, frames: Sequence[bytes]) -> list[bytearray]:
@@ -425,8 +433,7 @@ class Session:
                 break
             if self._exhausted():
                 for index, cell in enumerate(self.cells):
-                    words = "there was no time left for this cell"
-                    reports.setdefault(index, CellReport(cell, "timeout", error=words))
+                    reports.setdefault(index, CellReport(cell, "timeout", error=self.used_up))
                 break
         if reporting:
             self.reports = [reports[index] for index in range(len(self.cells))]
@@ -524,8 +531,7 @@ class Session:
         if self._exhausted():
             if self._worker is not None:
                 self._stop()
-            words = f"the notebook used up its time ({self.limit:g} seconds) before this"
-            raise _Ended(_End("timeout", words))
+            raise _Ended(_End("timeout", self.used_up))
         assert self._worker is not None
         self._number += 1
         began = time.monotonic()

@@ -771,7 +771,7 @@ def test_after_its_total_time_a_submission_is_not_asked_again(submit):
     assert session.execute(call("forever"))["kind"] == "timeout"
     outcome = session.execute(call("f"))
     assert outcome["kind"] == "timeout"
-    assert "(1.35 seconds)" in outcome["message"]  # A tenth is kept for judging.
+    assert "used up the 1.35 seconds" in outcome["used_up"]  # A tenth is kept for judging.
     assert session.restarts == 1
     late = submit("while True:\n    pass", "x = 1", limits=Limits(seconds_total=1))
     assert [report.status for report in late.load()] == ["timeout", "timeout"]

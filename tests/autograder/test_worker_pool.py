@@ -178,6 +178,12 @@ def test_a_submission_that_sleeps_ends_at_its_bound_and_keeps_what_it_earned(
         found[submission.student] = one.result
     assert found["sleeper"].status == "timed_out"
     assert found["sleeper"].seconds < 2 * limits.seconds_total
+    assert found["sleeper"].notes == [
+        "stopped: the submission used up the 5.4 seconds that its code may take"
+    ]
+    lost = [one.message for one in found["sleeper"].exercises.values() if not one.passed]
+    assert lost
+    assert all("was not run to its end: the submission used up" in words for words in lost)
     assert found["honest-001"].status == "graded"
 
 

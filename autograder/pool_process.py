@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -40,10 +39,14 @@ ALLOWED_DEATHS = 2  # of workers with the same submission
 MOST_KEPT = 300 << 20  # bytes by which a worker may have grown before it is replaced
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, scratch: str) -> None:
     """Be the pool process: start the sandbox first, and import the rest while it imports its own.
 
     It ends with the command that started it, however that ended, and leaves nothing behind.
+
+    Args:
+        descriptor: of the line to the command.
+        scratch: the folder for temporary files, which goes with this process.
     """
     # Whoever wants it to end closes the line, or kills it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -52,7 +55,7 @@ def main(descriptor: int) -> None:
         with Connection(descriptor) as line, suppress(EOFError, OSError):  # Nobody listens any more
             _serve(line)
     finally:
-        shutil.rmtree(tempfile.gettempdir(), ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _serve(line: Connection) -> None:
@@ -150,10 +153,12 @@ class _Worker:
             self.line.send(task)
 
     def _used(self) -> tuple[float, int]:
-        """Seconds of processor and bytes of memory that it has used itself."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        """Seconds of processor, and bytes of memory without what it maps of files."""
+        place = Path(f"/proc/{self.process.pid}")
+        fields = (place / "stat").read_text().rpartition(")")[2].split()
         seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-        return seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE")
+        resident, shared = map(int, (place / "statm").read_text().split()[1:3])
+        return seconds, (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
     def kept(self) -> int:
         """Bytes that it has besides what it began with; 0 if it has just died."""

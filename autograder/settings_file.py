@@ -26,7 +26,7 @@ ONLY_FOR_ONE = ("leave_out", "points")
 ONLY_FOR_ALL = ("db_url",)
 LIMITS = ("seconds", "megabytes")
 LEAST_SECONDS, MOST_SECONDS = 10, 86_400
-LEAST_MEGABYTES, MOST_MEGABYTES = 300, 1_000_000
+LEAST_MEGABYTES, MOST_MEGABYTES = 600, 1_000_000
 LATE = ("percent", "per", "grace_minutes", "most_percent", "nothing_after_days")
 
 

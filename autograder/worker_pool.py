@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from autograder import pool_process; pool_process.main(*map(int, sys.argv[2:]))"
+    "from autograder import pool_process; pool_process.main(int(sys.argv[2]), sys.argv[3])"
 )
 # PyTorch works without threads of its own: they would be missing in a fork. A fork of a process in
 # which OpenMP has had several threads waits for them for ever, and one whose autograd knows of a
@@ -71,9 +71,9 @@ class WorkerPool:
         self._scratch.chmod(0o711)  # Student code that runs as another user finds its files in it.
         self._line, theirs = Pipe()
         with theirs:
-            command = [sys.executable, "-P", "-c", PROGRAM, str(ROOT), str(theirs.fileno())]
+            arguments = [str(ROOT), str(theirs.fileno()), str(self._scratch)]
             self._process = subprocess.Popen(
-                command,
+                [sys.executable, "-P", "-c", PROGRAM, *arguments],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env={**os.environ, **WITHOUT_THREADS, "TMPDIR": str(self._scratch)},

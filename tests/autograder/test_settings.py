@@ -149,7 +149,7 @@ class TestReading:
             ("late.per = []", 'must be "day" or "hour"'),
             ("limits = 180", "write [limits] and below it seconds = 180"),
             ("limits.seconds = 1", "limits.seconds = 1 must be a number from 10"),
-            ("limits.megabytes = 100", "must be a number from 300"),
+            ("limits.megabytes = 100", "must be a number from 600"),
             ("limits.minutes = 3", "unknown setting minutes in [limits]"),
             ("attempts = 0", "whole number from 1"),
             ("attempts = 2.0", "whole number"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import warnings
 
-from autograder import syntax
 from autograder.syntax import parsed
 
 
@@ -20,12 +19,6 @@ def test_what_is_no_python_has_no_tree():
     assert parsed("def broken(:\n") is None
     assert parsed("x = '\x00'") is None
     assert parsed("(" * 5000) is None
-
-
-def test_large_trees_are_not_kept():
-    source = "x = 1\n" * (syntax.MAX_KEPT // 6 + 1)
-    assert len(source) > syntax.MAX_KEPT
-    assert parsed(source) is not parsed(source)
 
 
 def test_nothing_is_said_about_a_doubtful_escape():

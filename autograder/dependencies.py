@@ -12,7 +12,7 @@ from autograder import paths
 
 PACKAGES = ("autograder", "solutions", "toolkit")
 # What marks a submission. The sandbox starts the last two by their path.
-MACHINERY = ("marker", "zygote", "worker")
+MACHINERY = ("marker", "pool_process", "zygote", "worker")
 
 
 def dependencies(chapter: str, root: Path = paths.ROOT) -> list[Path]:

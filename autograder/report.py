@@ -45,7 +45,7 @@ STYLES = {"good": "green", "warn": "yellow", "bad": "red"}
 
 @cache
 def _preparation() -> Thread:
-    thread = Thread(target=_get_ready, daemon=True)
+    thread = Thread(target=_get_ready)  # Ended in C++, it would take the process along.
     thread.start()
     return thread
 

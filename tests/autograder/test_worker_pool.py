@@ -130,7 +130,7 @@ def test_two_workers_find_what_one_finds(submitted: Path) -> None:
 def test_a_worker_that_dies_costs_nobody_a_mark_and_no_other_worker_notices(
     submitted: Path, tmp_path: Path
 ) -> None:
-    hand_in(tmp_path / "in", "a-slow", "import time\n\ntime.sleep(3)\n")
+    hand_in(tmp_path / "in", "a-slow", "import time\n\ntime.sleep(4)\n")
     submissions = [*collect(tmp_path / "in", CHAPTER), *collect(submitted, CHAPTER)]
     seen: list[set[int]] = []
 

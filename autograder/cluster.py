@@ -86,7 +86,7 @@ class _Class:
 _classes: OrderedDict[str, _Class] = OrderedDict()
 _forgotten: deque[str] = deque(maxlen=1000)  # classes that have ended, maybe while it prepares
 _one_at_a_time = threading.Lock()  # a pool is made for one thread
-_registry = threading.Lock()  # of the two above; held for moments only
+_registry = threading.Lock()  # for the classes, forgotten or not; held for moments only
 _begun_with = ""
 
 
@@ -107,7 +107,10 @@ def mark(token: str, order: bytes, data: bytes) -> bytes:
     from autograder.walls import SandboxUnavailable
 
     with _one_at_a_time:
-        ready = _classes.get(token)
+        with _registry:
+            ready = _classes.get(token)
+            if ready is not None:
+                _classes.move_to_end(token)  # The one unused for longest makes room for another.
         if ready is None:
             return json.dumps({"unready": True}).encode()
         try:

@@ -303,7 +303,6 @@ class Progress:
     It outlives the process that marks: `result` makes of it what the submission has earned.
     """
 
-    status: str = ""
     repairs: list[str] = field(default_factory=list)
     notebook: str = ""
     exercises: dict[str, ExerciseResult] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -300,15 +300,8 @@ class Results(Sequence[SubmissionResult]):
     def __len__(self) -> int:
         return len(self._students)
 
-    @overload
-    def __getitem__(self, index: int) -> SubmissionResult: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[SubmissionResult]: ...
-    def __getitem__(self, index: int | slice) -> SubmissionResult | list[SubmissionResult]:
-        chosen = self._students[index]
-        if isinstance(chosen, list):
-            return list(self._read(chosen))
-        return next(self._read([chosen]))
+    def __getitem__(self, index: int) -> SubmissionResult:  # type: ignore[override]
+        return next(self._read([self._students[index]]))
 
     def __iter__(self) -> Iterator[SubmissionResult]:
         return self._read(self._students)

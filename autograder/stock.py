@@ -36,17 +36,18 @@ def points(chapter: str, name: str) -> float:
         AssignmentError: `chapter` or the reference is not here.
         KeyError: the chapter has no such exercise.
     """
-    from autograder.check import current_sources, quiet
+    from autograder.check import quiet
     from autograder.executor import Executor
 
     namespace = sys._getframe(1).f_globals
     exercise = load(chapter).exercise(name)
+    executor = Executor(namespace)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         results = _graders(chapter).run(
-            Executor(namespace).execute,
+            executor.execute,
             exercises=[exercise.name],
             diagnose=False,
-            sources=current_sources(namespace),
+            refusing=executor.refusing,
         )
     return float(results[name].points)

@@ -16,7 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from autograder import classroom, gradebook, notebooks, paths, repair, report
+from autograder import classroom, gradebook, paths, repair, report
 from autograder.assignment import ClassroomError, load
 from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Person, Submission
@@ -214,7 +214,7 @@ def entered(books: Books, student: str, points: float, release: nbformat.Noteboo
     result = empty_result(ASSIGNMENT, student, "graded", "")
     result.exercises["causal_mask"].points = points
     books.record(
-        Submission(student), Graded(result, notebooks.writes(repair.blank(release))), release
+        Submission(student), Graded(result, nbformat.writes(repair.blank(release))), release
     )
     return result.notes
 
@@ -223,7 +223,7 @@ def test_a_name_that_the_server_cannot_hold_is_told_and_stops_nobody(course, cap
     release = prepare(course, CHAPTER)
     books = Books(course, CHAPTER)
     people = ["ada", "x" * 150, "cy"]
-    with books.kept_open():
+    with books.alone():
         books.enter(Person(one, "First" * 40, "Last") for one in people)
         notes = {one: entered(books, one, 1.0, release) for one in people}
     assert "could not record" in notes["x" * 150][0]

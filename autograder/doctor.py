@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from autograder import bundle
 from autograder.paths import ROOT, chapters
 
 READ, DO, GRADE = "read", "do", "grade"
@@ -36,11 +36,7 @@ PACKAGES = {
 
 def pins() -> dict[str, str]:
     """Package and version of each line of requirements.txt."""
-    path = ROOT / "requirements.txt"
-    if not path.exists():
-        return {}
-    found = re.findall(r"^([A-Za-z0-9_.-]+)==(\S+)", path.read_text(encoding="utf-8"), re.M)
-    return {name.lower(): version for name, version in found}
+    return {name: line.partition("==")[2] for name, line in bundle.pinned().items()}
 
 
 def findings() -> Iterator[Finding]:

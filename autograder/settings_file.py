@@ -6,9 +6,10 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,10 +25,14 @@ LONGEST = timedelta(days=3650)
 GENERAL = ("due", "late", "extensions", "attempts", "attempts_count", "extra_attempts", "limits")
 ONLY_FOR_ONE = ("leave_out", "points")
 ONLY_FOR_ALL = ("db_url",)
-LIMITS = ("seconds", "megabytes")
-LEAST_SECONDS, MOST_SECONDS = 10, 86_400
-LEAST_MEGABYTES, MOST_MEGABYTES = 600, 1_000_000
-LATE = ("percent", "per", "grace_minutes", "most_percent", "nothing_after_days")
+LATE = {
+    "percent": (0, 100),
+    "per": ("day", "hour"),
+    "grace_minutes": (0, 525_600),
+    "most_percent": (0, 100),
+    "nothing_after_days": (0, LONGEST.days),
+}
+LIMITS = {"seconds": (10, 86_400), "megabytes": (600, 1_000_000)}
 
 
 def _shown(value: Any) -> str:
@@ -125,36 +130,19 @@ class Reader:
         self, table: dict[str, Any], place: str, assignment: Assignment | None
     ) -> dict[str, Any]:
         """The settings in one table, checked one by one."""
-        found: dict[str, Any] = {}
-        for key, value in table.items():
-            name = place + key
-            if key == "due":
-                found[key] = self._moment(name, value)
-            elif key == "attempts":
-                found[key] = self._count(name, value, least=1)
-            elif key == "attempts_count":
-                found[key] = self._one_of(name, value, ("last", "best"))
-            elif key == "late":
-                found[key] = self._late(name, value)
-            elif key == "limits":
-                found[key] = self._limits(name, value)
-            elif key == "extensions":
-                found[key] = self._students(name, value, self._extension)
-            elif key == "extra_attempts":
-                found[key] = self._students(name, value, self._count)
-            elif key == "leave_out":
-                found[key] = self._leave_out(name, value, assignment)
-            elif key == "points":
-                found[key] = self._points(name, value, assignment)
-            elif key == "db_url":
-                # Not shown: it may hold a password.
-                if not isinstance(value, str) or not re.fullmatch(r"[\w+]+://\S*", value):
-                    raise ClassroomError(
-                        f"{self.path}: db_url is no address of a database; "
-                        'write one such as "postgresql://user@host/gradebook".'
-                    )
-                found[key] = value
-        return found
+        readers: dict[str, Callable[[str, Any], Any]] = {
+            "due": self._moment,
+            "attempts": partial(self._count, least=1),
+            "attempts_count": partial(self._one_of, known=("last", "best")),
+            "late": partial(self._parts, known=LATE, example="percent = 10"),
+            "limits": partial(self._parts, known=LIMITS, example="seconds = 180"),
+            "extensions": partial(self._students, read=self._extension),
+            "extra_attempts": partial(self._students, read=self._count),
+            "leave_out": partial(self._leave_out, assignment=assignment),
+            "points": partial(self._points, assignment=assignment),
+            "db_url": self._address,
+        }
+        return {key: readers[key](place + key, value) for key, value in table.items()}
 
     def _together(self, found: dict[str, Any], place: str) -> None:
         """What only makes sense with something else."""
@@ -182,7 +170,8 @@ class Reader:
 
     # One value.
 
-    def _number(self, key: str, value: Any, least: float, most: float) -> float:
+    def _number(self, key: str, value: Any, bounds: tuple[float, float]) -> float:
+        least, most = bounds
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not good or not math.isfinite(value) or not least <= value <= most:
             self.wrong(key, value, f"must be a number from {least:g} to {most:g}")
@@ -246,44 +235,37 @@ class Reader:
             self.wrong(key, value, "is no extension; put a name with a dot in it into quotes")
         self.wrong(key, value, 'is no extension; write "3 days", "36 hours" or the new due date')
 
-    def _late(self, key: str, value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            self.wrong(key, value, f"must be a table; write [{key}] and below it percent = 10")
-        found: dict[str, Any] = {}
-        for name, part in value.items():
-            place = f"{key}.{name}"
-            if name == "per":
-                found[name] = self._one_of(place, part, ("day", "hour"))
-            elif name in ("percent", "most_percent"):
-                found[name] = self._number(place, part, 0, 100)
-            elif name == "grace_minutes":
-                found[name] = self._number(place, part, 0, 525_600)
-            elif name == "nothing_after_days":
-                found[name] = self._number(place, part, 0, LONGEST.days)
-            else:
-                self.unknown(name, LATE, f" in [{key}]")
-        return found
+    def _address(self, key: str, value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"[\w+]+://\S*", value):
+            # Not shown: it may hold a password.
+            raise ClassroomError(
+                f"{self.path}: {key} is no address of a database; "
+                'write one such as "postgresql://user@host/gradebook".'
+            )
+        return value
 
-    def _limits(self, key: str, value: Any) -> dict[str, Any]:
+    def _lines(self, key: str, value: Any, example: str) -> dict[str, Any]:
+        """A table below the one of an assignment."""
         if not isinstance(value, dict):
-            self.wrong(key, value, f"must be a table; write [{key}] and below it seconds = 180")
+            self.wrong(key, value, f"must be a table; write [{key}] and below it {example}")
+        return value
+
+    def _parts(
+        self, key: str, value: Any, known: Mapping[str, tuple[Any, Any]], example: str
+    ) -> dict[str, Any]:
+        """A table of numbers within their bounds, or of one of two words."""
         found: dict[str, Any] = {}
-        for name, part in value.items():
-            if name == "seconds":
-                most = LEAST_SECONDS, MOST_SECONDS
-            elif name == "megabytes":
-                most = LEAST_MEGABYTES, MOST_MEGABYTES
-            else:
-                self.unknown(name, LIMITS, f" in [{key}]")
-            found[name] = self._number(f"{key}.{name}", part, *most)
+        for name, part in self._lines(key, value, example).items():
+            if name not in known:
+                self.unknown(name, known, f" in [{key}]")
+            read = self._one_of if isinstance(known[name][0], str) else self._number
+            found[name] = read(f"{key}.{name}", part, known[name])
         return found
 
     def _students(self, key: str, value: Any, read: Callable[[str, Any], Any]) -> dict[str, Any]:
         """A table from students to something."""
-        if not isinstance(value, dict):
-            self.wrong(key, value, f"must be a table; write [{key}] and below it a line a student")
         found: dict[str, Any] = {}
-        for name, part in value.items():
+        for name, part in self._lines(key, value, "a line a student").items():
             student = student_id(name)
             if not name.strip():
                 self.wrong(f'{key}."{name}"', part, "names nobody; write the student's name")
@@ -316,17 +298,13 @@ class Reader:
         return names
 
     def _points(self, key: str, value: Any, assignment: Assignment | None) -> dict[str, float]:
-        if not isinstance(value, dict):
-            self.wrong(
-                key, value, f"must be a table; write [{key}] and below it an exercise a line"
-            )
         found = {}
-        for name, part in value.items():
+        for name, part in self._lines(key, value, "an exercise a line").items():
             place = f"{key}.{name}"
             self._known(key, name, assignment)
             if part == 0 and not isinstance(part, bool) and isinstance(part, (int, float)):
                 self.wrong(place, part, "must be above 0; to leave it out write it in leave_out")
-            found[name] = self._number(place, part, 0, MOST_POINTS)
+            found[name] = self._number(place, part, (0, MOST_POINTS))
         return found
 
 

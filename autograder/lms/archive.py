@@ -25,6 +25,7 @@ from autograder.collect import shown as _shown
 MAX_ENTRIES = 50_000
 MAX_FILE = 100 << 20
 MAX_TOTAL = 4 << 30
+MAX_NAME = 1000  # characters of a path in which is looked for what it tells
 MAX_RATIO = 200  # deflate itself ends at about 1,030; a notebook reaches 20
 FREE_OF_RATIO = 1 << 20  # small files harm nobody, whatever they are packed from
 JUNK = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini", ".git", CHECKPOINTS)
@@ -32,6 +33,7 @@ JUNK = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini", ".git", CHECKPOINTS
 UNSHOWN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 # A name that is safe to print; a path may be longer than a file's name.
 shown = functools.partial(_shown, limit=120)
+NO_FILE = "it is a link or a device, not a file"
 READING = (OSError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, ValueError)
 
 
@@ -46,6 +48,12 @@ class Entry:
     @property
     def name(self) -> str:
         return self.path.name
+
+    def told(self, pattern: str) -> dict[str, str] | None:
+        """What a tool tells in the path, by the pattern's groups; None if it is none of its."""
+        text = str(self.path)
+        found = re.match(pattern, text) if len(text) <= MAX_NAME else None
+        return found.groupdict() if found else None
 
     def read(self) -> bytes:
         """The bytes; raises one of READING."""
@@ -79,6 +87,8 @@ class Archive:
         self.name = path.name.removesuffix(".zip") if path.is_file() else path.resolve().name
         self.entries: list[Entry] = []
         self.refused: list[str] = []
+        self._paths: set[PurePosixPath] = set()
+        self._total = 0
         self._zip: zipfile.ZipFile | None = None
         if path.is_dir():
             self._folder()
@@ -109,46 +119,26 @@ class Archive:
                 f"{self.path} holds {len(infos)} files, more than {MAX_ENTRIES}; "
                 "export a smaller part of the class at a time."
             )
-        total = 0
-        seen: set[PurePosixPath] = set()
         for info in infos:
-            raw = _decoded(info)
-            if info.is_dir() or _is_junk(raw):
+            name = _decoded(info)
+            if info.is_dir() or _is_junk(name):
                 continue
-            path = safe_path(raw)
-            kind = stat.S_IFMT(info.external_attr >> 16)
-            if isinstance(path, str):
-                self._refuse(raw, path)
-            elif kind not in (0, stat.S_IFREG):
-                self._refuse(raw, "it is a link or a device, not a file")
-            elif path in seen:
-                self._refuse(raw, "another file of that name came first in the zip")
+            refusal = ""
+            if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG):
+                refusal = NO_FILE
             elif info.flag_bits & 0x1:
-                self._refuse(raw, "it is encrypted")
+                refusal = "it is encrypted"
             elif info.file_size > MAX_FILE:
-                self._refuse(raw, f"it would unpack to {info.file_size >> 20} MiB")
+                refusal = f"it would unpack to {info.file_size >> 20} MiB"
             elif info.file_size > max(FREE_OF_RATIO, MAX_RATIO * info.compress_size):
-                self._refuse(raw, "it is packed more densely than honest work ever is")
-            elif total + info.file_size > MAX_TOTAL:
-                self._refuse(raw, f"all files together unpack to more than {MAX_TOTAL >> 30} GiB")
-            else:
-                total += info.file_size
-                seen.add(path)
-                self.entries.append(Entry(path, info.file_size, self._opener(info)))
-
-    def _opener(self, info: zipfile.ZipInfo) -> Callable[[], IO[bytes]]:
-        assert self._zip is not None
-        opened = self._zip
-        return lambda: opened.open(info)
+                refusal = "it is packed more densely than honest work ever is"
+            self._take(name, info.file_size, functools.partial(self._zip.open, info), refusal)
 
     def _folder(self) -> None:
-        count = total = 0
+        count = 0
         for root, folders, files in os.walk(self.path):
-            for name in list(folders):
-                if _is_junk(name) or Path(root, name).is_symlink():
-                    folders.remove(name)
-                    if not _is_junk(name):
-                        self._refuse(self._inside(root, name), "it is a link to another place")
+            files += [name for name in folders if Path(root, name).is_symlink()]
+            folders[:] = [name for name in folders if not _is_junk(name)]
             for name in files:
                 count += 1
                 if count > MAX_ENTRIES:
@@ -158,35 +148,40 @@ class Archive:
                     )
                 if _is_junk(name):
                     continue
-                raw = self._inside(root, name)
-                path, file = safe_path(raw), Path(root, name)
+                file, size, refusal = Path(root, name), 0, ""
                 try:
                     state = file.lstat()
+                    size = state.st_size
+                    if not stat.S_ISREG(state.st_mode):
+                        refusal = NO_FILE
+                    elif size > MAX_FILE:
+                        refusal = f"it is {size >> 20} MiB long"
                 except OSError as error:
-                    self._refuse(raw, f"it cannot be opened ({error.strerror})")
-                    continue
-                if isinstance(path, str):
-                    self._refuse(raw, path)
-                elif not stat.S_ISREG(state.st_mode):
-                    self._refuse(raw, "it is a link or a device, not a file")
-                elif state.st_size > MAX_FILE:
-                    self._refuse(raw, f"it is {state.st_size >> 20} MiB long")
-                elif total + state.st_size > MAX_TOTAL:
-                    self._refuse(raw, f"all files together are more than {MAX_TOTAL >> 30} GiB")
-                else:
-                    total += state.st_size
-                    self.entries.append(Entry(path, state.st_size, _plain_opener(file)))
+                    refusal = f"it cannot be opened ({error.strerror})"
+                inside = file.relative_to(self.path).as_posix()
+                self._take(inside, size, functools.partial(_open_plain, file), refusal)
 
-    def _inside(self, root: str, name: str) -> str:
-        return Path(root, name).relative_to(self.path).as_posix()
+    def _take(
+        self, name: str, size: int, opener: Callable[[], IO[bytes]], refusal: str = ""
+    ) -> None:
+        """Take one file over, unless its name, its size or the `refusal` speaks against it."""
+        path = safe_path(name)
+        if isinstance(path, str):
+            refusal = path
+        elif path in self._paths:
+            refusal = refusal or "another file of that name came first in the zip"
+        elif self._total + size > MAX_TOTAL:
+            refusal = refusal or f"all files together are more than {MAX_TOTAL >> 30} GiB"
+        if refusal or isinstance(path, str):
+            self.refused.append(f"{shown(name)} was not taken: {refusal}.")
+            return
+        self._total += size
+        self._paths.add(path)
+        self.entries.append(Entry(path, size, opener))
 
-    def _refuse(self, name: str, reason: str) -> None:
-        self.refused.append(f"{shown(name)} was not taken: {reason}.")
 
-
-def _plain_opener(file: Path) -> Callable[[], IO[bytes]]:
-    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)
-    return lambda: os.fdopen(os.open(file, flags), "rb")
+def _open_plain(file: Path) -> IO[bytes]:
+    return os.fdopen(os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb")
 
 
 def _decoded(info: zipfile.ZipInfo) -> str:

@@ -7,7 +7,6 @@ import datetime
 import hashlib
 import io
 import re
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from autograder import harmless
 from autograder.assignment import ClassroomError
 from autograder.collect import NEARLY, best_notebook, student_id
+from autograder.files import replacing
 from autograder.lms.archive import READING, Archive, Entry, shown
 from autograder.lms.table import Table
 
@@ -342,9 +342,8 @@ def _write_roster(
     writer = csv.DictWriter(out, head, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    part = path.with_name(f".{path.name}.part")
-    part.write_text(out.getvalue(), encoding="utf-8")
-    shutil.move(part, path)
+    with replacing(path) as scratch:
+        scratch.write_text(out.getvalue(), encoding="utf-8")
     return path
 
 

@@ -12,8 +12,7 @@ import re
 
 from autograder.lms.archive import Archive, Entry, shown
 from autograder.lms.base import TEST_STUDENT, Attempt, Found, Handed, People, by_person
-from autograder.lms.collector import Collector
-from autograder.lms.marks import Column, Marks, filled
+from autograder.lms.marks import Marks, fill
 from autograder.lms.table import Table
 
 EXPECTS = (
@@ -32,26 +31,23 @@ TYPED = re.compile(r"(?:.*/)?(?:\w+?_)?(?:LATE_)?(?:anon_\w+|[0-9]+)_(?:text|lin
 
 def likeness(archive: Archive) -> float:
     """The share of files that are called as Canvas calls them."""
-    collector = Collector(NAMED_REGEXP)
-    count = sum(_ours(entry, collector) for entry in archive.entries)
+    count = sum(_ours(entry) for entry in archive.entries)
     return count / len(archive.entries) if archive.entries else 0.0
 
 
-def _ours(entry: Entry, collector: Collector) -> bool:
+def _ours(entry: Entry) -> bool:
     text = str(entry.path)
-    return "_assignsubmission_" not in text and bool(
-        TYPED.match(text) or collector.collect(text) is not None
-    )
+    known = TYPED.match(text) or entry.told(NAMED_REGEXP)
+    return "_assignsubmission_" not in text and bool(known)
 
 
 def read(archive: Archive, people: People, assignment: str) -> Found:
     """Everybody's files; a name that came several times is as many attempts."""
-    collector = Collector(NAMED_REGEXP)
     found = Found()
     items = []
     late = set()
     for entry in archive.entries:
-        told = collector.collect(str(entry.path))
+        told = entry.told(NAMED_REGEXP)
         if told is None:
             if TYPED.match(str(entry.path)):
                 found.problems.append(
@@ -125,19 +121,15 @@ def export(marks: Marks, table: Table, column: str | None) -> bytes:
         "sid": "SIS User ID",
         "email": "Integration ID",
     }
-    named = "Student" if "Student" in head else ""
     people = []
-    for number in range(1, len(table.rows)):
-        cells = {kind: _cell(table, number, name) for kind, name in keys.items()}
-        name = _cell(table, number, named) or " ".join(
-            _cell(table, number, part) for part in ("FirstName", "LastName")
+    for number in table.body:
+        cells = {kind: table.under(number, name) for kind, name in keys.items()}
+        name = table.under(number, "Student") or " ".join(
+            table.under(number, part) for part in ("FirstName", "LastName")
         )
         if table.value(number, 0) == "Points Possible":
             marks.compare(table.value(number, place), head[place], "Canvas")
         if cells["canvas_id"].isdecimal() and name != TEST_STUDENT:
             people.append((number, cells, name))
-    return filled(marks, table, people, Column(place, kept=("EX", "N/A")))
-
-
-def _cell(table: Table, row: int, name: str) -> str:
-    return table.value(row, table.head.index(name)) if name in table.head else ""
+    fill(marks, table, people, place, kept=("EX", "N/A"))
+    return table.to_bytes()

@@ -7,12 +7,13 @@ repository, whose dates its owner chooses, but from `submission_timestamp` of th
 
 from __future__ import annotations
 
-import itertools
+import os
 from collections import defaultdict
 
+from autograder.harmless import csv_text
 from autograder.lms.archive import Archive, Entry, shown
 from autograder.lms.base import Attempt, Found, Handed, People, utc
-from autograder.lms.marks import Column, Marks, filled, points
+from autograder.lms.marks import Marks, fill, points
 from autograder.lms.table import Table
 
 EXPECTS = (
@@ -43,9 +44,7 @@ def _slug(archive: Archive) -> str:
     names = sorted(_repositories(archive).keys() - {""})
     if len(names) < 2:
         return ""
-    # What the first and the last share, all between them share too.
-    both = zip(names[0], names[-1], strict=False)
-    common = "".join(a for a, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], both))
+    common = os.path.commonprefix(names)  # noqa: RUF071  # of letters, which is what is wanted
     return common[: common.rfind("-")] if "-" in common else ""
 
 
@@ -93,44 +92,29 @@ def read(archive: Archive, people: People, assignment: str) -> Found:
 def export(marks: Marks, table: Table | None, column: str | None) -> bytes:
     """The grades' CSV of GitHub Classroom with points, or one of our own with the roster's ids."""
     if table is None:
-        lines = [",".join(HEAD)]
-        for student, mark in marks.of.items():
+        rows = [HEAD]
+        for number, (student, mark) in enumerate(marks.of.items(), 1):
             ids = marks.ids(student)
-            cells = [
-                ids.get("roster_identifier", student),
-                ids.get("github_login", ""),
-                points(mark.total),
-                points(mark.max_total),
-            ]
-            lines.append(",".join(marks.quoted(cell) for cell in cells))
-            marks.written[len(lines) - 1] = student
-        return ("\r\n".join(lines) + "\r\n").encode("utf-8")
+            names = ids.get("roster_identifier", student), ids.get("github_login", "")
+            rows.append((*names, points(mark.total), points(mark.max_total)))
+            marks.written[number] = student
+        return csv_text(rows).encode()
     head = table.head
     if "github_username" not in head:
         raise marks.error(
             f"{table.name} is no list of GitHub Classroom (it needs the column github_username); "
             "write one with gh classroom assignment-grades, or leave --template out."
         )
-    titles = (
-        {head.index("points_awarded"): marks.assignment.chapter}
-        if ("points_awarded" in head)
-        else {}
-    )
-    place_at = marks.column(table, titles, column, "such as --column points_awarded")
-    kinds = (
-        ("github_login", "github_username"),
-        ("roster_identifier", "roster_identifier"),
-        ("roster_identifier", "identifier"),
-    )
+    awarded = [head.index("points_awarded")] if "points_awarded" in head else []
+    titles = dict.fromkeys(awarded, marks.assignment.chapter)
+    place = marks.column(table, titles, column, "such as --column points_awarded")
     people = []
-    for number in range(1, len(table.rows)):
-        cells = {
-            kind: table.value(number, head.index(name)) for kind, name in kinds if name in head
-        }
-        people.append((number, cells, cells.get("github_login") or next(iter(cells.values()))))
-    data = filled(marks, table, people, Column(place_at))
-    if "points_available" not in head:
-        return data
-    for number, student in marks.written.items():
-        table.put(number, head.index("points_available"), points(marks.of[student].max_total))
+    for number in table.body:
+        login = table.under(number, "github_username")
+        own = table.under(number, "identifier") or table.under(number, "roster_identifier")
+        people.append((number, {"github_login": login, "roster_identifier": own}, login))
+    fill(marks, table, people, place)
+    if "points_available" in head:
+        for number, student in marks.written.items():
+            table.put(number, head.index("points_available"), points(marks.of[student].max_total))
     return table.to_bytes()

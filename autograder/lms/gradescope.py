@@ -15,7 +15,7 @@ import yaml
 
 from autograder.lms.archive import READING, Archive, Entry, shown
 from autograder.lms.base import Attempt, Found, Handed, People, utc
-from autograder.lms.marks import Column, Marks, filled
+from autograder.lms.marks import Marks, fill
 from autograder.lms.table import Table
 
 METADATA = "submission_metadata.yml"
@@ -145,20 +145,15 @@ def export(marks: Marks, table: Table, column: str | None) -> bytes:
             titles = {head.index(name): marks.assignment.chapter}
             break
     place = marks.column(table, titles, column, "such as --column 'Total Score'")
-    kinds = (("email", "Email"), ("sid", "SID"), ("gradescope_id", "Submission ID"))
+    keys = {"email": "Email", "sid": "SID", "gradescope_id": "Submission ID"}
     people = []
-    for number in range(1, len(table.rows)):
-        cells = {
-            kind: table.value(number, head.index(name)) for kind, name in kinds if name in head
-        }
-        name = " ".join(
-            table.value(number, head.index(part))
-            for part in ("Name", "First Name", "Last Name")
-            if part in head
-        )
-        people.append((number, cells, name.strip() or next(iter(cells.values()), "")))
-    if people and "Max Points" in head:
-        first = next((n for n, *_ in people if table.value(n, head.index("Max Points"))), None)
-        if first is not None:
-            marks.compare(table.value(first, head.index("Max Points")), head[place], "Gradescope")
-    return filled(marks, table, people, Column(place))
+    for number in table.body:
+        cells = {kind: table.under(number, name) for kind, name in keys.items()}
+        parts = (table.under(number, part) for part in ("Name", "First Name", "Last Name"))
+        name = " ".join(filter(None, parts)) or cells["email"] or cells["sid"]
+        people.append((number, cells, name))
+    told = [most for number in table.body if (most := table.under(number, "Max Points"))]
+    for most in told[:1]:
+        marks.compare(most, head[place], "Gradescope")
+    fill(marks, table, people, place)
+    return table.to_bytes()

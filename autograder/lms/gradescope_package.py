@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from autograder import paths
 from autograder.assignment import ClassroomError, load
-from autograder.bundle import STAMP, pins
+from autograder.bundle import pins, write_zip
 
 NEEDED = (
     *("torch", "numpy", "matplotlib", "ipykernel", "ipywidgets", "pytest", "rich", "typer"),
@@ -118,14 +117,5 @@ def _release(chapter: str) -> bytes:
 
 def package(chapter: str, out: Path, hidden: str = "after_published") -> Path:
     """Write the autograder zip of `chapter` to `out`."""
-    contents = files(chapter, hidden)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name in sorted(contents):
-            entry = zipfile.ZipInfo(name, STAMP)
-            executable = name in ("setup.sh", "run_autograder")
-            entry.external_attr = (0o100755 if executable else 0o100644) << 16
-            entry.create_system = 3
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, contents[name])
+    write_zip(out, files(chapter, hidden), executable=("setup.sh", "run_autograder"))
     return out

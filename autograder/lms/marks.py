@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autograder import harmless
 from autograder.assignment import ClassroomError
 from autograder.lms.archive import shown
-from autograder.lms.base import People
+from autograder.lms.base import Member, People
 from autograder.lms.table import Table
 from autograder.standing import rows_of
 
@@ -29,14 +28,6 @@ class Mark:
     max_total: float
     summary: str
     waiting: int
-
-
-@dataclass(frozen=True)
-class Column:
-    """The column to fill; cells that hold one of `kept` stay as they are."""
-
-    place: int
-    kept: tuple[str, ...] = ()
 
 
 def points(value: float) -> str:
@@ -88,8 +79,6 @@ class Marks:
         self._members = {member.student: member for member in people.members}
         known = [self._members[name] for name in self.of if name in self._members]
         # Whoever is not on the list is known by the student's name alone.
-        from autograder.lms.base import Member
-
         known += [Member(name) for name in self.of if name not in self._members]
         self._people = People(known)
 
@@ -152,19 +141,20 @@ class Marks:
                     f"{', '.join(map(shown, over))}."
                 )
 
-    def quoted(self, cell: str) -> str:
-        """A cell of our own making."""
-        cell = str(harmless.cell(cell))
-        return '"' + cell.replace('"', '""') + '"' if re.search(r'[",;\r\n]', cell) else cell
-
 
 def _plain(text: str) -> str:
     return re.sub(r"[\W_]+", " ", text).strip().casefold()
 
 
-def filled(marks: Marks, table: Table, people: list[Row], column: Column) -> bytes:
-    """Put everybody's mark in its row; tell by name whoever has no row, and rows without a mark."""
-    comma = _decimal_comma(table, people, column)
+def fill(
+    marks: Marks, table: Table, people: list[Row], place: int, kept: tuple[str, ...] = ()
+) -> None:
+    """Put everybody's mark in its row; tell by name whoever has no row, and rows without a mark.
+
+    Cells of the column at `place` that hold one of `kept` stay as they are.
+    """
+    around = [table.value(number, at) for number in table.body for at in (place, place + 1)]
+    comma = any(re.fullmatch(r"\d+,\d{1,5}", cell) for cell in around)  # in the tool's numbers
     without = []
     for number, ids, name in people:
         student = marks.find({key: value for key, value in ids.items() if value}, name)
@@ -175,17 +165,15 @@ def filled(marks: Marks, table: Table, people: list[Row], column: Column) -> byt
             marks.problems.append(
                 f"{shown(name)} stands in {table.name[:1].lower()}{table.name[1:]} twice."
             )
-        held = table.value(number, column.place)
-        if held in column.kept:
-            text = points(marks.of[student].total)
+        marks.written[number] = student
+        text = points(marks.of[student].total)
+        held = table.value(number, place)
+        if held in kept:
             marks.problems.append(
                 f"{shown(name)} has {held} there, which stays; the mark is {text}."
             )
-            marks.written[number] = student
-            continue
-        text = points(marks.of[student].total)
-        table.put(number, column.place, text.replace(".", ",") if comma else text)
-        marks.written[number] = student
+        else:
+            table.put(number, place, text.replace(".", ",") if comma else text)
     if without:
         marks.remarks.append(f"In the table without a mark: {', '.join(map(shown, without))}.")
     for student in marks.of:
@@ -194,11 +182,3 @@ def filled(marks: Marks, table: Table, people: list[Row], column: Column) -> byt
                 f"{shown(student)} has {points(marks.of[student].total)} points and no row in the "
                 "table; give the roster that import wrote with --roster."
             )
-    return table.to_bytes()
-
-
-def _decimal_comma(table: Table, people: list[Row], column: Column) -> bool:
-    """Whether the numbers around are written with a comma."""
-    cells = [table.value(number, column.place) for number in range(1, len(table.rows))]
-    cells += [table.value(number, column.place + 1) for number in range(1, len(table.rows))]
-    return any(re.fullmatch(r"\d+,\d{1,5}", cell) for cell in cells)

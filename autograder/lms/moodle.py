@@ -15,8 +15,7 @@ from pathlib import Path
 
 from autograder.lms.archive import Archive, shown
 from autograder.lms.base import Attempt, Found, Handed, People, by_person
-from autograder.lms.collector import Collector
-from autograder.lms.marks import Column, Marks, filled
+from autograder.lms.marks import Marks, fill
 from autograder.lms.table import Table
 
 EXPECTS = (
@@ -32,19 +31,17 @@ NAMED_REGEXP = (
 
 def likeness(archive: Archive) -> float:
     """The share of files below a folder or under a name of Moodle's."""
-    collector = Collector(NAMED_REGEXP)
-    told = sum(collector.collect(str(entry.path)) is not None for entry in archive.entries)
+    told = sum(entry.told(NAMED_REGEXP) is not None for entry in archive.entries)
     return told / len(archive.entries) if archive.entries else 0.0
 
 
 def read(archive: Archive, people: People, assignment: str) -> Found:
     """Everybody's files."""
-    collector = Collector(NAMED_REGEXP)
     found = Found()
     items = []
     typed: dict[str, str] = {}
     for entry in archive.entries:
-        told = collector.collect(str(entry.path))
+        told = entry.told(NAMED_REGEXP)
         if told is None:
             found.problems.append(
                 f"{shown(entry.path)} lies in no folder that Moodle makes for a participant."
@@ -86,30 +83,27 @@ def export(marks: Marks, table: Table, column: str | None) -> bytes:
     titles = {} if grade is None else {grade: marks.assignment.chapter}
     place = marks.column(table, titles, column, "such as --column Bewertung")
     most = head.index("Maximum Grade") if "Maximum Grade" in head else place + 1
-    comment = head.index("Feedback comments") if "Feedback comments" in head else None
     people = []
-    for number in range(1, len(table.rows)):
-        told = re.search(r"(\d+)$", table.value(number, identifier))
-        if not told:
-            continue
-        cells = {"moodle_id": told[1]}
-        for kind, name in (("email", "Email address"), ("sid", "ID number")):
-            if name in head:
-                cells[kind] = table.value(number, head.index(name))
-        name = table.value(number, head.index("Full name")) if "Full name" in head else ""
-        people.append((number, cells, name or table.value(number, identifier)))
+    for number in table.body:
+        called = table.value(number, identifier)
+        told = re.search(r"(\d+)$", called)
+        if told:
+            cells = {
+                "moodle_id": told[1],
+                "email": table.under(number, "Email address"),
+                "sid": table.under(number, "ID number"),
+            }
+            people.append((number, cells, table.under(number, "Full name") or called))
     if people:
         marks.compare(table.value(people[0][0], most), head[place], "Moodle", refuses=True)
-    locked = head.index("Grade can be changed") if "Grade can be changed" in head else None
     for number, _, name in people:
-        if locked is not None and table.value(number, locked).casefold() == "no":
+        if table.under(number, "Grade can be changed").casefold() == "no":
             marks.problems.append(f"Moodle has locked the grade of {shown(name)}.")
-    data = filled(marks, table, people, Column(place))
-    if comment is None:
-        return data
-    for number, student in marks.written.items():
-        if not table.value(number, comment):
-            table.put(number, comment, marks.of[student].summary)
+    fill(marks, table, people, place)
+    if "Feedback comments" in head:
+        for number, student in marks.written.items():
+            if not table.under(number, "Feedback comments"):
+                table.put(number, head.index("Feedback comments"), marks.of[student].summary)
     return table.to_bytes()
 
 
@@ -118,7 +112,7 @@ def _identifier(table: Table) -> int | None:
     if "Identifier" in table.head:
         return table.head.index("Identifier")
     for place in range(min(3, len(table.head))):
-        cells = [table.value(number, place) for number in range(1, len(table.rows))]
+        cells = [table.value(number, place) for number in table.body]
         if cells and all(re.fullmatch(r"\D+ ?\d+", cell) for cell in cells):
             return place
     return None
@@ -127,7 +121,6 @@ def _identifier(table: Table) -> int | None:
 def feedback(marks: Marks, table: Table, out: Path) -> int:
     """The zip that "Upload multiple feedback files in a zip" takes; how many pages it holds."""
     identifier = _identifier(table)
-    name_at = table.head.index("Full name") if "Full name" in table.head else None
     data = io.BytesIO()
     count = 0
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -137,7 +130,7 @@ def feedback(marks: Marks, table: Table, out: Path) -> int:
             if page is None or told is None:
                 marks.problems.append(f"There is no feedback page of {shown(student)}.")
                 continue
-            name = table.value(number, name_at) if name_at is not None else "Participant"
+            name = table.under(number, "Full name")
             # Moodle splits at `_` and wants the number second.
             name = re.sub(r'[_/\\:*?"<>|\x00-\x1f]', " ", name).strip(" .") or "Participant"
             folder = f"{name}_{told[1]}_assignsubmission_file"

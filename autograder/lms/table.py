@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from pathlib import Path
 
 from autograder.assignment import ClassroomError
@@ -52,6 +53,15 @@ class Table:
         cells = self.rows[row]
         return cells[column].strip() if column < len(cells) else ""
 
+    def under(self, row: int, heading: str) -> str:
+        """The cell in a row under a heading; empty where there is none."""
+        return self.value(row, self.head.index(heading)) if heading in self.head else ""
+
+    @property
+    def body(self) -> range:
+        """The numbers of the rows below the heading."""
+        return range(1, len(self.rows))
+
     def put(self, row: int, column: int, text: str) -> None:
         """Fill a cell in."""
         self._edits[row, column] = text
@@ -82,48 +92,33 @@ class Table:
 
 def _decoded(data: bytes, name: str) -> tuple[str, str]:
     """The encoding, one that gives the same bytes back, and the text."""
-    for encoding in ("utf-8", "latin-1"):
-        if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\x00" in data:
-            raise ClassroomError(f"{name} is not in UTF-8; save it as CSV in UTF-8.")
-        try:
-            return encoding, data.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-    raise AssertionError("latin-1 decodes everything")
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\x00" in data:
+        raise ClassroomError(f"{name} is not in UTF-8; save it as CSV in UTF-8.")
+    try:
+        return "utf-8", data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "latin-1", data.decode("latin-1")  # which decodes everything
 
 
 def _spans(text: str, delimiter: str, name: str) -> list[list[tuple[int, int]]]:
     """Where each cell of each row begins and ends; rows of nothing are left out."""
+    plain = rf"[^{delimiter}\r\n]*"
+    cell = re.compile(rf'( *"(?:[^"]|"")*+"{plain}|(?! *"){plain})({delimiter}|\r\n|\r|\n|\Z)')
     records: list[list[tuple[int, int]]] = []
     record: list[tuple[int, int]] = []
-    start = position = 1 if text.startswith("\ufeff") else 0
-    length = len(text)
-    while position <= length:
-        if position < length and text[position] == '"' and not text[start:position].strip(" "):
-            position += 1
-            while True:
-                position = text.find('"', position)
-                if position < 0:
-                    raise ClassroomError(f"{name} has a quotation mark that is never closed.")
-                if text[position + 1 : position + 2] != '"':
-                    break
-                position += 2
-            position += 1
-            continue
-        char = text[position] if position < length else "\n"
-        if char == delimiter:
-            record.append((start, position))
-            start = position + 1
-        elif char in "\r\n":
-            record.append((start, position))
-            if len(record) > 1 or text[record[0][0] : record[0][1]].strip():
+    position = 1 if text.startswith("\ufeff") else 0
+    while True:
+        found = cell.match(text, position)
+        if found is None:
+            raise ClassroomError(f"{name} has a quotation mark that is never closed.")
+        record.append(found.span(1))
+        position = found.end()
+        if found[2] != delimiter:
+            if len(record) > 1 or text[slice(*record[0])].strip():
                 records.append(record)
             record = []
-            if text[position : position + 2] == "\r\n":
-                position += 1
-            start = position + 1
-        position += 1
-    return records
+        if not found[2]:
+            return records
 
 
 def _value(raw: str) -> str:

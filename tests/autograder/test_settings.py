@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import AssignLatePenalties
 
-from autograder import classroom, notebooks, paths, repair, report, terms
+from autograder import classroom, paths, repair, report, terms
 from autograder.assignment import ClassroomError, load
 from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Submission
@@ -470,9 +471,9 @@ class Classes:
         rule = Settings.of_course(self.course, ASSIGNMENT).due_by(due)
         release = prepare(self.course, CHAPTER, rule)
         books = Books(self.course, CHAPTER)
-        blank = notebooks.writes(repair.blank(release))
+        blank = nbformat.writes(repair.blank(release))
         adjusted = {one.student: rule.adjusted(one, ASSIGNMENT) for one in results}
-        with books.kept_open():
+        with books.alone():
             for student, result in adjusted.items():
                 books.record(Submission(student, timestamp=LATE), Graded(result, blank), release)
                 assert books.feedback(student)
@@ -628,13 +629,14 @@ class TestGradebook:
         graded = classroom.Class(
             rule.adjusted_assignment(ASSIGNMENT), classes.course, 0, "", [*rule_results.values()]
         )
-        head, rows = report.table(graded)
-        row = dict(zip(head, next(rows), strict=True))
-        assert (row["points"], row["max_points"]) == (31, 62)
-        assert row["max_total"] == 65
-        assert row["causal_mask"] == 2
-        assert "padding_mask" not in head
-        assert "written: why_scale" not in head
+        report.write(graded)
+        with (graded.folder / "grades.csv").open(encoding="utf-8-sig", newline="") as file:
+            row = next(csv.DictReader(file))
+        assert (float(row["points"]), float(row["max_points"])) == (31, 62)
+        assert float(row["max_total"]) == 65
+        assert float(row["causal_mask"]) == 2
+        assert "padding_mask" not in row
+        assert "written: why_scale" not in row
 
 
 def test_without_rules_nbgraders_own_method_decides(tmp_path):

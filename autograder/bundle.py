@@ -14,7 +14,7 @@ import ast
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,11 +36,11 @@ PRIVATE = frozenset(
             "feedback",
         ),
         *("classroom", "collect", "marker", "meter", "worker_pool", "pool_process", "books"),
-        *("progress", "gradebook", "unfinished"),
+        *("progress", "gradebook"),
         *("journal", "changes", "dependencies", "files"),
         *("settings", "settings_file", "terms"),
         *("report", "standing", "charts", "excerpts", "teaching", "illustrations"),
-        *("doctor", "lms", "cluster", "harmless", "departures"),
+        *("doctor", "lms", "cluster", "harmless"),
     }
 )
 START = ("autograder", "autograder.check", "autograder.commands", "autograder.commands.check")
@@ -115,15 +115,19 @@ def bundle(chapter: str, out: Path, book: str = "") -> Path:
     """
     files = contents(chapter, book)
     _check_recorded(chapter)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name in sorted(files):
-            entry = zipfile.ZipInfo(f"{chapter}/{name}", STAMP)
-            entry.external_attr = 0o644 << 16
-            entry.create_system = 3
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, files[name])
+    write_zip(out, {f"{chapter}/{name}": data for name, data in files.items()})
     return out
+
+
+def write_zip(out: Path, files: Mapping[str, bytes], executable: Collection[str] = ()) -> None:
+    """Write a zip that has the same bytes for each run."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, STAMP)
+            entry.external_attr = (0o100755 if name in executable else 0o100644) << 16
+            entry.create_system = 3
+            archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)
 
 
 def _check_recorded(chapter: str) -> None:
@@ -305,13 +309,16 @@ def _without(source: str, nodes: Iterable[ast.stmt]) -> str:
 # Words.
 
 
+def pinned() -> dict[str, str]:
+    """The lines of the course's requirements.txt, by the package's name in small letters."""
+    text = (paths.ROOT / "requirements.txt").read_text(encoding="utf-8")
+    lines = re.findall(r"^[A-Za-z0-9_.-]+==\S+", text, re.MULTILINE)
+    return {line.partition("==")[0].lower(): line for line in lines}
+
+
 def pins(wanted: Iterable[str]) -> list[str]:
     """The lines of the course's requirements.txt that fix the versions of `wanted`."""
-    known = {}
-    for line in (paths.ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
-        found = re.match(r"([A-Za-z0-9_.-]+)\s*==", line)
-        if found:
-            known[found[1].lower()] = line.split("#")[0].strip()
+    known = pinned()
     names = [name.lower() for name in wanted]
     missing = [name for name in names if name not in known]
     if missing:

@@ -302,15 +302,10 @@ def _keep_case(file: Path) -> str:
     return file.name[: len(_stem(file))]
 
 
-def _natural(name: str) -> list[tuple[int, int, str]]:
+def _natural(name: str) -> list[str | int]:
     """s2 before s10."""
-    parts = re.findall(r"[0-9]{1,18}|[^0-9]+|[0-9]+", name)
-    return [
-        (0, int(part), "")
-        if part.isdecimal() and part.isascii() and len(part) < 19
-        else (1, 0, part.lower())
-        for part in parts
-    ]
+    parts = re.split(r"([0-9]{1,18})", name)
+    return [int(part) if place % 2 else part.lower() for place, part in enumerate(parts)]
 
 
 def _relative(path: Path | None, base: Path) -> str:

@@ -14,11 +14,13 @@ Two rules hold throughout:
 from __future__ import annotations
 
 import ast
-import difflib
+import copy
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +31,6 @@ from nbformat import NotebookNode
 from autograder import paths
 from autograder.collect import MAX_FILE_BYTES, too_large
 from autograder.kept_texts import kept_for
-from autograder.notebooks import copied
-from autograder.syntax import parsed
 
 MAX_BYTES = 64 * 2**20  # of what is parsed: in memory it can take ten times as much
 MAX_CELLS = 5000
@@ -38,8 +38,6 @@ MAX_VALUES = 4_000_000  # Python needs a hundred bytes for a value that takes th
 MAX_BRACKETS = 10_000_000  # in outputs that are left out unread: seconds
 MAX_TEXT = 8 * 2**20  # of all sources together
 MAX_PARSED = 200_000
-MAX_JOINED = 5 * MAX_PARSED  # Thousands of broken copies of a cell are not tried with each other.
-MAX_FIRST_LINE = 300
 BIG_OUTPUTS = 2**20
 SCHEMA = 3
 CELL_TYPES = ("code", "markdown", "raw")
@@ -54,8 +52,16 @@ CELL_START = re.compile(
     r'\{\s*"(?:cell_type|attachments|execution_count|id|metadata|outputs|source|collapsed)"\s*:'
 )
 JSON_STRING = re.compile(r'"((?:[^"\\]++|\\.)*+)("|\Z)', re.DOTALL)
+# Both sides of a conflict; between them may stand what they had in common.
+LINES = r"(?:(?![<|=>]{7}).*\n)*+"
+CONFLICT = re.compile(
+    rf"^<{{7}}.*\n({LINES})(?:\|{{7}}.*\n{LINES})?={{7}}[ \t\r]*\n({LINES})>{{7}}.*\n?",
+    re.MULTILINE,
+)
 CUT_SHORT = object()  # The "fragment" of a cell that is one: nothing in a file can be this.
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+Way = Callable[[str], tuple[dict[str, Any], list[str]] | None]  # of reading a file's text
 
 
 class Unreadable(Exception):
@@ -64,16 +70,12 @@ class Unreadable(Exception):
 
 @dataclass
 class RepairedNotebook:
-    """`nb` can always be graded; `status` is "ok", "repaired" or "unreadable" (all stubs then).
-
-    `checked` says that nbformat need not be asked whether it is valid.
-    """
+    """`nb` can always be graded; `status` is "ok", "repaired" or "unreadable" (all stubs then)."""
 
     nb: NotebookNode
     repairs: list[str] = field(default_factory=list)
     status: str = "ok"
     reason: str = ""
-    checked: bool = False
 
 
 # ---------------------------------------------------------------------------------------------
@@ -90,15 +92,24 @@ def read_notebook(data: bytes) -> tuple[dict[str, Any], list[str]]:
         raise Unreadable("the file is empty")
     text, repairs = _decode(data)
     repairs = dropped + repairs
-    for parse in (_whole, _surrounded, _merged, _salvaged):
+    text = text.strip("\x00 \t\r\n")
+    found = _understood(text, (_whole, _merged, _salvaged))
+    if found is None:
+        raise Unreadable(_what_is(text))
+    notebook, how = found
+    return notebook, repairs + how
+
+
+def _understood(text: str, ways: Iterable[Way]) -> tuple[dict[str, Any], list[str]] | None:
+    """What the first of several ways to read a text makes of it."""
+    for way in ways:
         try:
-            found = parse(text)
+            found = way(text)
         except (ValueError, RecursionError, MemoryError):
             continue
         if found is not None:
-            notebook, how = found
-            return notebook, repairs + how
-    raise Unreadable(_what_is(text))
+            return found
+    return None
 
 
 def _bounded(data: bytes) -> tuple[bytes, list[str]]:
@@ -163,23 +174,13 @@ def _decode(data: bytes) -> tuple[str, list[str]]:
     for start, kind in magic.items():
         if data.startswith(start):
             raise Unreadable(f"the file is {kind}, not a notebook; hand in the .ipynb file")
-    for mark, encoding in (
-        (b"\xef\xbb\xbf", "utf-8"),
-        (b"\xff\xfe\x00\x00", "utf-32-le"),
-        (b"\x00\x00\xfe\xff", "utf-32-be"),
-        (b"\xff\xfe", "utf-16-le"),
-        (b"\xfe\xff", "utf-16-be"),
-    ):
-        if data.startswith(mark):
-            text = data[len(mark) :].decode(encoding, "replace")
-            name = encoding[:6].upper()
-            if encoding == "utf-8":
-                return text, ["removed a byte-order mark at the start of the file"]
-            return text, [f"converted the file from {name} to UTF-8"]
-    head = data[:400]
-    if head.count(0) > len(head) // 4:  # ASCII in UTF-16: every other byte is zero.
-        encoding = "utf-16-be" if head[:1] == b"\x00" else "utf-16-le"
-        return data.decode(encoding, "replace"), ["converted the file from UTF-16 to UTF-8"]
+    encoding = json.detect_encoding(data)
+    if encoding == "utf-8-sig":
+        text = data.decode(encoding, "replace")
+        return text, ["removed a byte-order mark at the start of the file"]
+    if encoding != "utf-8":
+        text = data.decode(encoding, "replace")
+        return text, [f"converted the file from {encoding[:6].upper()} to UTF-8"]
     try:
         return data.decode("utf-8"), []
     except UnicodeDecodeError:
@@ -219,57 +220,10 @@ def _is_cell(value: Any) -> bool:
     )
 
 
-class _Attempts:
-    """Tries to read JSON from the middle of a text. All attempts together scan a few times as much
-    as there is: values that are open at the end could otherwise be scanned once for each start."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.left = 4 * len(text) + 2**20
-        self.decoder = json.JSONDecoder(strict=False)
-
-    def at(self, start: int) -> tuple[Any, int] | None:
-        """The value that begins at `start` and where it ends; None where there is none."""
-        if self.left <= 0:
-            return None
-        try:
-            return self.decoder.raw_decode(self.text, start)
-        except json.JSONDecodeError as error:
-            # An open string is reported where it begins, and was scanned to the end.
-            end = len(self.text) if error.msg.startswith("Unterminated") else error.pos
-        except (ValueError, RecursionError):
-            end = len(self.text)
-        self.left -= end - start + 1
-        return None
-
-
 def _whole(text: str) -> tuple[dict[str, Any], list[str]] | None:
     """Undamaged JSON."""
     notebook = _as_notebook(_loads(text))
     return None if notebook is None else (notebook, [])
-
-
-def _surrounded(text: str) -> tuple[dict[str, Any], list[str]] | None:
-    """A notebook with something before or after it."""
-    attempts = _Attempts(text)
-    starts = [match.start() for match in re.finditer(r"\{", text[:20000])]
-    for start in starts[:50]:
-        found = attempts.at(start)
-        if found is None:
-            continue
-        value, end = found
-        notebook = _as_notebook(value)
-        if notebook is None:
-            continue
-        repairs = []
-        if text[:start].strip():
-            repairs.append("removed text that stood before the notebook in its file")
-        rest = text[end:]
-        if rest.strip("\x00 \t\r\n"):
-            repairs.append("removed text that stood after the notebook in its file")
-            notebook = {**notebook, "cells": notebook["cells"] + _cells_in(rest)}
-        return notebook, repairs
-    return None
 
 
 def _merged(text: str) -> tuple[dict[str, Any], list[str]] | None:
@@ -277,61 +231,22 @@ def _merged(text: str) -> tuple[dict[str, Any], list[str]] | None:
 
     Which of two filled-in cells counts is decided as for any duplicate, by `_choose`.
     """
-    if not 0 < text.count("<<<<<<<") <= 1000:
+    mine, conflicts = CONFLICT.subn(r"\1", text)
+    if not conflicts:
         return None
-    versions = _versions(text)
-    if versions is None:
+    versions = (mine, CONFLICT.sub(r"\2", text))
+    sides = [_understood(version, (_whole, _salvaged)) for version in versions]
+    notebooks = [side[0] for side in sides if side is not None]
+    if not notebooks:
         return None
-    sides = []
-    for version in versions:
-        for parse in (_whole, _surrounded, _salvaged):
-            try:
-                found = parse(version)
-            except (ValueError, RecursionError):
-                continue
-            if found is not None:
-                sides.append(found[0])
-                break
-    if not sides:
-        return None
-    notebook, *others = sides
-    seen = {_source(cell) for cell in notebook["cells"] if isinstance(cell, dict)}
-    for other in others:
-        added = [
+    cells = list(notebooks[0]["cells"])
+    seen = {_source(cell) for cell in cells if isinstance(cell, dict)}
+    for other in notebooks[1:]:
+        cells += [
             cell for cell in other["cells"] if isinstance(cell, dict) and _source(cell) not in seen
         ]
-        notebook = {**notebook, "cells": notebook["cells"] + added}
-    return notebook, ["resolved an unfinished merge: both versions were kept"]
-
-
-def _versions(text: str) -> tuple[str, str] | None:
-    """Both versions of a text with marks of a merge; None where no conflict is complete."""
-    sides: tuple[list[str], list[str]] = ([], [])
-    conflict: list[str] = []  # Its lines as they stand, until its end is found.
-    parts: tuple[list[str], list[str]] = ([], [])
-    place: int | None = None  # Which of its sides; -1 is their common origin.
-    found = False
-    for line in text.split("\n"):
-        if place is None and not line.startswith("<<<<<<<"):
-            sides[0].append(line)
-            sides[1].append(line)
-            continue
-        conflict.append(line)
-        if place is None:
-            place = 0
-        elif place == 0 and line.startswith("|||||||"):
-            place = -1
-        elif place < 1 and line.rstrip(" \t\r") == "=======":
-            place = 1
-        elif place == 1 and line.startswith(">>>>>>>"):
-            sides[0].extend(parts[0])
-            sides[1].extend(parts[1])
-            conflict, parts, place, found = [], ([], []), None, True
-        elif place >= 0:
-            parts[place].append(line)
-    sides[0].extend(conflict)
-    sides[1].extend(conflict)
-    return ("\n".join(sides[0]), "\n".join(sides[1])) if found else None
+    repairs = ["resolved an unfinished merge: both versions were kept"]
+    return {**notebooks[0], "cells": cells}, repairs
 
 
 def _salvaged(text: str) -> tuple[dict[str, Any], list[str]] | None:
@@ -352,23 +267,30 @@ def _salvaged(text: str) -> tuple[dict[str, Any], list[str]] | None:
 
 def _cells_in(text: str) -> list[dict[str, Any]]:
     """All cells in a piece of damaged JSON, those cut short as cells with a "fragment" mark."""
-    attempts = _Attempts(text)
+    decoder = json.JSONDecoder(strict=False)
+    # All attempts together scan a few times as much as there is: values that are open at the end
+    # could otherwise be scanned once for each start.
+    left = 4 * len(text) + 2**20
     cells: list[dict[str, Any]] = []
     position, damaged = 0, None
     for number, match in enumerate(CELL_START.finditer(text)):
-        if number > 10 * MAX_CELLS or len(cells) > MAX_CELLS:
+        if left <= 0 or number > 10 * MAX_CELLS or len(cells) > MAX_CELLS:
             break  # A damaged file is worth some effort, but not minutes.
-        if match.start() < position:
+        start = match.start()
+        if start < position:
             continue
-        found = attempts.at(match.start())
-        if found is None:
-            damaged = match.start() if damaged is None else damaged
+        try:
+            value, position = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            # An open string is reported where it begins, and was scanned to the end.
+            told = isinstance(error, json.JSONDecodeError) and "Unterminated" not in error.msg
+            left -= (error.pos if told else len(text)) - start + 1
+            damaged = start if damaged is None else damaged
             continue
-        value, position = found
         notebook = _as_notebook(value)
         if _is_cell(value) or notebook is not None:
             if damaged is not None:
-                cells += _fragments(text[damaged : match.start()])
+                cells += _fragments(text[damaged:start])
             cells += [value] if notebook is None else notebook["cells"]
             damaged = None
     if damaged is not None:
@@ -431,12 +353,11 @@ def _is_fragment(value: Any) -> bool:
 
 def _what_is(text: str) -> str:
     """One clause on what a file without a notebook seems to be."""
-    start = text.lstrip("\ufeff\x00 \t\r\n")
-    if start[:1] == "<":
+    if text[:1] == "<":
         return "the file is a web page, not a notebook; hand in the .ipynb file"
-    if start[:1] in "{[":
+    if text[:1] in "{[":
         try:
-            _loads(start)
+            _loads(text)
         except (ValueError, RecursionError):
             return "the file is damaged and no cell in it can be read; hand it in again"
         return "the file holds other data than a notebook; hand in the .ipynb file"
@@ -542,12 +463,21 @@ def _plain_python(source: str) -> str:
     return re.sub(r"(?m)^(\s*)([%!?].*|.*\?{1,2}[ \t]*)$", r"\1pass", source)
 
 
+def _parsed(source: str) -> ast.Module | None:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Invalid escapes and the like are not ours.
+            return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
 def _parse(source: str) -> ast.Module | None:
     """The syntax tree of `source`, or None; its magics count as comments."""
     if len(source) > MAX_PARSED:
         return None
-    tree = parsed(source)
-    return parsed(_plain_python(source)) if tree is None else tree
+    tree = _parsed(source)
+    return _parsed(_plain_python(source)) if tree is None else tree
 
 
 @kept_for(characters=2_000_000)
@@ -589,22 +519,9 @@ def _untouched(source: str, stub: str) -> bool:
     if mine is None or released is None or not mine.body or not released.body:
         return False
     try:
-        return _same_tree(mine, released)
+        return ast.dump(mine) == ast.dump(released)
     except RecursionError:
         return False
-
-
-def _same_tree(one: Any, other: Any) -> bool:
-    """Whether two syntax trees say the same, wherever it stands in the text."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, ast.AST):
-        return all(
-            _same_tree(getattr(one, name, None), getattr(other, name, None)) for name in one._fields
-        )
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(_same_tree, one, other))
-    return repr(one) == repr(other)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -670,11 +587,10 @@ def _slots(release: NotebookNode) -> list[Slot]:
 def repair(data: bytes, release: NotebookNode) -> RepairedNotebook:
     """A gradable notebook from the bytes of a submitted one. Never raises."""
     try:
-        data, dropped = _bounded(data)  # Here, where a large file's bytes are let go.
         raw, repairs = read_notebook(data)
     except Unreadable as error:
         return RepairedNotebook(blank(release), [], "unreadable", str(error))
-    return _finish(raw, release, dropped + repairs)
+    return _finish(raw, release, repairs)
 
 
 def repair_file(
@@ -695,7 +611,7 @@ def repair_file(
 
 def blank(release: NotebookNode) -> NotebookNode:
     """The released notebook itself: what is graded when nothing was handed in."""
-    notebook = copied(release)
+    notebook = copy.deepcopy(release)
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
@@ -703,7 +619,6 @@ def blank(release: NotebookNode) -> NotebookNode:
 
 
 def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> RepairedNotebook:
-    repairs = list(repairs)
     if len(raw["cells"]) > MAX_CELLS:
         repairs.append(f"left out all but the first {MAX_CELLS} cells")
         raw = {**raw, "cells": raw["cells"][:MAX_CELLS]}
@@ -724,9 +639,9 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
     slots = _slots(release)
     front, found = _match(cells, slots)
     repairs += found
+    repairs += _join_split(slots)
     repairs += _choose(slots)
-    repairs += _join_neighbours(slots)
-    checked = True
+    repairs += _join_split(slots)  # Some parts stand together only now.
     try:
         notebook = _compose(front, slots, release)
     except nbformat.ValidationError as error:
@@ -737,9 +652,8 @@ def _finish(raw: dict[str, Any], release: NotebookNode, repairs: list[str]) -> R
         ]
         message = str(error).splitlines()[0]
         repairs = [f"could not put the cells in place ({message}); all of them are kept as text"]
-        checked = False
     status = "repaired" if repairs else "ok"
-    return RepairedNotebook(notebook, repairs, status, checked=checked)
+    return RepairedNotebook(notebook, repairs, status)
 
 
 def _about_notebook(raw: dict[str, Any]) -> list[str]:
@@ -762,11 +676,8 @@ def _about_notebook(raw: dict[str, Any]) -> list[str]:
 def _about_cells(raw: dict[str, Any], cells: Sequence[Cell]) -> list[str]:
     """What had to be corrected in the cells as such."""
     repairs = []
-    size = sum(
-        _weight(cell["outputs"])
-        for cell in raw["cells"]
-        if isinstance(cell, dict) and cell.get("outputs")
-    )
+    outputs = (cell.get("outputs") for cell in raw["cells"] if isinstance(cell, dict))
+    size = sum(len(json.dumps(value, ensure_ascii=False)) for value in outputs if value)
     if size > BIG_OUTPUTS:
         repairs.append(f"dropped {size / 2**20:.0f} MB of outputs")
     old = sorted({cell.schema or 0 for cell in cells if cell.graded and cell.schema != SCHEMA})
@@ -783,20 +694,6 @@ def _about_cells(raw: dict[str, Any], cells: Sequence[Cell]) -> list[str]:
     return repairs
 
 
-def _weight(value: Any) -> int:
-    """About how many bytes of text a JSON value holds."""
-    total, stack = 0, [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, str):
-            total += len(item)
-        elif isinstance(item, dict):
-            stack.extend(item.values())
-        elif isinstance(item, list):
-            stack.extend(item)
-    return total
-
-
 def _match(cells: list[Cell], slots: list[Slot]) -> tuple[list[Cell], list[str]]:
     """Give each submitted cell to the slot it belongs to; the others follow the cell above them.
 
@@ -804,7 +701,6 @@ def _match(cells: list[Cell], slots: list[Slot]) -> tuple[list[Cell], list[str]]
     """
     home = _homes(cells, slots)
     repairs = _about_matching(cells, slots, home)
-    _join_split(cells, slots, home, repairs)
     front: list[Cell] = []
     anchor: Slot | None = None
     for index, cell in enumerate(cells):
@@ -890,18 +786,11 @@ def _find_prose(cells: list[Cell], slots: list[Slot], home: dict[int, Slot]) -> 
         return [slot for slot in slots if slot.kind in kinds and id(slot) not in taken]
 
     for slot in open_slots("written", "text"):
-        first = (_lines(slot.cell.source) or [""])[0].strip()[:MAX_FIRST_LINE]
+        first = slot.cell.source.strip().partition("\n")[0].rstrip()
         for index, cell in enumerate(cells):
             if index in home or cell.fragment or cell.type == "raw" or not first:
                 continue
-            own = (_lines(cell.source) or [""])[0].strip()[:MAX_FIRST_LINE]
-            near = (
-                slot.kind == "written"
-                and len(first) > 20
-                and own
-                and (difflib.SequenceMatcher(None, own, first).ratio() > 0.8)
-            )
-            if own == first or near:
+            if cell.source.strip().partition("\n")[0].rstrip() == first:
                 home[index] = slot
                 break
     for slot in open_slots("written"):
@@ -947,99 +836,62 @@ def _about_matching(cells: list[Cell], slots: list[Slot], home: dict[int, Slot])
     return repairs
 
 
-def _join_split(
-    cells: list[Cell], slots: list[Slot], home: dict[int, Slot], repairs: list[str]
-) -> None:
-    """Put together a function that was cut in the middle.
+def _join_split(slots: list[Slot]) -> list[str]:
+    """Put together functions that were cut in the middle.
 
-    Only where no part can run alone and the parts one after the other can, so that joining changes
-    nothing but the cut. Any other continuation stays a cell of its own.
+    Only where no part below can run alone and the parts one after the other can, so that joining
+    changes nothing but the cut. Any other continuation stays a cell of its own.
     """
-    room = MAX_JOINED
-    for index, slot in sorted(home.items()):
-        if slot.kind != "solution" or not slot.names:
-            continue
-        below: list[Cell] = []
-        for other in range(index + 1, min(index + 6, len(cells))):
-            if other in home and home[other] is not slot:
-                break
-            below.append(cells[other])
-        room -= sum(len(cell.source) for cell in (cells[index], *below)) if below else 0
-        if room < 0:
-            break
-        for used in range(index + 1, index + 1 + _joined(slot, cells[index], below, repairs)):
-            cells[used] = Cell("raw", "", fragment=True)  # Its text has moved up.
-            home.pop(used, None)
-
-
-def _join_neighbours(slots: list[Slot]) -> list[str]:
-    """The same for parts that come to stand together only now that each cell has its place."""
     repairs: list[str] = []
     for number, slot in enumerate(slots):
         if slot.kind != "solution" or not slot.found:
             continue
+        cell, *others = slot.found
+        if not set(slot.names) & set(cell.names):
+            continue
         next_before = slots[number + 1].before if number + 1 < len(slots) else []
-        below = [cell for cell in (*slot.after, *next_before) if cell.source.strip()][:5]
-        for used in below[: _joined(slot, slot.found[0], below, repairs)]:
-            used.source = ""
+        below = [part for part in (*others, *slot.after, *next_before) if part.source.strip()]
+        joined = cell.source
+        for count, part in enumerate(below[:5], start=1):
+            if part.fragment or part.type != "code" or _parse(part.source) is not None:
+                break
+            joined = joined.rstrip("\n") + "\n" + part.source
+            if _parse(joined) is not None:
+                cell.source = joined
+                for used in below[:count]:
+                    used.source = ""
+                slot.found = [part for part in slot.found if part.source]
+                repairs.append(f"joined the cell of {slot.label}, which was split in the middle")
+                break
     return repairs
-
-
-def _joined(slot: Slot, cell: Cell, below: Sequence[Cell], repairs: list[str]) -> int:
-    """Put the cells below at the end of `cell` where that completes it; how many were used."""
-    if not set(slot.names) & set(cell.names):
-        return 0
-    joined = cell.source
-    for count, part in enumerate(below, start=1):
-        if part.fragment or part.type != "code" or _parse(part.source) is not None:
-            break
-        joined = joined.rstrip("\n") + "\n" + part.source
-        if _parse(joined) is not None:
-            cell.source = joined
-            repairs.append(f"joined the cell of {slot.label}, which was split in the middle")
-            return count
-    return 0
 
 
 def _choose(slots: list[Slot]) -> list[str]:
     """Decide which cell fills each slot; the others become the student's own cells."""
     repairs: list[str] = []
-    lost: dict[str, list[str]] = {"check": [], "written": [], "solution": []}
     # Instructions that were deleted or written into come back too, but are no damage.
-    edited: dict[str, list[str]] = {"check": [], "locked": [], "text": []}
+    lost: dict[str, list[str]] = defaultdict(list)
+    edited: dict[str, list[str]] = defaultdict(list)
     for slot in slots:
-        if slot.kind in ("solution", "written"):
-            if not slot.found:
-                continue
-            if slot.kind == "solution":
-                _choose_solution(slot, repairs)
-            else:
-                _choose_written(slot, repairs)
-            continue
         if not slot.found:
+            lost[slot.kind].append(slot.label)
+        elif slot.kind == "solution":
+            _choose_solution(slot, repairs)
+        elif slot.kind == "written":
+            _choose_written(slot, repairs)
+        else:
+            changed = _written(slot)
+            if changed:
+                edited[slot.kind].append(slot.label)
             if slot.kind == "check":
-                lost["check"].append(slot.label)
-            elif slot.kind == "locked":
-                lost.setdefault("locked", []).append(slot.label)
-            continue
-        changed = [cell for cell in slot.found if not _same(cell.source, slot.cell.source)]
-        changed = [cell for cell in changed if cell.source.strip()]
-        if changed:
-            edited[slot.kind].append(slot.label)
-        if slot.kind == "check":
-            # Stock nbgrader overwrites a check cell; what stood in it is kept but never runs.
-            changed = [_as_text(cell) for cell in changed]
-        slot.after[:0] = changed
-        slot.found = []
+                # Stock nbgrader overwrites a check cell; what stood in it is kept but never runs.
+                changed = [_as_text(cell) for cell in changed]
+            slot.after[:0] = changed
+            slot.found = []
     everything = [cell for slot in slots for cell in (*slot.before, *slot.found, *slot.after)]
+    defined = {name for cell in everything if cell.type == "code" for name in cell.names}
     for slot in slots:
-        if slot.found or slot.kind not in ("solution", "written"):
-            continue
-        lost[slot.kind].append(slot.label)
-        elsewhere = slot.kind == "solution" and any(
-            cell.type == "code" and set(slot.names) & set(cell.names) for cell in everything
-        )
-        if elsewhere:
+        if slot.kind == "solution" and not slot.found and defined.intersection(slot.names):
             # The stub would overwrite a definition that a merged cell brings along.
             note = f"# The code of {slot.label} stands in another cell."
             slot.found = [Cell("code", note)]
@@ -1049,7 +901,7 @@ def _choose(slots: list[Slot]) -> list[str]:
         ("written", "restored the deleted question"),
         ("locked", "restored the deleted cell"),
     ):
-        if lost.get(kind):
+        if lost[kind]:
             repairs.append(f"{say} {_listing(lost[kind])}")
     if edited["check"]:
         repairs.append(
@@ -1103,16 +955,22 @@ def _choose_solution(slot: Slot, repairs: list[str]) -> None:
 
 def _choose_written(slot: Slot, repairs: list[str]) -> None:
     """Of several answers to one question the last that was written counts; the others stay."""
-    written = [cell for cell in slot.found if not _same(cell.source, slot.cell.source)]
-    written = [cell for cell in written if cell.source.strip()]
+    written = _written(slot)
     chosen = (written or slot.found)[-1]
-    others = [
-        cell for cell in written if cell is not chosen and not _same(cell.source, chosen.source)
-    ]
+    others = [cell for cell in written if not _same(cell.source, chosen.source)]
     if len(slot.found) > 1:
         repairs.append(f"found the question {slot.label} {len(slot.found)} times: the last counts")
     slot.found = [chosen]
     slot.after[:0] = [_as_text(cell) for cell in others]
+
+
+def _written(slot: Slot) -> list[Cell]:
+    """The cells in which something else stands than what was released."""
+    return [
+        cell
+        for cell in slot.found
+        if cell.source.strip() and not _same(cell.source, slot.cell.source)
+    ]
 
 
 def _as_text(cell: Cell) -> Cell:
@@ -1125,10 +983,9 @@ def _as_text(cell: Cell) -> Cell:
 
 def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> NotebookNode:
     """The notebook: released cells in order, the student's own between them."""
-    notebook = NotebookNode(nbformat=4, nbformat_minor=5, metadata=copied(release.metadata))
+    notebook = NotebookNode(nbformat=4, nbformat_minor=5, metadata=copy.deepcopy(release.metadata))
     used = {slot.cell.get("id") for slot in slots}
     cells: list[NotebookNode] = []
-    own_cells: list[NotebookNode] = []
 
     def extra(cell: Cell) -> None:
         if not cell.source.strip():
@@ -1147,49 +1004,26 @@ def _compose(front: list[Cell], slots: list[Slot], release: NotebookNode) -> Not
         used.add(own)
         node.id = own
         cells.append(node)
-        own_cells.append(node)
 
     for cell in front:
         extra(cell)
     for slot in slots:
         for cell in slot.before:
             extra(cell)
-        node = copied(slot.cell)
+        node = copy.deepcopy(slot.cell)
         node.setdefault("id", f"released-{len(cells)}")
         if slot.found:
             node.source = slot.found[0].source
             if node.cell_type == "markdown" and slot.found[0].attachments:
                 node.attachments = NotebookNode(slot.found[0].attachments)
-                own_cells.append(node)
         if node.cell_type == "code":
             node.outputs, node.execution_count = [], None
         cells.append(node)
         for cell in slot.after:
             extra(cell)
     notebook.cells = cells
-    # A released cell with another text in it is as valid as it was, nbgrader's metadata included.
-    if not _is_valid(release):
-        nbformat.validate(notebook)
-    elif own_cells:
-        nbformat.validate(NotebookNode({**notebook, "cells": own_cells}))
+    nbformat.validate(notebook)
     return notebook
-
-
-def _is_valid(release: NotebookNode) -> bool:
-    """Whether a released notebook is valid as it is; asked once for a class."""
-    if not any(release is one for one in _valid):
-        identities = [cell.get("id") for cell in release.cells]
-        if None in identities or len(set(identities)) < len(identities):
-            return False
-        try:
-            nbformat.validate(copied(release))
-        except nbformat.ValidationError:
-            return False
-        _valid[:] = [release]
-    return True
-
-
-_valid: list[NotebookNode] = []  # the release that was found to be valid last
 
 
 # ---------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 from nbgrader.nbgraderformat import MetadataValidator
 
-from autograder import notebooks, repair
+from autograder import repair
 from autograder.repair import RepairedNotebook
 
 NAMES = ("alpha", "beta", "Gamma")
@@ -517,44 +517,3 @@ class TestFiles:
         result = repair.repair_file(tmp_path / "nothing.ipynb", "attention", RELEASE)
         assert result.status == "unreadable"
         assert "cannot be opened" in result.reason
-
-
-class TestValidity:
-    """nbformat judges what is the student's own; the rest it has judged before."""
-
-    @pytest.mark.parametrize("checked", [True, False])
-    def test_it_is_judged_whole_where_the_release_is_in_doubt(self, checked, monkeypatch):
-        judged = []
-        validate = nbformat.validate
-
-        def counting(notebook, *args, **kwargs):
-            judged.append(len(notebook["cells"]))
-            return validate(notebook, *args, **kwargs)
-
-        monkeypatch.setattr(nbformat, "validate", counting)
-        release = copy.deepcopy(RELEASE)
-        if not checked:
-            del release.cells[0]["id"]
-        answers = make_release()
-        answers["cells"].insert(3, code("mine = 1\n", "mine"))
-        first = repair.repair(json.dumps(answers).encode(), release)
-        second = repair.repair(json.dumps(answers).encode(), release)
-        assert first.checked
-        whole, own = len(release.cells), 1
-        assert judged == ([whole, own, own] if checked else [whole + own] * 2)
-        validate(first.nb)
-        assert [cell.source for cell in first.nb.cells] == [cell.source for cell in second.nb.cells]
-
-    def test_what_need_not_be_judged_is_written_as_if_it_were(self):
-        answers = make_release()
-        answers["cells"].insert(3, code("mine = 1\n", "mine"))
-        answers["cells"].append(markdown("no id, and a picture", "x y z"))
-        answers["cells"][-1]["attachments"] = {"a.png": {"image/png": "AAAA"}}
-        mended = repair.repair(json.dumps(answers).encode(), copy.deepcopy(RELEASE))
-        assert mended.checked
-        assert notebooks.writes(mended.nb, checked=True) == nbformat.writes(mended.nb)
-
-    def test_an_unreadable_file_gives_a_notebook_that_is_still_to_be_judged(self):
-        mended = repair.repair(b"nothing", copy.deepcopy(RELEASE))
-        assert mended.status == "unreadable"
-        assert not mended.checked

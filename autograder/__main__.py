@@ -8,9 +8,6 @@ import keyword
 import os
 import sys
 
-from autograder import startup
-
-# isort: split
 import typer
 from rich.console import Console
 from rich.text import Text
@@ -84,5 +81,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    startup.end_quickly()
     main()

@@ -8,7 +8,6 @@ on without noticing. What its submission had earned until then stays.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 import shutil
 import signal
@@ -50,7 +49,6 @@ def main(descriptor: int, scratch: str) -> None:
     """
     # Whoever wants it to end closes the line, or kills it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    gc.disable()  # until all is imported: next to nothing of it becomes unreachable
     try:
         with Connection(descriptor) as line, suppress(EOFError, OSError):  # Nobody listens any more
             _serve(line)
@@ -69,10 +67,8 @@ def _serve(line: Connection) -> None:
     )
     try:
         with ThreadPoolExecutor(1) as beside:
-            beside.submit(_start, sandbox, line)
+            beside.submit(_start, sandbox)
             sandbox.launched.wait()  # Two busy threads would keep it waiting.
-            # Before what imports nbformat.
-            from autograder import startup  # isort: skip
             from autograder import runner  # noqa: F401
             from autograder.marker import Marker
 
@@ -90,8 +86,6 @@ def _serve(line: Connection) -> None:
         if complaint:
             line.send(("unfit", complaint))
             return
-        startup.collect_seldom()
-        gc.enable()
         _Pool(line, marker, jobs).run()
     except SandboxUnavailable as error:
         line.send(("unavailable", str(error)))
@@ -104,12 +98,11 @@ def _serve(line: Connection) -> None:
         sandbox.close()
 
 
-def _start(sandbox: Sandbox, line: Connection) -> None:
+def _start(sandbox: Sandbox) -> None:
     from autograder.walls import SandboxUnavailable
 
     with suppress(SandboxUnavailable):  # The marker, too, waits for it, and says why.
         sandbox.start()
-        line.send(("started",))
 
 
 # ---------------------------------------------------------------------------------------------

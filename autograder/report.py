@@ -12,9 +12,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from autograder import charts, harmless, render, teaching
@@ -41,31 +39,6 @@ LISTED = 3  # mistakes of a section that are shown unfolded
 GROUPS = 30  # groups of failed tests that are shown
 TOLD = 20  # notebooks that are read for the lines of a mistake in the terminal
 STYLES = {"good": "green", "warn": "yellow", "bad": "red"}
-
-
-@cache
-def _preparation() -> Thread:
-    thread = Thread(target=_get_ready)  # Ended in C++, it would take the process along.
-    thread.start()
-    return thread
-
-
-def prepare() -> None:
-    """Do beside other work what a report needs and takes long; once in a process."""
-    _preparation()
-
-
-def _prepared() -> None:
-    """Wait for what was begun, if anything was: Matplotlib knows no threads."""
-    if _preparation.cache_info().currsize:
-        _preparation().join()
-
-
-def _get_ready() -> None:
-    # The first pictures take the import of all of Matplotlib and the choice of its fonts.
-    charts.lost_points([("", 1.0, 1.0)])
-    charts.histogram([1.0], 1.0)
-    environment().get_template("report.html.j2")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -154,15 +127,6 @@ def _attention(row: Row, chapter: str) -> dict[str, Any] | None:
     }
 
 
-def page(graded: Class, hands: dict[str, ByHand] | None = None) -> str:
-    """The class report as HTML."""
-    hands = by_hand(graded) if hands is None else hands
-    made = _Page(graded)
-    for row in rows_of(graded, hands):
-        made.add(row)
-    return made.html(hands)[0]
-
-
 class _Page:
     """The class report, put together row by row."""
 
@@ -203,7 +167,6 @@ class _Page:
         graded = self.graded
         found = self.counted.done()
         illustrate(found, graded.course, people=hands, album=graded.album)
-        _prepared()
         facts: list[tuple[str, str]] = [
             ("students", str(len(self.rows))),
             ("gradable notebooks", str(self.exercises.count)),
@@ -249,13 +212,6 @@ class _Page:
 # CSV
 
 
-def table(
-    graded: Class, hands: dict[str, ByHand] | None = None
-) -> tuple[list[str], Iterator[list[Any]]]:
-    """The CSV's head and rows: one row a student, one column an exercise and question."""
-    return _head(graded), (_line(graded, row) for row in rows_of(graded, hands))
-
-
 def _head(graded: Class) -> list[str]:
     questions = graded.assignment.questions
     head = ["student", "first_name", "last_name", "email", "status", "points", "max_points"]
@@ -287,13 +243,6 @@ def _csv(graded: Class, path: Path) -> Iterator[Callable[[Row], None]]:
         yield lambda row: writer.writerow([harmless.cell(cell) for cell in _line(graded, row)])
 
 
-def write_csv(graded: Class, path: Path, hands: dict[str, ByHand] | None = None) -> None:
-    """Write the marks as CSV alone."""
-    with _csv(graded, path) as add:
-        for row in rows_of(graded, hands):
-            add(row)
-
-
 def write(
     graded: Class,
     console: Console | None = None,
@@ -303,7 +252,7 @@ def write(
 
     Args:
         graded: the class, which is gone through once.
-        console: on which to print what `show` prints, if anywhere.
+        console: on which to print the marks and what to teach again, if anywhere.
         each: told every result, in the order of the class.
     """
     with naming_disk_errors(graded.folder):
@@ -341,19 +290,6 @@ def _write(
 
 # ---------------------------------------------------------------------------------------------
 # Terminal
-
-
-def show(graded: Class, console: Console | None = None) -> None:
-    """Print the table of marks and what to teach again."""
-    from rich.console import Console
-
-    hands = by_hand(graded)
-    grid = _Grid(graded, console or Console())
-    counted = Study(graded.assignment, graded.folder)
-    for row in rows_of(graded, hands):
-        counted.add(row.result, row.hand)
-        grid.add(row)
-    grid.show(counted.done(), hands)
 
 
 class _Grid:

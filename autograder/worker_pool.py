@@ -42,7 +42,6 @@ PROGRAM = (
 # which OpenMP has had several threads waits for them for ever, and one whose autograd knows of a
 # GPU refuses to work. Nothing is graded on one.
 WITHOUT_THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-BUSY_CORES = 2  # while a pool gets ready
 AHEAD = 2  # submissions per worker that are handed out before they are needed
 
 
@@ -65,7 +64,6 @@ class WorkerPool:
 
     def _start(self) -> None:
         self._released = self._closed = False
-        self._told: list[tuple[Any, ...]] = []
         # Temporary files of the pool and of its sandbox; if we are killed, it removes them.
         self._scratch = Path(tempfile.mkdtemp(prefix="autograder-pool-"))
         self._scratch.chmod(0o711)  # Student code that runs as another user finds its files in it.
@@ -93,16 +91,6 @@ class WorkerPool:
         """Tell it the seed of the inputs, with which it tries the reference, and the limits."""
         self.options |= {"seed": seed, "limits": limits}
         self._send((seed, limits))
-
-    def leave_room(self) -> None:
-        """Wait until the sandbox has PyTorch, where it and the pool take the only two cores.
-
-        What is put off can be done while the pool marks the reference, which keeps one core busy.
-        If nothing can start, this returns at once, and `mark` says why.
-        """
-        if usable_cores() <= BUSY_CORES:
-            with suppress(EOFError, OSError):
-                self._told.append(self._line.recv())
 
     def mark(
         self, tasks: Iterable[Task], release: NotebookNode
@@ -158,7 +146,7 @@ class WorkerPool:
     def _next(self) -> tuple[int, Graded]:
         """The next submission that is finished."""
         while True:
-            message = self._told.pop(0) if self._told else self._line.recv()
+            message = self._line.recv()
             if message[0] == "unavailable":
                 from autograder.walls import SandboxUnavailable
 

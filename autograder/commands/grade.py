@@ -117,12 +117,6 @@ def run(
                 bars.append(stack.enter_context(progress.showing_progress()))
             return agreed
 
-        def tell(stage: str, done: int, total: int) -> None:
-            from autograder import report
-
-            report.prepare()  # Who waits for marks has time for it.
-            bars[-1](stage, done, total)
-
         try:
             graded = classroom.grade(
                 assignment,
@@ -139,7 +133,7 @@ def run(
                 db_url=db_url,
                 pool=pool,
                 decide=decide if diff else None,
-                progress=tell,
+                progress=lambda *now: bars[-1](*now),
             )
         except SandboxUnavailable as error:
             stack.close()

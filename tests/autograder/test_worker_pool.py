@@ -250,7 +250,6 @@ class TestStartedBefore:
     ) -> None:
         submissions = collect(submitted, CHAPTER)
         pool.begin(SEED, LIMITS)
-        pool.leave_room()
         process = pool._process
         found = marks(submissions, 2, pool=pool)
         assert pool._process is process
@@ -276,7 +275,7 @@ class TestStartedBefore:
         script = (
             "import os, signal, time; from pathlib import Path; from autograder import worker_pool;"
             f"how = worker_pool.marking_options({CHAPTER!r}, Path('a'), Path('b'), unsafe=False);"
-            "pool = worker_pool.WorkerPool(how, 2); pool.leave_room() or time.sleep(3);"
+            "pool = worker_pool.WorkerPool(how, 2); time.sleep(6);"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
         environment = {**__import__("os").environ, "TMPDIR": str(nothing_is_left)}

@@ -17,7 +17,6 @@ from autograder.proxy import Exchange
 
 # Kinds of outcome that say nothing about which mistake was made.
 MUTE = ("todo", "missing", "timeout", "crash", "memory", "protocol")
-MAX_FINDINGS = 200_000  # about 40 MB
 
 
 def same_outcome(left: Outcome, right: Outcome) -> bool:
@@ -75,9 +74,8 @@ def _same_gradient(left: torch.Tensor | None, right: torch.Tensor | None) -> boo
 def fingerprint(request: Request) -> str:
     """A short digest of a request, to see that a replay was asked the same thing."""
     digest = hashlib.blake2b(digest_size=8)
-    plain = {key: value for key, value in request.items() if key != "forbids"}
-    digest.update(repr(_skeleton(plain)).encode())
-    for _, tensor in walk(plain):
+    digest.update(repr(_skeleton(request)).encode())
+    for _, tensor in walk(request):
         digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
@@ -104,7 +102,6 @@ class Evidence:
         forbidden: forbidden functions that the code was seen to call.
         timed_out: whether the test ended because the code did not.
         recall: makes the transcript, which is needed only where a mistake is to be named.
-        path: the same for the same exchanges with the same seed; empty where that is not known.
     """
 
     test: str
@@ -114,7 +111,6 @@ class Evidence:
     forbidden: tuple[str, ...]
     timed_out: bool
     recall: Callable[[], list[Exchange]] = field(repr=False)
-    path: bytes = b""
 
     @functools.cached_property
     def transcript(self) -> list[Exchange]:
@@ -132,7 +128,6 @@ class Evidence:
             self.forbidden,
             self.timed_out,
             recall,
-            self.path,
         )
 
 
@@ -161,54 +156,16 @@ class Candidate:
     Args:
         name: of the mistake.
         replay: its answers to a test's transcript.
-        recall: as many of them as need not be worked out.
     """
 
     name: str
     replay: Replay = field(repr=False)
-    recall: Replay = field(repr=False, default=lambda test, transcript: ())
-
-
-class Findings:
-    """Which candidates answer as a student's code did, kept for whoever answers the same.
-
-    Both answers of `explains` and of `contradicts` are functions of a test's exchanges, so that
-    they are looked up where `Evidence.path` says that these are known ones.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[bytes, bool], dict[str, bool]] = {}
-        self._ruled_out: dict[str, int] = {}
-        self._count = 0
-
-    def known(self, seen: Evidence, name: str) -> bool | None:
-        """What was kept of a candidate and one test's exchanges; None if nothing."""
-        return self._found.get((seen.path, seen.failed), _NOTHING).get(name)
-
-    def keep(self, seen: Evidence, name: str, found: bool) -> None:
-        if found and not seen.failed:
-            self._ruled_out[seen.test] = self._ruled_out.get(seen.test, 0) + 1
-        if not seen.path:
-            return
-        if self._count >= MAX_FINDINGS:  # What the class needs most will be there again soon.
-            self._found.clear()
-            self._count = 0
-        self._found.setdefault((seen.path, seen.failed), {})[name] = found
-        self._count += 1
-
-    def most_telling(self, tests: list[Evidence]) -> list[Evidence]:
-        """The tests, those first by which most candidates were ruled out so far."""
-        return sorted(tests, key=lambda seen: -self._ruled_out.get(seen.test, 0))
-
-
-_NOTHING: dict[str, bool] = {}
 
 
 def diagnose(
     evidence: list[Evidence],
     reference: Replay,
     candidates: Iterable[Candidate],
-    findings: Findings | None = None,
 ) -> tuple[str | None, bool]:
     """The candidate that explains most of the failed tests, and whether the first is among them.
 
@@ -220,7 +177,7 @@ def diagnose(
     if not failed:
         return None, False
     passed = [item for item in evidence if not item.failed]
-    court = _Court(failed, passed, reference, findings or Findings())
+    court = _Court(failed, passed, reference)
     winner = court.winner(list(candidates))
     if winner is not None:
         return winner
@@ -237,12 +194,11 @@ def explained(
     evidence: list[Evidence],
     reference: Replay,
     candidates: Iterable[Candidate],
-    findings: Findings | None = None,
 ) -> bool:
     """Whether one of the candidates explains every failed test and is not ruled out."""
     failed = [item for item in evidence if item.failed and item.transcript]
     passed = [item for item in evidence if not item.failed]
-    court = _Court(failed, passed, reference, findings or Findings())
+    court = _Court(failed, passed, reference)
     return bool(failed) and any(map(court.explains_all, candidates))
 
 
@@ -254,12 +210,10 @@ class _Court:
         failed: list[Evidence],
         passed: list[Evidence],
         reference: Replay,
-        findings: Findings,
     ) -> None:
         self._failed = failed
-        self._passed = findings.most_telling(passed)
+        self._passed = passed
         self._reference = reference
-        self._findings = findings
         self._alike = _Alike()
         self._right: dict[str, list[Outcome | None]] = {}
 
@@ -270,11 +224,7 @@ class _Court:
         about the tests that were passed: who contradicts one of them need not be asked about the
         other failures. Whoever explains all of them is not compared with those that come later.
         """
-        queue = [
-            (-len(self._failed), place)
-            for place, candidate in enumerate(candidates)
-            if not self._is_known_to_contradict(candidate)
-        ]
+        queue = [(-len(self._failed), place) for place in range(len(candidates))]
         found: dict[int, list[bool]] = {place: [] for _, place in queue}
         while queue:
             most, place = heapq.heappop(queue)
@@ -296,12 +246,10 @@ class _Court:
         ) and not self._contradicts(candidate)
 
     def _explains(self, candidate: Candidate, seen: Evidence) -> bool:
-        found = self._findings.known(seen, candidate.name)
-        if found is None:
-            answers = candidate.replay(seen.test, seen.transcript)
-            found = self._agrees(seen, answers) and self._is_wrong(seen)
-            self._findings.keep(seen, candidate.name, found)
-        return found
+        if any(exchange.outcome["kind"] in MUTE for exchange in seen.transcript):
+            return False  # No candidate need be asked, which may take long.
+        answers = candidate.replay(seen.test, seen.transcript)
+        return self._agrees(seen, answers) and self._is_wrong(seen)
 
     def _agrees(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
         return all(
@@ -318,27 +266,11 @@ class _Court:
             for exchange, correct in zip(seen.transcript, self._right[seen.test], strict=True)
         )
 
-    def _is_known_to_contradict(self, candidate: Candidate) -> bool:
-        """Whether this can be said without asking the candidate anything new."""
-        for seen in self._passed:
-            found = self._findings.known(seen, candidate.name)
-            if found is None:
-                found = self._differs(seen, candidate.recall(seen.test, seen.transcript))
-                if found:
-                    self._findings.keep(seen, candidate.name, True)
-            if found:
-                return True
-        return False
-
     def _contradicts(self, candidate: Candidate) -> bool:
-        for seen in self._passed:
-            found = self._findings.known(seen, candidate.name)
-            if found is None:
-                found = self._differs(seen, candidate.replay(seen.test, seen.transcript))
-                self._findings.keep(seen, candidate.name, found)
-            if found:
-                return True
-        return False
+        return any(
+            self._differs(seen, candidate.replay(seen.test, seen.transcript))
+            for seen in self._passed
+        )
 
     def _differs(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
         return any(

@@ -257,7 +257,6 @@ class Talk:
             raise Inconstant
         node = self._known.get(self._path) if self._path else None
         if node is not None:
-            seen = replace(seen, path=self._path)
             node.then = replace(test), replace(seen, recall=list)
         return replace(seen, recall=self._recall(len(self._steps)))
 

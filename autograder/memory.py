@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from torch import nn
-
-from autograder.executor import Request, walk
+from autograder.diagnosis import Replay
+from autograder.executor import Executor, Outcome, Request, walk
 from autograder.known import same_request
+from autograder.proxy import Exchange
 
 # Answers of wrong modules that are kept for the next submission with the same mistake, in bytes.
 MAX_REPLAYED = 96 << 20
@@ -65,22 +66,59 @@ class Memory:
 
     def __init__(self) -> None:
         self._conversations: dict[tuple[str, int, str], Conversation] = {}
-        self._modules: dict[tuple[int, str], dict[int, dict[int, nn.Module]]] = {}
         self._bytes = 0
 
     def conversation(self, name: str, seed: int, test: str) -> Conversation:
         """What is remembered of one test with one of them; it grows."""
         if self._bytes > MAX_REPLAYED:
             self._conversations.clear()
-            self._modules.clear()
             self._bytes = 0
         return self._conversations.setdefault((name, seed, test), [])
 
-    def modules(self, seed: int, test: str) -> dict[int, dict[int, nn.Module]]:
-        """The modules that the reference made in its conversation; see `departures`."""
-        return self._modules.setdefault((seed, test), {})
-
     def grew(self, value: Any) -> None:
-        """An answer was added to a conversation, or modules to those that were made."""
+        """An answer was added to a conversation."""
         sizes = (tensor.numel() * tensor.element_size() for _, tensor in walk(value))
         self._bytes += 1000 + sum(sizes)
+
+
+class Replays:
+    """Answers of a chapter's reference and its wrong modules to one submission's requests.
+
+    Each is worked out once, and when it is needed.
+    """
+
+    def __init__(self, chapter: str, seed: int, memory: Memory) -> None:
+        self._chapter = chapter
+        self._seed = seed
+        self._memory = memory
+        self._answers: dict[tuple[str, str], tuple[Remember, list[Outcome]]] = {}
+
+    def of(self, name: str) -> Replay:
+        """The answers of the module with the mistake `name`, or of the reference where it is ""."""
+        return functools.partial(self._replay, name)
+
+    def _replay(self, name: str, test: str, transcript: list[Exchange]) -> Iterable[Outcome | None]:
+        if (name, test) not in self._answers:
+            known = self._memory.conversation(name, self._seed, test)
+            self._answers[name, test] = Remember(self._asking(name), known), []
+        remember, answers = self._answers[name, test]
+        for position, exchange in enumerate(transcript):
+            if position == len(answers):
+                before = len(remember.known)
+                answers.append(remember(exchange.request))
+                if len(remember.known) > before:
+                    self._memory.grew(answers[position])
+            yield answers[position]
+
+    def _asking(self, name: str) -> Callable[[Request], Outcome]:
+        """Asks a module, which is made with the first request."""
+
+        @functools.cache
+        def executor() -> Executor:
+            from autograder import variants  # In a student's bundle there is none.
+
+            if name:
+                return Executor(variants.wrong_namespace(self._chapter, name), alone=True)
+            return Executor(variants.reference_namespace(self._chapter), alone=True)
+
+        return lambda request: executor().execute(request)

@@ -6,8 +6,7 @@ import random
 
 import pytest
 
-from autograder import diagnosis
-from autograder.diagnosis import Candidate, Evidence, Findings, diagnose, same_outcome
+from autograder.diagnosis import Candidate, Evidence, diagnose, same_outcome
 from autograder.proxy import Exchange
 
 
@@ -95,7 +94,6 @@ def evidence_of(answers, failed):
             forbidden=(),
             timed_out=False,
             recall=lambda answer=answer: [Exchange({"op": "call"}, value(answer))],
-            path=f"{place}: {answer}".encode(),
         )
         for place, answer in enumerate(answers)
     ], value
@@ -145,79 +143,3 @@ def chosen(student, failed, right, known):
         if sum(explains) > most and student[failed:] == answers[failed:]:
             best, most = (str(place), explains[0]), sum(explains)
     return best
-
-
-@pytest.mark.parametrize("kept", [diagnosis.MAX_FINDINGS, 3])
-@pytest.mark.parametrize("seed", range(50))
-def test_what_was_found_for_others_changes_nothing_but_who_is_asked(seed, kept, monkeypatch):
-    monkeypatch.setattr(diagnosis, "MAX_FINDINGS", kept)
-    chance = random.Random(seed)
-    tests = chance.randint(2, 5)
-    failed = chance.randint(1, tests)
-    known = [[chance.randint(1, 2) for _ in range(tests)] for _ in range(chance.randint(1, 12))]
-    right = [0 if place < failed else chance.randint(1, 2) for place in range(tests)]
-    findings = Findings()
-    remembered, asked = set(), []
-    for _ in range(8):
-        student = [
-            chance.randint(1, 2) if place < failed else right[place] for place in range(tests)
-        ]
-        evidence, value = evidence_of(student, failed)
-
-        def candidate(place, answers, value=value):
-            def replay(test, transcript):
-                asked.append((place, test))
-                remembered.add((place, test))
-                return [value(answers[int(test)])]
-
-            def recall(test, transcript):
-                return [value(answers[int(test)])] if (place, test) in remembered else []
-
-            return Candidate(str(place), replay, recall)
-
-        found = diagnose(
-            evidence,
-            lambda test, transcript, value=value: [value(right[int(test)])],
-            [candidate(place, answers) for place, answers in enumerate(known)],
-            findings,
-        )
-        assert found == chosen(student, failed, right, known)
-    if kept > 3:  # A failed test has two answers here, a passed one has one.
-        assert max(map(asked.count, asked)) <= 2
-        assert all(asked.count(one) == 1 for one in asked if int(one[1]) >= failed)
-
-
-def test_who_is_remembered_to_contradict_a_passed_test_is_not_asked_at_all():
-    evidence, value = evidence_of([1, 1], failed=1)
-    asked = []
-
-    def replay(test, transcript):
-        asked.append(test)
-        return [value(1)]
-
-    for answers, expected in (([value(2)], None), ([value(1)], "wrong"), ([], "wrong")):
-        asked.clear()
-        recall = {"0": [], "1": answers}
-        found, _ = diagnose(
-            evidence,
-            lambda test, transcript: [value(0)],
-            [Candidate("wrong", replay, lambda test, transcript, recall=recall: recall[test])],
-        )
-        assert found == expected
-        assert bool(asked) == (expected is not None)
-
-
-def test_a_passed_and_a_failed_test_with_the_same_exchanges_are_told_apart():
-    findings = Findings()
-    failed, passed = (evidence_of([1], failed=count)[0][0] for count in (1, 0))
-    findings.keep(failed, "wrong", True)
-    assert findings.known(failed, "wrong") is True
-    assert findings.known(passed, "wrong") is None
-
-
-def test_nothing_is_kept_of_exchanges_that_may_be_others_the_next_time():
-    findings = Findings()
-    (seen,), _ = evidence_of([1], failed=1)
-    seen.path = b""
-    findings.keep(seen, "wrong", True)
-    assert findings.known(seen, "wrong") is None

@@ -24,7 +24,7 @@ class Worker:
         return self.ask(request, request_frame(request)).outcome
 
     def ask(self, request, frame, kind_of=lambda frame: None, reply=None):
-        carried = wire.decode_request(frame)["request"]
+        carried = wire.decode(frame, strides=True)["request"]
         self.asked.append(str(carried.get("name") or carried["op"]))
         outcome = self.executor.execute(carried)
         if outcome["kind"] == "memory":
@@ -37,6 +37,7 @@ class Worker:
 
 def grade(toy, source, **options):
     worker = Worker(source)
+    options.setdefault("refusing", worker.executor.refusing)
     return toy.graders.run(worker.execute, ask=worker.ask, **options), worker
 
 

@@ -13,23 +13,17 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from autograder import startup  # noqa: F401
-
-# isort: split
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import notebooks, paths, repair
+from autograder import paths, repair
 from autograder.assignment import ClassroomError, load
 from autograder.collect import Person, Submission
 from autograder.files import replacing, require_room
 from autograder.marker import Graded
 from autograder.settings import FILE, Settings
-
-if TYPE_CHECKING:
-    from autograder.unfinished import Unfinished
 
 UNRECORDED = "nbgrader could not record the marks"
 UNSHOWN = "the report could not show everything"
@@ -78,6 +72,12 @@ class Books:
 
         return opened(self.directory.db_url)
 
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep a second run from writing the gradebook meanwhile."""
+        from autograder.gradebook import alone
+
+        return alone(self.directory.db_url)
+
     def enter(self, people: Iterable[Person]) -> None:
         """Put a class list into the gradebook; whom it refuses, `record` tells."""
         from nbgrader.api import InvalidEntry
@@ -109,12 +109,11 @@ class Books:
             (folder / SECRET).write_text(secret, encoding="ascii")
         key = (self.chapter, student)
         self.plugin.RESULTS[key] = graded.result
-        notebooks.trust(graded.notebook)
         try:
             failure = ""
             for notebook in (graded.notebook, ""):
                 # The second try is with an empty notebook: the marks come from the result.
-                notebook = notebook or notebooks.writes(repair.blank(release))
+                notebook = notebook or nbformat.writes(repair.blank(release), version=4)
                 (folder / f"{self.chapter}.ipynb").write_text(notebook, encoding="utf-8")
                 said = self._tell(self.api.autograde, student)
                 if said["success"]:
@@ -126,16 +125,14 @@ class Books:
         finally:
             del self.plugin.RESULTS[key]
 
-    def _tell(
-        self, command: Callable[..., dict[str, Any]], student: str, *, reading: bool = False
-    ) -> dict[str, Any]:
+    def _tell(self, command: Callable[..., dict[str, Any]], student: str) -> dict[str, Any]:
         """Have nbgrader do something with one student; what it has to say."""
         from sqlalchemy.exc import SQLAlchemyError
 
-        from autograder.gradebook import together
+        from autograder.gradebook import one_transaction
 
         try:
-            with quiet_database(), together(self.directory.db_url, reading=reading):
+            with quiet_database(), one_transaction(self.directory.db_url):
                 said = command(self.chapter, student, force=True)
         except SQLAlchemyError as error:  # Refused when nbgrader had done its part.
             said = {"success": False, "error": f"{type(error).__name__}: {error}"}
@@ -149,12 +146,12 @@ class Books:
         The graders' points, the maxima and the lateness, in one line, to see whether they are still
         the same. What a person decided, and the penalty that follows from it, is not in it.
         """
-        from autograder.gradebook import ENTRIES, ENTRY
+        from autograder.gradebook import ENTRIES, ENTRY, connected
 
         found: dict[str, str] = {}
-        with quiet_database(), self.open() as gradebook:
+        with connected(self.directory.db_url) as connection:
             asked = {"assignment": self.chapter, "student": student}
-            rows = gradebook.db.execute(ENTRIES if student is None else ENTRY, asked)
+            rows = connection.execute(ENTRIES if student is None else ENTRY, asked)
             for name, handed_in, extension, due, count, *sums in rows:
                 late = 0.0
                 if handed_in is not None and due is not None:
@@ -171,15 +168,9 @@ class Books:
             terms.penalise(self.chapter, settings, self.directory.db_url)
             return terms.remarks(self.chapter, settings, self.directory.db_url)
 
-    def kept_open(self) -> AbstractContextManager[Unfinished | None]:
-        """Enter many students in less time; see `autograder.gradebook`."""
-        from autograder.gradebook import kept_open
-
-        return kept_open(self.directory.db_url)
-
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
-        said = self._tell(self.api.generate_feedback, student, reading=True)
+        said = self._tell(self.api.generate_feedback, student)
         folder = self.course / "feedback" / student / self.chapter
         page = folder / f"{self.chapter}.html"
         if not said["success"] or not page.is_file():
@@ -266,7 +257,6 @@ def prepare(
             shutil.copyfile(paths.PACKAGE / FILE, scratch)
     url = gradebook.url_of(course, db_url)
     config = _config(course, url)
-    gradebook.mend(url)
     assignment = load(chapter)
     if settings is None:
         settings = terms.of_course(course, chapter)
@@ -288,8 +278,7 @@ def prepare(
 
         gradebook.make(url)
         try:
-            with gradebook.unhindered(url):
-                builder.prepare_course(course, [chapter], db_url=url, points=points)
+            builder.prepare_course(course, [chapter], db_url=url, points=points)
         except Exception:
             require_room(course)
             raise

@@ -11,7 +11,6 @@ import dis
 import functools
 import inspect
 import io
-import linecache
 import os
 import re
 import sys
@@ -204,13 +203,14 @@ class Judge:
         while True:
             asked: dict[str, _Asked] = {}
             with quiet(), self._limit(namespace) as limit:
-                execute = _Limited(Executor(namespace).execute, limit, exercise.name)
+                executor = Executor(namespace)
+                execute = _Limited(executor.execute, limit, exercise.name)
                 results = self.graders.run(
                     _noting(execute, self.graders, asked),
                     seed=SEED,
                     exercises=[exercise.name],
                     recording=self.recording,
-                    sources=current_sources(namespace),
+                    refusing=executor.refusing,
                 )
             if self.recording is None or not self._outdated(asked):
                 break
@@ -391,26 +391,6 @@ def names_reached(name: str, namespace: dict[str, Any]) -> set[str]:
             reached.add(current)
             waiting |= names_used(value) - reached
     return reached
-
-
-def current_sources(namespace: dict[str, Any]) -> list[str]:
-    """The text of the cells behind what `namespace` now holds, to be read for forbidden names.
-
-    Cells that define nothing are all there, since they may import; of those that define something
-    only the ones whose definitions are still in force, since a student may have tried others.
-    """
-    history = namespace.get("In", [])
-    plain = [
-        cell
-        for cell in (history if isinstance(history, list) else [])
-        if isinstance(cell, str)
-        and not re.search(r"^\s*(async def|def|class)\s", cell, re.MULTILINE)
-    ]
-    files: dict[str, None] = {}
-    for value in list(namespace.values()):
-        if isinstance(value, (type, types.FunctionType)) and value.__module__ == "__main__":
-            files.update((code.co_filename, None) for code in _codes(value))
-    return plain + ["".join(linecache.getlines(file)) for file in files]
 
 
 def section(assignment: Assignment, anchor: str) -> tuple[str, str]:

@@ -23,8 +23,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder import startup  # isort: split
-
 from nbformat import NotebookNode
 
 from autograder import harmless, paths, walls, worker_pool
@@ -130,7 +128,6 @@ class Class:
         return cls(assignment, course, seed, grader, Results(course, chapter))
 
 
-@startup.collecting_seldom()
 def grade(
     assignment: Assignment | str,
     submitted: Path,
@@ -208,9 +205,6 @@ def grade(
             work.forget()
         if pool is not None:
             pool.begin(seed, limits)
-            import nbgrader.apps.api  # noqa: F401  # for which everybody has time
-
-            pool.leave_room()
         if decide is None:
             release = prepare(course, chapter, terms, db_url=db_url)
         else:
@@ -239,14 +233,10 @@ def grade(
         books = Books(course, chapter, step, db_url=db_url)
         from autograder.illustrations import Album
 
-        with books.kept_open() as unfinished:
-            if unfinished is not None:
-                remarks.append(unfinished.said)
+        with books.alone():
             books.enter([*(Person(student) for student in work.students), *roster])
             album = Album(assignment, course)
             recording = _Recording(work, books, release, album)
-            if unfinished is not None and not unfinished.entered:
-                recording.distrust()
             for count, student in enumerate(finished, 1):
                 recording.record(student)
                 tell("books", count, len(work.students))
@@ -456,7 +446,7 @@ class _Recording:
 
     Args:
         work: what is marked.
-        books: of the course, kept open.
+        books: of the course.
         release: the notebook that was handed out.
         album: to be filled for the report, while others are being marked.
     """
@@ -470,10 +460,6 @@ class _Recording:
         self.entries = books.entries()
         self.failures: dict[str, list[str]] = {}
         self.seconds = 0.0
-
-    def distrust(self) -> None:
-        """Enter everybody anew: nobody knows what the books have."""
-        self.recorded = {}
 
     def record(self, student: str) -> None:
         """Record a student who is marked; what fails is kept for the result's notes."""

@@ -311,19 +311,12 @@ def _quiet() -> Iterator[None]:
     """Dask writes logs and warnings for those who run the cluster; here one sentence is said."""
     import distributed  # noqa: F401  # which sets the levels of its loggers
 
-    names = [name for name in logging.root.manager.loggerDict if name.split(".")[0] in NOISY]
-    loggers = [logging.getLogger(name) for name in {*NOISY, *names}]
-    levels = [(logger, logger.level) for logger in loggers]
+    for name in logging.root.manager.loggerDict:
+        if name.split(".")[0] in NOISY:
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # its threads may outlast this
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(distributed|dask)(\..*)?")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL + 1)
-        try:
-            yield
-        finally:
-            for logger, level in levels:
-                if logger.name.split(".")[0] != "distributed":  # its threads may outlast this
-                    logger.setLevel(level)
+        yield
 
 
 @contextlib.contextmanager

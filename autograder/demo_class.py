@@ -532,7 +532,12 @@ class Maker:
         for name, (exercise, about, source) in getattr(more, "FORBIDDEN", {}).items():
             work = self.complete()
             work.write(exercise, source)
-            lost = [each for each in self.dependents(exercise) if self.alike(each, exercise)]
+            untouched = getattr(more, "UNTOUCHED", {}).get(name, ())
+            lost = [
+                each
+                for each in self.dependents(exercise)
+                if self.alike(each, exercise) and each not in untouched
+            ]
             if name in getattr(more, "TAMPERING", ()):
                 lost = [each.name for each in self.assignment.exercises if each.forbids]
             self.hand_in(

@@ -21,7 +21,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from autograder.kept_texts import kept_for
-from autograder.variants import Misconception, cell_spans, changed_source, misconceptions, source_of
+from autograder.variants import (
+    Misconception,
+    cell_spans,
+    changed_source,
+    misconceptions,
+    source_of,
+    without_markers,
+)
 
 MOST_LINES = 6  # of an excerpt, after which no further statement begins
 LONGEST = 10  # lines of an excerpt at all
@@ -36,7 +43,6 @@ _TOKEN = re.compile(
     r"""[^\W\d]\w*|\d[\w.]*(?:e[+-]?\d+)?|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|\*\*|//|->"""
     r"""|[<>=!:@+\-*/|&]=|[^\s\w]"""
 )
-_MARK = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 # Before a name in the tree that was parsed: no identifier has it, they are normalised to "l".
 _LOCAL, _PARAMETER = "\u2113_", "\u2113p"
 _INFINITY = re.compile(r"float\('-inf(?:inity)?'\)|(?<![\w)])-(?:math|torch|np|numpy)\.inf\b", re.I)
@@ -238,7 +244,7 @@ class Mistake:
 
 def _cell_of(source: str, exercise: str) -> Cell:
     start, end = cell_spans(source)[exercise]
-    return Cell.read(_MARK.sub("", source[start:end]).strip("\n") + "\n")
+    return Cell.read(without_markers(source[start:end]))
 
 
 @functools.lru_cache(maxsize=512)

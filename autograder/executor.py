@@ -11,39 +11,22 @@ This file is copied into the sandbox: it imports PyTorch and the standard librar
 from __future__ import annotations
 
 import contextlib
-import functools
 import itertools
 import linecache
 import operator
 import random
 import types
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.overrides import TorchFunctionMode
+
+from autograder.forbidden_calls import Refusal
 
 Request = dict[str, Any]
 Outcome = dict[str, Any]
 
 MESSAGE_LIMIT = 500
-
-# A module's forward ends in these functions, so that forbidding the module means watching them.
-MODULE_FUNCTIONS = {
-    "MultiheadAttention": ("multi_head_attention_forward", "_native_multi_head_attention"),
-    "Dropout": ("dropout", "dropout_"),
-    "Softmax": ("softmax",),
-    "LogSoftmax": ("log_softmax",),
-    "LayerNorm": ("layer_norm",),
-    "GELU": ("gelu",),
-    "RNN": ("rnn_tanh", "rnn_relu"),
-    "RNNCell": ("rnn_tanh_cell", "rnn_relu_cell"),
-    "GRU": ("gru",),
-    "GRUCell": ("gru_cell",),
-    "LSTM": ("lstm",),
-    "LSTMCell": ("lstm_cell",),
-}
 
 # The key of a dict that stands for a module made by an earlier request, in a request's arguments.
 MODULE = "__module__"
@@ -57,51 +40,6 @@ MOST_LISTED = 10_000
 
 # The types of what holds no tensor and cannot be changed in place.
 SCALARS = frozenset([int, float, bool, str, type(None)])
-# The types of torch's compiled functions and methods.
-BUILT_IN = frozenset(
-    [types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType]
-)
-
-
-@functools.lru_cache(maxsize=4096)
-def canonical(name: str) -> str:
-    """One name for the aliases of a function: `special_softmax`, `_softmax` and `softmax.int`."""
-    return name.split(".")[0].removeprefix("special").strip("_")
-
-
-def watched_functions(forbids: list[str] | tuple[str, ...]) -> frozenset[str]:
-    """The names of torch functions to watch for: `nn.MultiheadAttention` becomes its functions."""
-    watched: set[str] = set()
-    for entry in forbids:
-        name = entry.split(".")[-1]
-        watched.update(MODULE_FUNCTIONS.get(name, (name,)))
-    return frozenset(canonical(name) for name in watched)
-
-
-class _Watch(TorchFunctionMode):
-    """Notes which of the watched torch functions run, by whatever alias they were reached."""
-
-    def __init__(self, watched: frozenset[str]) -> None:
-        super().__init__()
-        self.watched = watched
-        self.seen: list[str] = []
-        self.harmless: set[Callable[..., Any]] = set()
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        # Every torch call of the exercise comes this way; most are known to be harmless.
-        if type(func) not in BUILT_IN or func not in self.harmless:
-            self._judge(func)
-        return func(*args, **kwargs) if kwargs else func(*args)
-
-    def _judge(self, func: Callable[..., Any]) -> None:
-        name = canonical(getattr(func, "__name__", ""))
-        if name not in self.watched:
-            # Only what compares by identity may be remembered: an object of the student's own
-            # could call itself equal to the function that is watched for.
-            if type(func) in BUILT_IN:
-                self.harmless.add(func)
-        elif name not in self.seen:
-            self.seen.append(name)
 
 
 def clone_input(tensor: torch.Tensor) -> torch.Tensor:
@@ -276,39 +214,45 @@ class Executor:
     """Runs requests against `namespace`, the names that an implementation defines.
 
     With `alone` nothing but requests draws random numbers in this process, so that the state of
-    the generators need not be put back after each. Without `seeding` Python's own generator is
-    left as it is until `read` has come by code that may draw from it.
+    the generators need not be put back after each.
+
+    Attributes:
+        refusal: what the code may not call while it answers; None if it may call everything.
     """
 
-    def __init__(
-        self, namespace: dict[str, Any], *, alone: bool = False, seeding: bool = True
-    ) -> None:
+    def __init__(self, namespace: dict[str, Any], *, alone: bool = False) -> None:
         self.namespace = namespace
-        self.watching = True  # False for code of which `innocent` knows that it is harmless
-        self.seeding = seeding
         self.alone = alone
+        self.refusal: Refusal | None = None
         self.handles: dict[int, torch.nn.Module] = {}
 
-    def read(self, source: str, watched: bool) -> None:
-        """Take note of a cell that is about to run: what it cannot do need not be prepared for.
+    @contextlib.contextmanager
+    def refusing(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Within it no request is answered with what a forbidden function gives.
 
-        Args:
-            source: its code.
-            watched: False for a notebook of which `innocent` knows that it is harmless. It has no
-                way to Python's own generator but through the module, by its name.
+        Yields what of it was undone, which in this process is nothing; see `sandbox.Session`.
         """
-        self.watching = watched
-        if watched or "random" in unicodedata.normalize("NFKC", source):
-            self.seeding = True
+        self.refusal = Refusal(names) if names else None
+        try:
+            yield []
+        finally:
+            self.refusal = None
 
     def execute(self, request: Request) -> Outcome:
         """Carry out one request. Whatever the implementation does becomes an outcome."""
+        if self.refusal is None:
+            return self._carry_out(request)
+        with self.refusal:
+            outcome = self._carry_out(request)
+        called = self.refusal.take()
+        return _value(forbidden=called) if called else outcome
+
+    def _carry_out(self, request: Request) -> Outcome:
         states = None if self.alone else (random.getstate(), torch.get_rng_state())
         try:
             # The generator itself: torch.manual_seed also queues work for absent accelerators.
             torch.default_generator.manual_seed(request.get("rng", 0))
-            if self.seeding:
-                random.seed(request.get("rng", 0))
+            random.seed(request.get("rng", 0))
             return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
             return {"kind": "todo", "message": _text(error)[:MESSAGE_LIMIT]}
@@ -353,7 +297,7 @@ class Executor:
         else:
             _set_mode(family, False)
         self.handles[request["handle"]] = module
-        return {"kind": "value", "value": None, "mutated": [], "grads": {}, "forbidden": []}
+        return _value()
 
     def _op_invoke(self, request: Request) -> Outcome:
         module = self.handles[request["handle"]]
@@ -371,7 +315,7 @@ class Executor:
             "buffers": {name: list(b.shape) for name, b in module.named_buffers()},
             "state": {name: _plain(tensor) for name, tensor in module.state_dict().items()},
         }
-        return {"kind": "value", "value": value, "mutated": [], "grads": {}, "forbidden": []}
+        return _value(value)
 
     def _op_step(self, request: Request) -> Outcome:
         module = self.handles[request["handle"]]
@@ -432,15 +376,10 @@ class Executor:
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
-        forbids = request.get("forbids") if self.watching else None
-        watch = _Watch(watched_functions(tuple(forbids))) if forbids else None
         chance = torch.get_rng_state() if request.get("still") else None
         first = len(args)  # of those with a name
         named = dict(zip(kwargs, used[first:], strict=True))
-        with (
-            watch or _AS_IT_IS,
-            _AS_IT_IS if with_grad or request.get("autograd") else _NoGrad(),
-        ):
+        with _AS_IT_IS if with_grad or request.get("autograd") else _NoGrad():
             value = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
                 value = _listed(value)
@@ -463,7 +402,7 @@ class Executor:
             "value": transform(value, _plain),
             "mutated": mutated,
             "grads": grads,
-            "forbidden": list(watch.seen) if watch else [],
+            "forbidden": [],
         }
 
     def _error(self, error: BaseException) -> Outcome:
@@ -486,6 +425,17 @@ class Executor:
 
 class _MissingName(Exception):
     pass
+
+
+def _value(value: Any = None, forbidden: Sequence[str] = ()) -> Outcome:
+    """The outcome of a request that has changed nothing."""
+    return {
+        "kind": "value",
+        "value": value,
+        "mutated": [],
+        "grads": {},
+        "forbidden": list(forbidden),
+    }
 
 
 def line_of(code: types.CodeType, number: int) -> str:

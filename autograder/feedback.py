@@ -24,6 +24,7 @@ from traitlets import default
 from autograder import nbgrader_plugin, paths, render, repair
 from autograder.assignment import Assignment, AssignmentError, load
 from autograder.harmless import MAX_PRINTED, visible
+from autograder.results import FOR_A_LOOK
 
 TEMPLATES = paths.PACKAGE / "templates"
 MAX_CODE = 60_000
@@ -256,7 +257,11 @@ def _notices(state: dict[str, Any], seconds_late: float) -> list[Notice]:
         notices.append(Notice(STATUS["repaired"], "warn", repairs))
     if seconds_late > 0:
         notices.append(Notice(f"Handed in {span(seconds_late)} after the due date.", "warn"))
-    notices += [Notice(visible(note, 400), "warn") for note in state.get("notes", [])]
+    notices += [
+        Notice(visible(note, 400), "warn")
+        for note in state.get("notes", [])
+        if not note.startswith(FOR_A_LOOK)
+    ]
     return notices
 
 

@@ -6,35 +6,42 @@ import functools
 import hashlib
 import importlib.metadata
 import platform
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import nbformat
 from nbformat import NotebookNode
 
-from autograder import notebooks, paths, repair
+from autograder import paths, repair
 from autograder.assignment import Assignment, load
 from autograder.cells import cells_of
 from autograder.collect import Submission
 from autograder.dependencies import dependencies
 from autograder.meter import Meter
 from autograder.repair import RepairedNotebook
-from autograder.results import ExerciseResult, SubmissionResult
+from autograder.results import FOR_A_LOOK, ExerciseResult, SubmissionResult
 from autograder.variants import reference_answers
 from autograder.walls import Limits, Sandbox, SandboxUnavailable
 
 if TYPE_CHECKING:
-    from autograder import foresight
     from autograder.runner import Graders
-    from autograder.sandbox import Answer
+    from autograder.sandbox import Answer, Session
 
 MAX_PRINTED = 20_000  # characters of one cell
 MAX_PRINTED_ALL = 400_000  # of all the cells of a notebook, which may be thousands
 LEFT_OUT = "[not shown: this notebook prints more than a page can hold]"
 UNJUDGED = "could not judge"
+# With these a program can change itself, or compute elsewhere, so that what is refused to an
+# exercise could be called all the same. Whoever names them is shown to the instructor, not judged.
+WORTH_A_LOOK = re.compile(
+    r"\b(?:gc|ctypes|sys\.modules|torch\.library|torch\._C|forbidden_calls|make_fx"
+    r"|threading|concurrent\.futures|multiprocessing|subprocess|os\.fork)\b"
+)
 FAILED = "the grading failed; your instructor has been told"
 RUNS_ON = ("torch", "numpy", "pytest", "IPython")
 
@@ -186,16 +193,12 @@ class Marker:
     def _run(
         self, nb: NotebookNode, tell: Callable[[ExerciseResult], None] = lambda result: None
     ) -> SubmissionResult:
-        from autograder.innocent import innocent
-
         self.start()
         assert self._sandbox is not None
         seen: set[str] = set()
         cells = cells_of(nb)
-        forbids = [name for exercise in self.assignment.exercises for name in exercise.forbids]
-        watched = not innocent([cell.source for cell in cells], forbids)
         limits = self.limits
-        with self._sandbox.session(cells, limits, watched=watched, meter=self.meter) as session:
+        with self._sandbox.session(cells, limits, meter=self.meter) as session:
 
             def ask(*question: Any) -> Answer:
                 answer = session.ask(*question)
@@ -204,10 +207,17 @@ class Marker:
 
             reports = session.load()
             seen |= {report.status for report in reports}
-            sources = [cell.source for cell in cells]
-            exercises, notes = self._judge(ask, session.ahead, sources, tell)
+            exercises, notes = self._judge(ask, session, tell)
             if session.used_up:
                 notes.append(f"stopped: {session.used_up}")
+            named = dict.fromkeys(
+                name for cell in cells for name in WORTH_A_LOOK.findall(cell.source)
+            )
+            if named and any(exercise.forbids for exercise in self.assignment.exercises):
+                notes.append(
+                    f"{FOR_A_LOOK}: its code names {', '.join(named)}, by which it could call what "
+                    "an exercise forbids"
+                )
         result = SubmissionResult(
             "",
             status=(
@@ -239,8 +249,7 @@ class Marker:
     def _judge(
         self,
         ask: Callable[..., Answer],
-        ahead: foresight.Ask,
-        sources: Sequence[str],
+        session: Session,
         tell: Callable[[ExerciseResult], None],
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
         """All exercises; where a grader itself fails, all the others."""
@@ -255,9 +264,9 @@ class Marker:
             self._graders.run,
             execute,
             ask=ask,
-            ahead=ahead,
+            ahead=session.ahead,
             seed=self.seed,
-            sources=sources,
+            refusing=session.refusing,
             tell=tell,
         )
         try:
@@ -397,4 +406,4 @@ def _kept(mended: RepairedNotebook | None, release: NotebookNode) -> str:
         "own": [cell.id for cell in nb.cells if cell.id not in own],
         "reason": mended.reason if mended is not None else "",
     }
-    return notebooks.writes(nb, checked=mended is not None and mended.checked)
+    return nbformat.writes(nb, version=4)

@@ -108,7 +108,6 @@ class Proxy:
     Args:
         execute: carries one request to the implementation.
         rng: from which the seed of every request is derived.
-        forbids: torch functions that the exercise asks the student to write.
     """
 
     def __init__(
@@ -116,11 +115,9 @@ class Proxy:
         execute: Callable[[Request], Outcome],
         *,
         rng: int = 0,
-        forbids: tuple[str, ...] = (),
     ) -> None:
         self._execute = execute
         self._rng = rng
-        self._forbids = list(forbids)
         self._handles = 0
         self.transcript: list[Exchange] = []
         self.fault: BaseException | None = None  # Of the way to the implementation, not its own.
@@ -200,8 +197,6 @@ class Proxy:
         # The weights of the sum whose gradient is taken: the same for student and reference,
         # whatever else the two were asked before.
         request["cotangent"] = zlib.crc32(f"{self._rng}".encode())
-        if self._forbids and request["op"] in ("call", "invoke"):
-            request["forbids"] = self._forbids
         try:
             outcome = self._execute(request)
         except BaseException as error:

@@ -13,6 +13,7 @@ import random
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,10 +29,9 @@ from autograder import diagnosis, foresight
 from autograder.assignment import Assignment, Exercise, load
 from autograder.diagnosis import Candidate, Evidence
 from autograder.executor import Executor
-from autograder.forbidden import evasions, forbidden_calls
 from autograder.foresight import Execute, Messages, Script, constant_part, scripts_of
 from autograder.known import Ask, Departed, Inconstant, Known, Step, snapshot
-from autograder.memory import Conversation, Memory, Remember
+from autograder.memory import Conversation, Memory, Remember, Replays
 from autograder.paths import GRADERS
 from autograder.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.recording import Recording
@@ -40,7 +40,15 @@ from autograder.results import ExerciseResult, TestResult
 # After this many calls without an end the rest of an exercise's tests is not waited for.
 TIMEOUTS_PER_EXERCISE = 2
 
-MAX_NAMED = 10_000  # failures whose mistake's name is kept; about 20 MB
+
+# Has an implementation refused the functions that are named; yields those that it undid.
+Refusing = Callable[[Sequence[str]], AbstractContextManager[list[str]]]
+
+
+@contextlib.contextmanager
+def _refusing_nothing(names: Sequence[str]) -> Iterator[list[str]]:
+    """For implementations of our own, of which it is known what they call."""
+    yield []
 
 
 class Draw:
@@ -222,8 +230,6 @@ class Graders:
         self._known = Known()
         self._scripts: dict[tuple[int, str], list[Script]] = {}
         self._replayed = Memory()
-        self._findings = diagnosis.Findings()
-        self._named: dict[Any, tuple[str | None, str, str, str | None]] = {}
 
     def _collect(self, path: Path) -> list[_Item]:
         arguments = [
@@ -281,7 +287,7 @@ class Graders:
         recording: Recording | None = None,
         diagnose: bool = True,
         stop_at_failure: bool = False,
-        sources: Sequence[str] | None = None,
+        refusing: Refusing = _refusing_nothing,
         tell: Callable[[ExerciseResult], None] = lambda result: None,
     ) -> dict[str, ExerciseResult]:
         """Judge one implementation.
@@ -297,7 +303,7 @@ class Graders:
                 is at hand (in a student's notebook). Otherwise both are asked live.
             diagnose: look for the misconception behind a failure.
             stop_at_failure: skip an exercise's other tests once one failed (for mutants).
-            sources: the notebook's code cells, to be read for forbidden functions as well.
+            refusing: has the implementation refused what an exercise forbids, while it is asked.
             tell: told of every exercise what is certain, before the next step is taken: its points
                 before its mistake is looked for, then all of its result.
 
@@ -313,21 +319,20 @@ class Graders:
             tests: list[TestResult] = []
             evidence: list[Evidence] = []
             messages = Messages(ahead, self._scripts_of(exercise, seed)) if ahead else None
-            for number, item in enumerate(items):
-                if sum(seen.timed_out for seen in evidence) >= TIMEOUTS_PER_EXERCISE:
-                    message = f"Your {exercise.name} did not finish in time on earlier tests."
-                    tests.append(_result(item, "failed", message))
-                    continue
-                if ask is None:
-                    test, seen = self._judge(item, execute, seed, exercise.forbids, recording)
-                else:
-                    test, seen = self._converse(
-                        item, execute, ask, messages, number, seed, exercise.forbids
-                    )
-                tests.append(test)
-                evidence.append(seen)
-                if stop_at_failure and test.outcome != "passed":
-                    break
+            with refusing(exercise.forbids) as undone:
+                for number, item in enumerate(items):
+                    if sum(seen.timed_out for seen in evidence) >= TIMEOUTS_PER_EXERCISE:
+                        message = f"Your {exercise.name} did not finish in time on earlier tests."
+                        tests.append(_result(item, "failed", message))
+                        continue
+                    if ask is None:
+                        test, seen = self._judge(item, execute, seed, recording)
+                    else:
+                        test, seen = self._converse(item, execute, ask, messages, number, seed)
+                    tests.append(test)
+                    evidence.append(seen)
+                    if stop_at_failure and test.outcome != "passed":
+                        break
             _earn_refusals(exercise.name, tests, evidence)
             result = _score(exercise.name, exercise.points, exercise.section, tests)
             aspects = {item.name for item in items if item.aspect}
@@ -341,16 +346,13 @@ class Graders:
             if diagnose and any(item.failed for item in evidence):
                 if not exercise.forbids:
                     tell(result)
-                self._name(result, evidence, exercise.needs, found, seed, recording)
-            if exercise.forbids:
-                used = forbidden_calls(sources or (), exercise.name, exercise.forbids)
-                used += [name for seen in evidence for name in seen.forbidden]
-                apart = [other.name for other in self.assignment.exercises if other.forbids]
-                means = evasions(sources or (), exercise.name, apart)
-                if used:
-                    _withdraw(result, list(dict.fromkeys(used)))
-                elif means and result.points:
-                    _withdraw_evasion(result, means)
+                with _chance_put_back():
+                    self._diagnose(result, evidence, exercise.needs, found, seed, recording)
+            used = dict.fromkeys(name for seen in evidence for name in seen.forbidden)
+            if used:
+                _withdraw(result, list(used))
+            elif undone and result.points:
+                _withdraw_undone(result, undone)
             results[exercise.name] = result
             tell(result)
         return results
@@ -363,34 +365,32 @@ class Graders:
         messages: Messages | None,
         number: int,
         seed: int,
-        forbids: tuple[str, ...],
     ) -> tuple[TestResult, Evidence]:
         """Judge by what is known of the same answers, and run the test only for new ones."""
         if messages is not None and (foretold := messages.of(number)).replies:
             ahead = list(zip(foretold.script.steps, foretold.replies, strict=False))
             try:
-                return self._talk(item, ask, seed, forbids, ahead, foretold.passed_over)
+                return self._talk(item, ask, seed, ahead, foretold.passed_over)
             except (Departed, Inconstant):
                 messages.disturb(number)
         try:
-            return self._talk(item, ask, seed, forbids)
+            return self._talk(item, ask, seed)
         except Inconstant:
             # A test that is no function of its answers is run as it stands.
-            return self._judge(item, execute, seed, forbids, None)
+            return self._judge(item, execute, seed, None)
 
     def _talk(
         self,
         item: _Item,
         ask: Ask,
         seed: int,
-        forbids: tuple[str, ...],
         ahead: Sequence[tuple[Step, bytearray]] = (),
         closed: bool = False,
     ) -> tuple[TestResult, Evidence]:
         talk = self._known.talk(seed, item.name, ask, ahead, closed)
         if talk.verdict is not None:
             return talk.verdict
-        test, seen = self._judge(item, talk.execute, seed, forbids, None)
+        test, seen = self._judge(item, talk.execute, seed, None)
         if talk.departed:  # The test may have caught what was raised.
             raise Departed
         return test, talk.conclude(test, seen)
@@ -408,9 +408,7 @@ class Graders:
         items = [item for item in self.items if item.exercise == exercise.name]
         parts = []
         for item in items:
-            judge = functools.partial(
-                self._judge, item, seed=seed, forbids=exercise.forbids, recording=None
-            )
+            judge = functools.partial(self._judge, item, seed=seed, recording=None)
             with _chance_put_back():
                 parts.append(constant_part(judge, self._executor().execute))
         names = [item.name for item in items]
@@ -423,14 +421,13 @@ class Graders:
         item: _Item,
         execute: Execute,
         seed: int,
-        forbids: tuple[str, ...],
         recording: Recording | None,
     ) -> tuple[TestResult, Evidence]:
         rng = zlib.crc32(f"{seed}:{item.name}".encode())
         self.running = item.name
         current = self._current
         current.draw = Draw(seed, item.name)
-        current.student = student = Proxy(execute, rng=rng, forbids=forbids)
+        current.student = student = Proxy(execute, rng=rng)
         if recording is not None:
             current.reference = Proxy(recording.reference(item.name), rng=rng)
         else:
@@ -487,31 +484,6 @@ class Graders:
                 return error
         return None
 
-    def _name(
-        self,
-        result: ExerciseResult,
-        evidence: list[Evidence],
-        needs: tuple[str, ...],
-        found: dict[str, str],
-        seed: int,
-        recording: Recording | None,
-    ) -> None:
-        """Name the mistake: as before where everything was answered as before."""
-        paths = tuple(seen.path for seen in evidence)
-        inherited = tuple((name, found[name]) for name in needs if name in found)
-        key = (seed, result.name, result.message, paths, inherited)
-        whole = recording is None and all(paths)
-        if whole and key in self._named:
-            result.misconception, result.message, result.section, mistake = self._named[key]
-            if mistake is not None:
-                found[result.name] = mistake
-            return
-        with _chance_put_back():
-            self._diagnose(result, evidence, needs, found, seed, recording)
-        if whole and len(self._named) < MAX_NAMED:
-            mistake = found.get(result.name)
-            self._named[key] = result.misconception, result.message, result.section, mistake
-
     def _diagnose(
         self,
         result: ExerciseResult,
@@ -530,19 +502,19 @@ class Graders:
 
             inherited = [found[name] for name in needs if name in found]
             says = {item.name: (item.says, item.section) for item in misconceptions(self.chapter)}
-        replay, recall = self._replays(seed, recording)
+        replay = self._replays(seed, recording)
         reference = replay("")
         named = self._mistakes(result.name, recording)
-        own = [Candidate(name, replay(name), recall(name)) for name in named]
-        result.misconception, first = diagnosis.diagnose(evidence, reference, own, self._findings)
+        own = [Candidate(name, replay(name)) for name in named]
+        result.misconception, first = diagnosis.diagnose(evidence, reference, own)
         if result.misconception in says:
             found[result.name] = result.misconception
             sentence, result.section = says[result.misconception]
             # A mistake that leaves the first failure unexplained is not the whole story.
             result.message = sentence if first else f"{result.message} Besides: {sentence}"
             return
-        others = [Candidate(name, replay(name), recall(name)) for name in inherited]
-        upstream, _ = diagnosis.diagnose(evidence, reference, others, self._findings)
+        others = [Candidate(name, replay(name)) for name in inherited]
+        upstream, _ = diagnosis.diagnose(evidence, reference, others)
         if upstream in says:
             result.misconception = upstream
             source = next(name for name, mistake in found.items() if mistake == upstream)
@@ -563,16 +535,11 @@ class Graders:
 
         return [item.name for item in misconceptions(self.chapter) if item.exercise == exercise]
 
-    def _replays(
-        self, seed: int, recording: Recording | None
-    ) -> tuple[Callable[[str], diagnosis.Replay], Callable[[str], diagnosis.Replay]]:
-        """What gives the answers of a known mistake, and what gives those that are remembered."""
+    def _replays(self, seed: int, recording: Recording | None) -> Callable[[str], diagnosis.Replay]:
+        """What gives the answers of a known mistake, and under "" those of the reference."""
         if recording is not None:
-            return recording.replay, _nothing_remembered
-        from autograder.departures import Replays
-
-        replays = Replays(self.chapter, seed, self._replayed)
-        return replays.of, replays.remembered
+            return recording.replay
+        return Replays(self.chapter, seed, self._replayed).of
 
     def _explained(
         self, exercise: str, evidence: list[Evidence], seed: int, recording: Recording | None
@@ -583,10 +550,10 @@ class Graders:
             if any(earlier.name in self.assignment.exercise(name).needs for name in used):
                 used.append(earlier.name)
         with _chance_put_back():
-            replay, recall = self._replays(seed, recording)
+            replay = self._replays(seed, recording)
             names = [name for one in used for name in self._mistakes(one, recording)]
-            candidates = (Candidate(name, replay(name), recall(name)) for name in names)
-            return diagnosis.explained(evidence, replay(""), candidates, self._findings)
+            candidates = (Candidate(name, replay(name)) for name in names)
+            return diagnosis.explained(evidence, replay(""), candidates)
 
     def transcripts(
         self, namespace: dict[str, Any], seed: int, exercise: str | None = None
@@ -601,12 +568,11 @@ class Graders:
         Raises:
             ValueError: `namespace` fails one of the tests.
         """
-        forbids = {exercise.name: exercise.forbids for exercise in self.assignment.exercises}
         for item in self.items:
             if exercise not in (None, item.exercise):
                 continue
             execute = Executor(namespace).execute
-            test, seen = self._judge(item, execute, seed, forbids[item.exercise], None)
+            test, seen = self._judge(item, execute, seed, None)
             if test.outcome != "passed":
                 raise ValueError(f"the reference fails {item.name}: {test.message}")
             yield item, seen.transcript, self._current.reference.transcript
@@ -615,11 +581,6 @@ class Graders:
         from autograder.variants import reference_namespace
 
         return Executor(reference_namespace(self.chapter))
-
-
-def _nothing_remembered(name: str) -> diagnosis.Replay:
-    """For recorded answers, all of which are at hand: what takes its time is to compare them."""
-    return lambda test, transcript: ()
 
 
 @contextlib.contextmanager
@@ -647,13 +608,13 @@ def _withdraw(result: ExerciseResult, used: list[str]) -> None:
     )
 
 
-def _withdraw_evasion(result: ExerciseResult, means: list[str]) -> None:
-    """Means that no exercise needs, and with which a forbidden function can be called unseen."""
+def _withdraw_undone(result: ExerciseResult, undone: list[str]) -> None:
+    """Code that makes a forbidden function callable again could have called it."""
     result.points = 0.0
     result.misconception = "forbidden"
     result.message = (
-        f"This notebook uses {', '.join(means)}, with which {result.name} could call the very "
-        "function that it asks you to write; do without, and run the check again."
+        f"While {result.name} is judged, torch's {', '.join(undone)} can't be called; "
+        "something in this notebook undoes that."
     )
 
 

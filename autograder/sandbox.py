@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from autograder import script, wire, zygote
+from autograder import forbidden_calls, script, wire, zygote
 from autograder.cells import Cell
 from autograder.meter import Meter
 from autograder.walls import START_SECONDS, Limits, Sandbox, SandboxUnavailable
@@ -102,7 +102,7 @@ def request_frame(request: Request) -> bytes:
         ValueError: the request cannot be sent, which is the caller's mistake.
     """
     try:
-        return wire.encode_request({"do": "execute", "request": request})
+        return wire.encode({"do": "execute", "request": request}, strides=True)
     except wire.WireError as error:
         raise ValueError(f"the request cannot be sent: {error}") from None
 
@@ -190,14 +190,12 @@ class Session:
         sandbox: Sandbox,
         cells: Sequence[Cell],
         limits: Limits,
-        watched: bool,
         meter: Meter,
     ) -> None:
         self.sandbox = sandbox
         self.meter = meter
         self.cells = list(cells)
         self.words = [word for word in WARM_WORDS if any(word in cell.source for cell in cells)]
-        self.watched = watched
         self.limits = limits
         self.reports: list[CellReport] = []
         self.restarts = 0
@@ -218,6 +216,8 @@ class Session:
         self._live: set[int] = set()
         self._changed: set[int] = set()
         self._hung: dict[str, int] = {}
+        self._refused: tuple[str, ...] = ()  # what is to be refused to what is asked
+        self._in_force: tuple[str, ...] = ()  # what the worker refuses now
         self._scripts = True  # whether requests may go out several at a time
 
     def __enter__(self) -> Session:
@@ -304,9 +304,8 @@ class Session:
             self.load()
         if not self._scripts or self._exhausted():
             return []
-        if self._worker is None:
-            self._replay(reporting=False)
         try:
+            self._prepare()
             room = 2 * self.limits.answer_bytes
             reply = self._exchange(script.join(frames), self.limits.seconds_per_call, room)
             try:
@@ -318,6 +317,22 @@ class Session:
         self._scripts = False
         return []
 
+    @contextlib.contextmanager
+    def refusing(self, names: Sequence[str]) -> Iterator[list[str]]:
+        """Within it the code cannot call the library functions that are named.
+
+        Yields a list, in which stands at the end which of them it could call all the same.
+        """
+        undone: list[str] = []
+        self._refused = tuple(names)
+        try:
+            yield undone
+        finally:
+            self._refused = ()
+            if self._in_force and self._worker is not None:
+                with contextlib.suppress(_Ended):
+                    undone += self._allow()
+
     def close(self) -> None:
         """End every process of the submission."""
         if self._worker is not None:
@@ -328,8 +343,7 @@ class Session:
     def _execute(
         self, request: Request, frame: bytes, kind_of: Callable[[bytearray], str | None]
     ) -> Answer:
-        if self._worker is None:
-            self._replay(reporting=False)
+        self._prepare()
         used = self._used(request)
         for needed in self._with_parts(used) if used else ():
             if needed not in self._created or needed in self._live:
@@ -377,8 +391,7 @@ class Session:
         self, request: Request, frame: bytes, kind_of: Callable[[bytearray], str | None]
     ) -> Answer:
         """One request to the worker there is; it is gone afterwards if it did not behave."""
-        if self._worker is None:
-            self._replay(reporting=False)
+        self._prepare()
         seconds = self.limits.seconds_per_call
         if self._hung:
             times = self._hung.get(self._title(request), 0)
@@ -392,6 +405,36 @@ class Session:
                 self._hung[name] = self._hung.get(name, 0) + 1
             raise
         return self._received(reply, kind_of)
+
+    def _prepare(self) -> None:
+        """See to it that there is a worker, and that it refuses what is to be refused."""
+        if self._worker is None:
+            self._replay(reporting=False)
+        if self._refused and not self._in_force:
+            message = {"do": "refuse", "names": list(self._refused)}
+            reply = self._exchange(wire.encode(message, strides=True), self.limits.seconds_per_call)
+            if self._said(reply, "refused", bool):
+                self._in_force = self._refused
+            else:
+                self._stop()
+                raise _Ended(_End("crash", "the code left no process or file to judge it with"))
+
+    def _allow(self) -> list[str]:
+        """End what answers while something is refused; which of it could be called there."""
+        reply = self._exchange(wire.encode({"do": "allow"}), self.limits.seconds_per_call)
+        undone = self._said(reply, "undone", list)
+        refused = map(forbidden_calls.entry, self._in_force)
+        self._in_force = ()
+        self._live.clear()
+        return [name for name in refused if name in undone]
+
+    def _said(self, reply: bytearray, key: str, kind: type) -> Any:
+        """What a reply that is no outcome says; the worker is gone if it is not what was asked."""
+        with contextlib.suppress(wire.WireError):
+            said = wire.decode(reply, bounds=wire.ANSWER)
+            if type(said) is dict and type(said.get(key)) is kind:
+                return said[key]
+        raise _Ended(self._finish("protocol", "the answer is not valid"))
 
     def _received(self, reply: bytearray, kind_of: Callable[[bytearray], str | None]) -> Answer:
         """What an answer's bytes say; the worker is gone afterwards if it did not behave."""
@@ -442,8 +485,7 @@ class Session:
         began = self.spent
         try:
             message = {"do": "cell", "name": cell.name, "source": cell.source}
-            message["watched"] = self.watched
-            frame = self._exchange(wire.encode_request(message), self.limits.seconds_per_cell)
+            frame = self._exchange(wire.encode(message, strides=True), self.limits.seconds_per_cell)
             reply = wire.decode(frame, bounds=wire.ANSWER)
             if type(reply) is not dict:
                 raise wire.WireError("a cell's report has another form")
@@ -603,6 +645,7 @@ class Session:
         began = time.monotonic()
         worker, status = self._worker, self._status
         self._worker = self._status = None
+        self._in_force = ()
         self._live.clear()
         if worker is None or status is None:
             return {}

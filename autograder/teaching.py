@@ -9,11 +9,11 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from autograder import excerpts, paths
@@ -22,9 +22,6 @@ from autograder.files import replacing
 from autograder.harmless import visible
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.standing import ABSENT, ByHand, points_of
-
-if TYPE_CHECKING:
-    from autograder.classroom import Class
 
 MESSAGES = 40  # different messages of one group that are told apart
 GROUPS = 200  # different sets of failed tests that are told apart
@@ -343,14 +340,6 @@ class Study:
             self._unnamed.values(), key=lambda item: (-item.count, item.title, item.tests)
         )
         return teaching
-
-
-def study(graded: Class, hands: Mapping[str, ByHand] | None = None) -> Teaching:
-    """What the class got wrong, without lines of code."""
-    counted = Study(graded.assignment, graded.folder)
-    for result in graded.results:
-        counted.add(result, (hands or {}).get(result.student))
-    return counted.done()
 
 
 def book_link(assignment: Assignment, anchor: str, folder: Path) -> str:

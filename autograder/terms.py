@@ -16,7 +16,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +61,6 @@ def of_course(course: Path, chapter: str) -> Settings:
     file = Path(named) if named else course / FILE
     if not named and not file.is_file():
         return Settings()
-    try:
-        known = file.stat()
-    except OSError:
-        return Settings.read(file, load(chapter))  # Tells why it cannot.
-    return _read(file, chapter, known.st_mtime_ns, known.st_size)
-
-
-@lru_cache(maxsize=32)
-def _read(file: Path, chapter: str, *_: int) -> Settings:
     return Settings.read(file, load(chapter))
 
 

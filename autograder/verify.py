@@ -95,12 +95,6 @@ def equivalents(chapter: str) -> dict[str, str]:
     return {entry["mutant"]: entry["reason"] for entry in entries}
 
 
-def judge_reference(chapter: str, seed: int) -> float:
-    """The points that the reference earns."""
-    results = graders_of(chapter).run(Executor(reference_namespace(chapter)).execute, seed=seed)
-    return sum(result.points for result in results.values())
-
-
 def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | None]:
     """Name, whether it lost points, and what the diagnosis called it."""
     chapter, name, exercise = task

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from autograder.meter import Meter
     from autograder.sandbox import Session
 
-COPIED = ("executor.py", "script.py", "wire.py", "worker.py", "zygote.py")
+COPIED = ("executor.py", "forbidden_calls.py", "script.py", "wire.py", "worker.py", "zygote.py")
 OURS = ("autograder", "solutions", "toolkit", "exercises", "book", "tests")
 START_SECONDS = 120.0  # a cold disk and a busy machine
 FIRST_UID, UIDS = 61200, 4000  # above people's and below `nobody`
@@ -455,7 +455,6 @@ class Sandbox:
         cells: Sequence[Cell],
         limits: Limits | None = None,
         *,
-        watched: bool = True,
         meter: Meter | None = None,
     ) -> Session:
         """A submission whose definitions are those of `cells`. Nothing runs before `load`.
@@ -463,13 +462,12 @@ class Sandbox:
         Args:
             cells: the notebook's code.
             limits: what it may use, if not what the sandbox's submissions usually may.
-            watched: only code of which it is known that it calls no forbidden function need not be.
             meter: what the submission has cost so far, and is to cost here.
         """
         from autograder.meter import Meter
         from autograder.sandbox import Session
 
-        return Session(self, cells, limits or self.limits, watched, meter or Meter())
+        return Session(self, cells, limits or self.limits, meter or Meter())
 
     def fork(
         self, limits: Limits, words: Iterable[str] = ()

@@ -9,28 +9,21 @@ Values: None, bool, int (64 bits), float (nan and infinities included), str, lis
 with str keys, torch.Tensor and torch.nn.Parameter. Any other thing travels as `Foreign`: the name
 of its type and the beginning of its repr, enough to tell a student what came back.
 
-Requests go the other way, from the trusted process to student code's, which has nothing to fear
-from them. They have a form of their own that is quicker to read (`encode_request`), and the same
-prefix.
-
-This file is copied into the sandbox: it imports PyTorch, NumPy and the standard library only.
+This file is copied into the sandbox: it imports PyTorch and the standard library only.
 """
 
 from __future__ import annotations
 
 import ctypes
-import io
 import itertools
 import json
 import math
-import pickle
 import socket
 import struct
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy
 import torch
 
 MAGIC = b"TbHwire1"
@@ -461,7 +454,8 @@ class _Decoder:
         if dtype is torch.bool and self.frame[start : start + octets].translate(None, b"\0\1"):
             raise WireError("a bool is neither 0 nor 1")
         # Memory of the tensor's own, aligned, and of which nobody else holds a view.
-        result = torch.empty(shape if steps is None else stored, dtype=dtype)
+        size = shape if steps is None else stored
+        result = torch.empty(size, dtype=dtype, device="cpu")  # whatever the student's default is
         if octets:
             if self.held is None:
                 self.held = ctypes.c_char.from_buffer(self.frame)
@@ -560,95 +554,6 @@ def decode(
     if decoder.cursor != payload:
         raise WireError("the payload has bytes that the header does not name")
     return value
-
-
-# ---------------------------------------------------------------------------------- requests
-
-
-# How NumPy calls a dtype, or one of the same size where it has none.
-_KINDS = {dtype: name for name, dtype in DTYPES.items()} | {torch.bfloat16: "int16"}
-_ALIGNMENT = max(_SIZES.values())
-
-
-class _RequestWriter(pickle.Pickler):
-    """Writes plain values, and for each tensor what `_RequestReader.persistent_load` makes it of.
-
-    Where an object stands a second time, pickle says so. That equal requests are equal bytes is
-    therefore only true of values that `decode` has made: their form depends on bytes alone.
-    """
-
-    def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, 5)
-        self.payload = bytearray()
-
-    def persistent_id(self, value: Any) -> tuple[Any, ...] | None:
-        if not isinstance(value, torch.Tensor):
-            return None
-        start, stored = len(self.payload), value.untyped_storage()
-        if stored.nbytes():
-            self.payload += ctypes.string_at(stored.data_ptr(), stored.nbytes())
-            self.payload += bytes(-len(self.payload) % _ALIGNMENT)
-        steps = tuple(step * value.element_size() for step in value.stride())
-        parameter, rest = isinstance(value, torch.nn.Parameter), None
-        if value.dtype is torch.bfloat16 or value.requires_grad or parameter:
-            rest = _NAMES[value.dtype], value.requires_grad, parameter
-        return tuple(value.shape), _KINDS[value.dtype], start, steps, rest
-
-
-class _RequestReader(pickle.Unpickler):
-    def __init__(self, header: memoryview, payload: memoryview) -> None:
-        super().__init__(io.BytesIO(header))
-        # The tensors lie in this copy: whatever becomes of the frame, their memory stays theirs.
-        self.memory = bytearray(payload)
-
-    def persistent_load(self, described: tuple[Any, ...]) -> torch.Tensor:
-        shape, kind, start, steps, rest = described
-        tensor = torch.from_numpy(numpy.ndarray(shape, kind, self.memory, start, steps))
-        return tensor if rest is None else _with_flags(tensor, *rest)
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) == (Foreign.__module__, Foreign.__qualname__):
-            return Foreign
-        raise WireError(f"a request names {module}.{name}")
-
-
-def _with_flags(
-    tensor: torch.Tensor, dtype: str, requires_grad: bool, parameter: bool
-) -> torch.Tensor:
-    tensor = tensor.view(DTYPES[dtype])
-    if parameter:
-        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
-    return tensor.requires_grad_(requires_grad)
-
-
-def encode_request(request: Any, *, limit: int = DEFAULT_LIMIT) -> bytes:
-    """A message of the trusted process, for `decode_request` to read in student code's.
-
-    What arrives is what `decode` would make of `encode`'s frame, both with `strides`. Equal
-    requests are equal bytes.
-
-    Raises:
-        WireError: see `encode`.
-    """
-    plain = decode(encode(request, limit=limit, strides=True), limit=limit, strides=True)
-    file = io.BytesIO()
-    writer = _RequestWriter(file)
-    writer.dump(plain)
-    header, payload = file.getvalue(), writer.payload
-    prefix = PREFIX.pack(MAGIC, len(header), len(payload))
-    _lengths(prefix, limit, FILE)
-    return b"".join((prefix, header, payload))
-
-
-def decode_request(frame: bytes | bytearray) -> Any:
-    """The message in a frame that `encode_request` made. Only for the process of student code.
-
-    Nothing in the frame is doubted: never hand this function what student code may have written.
-    The tensors of one request lie side by side in memory that is theirs alone.
-    """
-    _, header, _ = PREFIX.unpack_from(frame)
-    view, end = memoryview(frame), PREFIX.size + header
-    return _RequestReader(view[PREFIX.size : end], view[end:]).load()
 
 
 # ---------------------------------------------------------------------------------- sockets

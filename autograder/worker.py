@@ -22,16 +22,18 @@ import sys
 import time
 import types
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 from autograder import script, wire
 from autograder.executor import Executor
+from autograder.forbidden_calls import Refusal
 
 REQUEST_LIMIT = 1 << 30
 MESSAGE_LIMIT = 2000
 # A script is left at the first answer after so much time or memory, or of a kind that ends a test:
 # the rest is asked as if there were no scripts, so that the limits hold for each request.
 SCRIPT_SECONDS = 0.25
+REFUSED = {"refused": True}  # how a fork says that it is its turn
 ENDS_A_TEST = ("todo", "missing", "memory")
 MEMORY = "the code asked for more memory than it may have"
 RUNS_ITS_BODY = {"time", "timeit", "capture", "prun"}  # magics whose code defines things
@@ -140,6 +142,21 @@ def display(*objects: Any, **_: Any) -> None:
         print(item)
 
 
+class _Fork(NamedTuple):
+    """A process in which something is refused, and what its turn is told and noticed by."""
+
+    pid: int
+    wake: int
+    rests: int
+
+
+class _Turns(NamedTuple):
+    """The same, seen from that process."""
+
+    awake: int
+    rest: int
+
+
 class Worker:
     """The namespace of one notebook and what is asked of it."""
 
@@ -151,7 +168,9 @@ class Worker:
         module = types.ModuleType("__main__")
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
-        self.executor = Executor(self.namespace, alone=True, seeding=False)
+        self.executor = Executor(self.namespace, alone=True)
+        self.forks: dict[tuple[str, ...], _Fork] = {}
+        self.turns: _Turns | None = None
         shell = _Shell(self._run_text)
         for name, value in {
             "get_ipython": lambda: shell,
@@ -165,7 +184,6 @@ class Worker:
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """The reply to one message: what became of a cell, or the outcome of a request."""
         if message["do"] == "cell":
-            self.executor.read(message["source"], message["watched"])
             status, error = self._cell(message["name"], message["source"])
             text = self.printed.take()
             return {"status": status, "error": error, "printed": text}
@@ -182,6 +200,61 @@ class Worker:
                 "where": "",
             }
         return outcome
+
+    def refuse(self, number: int, names: tuple[str, ...]) -> dict[str, Any] | None:
+        """Let a fork answer, in which the code cannot call what is named, nor undo that.
+
+        It answers until it is told to `allow` again, and the next time that the same is refused;
+        meanwhile this process waits, and has nothing to say afterwards. It ends as the fork ends.
+
+        Args:
+            number: that of the message that is answered with this.
+            names: as `Refusal` takes them.
+        """
+        if names in self.forks:
+            os.write(self.forks[names].wake, number.to_bytes(8))
+        else:
+            try:
+                (awake, wake), (rests, rest) = os.pipe(), os.pipe()
+                pid = os.fork()
+            except OSError:
+                return {"refused": False}
+            if pid == 0:
+                os.close(wake)
+                os.close(rests)
+                with Refusal(names) as refusal:
+                    refusal.seal()
+                self.executor.refusal = refusal
+                self.turns = _Turns(awake, rest)
+                return REFUSED
+            os.close(awake)
+            os.close(rest)
+            self.forks[names] = _Fork(pid, wake, rests)
+        fork = self.forks[names]
+        with Refusal(names):  # A thread that a cell has started might call it for the fork.
+            rests = os.read(fork.rests, 1)
+        if not rests:
+            code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+            os._exit(code if code >= 0 else 128 - code)  # as a shell says it of a signal
+        return None
+
+    def allow(self) -> dict[str, Any]:
+        """Say what could be called although it was refused, which only meddling can bring about."""
+        assert self.executor.refusal is not None
+        return {"undone": self.executor.refusal.unrefused()}
+
+    def rest(self) -> int:
+        """Let the process that has forked this one answer, until it is this one's turn again.
+
+        Returns:
+            The number of the message that says so.
+        """
+        assert self.turns is not None
+        os.write(self.turns.rest, b"1")
+        number = os.read(self.turns.awake, 8)
+        if not number:
+            os._exit(0)
+        return int.from_bytes(number)
 
     def _cell(self, name: str, source: str) -> tuple[str, str]:
         filename = f"<{name}>"
@@ -266,14 +339,24 @@ def serve(sock: socket.socket, output_bytes: int, answer_bytes: int) -> None:
         if script.is_script(frame):
             reply = script.join(_answers(worker, script.split(frame), answer_bytes))
         else:
-            reply, _ = _answer(worker, frame, answer_bytes)
+            message = wire.decode(frame, strides=True)
+            if message["do"] == "refuse":
+                answer = worker.refuse(number, tuple(message["names"]))
+                if answer is None:
+                    continue
+                reply = wire.encode(answer)
+            elif message["do"] == "allow":
+                wire.send_numbered(sock, number, wire.encode(worker.allow()))
+                number = worker.rest()
+                reply = wire.encode(REFUSED)
+            else:
+                reply, _ = _answer(worker, message, answer_bytes)
         worker.printed.take()  # What is printed outside of cells is nobody's to read.
         wire.send_numbered(sock, number, reply)
 
 
-def _answer(worker: Worker, frame: bytearray, answer_bytes: int) -> tuple[bytes, str]:
+def _answer(worker: Worker, message: dict[str, Any], answer_bytes: int) -> tuple[bytes, str]:
     """The frame that answers one message, and of which kind the outcome in it is."""
-    message = wire.decode_request(frame)
     reply = worker.answer(message)
     try:
         return wire.encode(reply, limit=answer_bytes, bounds=wire.ANSWER), reply.get("kind", "")
@@ -289,7 +372,7 @@ def _answers(worker: Worker, frames: list[bytearray], answer_bytes: int) -> list
     answers: list[bytes] = []
     size, began = 0, time.monotonic()
     for frame in frames:
-        answer, kind = _answer(worker, frame, answer_bytes)
+        answer, kind = _answer(worker, wire.decode(frame, strides=True), answer_bytes)
         answers.append(answer)
         size += len(answer)
         late = time.monotonic() - began > SCRIPT_SECONDS

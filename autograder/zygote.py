@@ -32,7 +32,7 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -46,9 +46,6 @@ EVERY_NAMESPACE = (
 MS_NOSUID, MS_NODEV, MS_RDONLY = 2, 4, 1
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER, PR_SET_SECCOMP = 38, 36, 22
-MADV_COLLAPSE = 25  # since Linux 6.1
-HUGE_PAGE = 2 << 20
-AT_A_TIME = 16 << 20  # so that no request waits long
 
 WATCH_SECONDS = 0.05
 MEMORY_SLACK = 256 << 20  # the limit of one process speaks first, and in better words
@@ -509,15 +506,18 @@ class Keeper:
         self._end()
         ran = max(waits.ran(), usage.ru_utime + usage.ru_stime)
         report: dict[str, Any] = {"reason": self.reason, "waited": waits.ever(), "ran": ran}
-        if os.WIFSIGNALED(code):
-            report["signal"] = os.WTERMSIG(code)
+        ended = os.waitstatus_to_exitcode(code)
+        if ended > 128:  # It says of what its fork has died: see `Worker.refuse`.
+            ended = 128 - ended
+        if ended < 0:
+            report["signal"] = -ended
             cpu = usage.ru_utime + usage.ru_stime
             if not self.reason and report["signal"] in (signal.SIGKILL, signal.SIGXCPU):
                 # Nobody inside can send this to process 1; it was the kernel.
                 late = cpu > int(self.limits["seconds_total"])
                 report["reason"] = "cpu" if late else "memory" if self.nested else ""
         else:
-            report["exit"] = os.WEXITSTATUS(code)
+            report["exit"] = ended
         return report
 
     def _end(self) -> None:
@@ -664,33 +664,6 @@ def rehearse() -> None:
     torch.set_rng_state(before)
 
 
-def own_memory() -> list[range]:
-    """Where this process has memory of its own, without what no huge page fits into."""
-    found = []
-    with open("/proc/self/maps") as maps:
-        for line in maps:
-            fields = line.split(maxsplit=5)
-            if fields[1] == "rw-p" and (len(fields) < 6 or fields[5].strip() == "[heap]"):
-                start, end = (int(field, 16) for field in fields[0].split("-"))
-                start += -start % HUGE_PAGE
-                found.append(range(start, end - end % HUGE_PAGE, HUGE_PAGE))
-    return [space for space in found if space]
-
-
-def lay_out_anew() -> Iterator[None]:
-    """Move this process's memory into huge pages, a part at each step.
-
-    A fork copies the table of all pages, and the end of a process takes it down: 40,000 small
-    pages of PyTorch's, twice for each submission. Where the kernel does not do it, all stays.
-    """
-    for space in own_memory():
-        for start in space[:: AT_A_TIME // HUGE_PAGE]:
-            length = min(AT_A_TIME, space.stop - start)
-            arguments = ctypes.c_void_p(start), ctypes.c_size_t(length), MADV_COLLAPSE
-            LIBC.madvise(*arguments)
-            yield
-
-
 def main() -> None:
     """Prepare once, then fork a keeper for every request until the control socket closes."""
     plan = json.loads(sys.argv[1])
@@ -717,8 +690,10 @@ def main() -> None:
     # Everything that most notebooks would otherwise import for themselves.
     for name in ("IPython.core.inputtransformer2", "IPython.display", "numpy", "autograder.worker"):
         importlib.import_module(name)
+    from autograder import forbidden_calls
 
     rehearse()
+    forbidden_calls.guard_everything()
     refused = try_namespaces() if plan["nested"] else "not asked for"
     plan["nested"] = not refused
     hello = {
@@ -734,13 +709,9 @@ def main() -> None:
     warm: set[str] = set()
     gc.freeze()
     gc.enable()
-    idle: Iterator[None] = lay_out_anew() if serves_many else iter(())
     # Keepers are nobody's to wait for: what is to be known they tell the trusted process.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        for _ in idle:
-            if select.select([control], [], [], 0)[0]:
-                break
         message, descriptors, _, _ = socket.recv_fds(control, 1 << 16, 2)
         if not message:
             return
@@ -755,7 +726,6 @@ def main() -> None:
             warm.update(new)
             gc.freeze()
             gc.enable()
-            idle = lay_out_anew()
         try:
             pid = os.fork()
         except OSError as error:

@@ -101,7 +101,7 @@ def attention_dropout(weights, p, training):
 
 # Of the cheats below those whose cell tampers with the grader itself when it is run: that costs
 # every exercise that forbids anything.
-TAMPERING = ("forbidden-patched-watch",)
+TAMPERING = ("forbidden-unrefused",)
 
 # name: (exercise, what it does, cell)
 FORBIDDEN = {
@@ -173,9 +173,9 @@ FORBIDDEN = {
             'POOL.submit(getattr(torch, "soft" + "max"), scores, dim).result()',
         ),
     ),
-    "forbidden-unwatched": (
+    "forbidden-not-overridden": (
         "masked_softmax",
-        "switches the watch over torch functions off before it calls softmax",
+        "calls softmax where PyTorch lets nothing override its functions",
         _softmax(
             """
             def quietly(name, *args):
@@ -185,36 +185,41 @@ FORBIDDEN = {
             'quietly("soft" + "max", scores, dim)',
         ),
     ),
-    "forbidden-forgotten": (
+    "forbidden-caught": (
         "masked_softmax",
-        "wipes what the watch has seen out of the frame that keeps it",
+        "calls softmax, and writes it out where that fails",
         _softmax(
             """
-            import sys
-
-
-            def quietly(name, *args):
-                result = getattr(torch, name)(*args)
-                frame = sys._getframe()
-                while frame is not None:
-                    if frame.f_locals.get("watch") is not None:
-                        frame.f_locals["watch"].seen.clear()
-                    frame = frame.f_back
-                return result
+            def normalised(scores, dim):
+                try:
+                    return scores.softmax(dim)
+                except RuntimeError:
+                    powers = (scores - scores.amax(dim, keepdim=True)).exp()
+                    return powers / powers.sum(dim, keepdim=True)
             """,
-            'quietly("soft" + "max", scores, dim)',
+            "normalised(scores, dim)",
         ),
     ),
-    "forbidden-patched-watch": (
+    "forbidden-script": (
         "masked_softmax",
-        "makes the executor forget what is forbidden",
+        "calls a script that TorchScript has made of softmax when the cell was run",
+        _softmax(
+            """
+            SCRIPT = torch.jit.trace(lambda x: torch._safe_softmax(x, -1), torch.ones(2, 2))
+            """,
+            "SCRIPT(scores.transpose(dim, -1)).transpose(dim, -1)",
+        ),
+    ),
+    "forbidden-unrefused": (
+        "masked_softmax",
+        "makes what refuses softmax do nothing",
         _softmax(
             """
             import sys
 
             for module in list(sys.modules.values()):
-                if hasattr(module, "watched_functions"):
-                    module.watched_functions = lambda forbids: frozenset()
+                if hasattr(module, "Refusal"):
+                    module.Refusal.__enter__ = lambda self: self
             """,
             'getattr(torch, "soft" + "max")(scores, dim)',
         ),

@@ -58,8 +58,13 @@ def failures(
     graders: Graders, namespace: dict[str, Any], exercises: list[str], seed: int = 0
 ) -> list[str]:
     """What fails, in words, when `namespace` answers the exercises."""
+    executor = Executor(namespace)
     results = graders.run(
-        Executor(namespace).execute, seed=seed, exercises=exercises, diagnose=False
+        executor.execute,
+        refusing=executor.refusing,
+        seed=seed,
+        exercises=exercises,
+        diagnose=False,
     )
     return [
         f"{test.name}: {test.message}"
@@ -86,7 +91,7 @@ def whole_notebook(chapter: str, answers: dict[str, str], own: dict[str, Any]) -
 
 def run_cells(cells: list[str]) -> dict[str, Any]:
     """The names that the cells define."""
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile("\n\n".join(cells), "<notebook>", "exec"), namespace)
     return namespace
 
@@ -108,9 +113,11 @@ class ChapterGraders:
     def test_a_whole_notebook_in_another_style_earns_every_point(self, graders):
         for style in demo_class.styles(self.chapter).values():
             cells = whole_notebook(self.chapter, style.answers, style.own)
-            execute = Executor(run_cells(cells)).execute
+            executor = Executor(run_cells(cells))
             for seed in SEEDS:
-                results = graders.run(execute, seed=seed, diagnose=False, sources=cells)
+                results = graders.run(
+                    executor.execute, refusing=executor.refusing, seed=seed, diagnose=False
+                )
                 assert {
                     r.name: r.message for r in results.values() if r.points < r.max_points
                 } == {}
@@ -143,8 +150,10 @@ class ChapterGraders:
                 continue  # Only a process of its own survives it; see test_demo_class.
             cells = whole_notebook(self.chapter, {**right, exercise: source}, {})
             namespace = run_cells(cells)
-            execute = Executor(namespace).execute
-            result = graders.run(execute, exercises=[exercise], sources=cells)[exercise]
+            executor = Executor(namespace)
+            execute = executor.execute
+            results = graders.run(execute, refusing=executor.refusing, exercises=[exercise])
+            result = results[exercise]
             assert (result.points, result.misconception) == (0, "forbidden")
             allowed = tuple(
                 dataclasses.replace(one, forbids=()) for one in graders.assignment.exercises

@@ -162,7 +162,8 @@ def toy(tmp_path, monkeypatch):
     graders = Graders("toy", path=path, assignment=ASSIGNMENT)
 
     def run(source: str, **options):
-        return graders.run(Executor(variants.load_variant(source, "student")).execute, **options)
+        executor = Executor(variants.load_variant(source, "student"))
+        return graders.run(executor.execute, **{"refusing": executor.refusing, **options})
 
     return SimpleNamespace(
         run=run, graders=graders, source=SOURCE, path=path, assignment=ASSIGNMENT

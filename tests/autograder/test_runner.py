@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 
@@ -133,10 +135,11 @@ def test_a_cut_gradient_is_noticed(toy):
         "x.mean(dim)",
         "getattr(torch, 'me' + 'an')(x, dim)",
         "torch.ops.aten.mean.dim(x, [dim])",
+        "operator.attrgetter('me' + 'an')(torch)(x, dim)",
     ],
 )
 def test_the_forbidden_function_earns_nothing_by_any_alias(toy, call):
-    source = f"import torch\ndef mean(x, dim=-1):\n    return {call}\n"
+    source = f"import operator\nimport torch\ndef mean(x, dim=-1):\n    return {call}\n"
     result = toy.run(source)["mean"]
     assert result.points == 0
     assert "mean" in result.message
@@ -191,15 +194,29 @@ def test_a_fault_of_the_grader_itself_is_raised_not_graded(toy):
         graders.run(Executor({}).execute)
 
 
-def test_a_forbidden_function_hidden_from_the_worker_is_found_in_the_source(toy):
+def test_code_that_catches_the_refusal_earns_nothing_either(toy):
     source = (
         "import torch\n"
         "def mean(x, dim=-1):\n"
         "    if x.numel() == 0: raise ValueError('empty')\n"
-        "    with torch._C.DisableTorchFunction():\n"
+        "    try:\n"
         "        return torch.mean(x, dim)\n"
+        "    except RuntimeError:\n"
+        "        return x.sum(dim) / x.shape[dim]\n"
     )
-    assert toy.run(source)["mean"].points == 4  # the watch alone is blind here
-    result = toy.run(source, sources=[source])["mean"]
-    assert result.points == 0
-    assert "mean" in result.message
+    result = toy.run(source)["mean"]
+    assert (result.points, result.misconception) == (0, "forbidden")
+    assert result.message.startswith("Your mean calls torch's mean, which this exercise asks")
+
+
+def test_what_could_be_undone_while_an_exercise_was_judged_costs_its_points(toy):
+    @contextlib.contextmanager
+    def refusing(names):
+        undone = []
+        yield undone
+        undone += names[:1]
+
+    results = toy.run(toy.source, refusing=refusing)
+    assert (results["mean"].points, results["mean"].misconception) == (0, "forbidden")
+    assert "torch's mean can't be called" in results["mean"].message
+    assert results["Scale"].passed

@@ -226,8 +226,16 @@ def a_class(course, results) -> classroom.Class:
     return classroom.Class(ASSIGNMENT, course, 7, "abc", results)
 
 
+def study(graded: classroom.Class, hands=None) -> teaching.Teaching:
+    """What the class got wrong, without lines of code."""
+    counted = teaching.Study(graded.assignment, graded.folder)
+    for result in graded.results:
+        counted.add(result, (hands or {}).get(result.student))
+    return counted.done()
+
+
 def taught(graded: classroom.Class, hands=None) -> teaching.Teaching:
-    found = teaching.study(graded, hands)
+    found = study(graded, hands)
     illustrations.illustrate(found, graded.course, people=hands)
     return found
 
@@ -248,7 +256,7 @@ def test_points_are_those_of_the_exercise_and_of_later_ones_that_it_cost(tmp_pat
             marker.empty_result(ASSIGNMENT, "s4", "missing", "Nothing."),
         ],
     )
-    found = teaching.study(graded)
+    found = study(graded)
     mistake = next(item for item in found.mistakes if item.name == known.name)
     assert (mistake.count, mistake.tried) == (2, 3)
     assert (mistake.own, mistake.later) == (3.0 + 2.0, 1.5)
@@ -263,12 +271,12 @@ def test_points_are_those_of_the_exercise_and_of_later_ones_that_it_cost(tmp_pat
 def test_marks_changed_by_hand_are_no_longer_lost(tmp_path):
     graded = a_class(tmp_path, [result_of("s1", {"DotScore": (NAME, 0.0)})])
     hands = {"s1": standing.ByHand(changed={"DotScore": 1.5})}
-    assert teaching.study(graded, hands).sections[0].lost == 0.5
+    assert study(graded, hands).sections[0].lost == 0.5
 
 
 def test_a_mistake_that_follows_from_an_earlier_one_counts_once(tmp_path):
     failed = {"DotScore": ("unknown", 0.0), "BilinearScore": ("unknown", 0.0)}
-    found = teaching.study(a_class(tmp_path, [result_of("s1", failed)]))
+    found = study(a_class(tmp_path, [result_of("s1", failed)]))
     assert [(item.name, item.count, item.own, item.later) for item in found.mistakes] == [
         ("unknown", 1, 2.0, 2.0)
     ]
@@ -277,7 +285,7 @@ def test_a_mistake_that_follows_from_an_earlier_one_counts_once(tmp_path):
 def test_exercises_that_were_not_written_are_not_tried_and_not_lost(tmp_path):
     result = result_of("s1", {"DotScore": (None, 0.0)})
     result.exercises["DotScore"].tests[0].outcome = "todo"
-    found = teaching.study(a_class(tmp_path, [result, result_of("s2", {"DotScore": (NAME, 0)})]))
+    found = study(a_class(tmp_path, [result, result_of("s2", {"DotScore": (NAME, 0)})]))
     assert found.mistakes[0].tried == 1
     assert found.unnamed == []
     assert sum(section.lost for section in found.sections) == 2.0
@@ -289,7 +297,7 @@ def test_unrecognised_failures_are_grouped_by_what_failed_together(tmp_path):
         TestResult("test_masks", "Masks.", True, 1.0, "failed", "No mask.")
     )
     stopped = result_of("s5", {"DotScore": (None, 0.0)}, status="timed_out")
-    found = teaching.study(a_class(tmp_path, [*results, stopped]))
+    found = study(a_class(tmp_path, [*results, stopped]))
     assert [(group.count, group.tests, group.lost) for group in found.unnamed] == [
         (3, ("test_values",), 4.5),
         (1, ("test_masks", "test_values"), 1.5),
@@ -324,7 +332,7 @@ def test_right_lines_below_a_wrong_exercise_are_nobodys_mistake(tmp_path):
     graded = a_class(tmp_path, [result_of("s1", failed)])
     mistake = taught(graded).mistakes[0]
     assert (mistake.forms, mistake.whole, mistake.inherited) == ([], "", 1)
-    assert "the mistake may come from there" in report.page(graded)
+    assert "the mistake may come from there" in report.write(graded).read_text(encoding="utf-8")
 
 
 def test_an_album_has_the_lines_that_the_notebooks_have(tmp_path, monkeypatch):
@@ -347,7 +355,7 @@ def test_an_album_has_the_lines_that_the_notebooks_have(tmp_path, monkeypatch):
     monkeypatch.setattr(
         illustrations, "_sources", lambda *place: read.append(place[-1]) or sources(*place)
     )
-    found = teaching.study(graded)
+    found = study(graded)
     illustrations.illustrate(found, tmp_path, album=album)
     assert found == plain
     assert read == ["s4"]  # For the call that is forbidden, which is looked for as it is told.
@@ -360,7 +368,7 @@ def test_an_album_has_no_more_than_is_shown(tmp_path, monkeypatch):
     for result in results:
         keep(tmp_path, result.student, {"DotScore": dot_score(SCALED)})
         album.add(result)
-    (mistake,) = teaching.study(a_class(tmp_path, results)).mistakes
+    (mistake,) = study(a_class(tmp_path, results)).mistakes
     assert [album.page(f"s{n}", mistake) is None for n in range(4)] == [False, False, True, True]
 
 
@@ -379,7 +387,7 @@ def test_only_so_many_notebooks_are_read_for_one_mistake(tmp_path):
         folder = tmp_path / "autograded" / f"s{number}"
         folder.symlink_to(tmp_path / "autograded" / "s0")
     results = [result_of(f"s{n}", {"DotScore": (NAME, 0.0)}) for n in range(6)]
-    found = teaching.study(a_class(tmp_path, results))
+    found = study(a_class(tmp_path, results))
     illustrations.illustrate(found, tmp_path, most=4)
     assert (found.mistakes[0].count, found.mistakes[0].looked_at) == (6, 4)
 
@@ -401,7 +409,7 @@ def test_a_notebook_that_is_none_stops_nothing(tmp_path, content):
     (folder / f"{CHAPTER}.ipynb").write_bytes(content)
     graded = a_class(tmp_path, [result_of("s1", {"DotScore": (NAME, 0.0)})])
     assert taught(graded).mistakes[0].looked_at == 0
-    assert "there are no lines to show" in report.page(graded)
+    assert "there are no lines to show" in report.write(graded).read_text(encoding="utf-8")
 
 
 def test_a_name_that_is_a_path_leads_nowhere(tmp_path):
@@ -433,7 +441,7 @@ def test_hostile_code_is_only_text_and_names_nobody(tmp_path):
     text = (graded.folder / "teaching.json").read_text(encoding="utf-8")
     assert not re.search(r"\bada\b", text)
     out = io.StringIO()
-    report.show(graded, Console(file=out, width=200, force_terminal=True))
+    report.write(graded, Console(file=out, width=200, force_terminal=True))
     for said in (str(soup), text, out.getvalue()):
         assert "\u202e" not in said
         assert "\x1b[2J" not in said

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import ast
-import copy
 import json
 import math
-import os
-import pickle
 import socket
 import threading
 from collections import OrderedDict, namedtuple
@@ -509,14 +506,8 @@ def described(value):
     return type(value), repr(value)  # which tells 0.0 from -0.0 and takes NaN for equal to itself
 
 
-def as_a_value(request):
+def arrived(request):
     return wire.decode(wire.encode(request, strides=True), strides=True)
-
-
-@given(VALUES)
-def test_a_request_arrives_as_any_value_would(value):
-    back = wire.decode_request(wire.encode_request(value))
-    assert described(back) == described(as_a_value(value))
 
 
 ODD_TENSORS = {
@@ -541,10 +532,12 @@ ODD_TENSORS = {
 
 
 @pytest.mark.parametrize("make", ODD_TENSORS.values(), ids=ODD_TENSORS)
-def test_a_tensor_in_a_request_keeps_its_layout_and_flags(make):
-    request = {"args": [make(torch.arange(48.0).reshape(2, 4, 6) - 1), torch.ones(3)]}
-    back = wire.decode_request(wire.encode_request(request))
-    assert described(back) == described(as_a_value(request))
+def test_a_tensor_in_a_request_keeps_its_values_and_flags(make):
+    value = make(torch.arange(48.0).reshape(2, 4, 6) - 1)
+    back = arrived({"args": [value, torch.ones(3)]})["args"][0]
+    torch.testing.assert_close(back.detach(), value.detach(), rtol=0, atol=0, equal_nan=True)
+    assert (type(back), back.requires_grad) == (type(value), value.requires_grad)
+    assert back.is_leaf
 
 
 @pytest.mark.parametrize("name", sorted(wire.DTYPES))
@@ -553,42 +546,16 @@ def test_every_dtype_keeps_its_bits_in_a_request(name):
     if values.dtype.is_floating_point:
         values[0, 1], values[1, 2] = math.nan, -math.inf
     request = [torch.ones(1, dtype=torch.bool), values, values.mT, values[:, :1].expand(2, 5)]
-    back = wire.decode_request(wire.encode_request(request))
-    assert described(back) == described(as_a_value(request))
+    back = arrived(request)
+    assert described(back) == described(request)
     assert all(item.data_ptr() % item.element_size() == 0 for item in back)
-
-
-def test_a_request_holds_foreign_things_and_texts_of_any_length():
-    request = {"long": "ü" * 70_000, "odd": [1j, {1: 2}], "half": "a\ud800", "large": 2**70}
-    back = wire.decode_request(wire.encode_request(request))
-    assert same(back, as_a_value(request))
-    assert [type(item) for item in back["odd"]] == [wire.Foreign, wire.Foreign]
-
-
-@given(VALUES, st.booleans())
-def test_equal_requests_are_equal_frames(value, shared):
-    # The same objects twice, or others with the same content: text is built anew here.
-    twice = [value, value] if shared else [value, rebuilt(value)]
-    assert wire.encode_request(twice) == wire.encode_request([rebuilt(value), copy.copy(value)])
-
-
-def rebuilt(value):
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, str):
-        return "".join(list(value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(rebuilt(item) for item in value)
-    if isinstance(value, dict):
-        return {rebuilt(key): rebuilt(item) for key, item in value.items()}
-    return copy.deepcopy(value)
 
 
 def test_tensors_of_a_request_share_nothing_with_the_frame_or_each_other():
     zeros = [torch.zeros(3), torch.zeros(2, 2).T, torch.zeros(0), torch.zeros(5).to(torch.int8)]
-    frame = bytearray(wire.encode_request(zeros))
-    first, again = wire.decode_request(frame), wire.decode_request(frame)
-    frame[-48:] = b"\xff" * 48
+    frame = bytearray(wire.encode(zeros, strides=True))
+    first, again = wire.decode(frame, strides=True), wire.decode(frame, strides=True)
+    frame[-33:] = b"\xff" * 33
     frame.clear()  # which bytes in use would not allow
     for place, tensor in enumerate(first, 1):
         tensor.fill_(place)
@@ -596,10 +563,12 @@ def test_tensors_of_a_request_share_nothing_with_the_frame_or_each_other():
     assert all(not tensor.any() for tensor in again)
 
 
-def test_gaps_between_the_elements_of_a_view_are_not_in_a_request():
-    secret = torch.full((4, 6), 123456.0)
-    secret[:, 0] = 1.0
-    assert secret[0, 1:2].numpy().tobytes() not in wire.encode_request(secret[:, 0])
+def test_where_a_student_makes_tensors_does_not_matter_to_a_request():
+    frame = wire.encode([torch.ones(3), torch.eye(2).expand(2, 2, 2)], strides=True)
+    with torch.device("meta"):
+        back = wire.decode(frame, strides=True)
+    assert back[0].tolist() == [1, 1, 1]
+    assert back[1].tolist() == [[[1, 0], [0, 1]]] * 2
 
 
 @pytest.mark.parametrize(
@@ -607,43 +576,21 @@ def test_gaps_between_the_elements_of_a_view_are_not_in_a_request():
 )
 def test_a_request_that_is_too_large_is_refused(value):
     with pytest.raises(wire.WireError, match="larger than 4096 bytes"):
-        wire.encode_request(value, limit=4096)
+        wire.encode(value, limit=4096, strides=True)
 
 
-def test_it_is_the_requests_own_length_that_counts():
-    value = [0.5] * 300  # nine bytes each there, four in other frames
-    limit = len(wire.encode(value, strides=True))
-    assert len(wire.encode_request(value)) > limit
-    with pytest.raises(wire.WireError, match=f"longer than {limit} bytes"):
-        wire.encode_request(value, limit=limit)
-
-
-class Call:
-    def __reduce__(self):
-        return os.getcwd, ()
-
-
-def test_no_code_is_named_in_a_request():
-    header = pickle.dumps(Call())
-    assert pickle.loads(header) == os.getcwd()
-    with pytest.raises(wire.WireError, match="getcwd"):
-        wire.decode_request(wire.PREFIX.pack(wire.MAGIC, len(header), 0) + header)
-
-
-def test_only_the_process_of_student_code_reads_requests():
-    """What student code has written must never meet pickle."""
-    users = {"decode_request": {"wire.py", "worker.py"}, "pickle": {"wire.py"}}
+def test_nothing_is_unpickled():
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         names |= {node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
-        for name, allowed in users.items():
-            assert name not in names or path.name in allowed, f"{path} uses {name}"
+        assert "pickle" not in names, path
 
 
 def test_a_numbered_request_arrives_as_it_was_encoded():
-    sent = wire.encode_request({"do": "execute", "request": {"x": torch.arange(50_000)}})
+    sent = wire.encode({"do": "execute", "request": {"x": torch.arange(50_000)}}, strides=True)
     number, frame = sent_and_received(sent)
     assert (number, bytes(frame)) == (7, sent)
-    assert torch.equal(wire.decode_request(frame)["request"]["x"], torch.arange(50_000))
+    read = wire.decode(frame, strides=True)
+    assert torch.equal(read["request"]["x"], torch.arange(50_000))

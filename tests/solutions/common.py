@@ -7,12 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import pytest
 import torch
 from torch import Tensor, nn
-
-from autograder.forbidden import forbidden_calls
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 # How often a statistical test may fail on correct code.
@@ -84,17 +81,3 @@ def filled(module: nn.Module, **values: Tensor | float) -> nn.Module:
         for name, value in values.items():
             named[name.replace("__", ".")].copy_(torch.as_tensor(value))
     return module
-
-
-def forbidden_in(source: Path) -> dict[str, list[Any]]:
-    """What each exercise that forbids something calls of it in the reference."""
-    cells = jupytext.read(source).cells
-    sources = [
-        cell.source
-        for cell in cells
-        if cell.cell_type == "code" and "instructor" not in cell.metadata.get("tags", [])
-    ]
-    found = {
-        c.metadata["exercise"]: c.metadata["forbids"] for c in cells if "forbids" in c.metadata
-    }
-    return {name: forbidden_calls(sources, name, names.split()) for name, names in found.items()}

@@ -29,7 +29,6 @@ from tests.solutions.common import (
     close,
     cotangent,
     filled,
-    forbidden_in,
     same_with_gradients,
     within_rate,
 )
@@ -1540,11 +1539,6 @@ def test_bad_input_is_refused_in_one_sentence(case):
 
 
 # ------------------------------------------------------------------------- the file as a notebook
-
-
-def test_the_reference_does_without_what_it_forbids():
-    names = {"gelu", "CausalSelfAttention", "PostNormBlock", "PreNormBlock"}
-    assert forbidden_in(SOURCE) == {name: [] for name in names}
 
 
 def test_the_exercises_are_the_33_of_the_chapter():

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nbformat import NotebookNode
 
@@ -39,10 +39,6 @@ from autograder.results import SubmissionResult
 from autograder.settings import Settings
 from autograder.worker_pool import WorkerPool, marking_options
 
-if TYPE_CHECKING:
-    from autograder.illustrations import Album
-
-
 UNDONE = (UNJUDGED, UNRECORDED, UNSHOWN)  # Notes on what is to be done again begin so.
 
 
@@ -58,7 +54,6 @@ class Class:
         seconds_books: spent on gradebook, notebooks and feedback.
         marked: how many submissions were run this time; the others had not changed.
         remarks: what the person who grades should know besides, in sentences.
-        album: lines of the class's mistakes that were collected for the report.
         unshown: notes on what could not be shown of whom, for results.json.
     """
 
@@ -71,7 +66,6 @@ class Class:
     seconds_books: float = 0.0
     marked: int = 0
     remarks: list[str] = field(default_factory=list)
-    album: Album | None = field(default=None, compare=False)
     unshown: dict[str, list[str]] = field(default_factory=dict, compare=False)
 
     @property
@@ -231,12 +225,9 @@ def grade(
             step = "repaired"  # Never touch what was handed in, even in the course's own folder.
         remarks += [*terms.remarks(work.students), *work.gone()]
         books = Books(course, chapter, step, db_url=db_url)
-        from autograder.illustrations import Album
-
         with books.alone():
             books.enter([*(Person(student) for student in work.students), *roster])
-            album = Album(assignment, course)
-            recording = _Recording(work, books, release, album)
+            recording = _Recording(work, books, release)
             for count, student in enumerate(finished, 1):
                 recording.record(student)
                 tell("books", count, len(work.students))
@@ -253,7 +244,6 @@ def grade(
             recording.seconds,
             work.marked,
             remarks,
-            album,
         )
         graded_class.write()
         try:
@@ -448,11 +438,9 @@ class _Recording:
         work: what is marked.
         books: of the course.
         release: the notebook that was handed out.
-        album: to be filled for the report, while others are being marked.
     """
 
-    def __init__(self, work: _Work, books: Books, release: NotebookNode, album: Album) -> None:
-        self.album = album
+    def __init__(self, work: _Work, books: Books, release: NotebookNode) -> None:
         self.work = work
         self.books = books
         self.release = release
@@ -492,10 +480,6 @@ class _Recording:
             self.failures[student] = failed or [f"{UNRECORDED} (they are not in the gradebook)"]
         else:
             journal.record(chapter, student, state, entry)
-            try:
-                self.album.add(result)
-            except Exception as error:
-                self.failures[student] = [f"{UNSHOWN} ({reason_of(error)})"]
 
     def _has_files(self, student: str) -> bool:
         chapter, course = self.work.chapter, self.books.course

@@ -13,10 +13,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 import linecache
-import operator
 import random
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -190,22 +189,6 @@ class _NotAModule(Exception):
     pass
 
 
-_AS_IT_IS = contextlib.nullcontext()
-
-
-class _NoGrad:
-    """`torch.no_grad()`, entered and left in a fifth of its time."""
-
-    __slots__ = ("before",)
-
-    def __enter__(self) -> None:
-        self.before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
-
-    def __exit__(self, *_: object) -> None:
-        torch._C._set_grad_enabled(self.before)
-
-
 class _StateMismatch(Exception):
     pass
 
@@ -288,24 +271,20 @@ class Executor:
         if not isinstance(module, torch.nn.Module):
             raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
         if request.get("dtype"):
-            module = _converted(module, getattr(torch, request["dtype"]))
-        family = _family(module)
+            module = module.to(getattr(torch, request["dtype"]))
         if request.get("state") is not None:
-            family = _load_state(module, family, request["state"])
-        if family is None:
-            module.eval()
-        else:
-            _set_mode(family, False)
+            _load_state(module, request["state"])
+        module.eval()
         self.handles[request["handle"]] = module
         return _value()
 
     def _op_invoke(self, request: Request) -> Outcome:
         module = self.handles[request["handle"]]
-        family = _in_mode(module, bool(request.get("training", False)))
+        module.train(bool(request.get("training", False)))
         method = request.get("method", "forward")
         function = module if method == "forward" else getattr(module, method)
         parameters = self._given_modules(request)
-        parameters.update(_named_parameters(module, family))
+        parameters.update(module.named_parameters())
         return self._run(function, request, parameters)
 
     def _op_inspect(self, request: Request) -> Outcome:
@@ -347,8 +326,8 @@ class Executor:
         parameters: dict[str, torch.Tensor] = {}
         for handle, training in request.get("modules", {}).items():
             module = self.handles[int(handle)]
-            family = _in_mode(module, bool(training))
-            parameters.update(_named_parameters(module, family))
+            module.train(bool(training))
+            parameters.update(module.named_parameters())
         return parameters
 
     def _run(
@@ -379,7 +358,8 @@ class Executor:
         chance = torch.get_rng_state() if request.get("still") else None
         first = len(args)  # of those with a name
         named = dict(zip(kwargs, used[first:], strict=True))
-        with _AS_IT_IS if with_grad or request.get("autograd") else _NoGrad():
+        wanted = with_grad or request.get("autograd")
+        with contextlib.nullcontext() if wanted else torch.no_grad():
             value = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
                 value = _listed(value)
@@ -485,153 +465,13 @@ def _gradients(
     }
 
 
-# A module and all those inside it: for each the prefix of its names, and its attributes.
-Family = list[tuple[str, dict[str, Any]]]
-
-# What decides how a tree of modules changes its mode or its type, and names and loads its values.
-_METHODS = (
-    *("train", "eval", "children", "named_children", "named_modules"),
-    *("named_parameters", "_named_members", "to", "_apply"),
-    *("state_dict", "_save_to_state_dict", "load_state_dict", "_load_from_state_dict"),
-)
-_OWN_WAYS = frozenset(_METHODS)
-_ways = operator.attrgetter(
-    *_METHODS, "get_extra_state", "__getattribute__", "__setattr__", "__eq__", "__hash__"
-)
-_PYTORCHS_WAYS = _ways(torch.nn.Module)
-_hooks = operator.itemgetter(
-    "_state_dict_pre_hooks",
-    "_state_dict_hooks",
-    "_load_state_dict_pre_hooks",
-    "_load_state_dict_post_hooks",
-)
-_PLAIN_TYPES = frozenset([torch.Tensor, torch.nn.Parameter])
-_is_inference = torch.Tensor.is_inference
-
-
-class _OwnWays(Exception):
-    pass
-
-
-def _family(module: torch.nn.Module) -> Family | None:
-    """The modules of a tree in PyTorch's order; one that is met twice is there twice.
-
-    None if any of them has a way of its own to do what is done below: it is to be asked itself.
-    PyTorch asks each module, by several methods, which takes ten times as long.
-    """
-    family: Family = []
-    try:
-        _descend("", module, family, set())
-    except Exception:  # It has ways of its own, or PyTorch has words for what is wrong with it.
-        return None
-    return family
-
-
-def _descend(prefix: str, module: torch.nn.Module, family: Family, kinds: set[type]) -> None:
-    kind = type(module)
-    if kind not in kinds:
-        if not issubclass(kind, torch.nn.Module) or _ways(kind) != _PYTORCHS_WAYS:
-            raise _OwnWays
-        kinds.add(kind)
-    own = vars(module)
-    if "training" not in own or not _OWN_WAYS.isdisjoint(own):
-        raise _OwnWays
-    family.append((prefix, own))
-    for name, child in own["_modules"].items():
-        if child is not None:
-            _descend(f"{prefix}{name}.", child, family, kinds)
-
-
-def _set_mode(family: Family, training: bool) -> None:
-    for _, own in family:
-        own["training"] = training
-
-
-def _in_mode(module: torch.nn.Module, training: bool) -> Family | None:
-    """`module.train(training)`; returns the module's family."""
-    family = _family(module)
-    if family is None:
-        module.train(training)
-    else:
-        _set_mode(family, training)
-    return family
-
-
-def _converted(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
-    """`module.to(dtype)`."""
-    family = _family(module)
-    for _, own in family or ():
-        parameters, buffers = own["_parameters"].values(), own["_buffers"].values()
-        if any(one is not None and one.grad is not None for one in parameters) or not all(
-            one is None or (type(one) in _PLAIN_TYPES and not one.is_complex())
-            for one in (*parameters, *buffers)
-        ):
-            family = None
-            break
-    if family is None:
-        return module.to(dtype)
-    for _, own in family:
-        with _NoGrad():
-            for parameter in own["_parameters"].values():
-                if parameter is not None and parameter.is_floating_point():
-                    parameter.data = parameter.to(dtype)
-        buffers = own["_buffers"]
-        for name, buffer in buffers.items():
-            if buffer is not None and buffer.is_floating_point():
-                buffers[name] = buffer.to(dtype)
-    return module
-
-
-def _named_parameters(
-    module: torch.nn.Module, family: Family | None
-) -> Iterable[tuple[str, torch.Tensor]]:
-    """`module.named_parameters()`."""
-    if family is None:
-        return module.named_parameters()
-    found: dict[int, tuple[str, torch.Tensor]] = {}
-    for prefix, own in family:
-        for name, parameter in own["_parameters"].items():
-            if parameter is not None and id(parameter) not in found:
-                found[id(parameter)] = prefix + name, parameter
-    return found.values()
-
-
-def _tensors_of(family: Family | None) -> dict[str, torch.Tensor] | None:
-    """The tensors that `state_dict` would name; None if saving or loading does more than that."""
-    if family is None:
-        return None
-    found: dict[str, torch.Tensor] = {}
-    for prefix, own in family:
-        if any(_hooks(own)):
-            return None
-        for name, value in own["_parameters"].items():
-            if value is not None:
-                found[prefix + name] = value
-        passing = own["_non_persistent_buffers_set"]
-        for name, value in own["_buffers"].items():
-            if value is not None and name not in passing:
-                found[prefix + name] = value
-    tensors = found.values()
-    if not _PLAIN_TYPES.issuperset(map(type, tensors)):
-        return None
-    if any(map(_is_inference, tensors)):  # Only another tensor with its memory may be written to.
-        return {name: tensor.detach() for name, tensor in found.items()}
-    return found
-
-
-def _load_state(
-    module: torch.nn.Module, family: Family | None, state: dict[str, torch.Tensor]
-) -> Family | None:
+def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Strictly load `state`; a difference in names or shapes is said in words.
 
     Nobody has to name what is no parameter of its own: a buffer such as a mask keeps its value, and
     a second name of a parameter, such as that of a tied output matrix, follows the first.
-
-    Returns:
-        The module's family afterwards.
     """
-    plain = _tensors_of(family)
-    own = module.state_dict() if plain is None else plain
+    own = module.state_dict()
     missing = [name for name in state if name not in own]
     further = [name for name in own if name not in state]
     values = _values_of_further(module, state, own) if further else {}
@@ -649,13 +489,9 @@ def _load_state(
     complaints.extend(shapes)
     if complaints:
         raise _StateMismatch("its parameters differ from the exercise's: " + "; ".join(complaints))
-    if plain is None:
+    # What was made in inference mode can be written to in no other.
+    with torch.inference_mode(any(tensor.is_inference() for tensor in own.values())):
         module.load_state_dict(transform({**state, **values}, clone_input), strict=True)
-        return _family(module)
-    if state:
-        with _NoGrad():
-            torch._foreach_copy_([plain[name] for name in state], [*state.values()])
-    return family
 
 
 def _values_of_further(

@@ -1,15 +1,14 @@
 """The students' own lines for the mistakes of a class.
 
 They come from the repaired notebooks that the course keeps, a bounded number for each mistake, read
-one at a time: when the report is made, or, with an `Album`, while others are still being marked.
-Nothing here names a student: these lines are made to be shown to the class.
+one at a time. Nothing here names a student: these lines are made to be shown to the class.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,6 @@ from autograder.assignment import Assignment
 from autograder.cells import source_of
 from autograder.excerpts import Excerpt
 from autograder.harmless import visible
-from autograder.results import SubmissionResult
 from autograder.standing import ByHand
 from autograder.teaching import FORBIDDEN, Form, Mistake, Teaching
 
@@ -30,40 +28,6 @@ KINDS = 40  # different lines of one mistake that are told apart
 MAX_NOTEBOOK = 30 << 20  # bytes
 
 
-class Album:
-    """The lines of a class's mistakes, collected student by student before there is a report.
-
-    Args:
-        assignment: of the class.
-        course: the nbgrader course, which must have a student's repaired notebook by the time that
-            the student is added, and must not change it afterwards.
-    """
-
-    def __init__(self, assignment: Assignment, course: Path) -> None:
-        self.assignment = assignment
-        self.course = course
-        self._looked: Counter[str] = Counter()
-        self._found: dict[tuple[str, str, str], tuple[str, Excerpt | None]] = {}
-
-    def add(self, result: SubmissionResult) -> None:
-        """Look for the lines of one student's mistakes, of those that few have made so far."""
-        chapter, known = self.assignment.chapter, excerpts.known(self.assignment.chapter)
-        made = {one.misconception for one in result.exercises.values()}
-        wanted = sorted(name for name in made & known.keys() if self._looked[name] < LOOKED_AT)
-        if not wanted:
-            return
-        self._looked.update(wanted)
-        sources = _sources(self.course, chapter, result.student)
-        for name in wanted:
-            source = sources.get(known[name].exercise, "")
-            found = excerpts.find(chapter, name, source) if source.strip() else None
-            self._found[result.student, name, known[name].exercise] = source, found
-
-    def page(self, student: str, mistake: Mistake) -> tuple[str, Excerpt | None] | None:
-        """The student's cell and what was found in it; None if nobody has looked."""
-        return self._found.get((student, mistake.name, mistake.exercise))
-
-
 def illustrate(
     teaching: Teaching,
     course: Path,
@@ -71,7 +35,6 @@ def illustrate(
     *,
     people: Mapping[str, ByHand] | None = None,
     most: int = LOOKED_AT,
-    album: Album | None = None,
 ) -> None:
     """Find the lines of the mistakes in at most `most` students' notebooks for each.
 
@@ -81,7 +44,6 @@ def illustrate(
         mistakes: those to look for; all of them if not given.
         people: whose names must not be shown where they stand in code.
         most: how many notebooks to read for one mistake.
-        album: where lines of this class may have been collected before.
     """
     chapter = teaching.assignment.chapter
     wanted: dict[str, list[Mistake]] = defaultdict(list)
@@ -93,21 +55,15 @@ def illustrate(
         for student in mistake.students[:most]:
             wanted[student].append(mistake)
     for student, theirs in wanted.items():
-        sources = None
+        sources = _sources(course, chapter, student)
         hidden = _names(chapter, student, (people or {}).get(student))
         for mistake in theirs:
-            page = album.page(student, mistake) if album is not None else None
-            if page is None:
-                if sources is None:
-                    sources = _sources(course, chapter, student)
-                source = sources.get(mistake.exercise, "")
-                try:
-                    found = _lines(teaching.assignment, mistake, source) if source.strip() else None
-                except Exception:  # Others have made the mistake too.
-                    continue
-            else:
-                source, found = page
+            source = sources.get(mistake.exercise, "")
             if not source.strip():
+                continue
+            try:
+                found = _lines(teaching.assignment, mistake, source)
+            except Exception:  # Others have made the mistake too.
                 continue
             mistake.looked_at += 1
             known = kinds[id(mistake)]

@@ -166,7 +166,7 @@ class _Page:
         """The page, and what it says about the class's mistakes."""
         graded = self.graded
         found = self.counted.done()
-        illustrate(found, graded.course, people=hands, album=graded.album)
+        illustrate(found, graded.course, people=hands)
         facts: list[tuple[str, str]] = [
             ("students", str(len(self.rows))),
             ("gradable notebooks", str(self.exercises.count)),
@@ -332,7 +332,7 @@ class _Grid:
         graded = self.graded
         self.console.print(self.table)
         shown = teaching.top(found, OPEN, LISTED)
-        illustrate(found, graded.course, shown, people=hands, most=TOLD, album=graded.album)
+        illustrate(found, graded.course, shown, people=hands, most=TOLD)
         _show_teaching(found, self.console)
 
 

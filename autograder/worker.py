@@ -16,7 +16,6 @@ import inspect
 import io
 import linecache
 import os
-import re
 import socket
 import sys
 import time
@@ -38,10 +37,6 @@ ENDS_A_TEST = ("todo", "missing", "memory")
 MEMORY = "the code asked for more memory than it may have"
 RUNS_ITS_BODY = {"time", "timeit", "capture", "prun"}  # magics whose code defines things
 SILENT = {"matplotlib", "load_ext", "autoreload", "config", "reload_ext"}
-
-
-# What IPython takes off the lines of a cell although it may be Python: prompts that were copied.
-PROMPT = re.compile(r"^\s*(?:>>>|\.\.\.|\[?In \[)", re.MULTILINE)
 
 
 class _Output(io.RawIOBase):
@@ -259,13 +254,10 @@ class Worker:
     def _cell(self, name: str, source: str) -> tuple[str, str]:
         filename = f"<{name}>"
         try:
-            text = source if source.endswith("\n") else f"{source}\n"
-            code = _plain_python(text, filename)
-            if code is None:
-                text = self.transform(source)
+            text = self.transform(source)
             # Lets tracebacks and inspect.getsource find the lines of a cell.
             linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-            self._run(code or _compiled(text, filename))
+            self._run(_compiled(text, filename))
         except MemoryError:
             return "memory", MEMORY
         except BaseException as error:
@@ -301,19 +293,6 @@ class Worker:
 def _compiled(text: str, filename: str) -> types.CodeType:
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     return compile(text, filename, "exec", flags=flags, dont_inherit=True)
-
-
-def _plain_python(text: str, filename: str) -> types.CodeType | None:
-    """The code of a cell that is plain Python, in which IPython would change nothing.
-
-    None where that is not certain. IPython takes three times as long to look as Python to compile.
-    """
-    if text[0].isspace() or PROMPT.search(text):
-        return None
-    try:
-        return _compiled(text, filename)
-    except (SyntaxError, ValueError):
-        return None
 
 
 def _words(error: BaseException) -> str:

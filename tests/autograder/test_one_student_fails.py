@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autograder import classroom, collect, illustrations, report, results
+from autograder import classroom, collect, report, results
 from autograder.books import UNRECORDED, UNSHOWN, Books
 from autograder.journal import Journal
 from autograder.marker import UNJUDGED
@@ -32,7 +32,6 @@ STAGES: dict[str, tuple[Any, str, Callable[..., str], str]] = {
     "kept": (Journal, "keep", lambda _, chapter, key, result, *__: result.student, UNJUDGED),
     "entered": (Books, "record", lambda _, submission, *__: submission.student, UNRECORDED),
     "given feedback": (Books, "feedback", lambda _, student: student, UNRECORDED),
-    "read for the report": (illustrations.Album, "add", lambda _, one: one.student, UNSHOWN),
     "written": (results.SubmissionResult, "to_json", lambda one: one.student, UNSHOWN),
     "counted": (report._Page, "add", lambda _, row: row.student, UNSHOWN),
     "shown": (report._Grid, "add", lambda _, row: row.student, UNSHOWN),

@@ -197,34 +197,6 @@ def test_what_a_notebook_says_to_ipython_and_to_us_is_understood(submit):
     assert value(session, "seen") == (1, [], False, False)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "x = 1",
-        "x = 1\n",
-        "\n\nx = 1 / 0",
-        "  # indented\nx = 1 / 0",
-        "x = 1\n...\ny = 1 / 0",
-        "In [3]: x = 1\n1 / 0",
-        ">>> x = 1\n... y = 2\n1 / 0",
-        "def f():\n    ...\n\f\nf()\n1 / 0",
-        "# -*- coding: utf-8 -*-\nx = 'ä'\n1 / 0",
-        "s = '''\n%time\n!ls\n'''\n1 / 0",
-        "x = (1\n%2)\ny = 1 / 0",
-        "x = 1  # what?\n1 / 0",
-        "'''doc'''\nimport math\nprint(math.pi)",
-    ],
-)
-def test_where_ipython_is_not_asked_it_would_change_nothing(source):
-    from IPython.core.inputtransformer2 import TransformerManager
-
-    from autograder.worker import _plain_python
-
-    text = source if source.endswith("\n") else f"{source}\n"
-    if _plain_python(text, "<cell>") is not None:
-        assert TransformerManager().transform_cell(source) == text
-
-
 def test_what_a_notebook_mentions_is_imported_before_it_and_for_all_later_ones(submit):
     with Sandbox() as box:
         source = (

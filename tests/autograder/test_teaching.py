@@ -335,43 +335,6 @@ def test_right_lines_below_a_wrong_exercise_are_nobodys_mistake(tmp_path):
     assert "the mistake may come from there" in report.write(graded).read_text(encoding="utf-8")
 
 
-def test_an_album_has_the_lines_that_the_notebooks_have(tmp_path, monkeypatch):
-    keep(tmp_path, "s1", {"DotScore": dot_score(SCALED)})
-    keep(tmp_path, "s2", {"DotScore": "x = 1"})
-    keep(tmp_path, "s3", {"DotScore": ""})
-    cell = "def masked_softmax(scores, mask=None, dim=-1):\n    return scores.softmax(dim)\n"
-    keep(tmp_path, "s4", {"masked_softmax": cell, "DotScore": dot_score(SCALED)})
-    later = {"masked_softmax": ("forbidden", 0.0), "DotScore": (NAME, 0.0)}
-    results = [result_of(f"s{n}", {"DotScore": (NAME, 0.0)}) for n in (1, 2, 3)]
-    results.append(result_of("s4", later))
-    graded = a_class(tmp_path, results)
-    plain = taught(graded)
-    assert [(one.looked_at, one.not_found) for one in plain.mistakes] == [(3, 1), (1, 0)]
-    album = illustrations.Album(ASSIGNMENT, tmp_path)
-    for result in results:
-        album.add(result)
-    read = []
-    sources = illustrations._sources
-    monkeypatch.setattr(
-        illustrations, "_sources", lambda *place: read.append(place[-1]) or sources(*place)
-    )
-    found = study(graded)
-    illustrations.illustrate(found, tmp_path, album=album)
-    assert found == plain
-    assert read == ["s4"]  # For the call that is forbidden, which is looked for as it is told.
-
-
-def test_an_album_has_no_more_than_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(illustrations, "LOOKED_AT", 2)
-    results = [result_of(f"s{n}", {"DotScore": (NAME, 0.0)}) for n in range(4)]
-    album = illustrations.Album(ASSIGNMENT, tmp_path)
-    for result in results:
-        keep(tmp_path, result.student, {"DotScore": dot_score(SCALED)})
-        album.add(result)
-    (mistake,) = study(a_class(tmp_path, results)).mistakes
-    assert [album.page(f"s{n}", mistake) is None for n in range(4)] == [False, False, True, True]
-
-
 def test_a_forbidden_call_is_shown(tmp_path):
     cell = "def masked_softmax(scores, mask=None, dim=-1):\n    return scores.softmax(dim)\n"
     keep(tmp_path, "s1", {"masked_softmax": cell})

@@ -117,32 +117,6 @@ class Evidence:
         """The exchanges with the student's code."""
         return self.recall()
 
-    def recalling(self, recall: Callable[[], list[Exchange]]) -> Evidence:
-        """The same of another submission."""
-        # Not dataclasses.replace, which takes five times as long.
-        return Evidence(
-            self.test,
-            self.failed,
-            self.hint,
-            self.answered,
-            self.forbidden,
-            self.timed_out,
-            recall,
-        )
-
-
-class _Alike:
-    """`same_outcome`, once for each pair: many wrong modules give one and the same answer."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[Outcome, Outcome, bool]] = {}
-
-    def __call__(self, left: Outcome, right: Outcome) -> bool:
-        key = id(left), id(right)
-        if key not in self._known:  # The outcomes are kept too, so that their ids stay theirs.
-            self._known[key] = left, right, same_outcome(left, right)
-        return self._known[key][2]
-
 
 # Answers a transcript's requests, in order, as another implementation would; None where unknown.
 # Most candidates differ at the first answer, so the others are worked out only when asked for.
@@ -214,7 +188,6 @@ class _Court:
         self._failed = failed
         self._passed = passed
         self._reference = reference
-        self._alike = _Alike()
         self._right: dict[str, list[Outcome | None]] = {}
 
     def winner(self, candidates: list[Candidate]) -> tuple[str, bool] | None:
@@ -253,7 +226,7 @@ class _Court:
 
     def _agrees(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
         return all(
-            answer is not None and self._alike(exchange.outcome, answer)
+            answer is not None and same_outcome(exchange.outcome, answer)
             for exchange, answer in zip(seen.transcript, answers, strict=True)
         )
 
@@ -262,7 +235,7 @@ class _Court:
         if seen.test not in self._right:
             self._right[seen.test] = list(self._reference(seen.test, seen.transcript))
         return any(
-            correct is not None and not self._alike(exchange.outcome, correct)
+            correct is not None and not same_outcome(exchange.outcome, correct)
             for exchange, correct in zip(seen.transcript, self._right[seen.test], strict=True)
         )
 
@@ -274,6 +247,6 @@ class _Court:
 
     def _differs(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
         return any(
-            answer is not None and not self._alike(exchange.outcome, answer)
+            answer is not None and not same_outcome(exchange.outcome, answer)
             for exchange, answer in zip(seen.transcript, answers, strict=False)
         )

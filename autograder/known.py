@@ -225,7 +225,7 @@ class Talk:
         if node is None or not isinstance(node.then, tuple):
             return None
         test, seen = node.then
-        return TestResult(**vars(test)), seen.recalling(self._recall(len(self._steps)))
+        return TestResult(**vars(test)), replace(seen, recall=self._recall(len(self._steps)))
 
     def execute(self, request: Request) -> Outcome:
         """Answer the running test: first what was asked ahead of it, then live.

@@ -45,6 +45,8 @@ EVERY_NAMESPACE = (
 )
 MS_NOSUID, MS_NODEV, MS_RDONLY = 2, 4, 1
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
+MADV_COLLAPSE = 25  # since Linux 6.1
+HUGE_PAGE = 2 << 20
 PR_SET_NO_NEW_PRIVS, PR_SET_CHILD_SUBREAPER, PR_SET_SECCOMP = 38, 36, 22
 
 WATCH_SECONDS = 0.05
@@ -644,6 +646,23 @@ def warm_up(word: str) -> None:
         torch.optim.AdamW([torch.ones(1, requires_grad=True)])
 
 
+def use_huge_pages() -> None:
+    """Move this process's own memory into pages of 2 MB, where the kernel does so.
+
+    A fork copies the table of all pages, and the end of a process takes it down. PyTorch has 40,000
+    small ones, and each submission forks some ten times: without this it takes half as long again.
+    """
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            place, rights, _, _, _, *file = line.split(maxsplit=5)
+            if rights == "rw-p" and (not file or file[0].strip() == "[heap]"):
+                start, end = (int(number, 16) for number in place.split("-"))
+                start += -start % HUGE_PAGE
+                length = end - end % HUGE_PAGE - start
+                if length > 0:
+                    LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(length), MADV_COLLAPSE)
+
+
 def main() -> None:
     """Prepare once, then fork a keeper for every request until the control socket closes."""
     plan = json.loads(sys.argv[1])
@@ -688,6 +707,7 @@ def main() -> None:
     warm: set[str] = set()
     gc.freeze()
     gc.enable()
+    use_huge_pages()
     # Keepers are nobody's to wait for: what is to be known they tell the trusted process.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:

@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # Of signs that a terminal does not have.
-    from autograder.assignment import AssignmentError
+    from autograder.errors import AssignmentError
     from autograder.files import disk_error
     from autograder.harmless import one_line
 

@@ -7,21 +7,13 @@ or reports reads it through `load`, which needs neither the solutions nor nbgrad
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from autograder import paths
-
-
-class AssignmentError(Exception):
-    """Something is wrong with an assignment; the message is one sentence with the remedy."""
-
-
-class ClassroomError(AssignmentError):
-    """The class cannot be graded at all; the message is one sentence with the remedy."""
+from autograder.errors import AssignmentError
 
 
 @dataclass(frozen=True)
@@ -143,20 +135,3 @@ def load(chapter: str) -> Assignment:
 @lru_cache(maxsize=32)
 def _read(text: str) -> Assignment:
     return Assignment.from_json(text)
-
-
-def build(chapters: Sequence[str], root: Path = paths.ROOT, check: bool = False) -> list[Path]:
-    """Write (or, with `check`, only compare) the students' notebooks; the files that changed."""
-    from autograder import builder
-
-    return builder.build(chapters, root, check)
-
-
-def prepare_course(course: Path, chapters: Sequence[str]) -> None:
-    """Make `course` an nbgrader course: source/, release/ and a gradebook that knows the chapters.
-
-    What nbgrader would do after an instructor had typed all the metadata by hand.
-    """
-    from autograder import builder
-
-    builder.prepare_course(course, chapters)

@@ -37,14 +37,14 @@ from rich.table import Table
 from autograder import paths
 from autograder.bench_class import grading, growth
 from autograder.bench_gpt import gpt_speed
-from autograder.timing import (
+from autograder.timing import (  # fmt: skip
     Figure,
     compared,
     one_thread,
     refuse_other_ids,
     refuse_other_values,
     taking_turns,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

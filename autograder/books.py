@@ -19,8 +19,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import paths, repair
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import load
 from autograder.collect import Person, Submission
+from autograder.errors import ClassroomError
 from autograder.files import replacing, require_room
 from autograder.marker import Graded
 from autograder.settings import FILE, Settings

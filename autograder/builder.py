@@ -33,7 +33,8 @@ from nbgrader.preprocessors import ClearSolutions
 from traitlets.config import Config
 
 from autograder import paths
-from autograder.assignment import Assignment, AssignmentError, Exercise, Question
+from autograder.assignment import Assignment, Exercise, Question
+from autograder.errors import AssignmentError
 
 OPTIONS = {"exercise", "check", "question", "points", "section", "forbids", "title", "tags"}
 KINDS = ("exercise", "check", "question")

@@ -19,7 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from autograder import paths
-from autograder.assignment import Assignment, AssignmentError, load
+from autograder.assignment import Assignment, load
+from autograder.errors import AssignmentError
 
 # What a student's folder never holds, even if a module of the checks mentions it.
 PRIVATE = frozenset(

@@ -10,25 +10,18 @@ import contextlib
 import dis
 import functools
 import inspect
-import io
 import os
 import re
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autograder import paths, render
-from autograder.assignment import (
-    Assignment,
-    AssignmentError,
-    Exercise,
-    did_you_mean,
-    folder,
-    load,
-)
+from autograder.assignment import Assignment, Exercise, did_you_mean, folder, load
+from autograder.errors import AssignmentError
 from autograder.render import Card, Line
 from autograder.timelimit import TimeLimit, TimeUp
 
@@ -121,13 +114,6 @@ def _show(html: str, text: str) -> None:
         print(text)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """What student code prints while it is judged is not shown: it would be printed many times."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        yield
-
-
 @dataclass
 class _Asked:
     """A test's first request, to see that the recorded answers fit, and its last, to show it."""
@@ -199,6 +185,7 @@ class Judge:
         """The graders' result on one exercise, what each test asked last, a call that timed out."""
         from autograder.executor import Executor
         from autograder.recording import SEED
+        from autograder.runner import quiet
 
         while True:
             asked: dict[str, _Asked] = {}

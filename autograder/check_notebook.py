@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autograder import paths, timelimit
-from autograder.assignment import Assignment, AssignmentError, did_you_mean, load
+from autograder.assignment import Assignment, did_you_mean, load
 from autograder.check import NOT_RUN, Judge, brief
+from autograder.errors import AssignmentError
 from autograder.render import Card, Line
 from autograder.timelimit import GRACE_SECONDS, TimeLimit, TimeUp, did_not_return
 

@@ -25,11 +25,12 @@ from typing import Any
 
 from nbformat import NotebookNode
 
-from autograder import harmless, paths, walls, worker_pool
-from autograder.assignment import Assignment, ClassroomError, load
+from autograder import harmless, limits, paths, settings_file, walls, worker_pool
+from autograder.assignment import Assignment, load
 from autograder.books import UNRECORDED, UNSHOWN, Books, course_seed, prepare
 from autograder.changes import Change, change_of
 from autograder.collect import Person, Submission, collect
+from autograder.errors import ClassroomError
 from autograder.files import naming_disk_errors, replacing, require_room
 from autograder.harmless import reason_of
 from autograder.journal import Journal, Results, alone, digest_of
@@ -132,7 +133,7 @@ def grade(
     jobs: int = 1,
     seed: int | None = None,
     unsafe: bool = False,
-    limits: walls.Limits | None = None,
+    limits: limits.Limits | None = None,
     cache: bool = True,
     settings: Path | None = None,
     scheduler: str | None = None,
@@ -183,7 +184,7 @@ def grade(
     if pool is not None and not runnable:
         pool.close()
         pool = None
-    terms = Settings.of_course(course, assignment, settings).due_by(due)
+    terms = settings_file.of_course(course, assignment, settings).due_by(due)
     db_url = db_url or terms.db_url
     with ExitStack() as stack:
         stack.enter_context(naming_disk_errors(course))

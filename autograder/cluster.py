@@ -41,8 +41,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder import paths
-from autograder.assignment import ClassroomError
 from autograder.collect import MAX_FILE_BYTES, Submission
+from autograder.errors import ClassroomError
 from autograder.marker import (
     UNJUDGED,
     Graded,
@@ -104,7 +104,7 @@ def prepare(token: str, order: bytes) -> bytes:
 
 def mark(token: str, order: bytes, data: bytes) -> bytes:
     """The result of one submission and its notebook; "unready" if this process is a new one."""
-    from autograder.walls import SandboxUnavailable
+    from autograder.limits import SandboxUnavailable
 
     with _one_at_a_time:
         with _registry:
@@ -137,7 +137,7 @@ def _begin(token: str, wanted: dict[str, Any]) -> str:
     """Start graders and sandbox and grade the empty notebook; what failed, or nothing."""
     from distributed import get_worker
 
-    from autograder.walls import Limits, SandboxUnavailable
+    from autograder.limits import Limits, SandboxUnavailable
 
     while len(_classes) >= KEPT:
         forget(next(iter(_classes)))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder import paths
-from autograder.assignment import ClassroomError
+from autograder.errors import ClassroomError
 
 CHECKPOINTS = ".ipynb_checkpoints"
 # What systems, editors and version control put beside people's work; no student is called so.

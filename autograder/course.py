@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from autograder import paths
-from autograder.assignment import AssignmentError
+from autograder.errors import AssignmentError
 
 DEMO = paths.BUILD / "demo"
 COURSE = DEMO / "course"

@@ -27,8 +27,9 @@ from textwrap import dedent
 from typing import Any
 
 from autograder import paths
-from autograder.assignment import Assignment, AssignmentError, Exercise, load
+from autograder.assignment import Assignment, Exercise, load
 from autograder.demo.cheats import CHEATS, PREAMBLE
+from autograder.errors import AssignmentError
 from autograder.variants import (
     cells_of_source,
     changed_source,

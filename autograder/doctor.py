@@ -90,8 +90,8 @@ def _torch() -> Iterator[Finding]:
 
 
 def _sandbox() -> Iterator[Finding]:
+    from autograder.limits import SandboxUnavailable
     from autograder.sandbox import probe
-    from autograder.walls import SandboxUnavailable
 
     try:
         facts = probe()

@@ -22,7 +22,8 @@ from nbformat import NotebookNode
 from traitlets import default
 
 from autograder import nbgrader_plugin, paths, render, repair
-from autograder.assignment import Assignment, AssignmentError, load
+from autograder.assignment import Assignment, load
+from autograder.errors import AssignmentError
 from autograder.harmless import MAX_PRINTED, visible
 from autograder.results import FOR_A_LOOK
 
@@ -256,25 +257,13 @@ def _notices(state: dict[str, Any], seconds_late: float) -> list[Notice]:
     if repairs:
         notices.append(Notice(STATUS["repaired"], "warn", repairs))
     if seconds_late > 0:
-        notices.append(Notice(f"Handed in {span(seconds_late)} after the due date.", "warn"))
+        notices.append(Notice(f"Handed in {render.span(seconds_late)} after the due date.", "warn"))
     notices += [
         Notice(visible(note, 400), "warn")
         for note in state.get("notes", [])
         if not note.startswith(FOR_A_LOOK)
     ]
     return notices
-
-
-def span(seconds: float) -> str:
-    """A length of time in words: "2 days 3 hours", "5 minutes"."""
-    minutes = max(1, round(seconds / 60))
-    days, minutes = divmod(minutes, 1440)
-    hours, minutes = divmod(minutes, 60)
-    parts = []
-    for count, noun in ((days, "day"), (hours, "hour"), (minutes, "minute")):
-        if count and len(parts) < 2:
-            parts.append(f"{count} {noun}" + ("" if count == 1 else "s"))
-    return " ".join(parts)
 
 
 def _exercise(

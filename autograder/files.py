@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from autograder.assignment import ClassroomError
+from autograder.errors import ClassroomError
 
 # What is to be done, and what Python and SQLite say when it is.
 REMEDIES = {

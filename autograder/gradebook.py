@@ -51,7 +51,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import scoped_session, sessionmaker, undefer
 from traitlets.config import PyFileConfigLoader
 
-from autograder.assignment import ClassroomError
+from autograder.errors import ClassroomError
 from autograder.files import naming_disk_errors
 
 # SQLAlchemy 2.1 takes another driver for a bare postgresql:// than the one we install.

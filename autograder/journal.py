@@ -21,7 +21,8 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from autograder.assignment import Assignment, ClassroomError
+from autograder.assignment import Assignment
+from autograder.errors import ClassroomError
 from autograder.files import disk_error, naming_disk_errors
 from autograder.results import SubmissionResult
 

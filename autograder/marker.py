@@ -22,11 +22,12 @@ from autograder.assignment import Assignment, load
 from autograder.cells import cells_of
 from autograder.collect import Submission
 from autograder.dependencies import dependencies
+from autograder.limits import Limits, SandboxUnavailable
 from autograder.meter import Meter
 from autograder.repair import RepairedNotebook
 from autograder.results import FOR_A_LOOK, ExerciseResult, SubmissionResult
 from autograder.variants import reference_answers
-from autograder.walls import Limits, Sandbox, SandboxUnavailable
+from autograder.walls import Sandbox
 
 if TYPE_CHECKING:
     from autograder.runner import Graders
@@ -193,12 +194,14 @@ class Marker:
     def _run(
         self, nb: NotebookNode, tell: Callable[[ExerciseResult], None] = lambda result: None
     ) -> SubmissionResult:
+        from autograder.sandbox import Session
+
         self.start()
         assert self._sandbox is not None
         seen: set[str] = set()
         cells = cells_of(nb)
         limits = self.limits
-        with self._sandbox.session(cells, limits, meter=self.meter) as session:
+        with Session(self._sandbox, cells, limits, meter=self.meter) as session:
 
             def ask(*question: Any) -> Answer:
                 answer = session.ask(*question)

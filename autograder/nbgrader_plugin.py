@@ -40,9 +40,9 @@ from traitlets.config import Config
 from autograder import paths, render, repair, terms
 from autograder.assignment import Assignment, load
 from autograder.harmless import csv_text, one_line
+from autograder.limits import Limits
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.settings import Settings, rescaled
-from autograder.walls import Limits
 
 if TYPE_CHECKING:
     from autograder.marker import Graded

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder.assignment import AssignmentError
+from autograder.errors import AssignmentError
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -58,7 +58,8 @@ def main(descriptor: int, scratch: str) -> None:
 
 def _serve(line: Connection) -> None:
     options, jobs = line.recv()
-    from autograder.walls import Sandbox, SandboxUnavailable
+    from autograder.limits import SandboxUnavailable
+    from autograder.walls import Sandbox
 
     sandbox = Sandbox(
         unsafe=options.get("unsafe", False),
@@ -99,7 +100,7 @@ def _serve(line: Connection) -> None:
 
 
 def _start(sandbox: Sandbox) -> None:
-    from autograder.walls import SandboxUnavailable
+    from autograder.limits import SandboxUnavailable
 
     with suppress(SandboxUnavailable):  # The marker, too, waits for it, and says why.
         sandbox.start()
@@ -233,7 +234,7 @@ class _Pool:
 
     def _hear(self, worker: _Worker) -> None:
         """What a worker has to tell; if it has died, another one tries."""
-        from autograder.walls import SandboxUnavailable
+        from autograder.limits import SandboxUnavailable
 
         try:
             kind, value = worker.line.recv()
@@ -307,8 +308,8 @@ def _work(
     end_with_parent(parent)
     for one in others:
         one.close()
+    from autograder.limits import SandboxUnavailable
     from autograder.marker import grade_one
-    from autograder.walls import SandboxUnavailable
 
     marker.meter = meter
     with line, suppress(EOFError, OSError):

@@ -100,6 +100,18 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
+def span(seconds: float) -> str:
+    """A length of time in words: "2 days 3 hours", "5 minutes"."""
+    minutes = max(1, round(seconds / 60))
+    days, minutes = divmod(minutes, 1440)
+    hours, minutes = divmod(minutes, 60)
+    parts = []
+    for count, noun in ((days, "day"), (hours, "hour"), (minutes, "minute")):
+        if count and len(parts) < 2:
+            parts.append(f"{count} {noun}" + ("" if count == 1 else "s"))
+    return " ".join(parts)
+
+
 def points(card: Card) -> str:
     """How many points, in words; empty where none are at stake."""
     if card.points is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import os
 import random
 import warnings
@@ -49,6 +50,13 @@ Refusing = Callable[[Sequence[str]], AbstractContextManager[list[str]]]
 def _refusing_nothing(names: Sequence[str]) -> Iterator[list[str]]:
     """For implementations of our own, of which it is known what they call."""
     yield []
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """What student code prints while it is judged is not shown: it would be printed many times."""
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
 
 
 class Draw:

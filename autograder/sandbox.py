@@ -26,8 +26,9 @@ import torch
 
 from autograder import forbidden_calls, script, wire, zygote
 from autograder.cells import Cell
+from autograder.limits import Limits, SandboxUnavailable
 from autograder.meter import Meter
-from autograder.walls import START_SECONDS, Limits, Sandbox, SandboxUnavailable
+from autograder.walls import START_SECONDS, Sandbox
 
 Outcome = dict[str, Any]
 Request = dict[str, Any]
@@ -183,17 +184,26 @@ class _Ended(Exception):
 
 
 class Session:
-    """One submission's code, running. For one thread at a time."""
+    """One submission's code, running. For one thread at a time. Nothing runs before `load`.
+
+    Args:
+        sandbox: where it runs.
+        cells: the notebook's code.
+        limits: what it may use, if not what the sandbox's submissions usually may.
+        meter: what the submission has cost so far, and is to cost here.
+    """
 
     def __init__(
         self,
         sandbox: Sandbox,
         cells: Sequence[Cell],
-        limits: Limits,
-        meter: Meter,
+        limits: Limits | None = None,
+        *,
+        meter: Meter | None = None,
     ) -> None:
+        limits = limits or sandbox.limits
         self.sandbox = sandbox
-        self.meter = meter
+        self.meter = meter or Meter()
         self.cells = list(cells)
         self.words = [word for word in WARM_WORDS if any(word in cell.source for cell in cells)]
         self.limits = limits
@@ -746,7 +756,7 @@ def probe() -> list[str]:
     Raises:
         SandboxUnavailable: none of it does; says why and what to do.
     """
-    with Sandbox() as sandbox, sandbox.session([Cell("probe", "answer = 42", "probe")]) as session:
+    with Sandbox() as sandbox, Session(sandbox, [Cell("probe", "answer = 42", "probe")]) as session:
         hello = sandbox.hello
         version = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
         if hello["way"] == "root":

@@ -4,7 +4,7 @@ They stand in one commented file, `grading.toml` in the course's folder; every o
 left out, and without any nothing changes. What the file says in general can be said otherwise for
 one assignment, in a table with its name. Every mistake in the file is one sentence.
 
-    settings = Settings.of_course(course, assignment)      # or Settings.read(file, assignment)
+    settings = settings_file.of_course(course, assignment)  # or read(file, assignment)
     release = books.prepare(course, chapter, settings)
     for one in settings.considered(submissions): ...       # mark; the result is the raw one
     index = settings.chosen(attempts)                      # of one student's (Submission, result)
@@ -26,10 +26,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from autograder.assignment import Assignment, ClassroomError
+from autograder.assignment import Assignment
 from autograder.collect import Submission
+from autograder.errors import ClassroomError
+from autograder.limits import Limits
 from autograder.results import ExerciseResult, SubmissionResult
-from autograder.walls import Limits
 
 FILE = "grading.toml"
 UNITS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
@@ -89,24 +90,6 @@ class Settings:
     db_url: str | None = None
     source: Path | None = field(default=None, compare=False)
     filed_due: datetime | None = field(default=None, compare=False)
-
-    @classmethod
-    def read(cls, path: Path, assignment: Assignment) -> Settings:
-        """The settings in the file at `path`, as they are for `assignment`.
-
-        Raises:
-            ClassroomError: something in the file is wrong, also if it is about another assignment.
-        """
-        from autograder.settings_file import Reader
-
-        return Reader(path).settings(assignment)
-
-    @classmethod
-    def of_course(cls, course: Path, assignment: Assignment, file: Path | None = None) -> Settings:
-        """The settings in `file`, else in the course's grading.toml, else those of nobody."""
-        if file is None and not (course / FILE).is_file():
-            return cls()
-        return cls.read(course / FILE if file is None else file, assignment)
 
     @property
     def digest(self) -> str:

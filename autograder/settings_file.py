@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from autograder import paths
-from autograder.assignment import Assignment, AssignmentError, ClassroomError, load
+from autograder.assignment import Assignment, load
 from autograder.collect import student_id
-from autograder.settings import UNITS, Late, Settings, near
-from autograder.walls import Limits
+from autograder.errors import AssignmentError, ClassroomError
+from autograder.limits import Limits
+from autograder.settings import FILE, UNITS, Late, Settings, near
 
 MOST_POINTS = 10_000.0
 MOST_ATTEMPTS = 1000
@@ -45,6 +46,22 @@ def _shown(value: Any) -> str:
         return "a table"
     text = json.dumps(value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def read(path: Path, assignment: Assignment) -> Settings:
+    """The settings in the file at `path`, as they are for `assignment`.
+
+    Raises:
+        ClassroomError: something in the file is wrong, also if it is about another assignment.
+    """
+    return Reader(path).settings(assignment)
+
+
+def of_course(course: Path, assignment: Assignment, file: Path | None = None) -> Settings:
+    """The settings in `file`, else in the course's grading.toml, else those of nobody."""
+    if file is None and not (course / FILE).is_file():
+        return Settings()
+    return read(course / FILE if file is None else file, assignment)
 
 
 class Reader:

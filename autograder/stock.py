@@ -11,7 +11,8 @@ import sys
 import warnings
 from typing import TYPE_CHECKING
 
-from autograder.assignment import AssignmentError, load
+from autograder.assignment import load
+from autograder.errors import AssignmentError
 
 if TYPE_CHECKING:
     from autograder.runner import Graders
@@ -36,8 +37,8 @@ def points(chapter: str, name: str) -> float:
         AssignmentError: `chapter` or the reference is not here.
         KeyError: the chapter has no such exercise.
     """
-    from autograder.check import quiet
     from autograder.executor import Executor
+    from autograder.runner import quiet
 
     namespace = sys._getframe(1).f_globals
     exercise = load(chapter).exercise(name)

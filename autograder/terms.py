@@ -29,8 +29,9 @@ from nbgrader.api import (
 from nbgrader.plugins import LateSubmissionPlugin
 from traitlets.config import Config
 
-from autograder import render
-from autograder.assignment import ClassroomError, load
+from autograder import render, settings_file
+from autograder.assignment import load
+from autograder.errors import ClassroomError
 from autograder.files import replacing
 from autograder.settings import FILE, Settings
 
@@ -61,7 +62,7 @@ def of_course(course: Path, chapter: str) -> Settings:
     file = Path(named) if named else course / FILE
     if not named and not file.is_file():
         return Settings()
-    return Settings.read(file, load(chapter))
+    return settings_file.read(file, load(chapter))
 
 
 def root_of(config: Config) -> Path | None:
@@ -233,15 +234,13 @@ def penalise(chapter: str, settings: Settings, url: str) -> None:
 
 def remarks(chapter: str, settings: Settings, url: str) -> dict[str, list[str]]:
     """What is to be told about each student besides the graders' marks, by the gradebook."""
-    from autograder.feedback import span
-
     said: dict[str, list[str]] = {}
     with Gradebook(url) as book:
         for submission in book.assignment_submissions(chapter):
             lines = said.setdefault(submission.student_id, [])
             late = settings.lateness(submission.total_seconds_late)
             if late > 0:
-                lines.append(f"handed in {span(late)} late")
+                lines.append(f"handed in {render.span(late)} late")
         for student, grade in _grades(book, chapter).filter(Grade.manual_score > Grade.max_score):
             said[student].append(
                 f"the mark {render.number(grade.manual_score)} given by hand for "

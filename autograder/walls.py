@@ -20,17 +20,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from autograder.cells import Cell
+from autograder.limits import Limits, SandboxUnavailable
 from autograder.paths import PACKAGE, ROOT
-from autograder.timelimit import SECONDS_PER_CALL
-
-if TYPE_CHECKING:
-    from autograder.meter import Meter
-    from autograder.sandbox import Session
 
 COPIED = ("executor.py", "forbidden_calls.py", "script.py", "wire.py", "worker.py", "zygote.py")
 OURS = ("autograder", "solutions", "toolkit", "exercises", "book", "tests")
@@ -53,32 +48,6 @@ def checks_for(*_, **__):
 def _check(*_, **__):
     return None
 '''
-
-
-class SandboxUnavailable(Exception):
-    """Student code cannot be isolated on this machine; says why and what to do."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What one submission may use. `processes` counts threads too; sizes are in bytes.
-
-    `seconds_total` is for everything that a submission costs: reading and repairing the notebook,
-    running it, starting its process again, judging it. They are seconds in which one of its
-    processes, or the one that judges it, ran or slept; waiting for a core is not counted. Its own
-    processes may have `memory_bytes`, and the judging process may grow by `judging_bytes`.
-    """
-
-    seconds_per_call: float = SECONDS_PER_CALL
-    seconds_per_cell: float = SECONDS_PER_CALL
-    seconds_total: float = 180.0
-    memory_bytes: int = 750 << 20
-    judging_bytes: int = 750 << 20
-    processes: int = 32
-    file_bytes: int = 16 << 20
-    output_bytes: int = 1 << 20
-    answer_bytes: int = 16 << 20  # of one answer; the largest right one has 0.6 MB
-    answers_bytes: int = 128 << 20  # of all answers of a notebook; right ones have 3 MB
 
 
 _launchers: dict[int, concurrent.futures.ThreadPoolExecutor] = {}
@@ -449,25 +418,6 @@ class Sandbox:
                 self._stop()
                 raise SandboxUnavailable(f"the sandbox did not start: {error}") from None
         self.hello = {**json.loads(hello), "way": way}
-
-    def session(
-        self,
-        cells: Sequence[Cell],
-        limits: Limits | None = None,
-        *,
-        meter: Meter | None = None,
-    ) -> Session:
-        """A submission whose definitions are those of `cells`. Nothing runs before `load`.
-
-        Args:
-            cells: the notebook's code.
-            limits: what it may use, if not what the sandbox's submissions usually may.
-            meter: what the submission has cost so far, and is to cost here.
-        """
-        from autograder.meter import Meter
-        from autograder.sandbox import Session
-
-        return Session(self, cells, limits or self.limits, meter or Meter())
 
     def fork(
         self, limits: Limits, words: Iterable[str] = ()

@@ -24,15 +24,15 @@ from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autograder.assignment import ClassroomError
+from autograder.errors import ClassroomError
 from autograder.paths import ROOT
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
     from autograder.collect import Submission
+    from autograder.limits import Limits
     from autograder.marker import Graded, Task
-    from autograder.walls import Limits
 
 PROGRAM = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
@@ -148,7 +148,7 @@ class WorkerPool:
         while True:
             message = self._line.recv()
             if message[0] == "unavailable":
-                from autograder.walls import SandboxUnavailable
+                from autograder.limits import SandboxUnavailable
 
                 raise SandboxUnavailable(message[1])
             if message[0] == "unfit":

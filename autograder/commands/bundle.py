@@ -19,7 +19,7 @@ def run(
 ) -> None:
     """Make the student's zip: notebook, checks and recorded answers, without solutions."""
     from autograder import bundle
-    from autograder.assignment import AssignmentError
+    from autograder.errors import AssignmentError
 
     try:
         path = bundle.bundle(chapter, out or Path(f"{chapter}.zip"), book_url)

@@ -27,8 +27,8 @@ def run(
     from rich.text import Text
 
     from autograder import render
-    from autograder.assignment import AssignmentError
     from autograder.check_notebook import check_notebook
+    from autograder.errors import AssignmentError
 
     console = Console()
     try:

@@ -104,7 +104,7 @@ def run(
         from rich.text import Text
 
         from autograder import classroom, collect, harmless, progress
-        from autograder.walls import SandboxUnavailable
+        from autograder.limits import SandboxUnavailable
 
         console, errors = Console(), Console(stderr=True)
         people = collect.read_roster(roster) if roster is not None else []

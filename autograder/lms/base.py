@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autograder import harmless
-from autograder.assignment import ClassroomError
 from autograder.collect import NEARLY, best_notebook, student_id
+from autograder.errors import ClassroomError
 from autograder.files import replacing
 from autograder.lms.archive import READING, Archive, Entry, shown
 from autograder.lms.table import Table

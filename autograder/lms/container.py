@@ -34,7 +34,8 @@ def stands_apart(root: Path, way: str = "auto") -> bool:
     Raises:
         SandboxUnavailable: student code could read the reference here.
     """
-    from autograder.walls import SandboxUnavailable, require_sandbox
+    from autograder.limits import SandboxUnavailable
+    from autograder.walls import require_sandbox
 
     refusal = "it was asked for another way"
     if way in ("auto", "bubblewrap"):
@@ -204,8 +205,9 @@ def main(arguments: list[str] | None = None) -> int:
     root: Path = options.root
     code = 0
     try:
-        from autograder.assignment import AssignmentError, load
-        from autograder.walls import SandboxUnavailable
+        from autograder.assignment import load
+        from autograder.errors import AssignmentError
+        from autograder.limits import SandboxUnavailable
 
         assignment = load(options.assignment)
         seed = int((root / "source" / "seed.txt").read_text(encoding="ascii"))

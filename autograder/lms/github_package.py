@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from autograder import bundle
-from autograder.assignment import Assignment, ClassroomError, load
+from autograder.assignment import Assignment, load
+from autograder.errors import ClassroomError
 
 GRADER = "classroom-resources/autograding-command-grader@v1"
 REPORTER = "classroom-resources/autograding-grading-reporter@v1"

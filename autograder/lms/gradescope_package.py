@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from autograder import paths
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import load
 from autograder.bundle import pins, write_zip
+from autograder.errors import ClassroomError
 
 NEEDED = (
     *("torch", "numpy", "matplotlib", "ipykernel", "ipywidgets", "pytest", "rich", "typer"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autograder.assignment import ClassroomError
+from autograder.errors import ClassroomError
 from autograder.lms.archive import shown
 from autograder.lms.base import Member, People
 from autograder.lms.table import Table

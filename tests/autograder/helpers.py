@@ -15,7 +15,8 @@ from nbformat import NotebookNode
 
 from autograder import bundle, paths
 from autograder.__main__ import main
-from autograder.walls import Sandbox, SandboxUnavailable
+from autograder.limits import SandboxUnavailable
+from autograder.walls import Sandbox
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import pytest
 from nbgrader.api import Gradebook
 from nbgrader.nbgraderformat import MetadataValidator
 
-from autograder import assignment, builder, paths
+from autograder import assignment, builder, errors, paths
 
 SCRIPT = '''"""A small chapter."""
 
@@ -364,7 +364,7 @@ def test_no_line_of_a_solution_reaches_the_students(chapter: str) -> None:
 
 
 def test_loading_an_assignment_that_is_not_there_says_which_are() -> None:
-    with pytest.raises(assignment.AssignmentError, match="no assignment called atention"):
+    with pytest.raises(errors.AssignmentError, match="no assignment called atention"):
         assignment.load("atention")
 
 
@@ -383,5 +383,5 @@ def test_the_assignment_is_found_beside_the_notebook(
     (tmp_path / "assignment.json").write_text(small.to_json(), encoding="utf-8")
     assert assignment.load("small") == small
     (tmp_path / "assignment.json").write_text("{", encoding="utf-8")
-    with pytest.raises(assignment.AssignmentError):
+    with pytest.raises(errors.AssignmentError):
         assignment.load("small")

@@ -15,9 +15,10 @@ import pytest
 from nbclient import NotebookClient
 
 from autograder import builder, check, paths, recorded, stock, variants, wire
-from autograder.assignment import AssignmentError, load
+from autograder.assignment import load
 from autograder.check import Judge, checks_for
 from autograder.check_notebook import check_notebook
+from autograder.errors import AssignmentError
 from autograder.wire import WireError
 
 ATTENTION = load("attention")

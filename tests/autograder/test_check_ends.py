@@ -21,9 +21,10 @@ import torch
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from autograder import check_notebook, paths, timelimit, variants, walls
-from autograder.assignment import AssignmentError, load
+from autograder import check_notebook, limits, paths, timelimit, variants
+from autograder.assignment import load
 from autograder.check import Judge, checks_for
+from autograder.errors import AssignmentError
 from autograder.timelimit import TimeLimit, TimeUp
 
 NAMES = load("attention").names
@@ -93,7 +94,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_limit_is_the_one_of_grading() -> None:
-    assert timelimit.SECONDS_PER_CALL == walls.Limits().seconds_per_call == 10.0
+    assert timelimit.SECONDS_PER_CALL == limits.Limits().seconds_per_call == 10.0
 
 
 @pytest.mark.usefixtures("_soon")

@@ -15,13 +15,14 @@ from typer.testing import CliRunner
 
 from autograder import __main__ as command_line
 from autograder import classroom, repair, worker_pool
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import load
 from autograder.books import Books, course_seed, prepare, quiet_database
 from autograder.collect import Person, Submission, collect, read_roster
+from autograder.errors import ClassroomError
 from autograder.journal import alone
+from autograder.limits import Limits
 from autograder.marker import Graded, Marker, empty_result, grader_hash
 from autograder.repair import RepairedNotebook
-from autograder.walls import Limits
 from tests.autograder.helpers import put
 
 CHAPTER = "attention"

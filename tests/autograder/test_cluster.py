@@ -23,10 +23,10 @@ import psutil
 import pytest
 
 from autograder import classroom, cluster, paths, repair
-from autograder.assignment import ClassroomError
 from autograder.collect import Submission, collect
+from autograder.errors import ClassroomError
+from autograder.limits import Limits
 from autograder.marker import UNJUDGED, Graded
-from autograder.walls import Limits
 from autograder.worker_pool import grade_all as grade_here
 
 CHAPTER = "attention"

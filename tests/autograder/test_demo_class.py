@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from autograder import classroom, demo_class, paths
+from autograder.limits import Limits
 from autograder.marker import Marker
 from autograder.repair import repair_file
-from autograder.walls import Limits
 from tests.autograder.helpers import contents, processes
 
 CHAPTER = "attention"
@@ -236,7 +236,7 @@ def test_the_class_is_the_same_every_time(tmp_path):
 
 @pytest.mark.sandbox(needed=False)
 def test_a_folder_with_other_things_is_not_swept_away(tmp_path):
-    from autograder.assignment import AssignmentError
+    from autograder.errors import AssignmentError
 
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(AssignmentError, match=r"thesis\.txt"):

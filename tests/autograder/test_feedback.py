@@ -11,7 +11,7 @@ import nbformat
 import pytest
 from bs4 import BeautifulSoup
 
-from autograder import feedback, nbgrader_plugin, repair
+from autograder import feedback, nbgrader_plugin, render, repair
 from autograder.assignment import load
 from autograder.books import Books, prepare
 from autograder.collect import Submission, student_id
@@ -223,4 +223,4 @@ def test_a_picture_in_an_answer_is_shown_and_other_data_is_not():
     [(5, "1 minute"), (3600, "1 hour"), (90061, "1 day 1 hour"), (7380, "2 hours 3 minutes")],
 )
 def test_lateness_in_words(seconds, words):
-    assert feedback.span(seconds) == words
+    assert render.span(seconds) == words

@@ -20,6 +20,7 @@ from autograder.cells import Cell
 from autograder.executor import Executor
 from autograder.forbidden_calls import ForbiddenCall, Refusal
 from autograder.runner import Graders
+from autograder.sandbox import Session
 from autograder.variants import reference_namespace
 from autograder.walls import Sandbox
 
@@ -237,7 +238,7 @@ def test_in_the_sandbox_no_script_is_made_of_what_is_python_alone(sandbox):
         "    try:\n        make(module)\n    except Exception:\n        continue\n"
         "    raise AssertionError('it was made')\n"
     )
-    with sandbox.session([Cell("a", cell, "a")]) as session:
+    with Session(sandbox, [Cell("a", cell, "a")]) as session:
         assert [report.error for report in session.load()] == [""]
 
 
@@ -392,7 +393,7 @@ def asked(session: Any, name: str = "f") -> dict[str, Any]:
 def test_in_the_sandbox_no_way_leads_to_a_forbidden_function(sandbox, way):
     cells = ["import torch\ntried = torch.softmax(torch.ones(3), 0)", "def broken(:"]
     cells += [textwrap.dedent(WAYS[way]), "def other(x):\n    return torch.softmax(x, -1)"]
-    with sandbox.session([Cell(str(n), text, str(n)) for n, text in enumerate(cells)]) as session:
+    with Session(sandbox, [Cell(str(n), text, str(n)) for n, text in enumerate(cells)]) as session:
         assert [report.status for report in session.load()] == ["ok", "error", "ok", "ok"]
         for _ in range(2):
             with session.refusing(["softmax"]) as undone:
@@ -406,7 +407,7 @@ def test_how_a_process_ends_is_told_as_before_while_something_is_refused(sandbox
         "import ctypes, os\ndef leave(x):\n    os._exit(3)\n"
         "def fall(x):\n    ctypes.string_at(0)\ndef f(x):\n    return x\n"
     )
-    with sandbox.session([Cell("a", cell, "a")]) as session:
+    with Session(sandbox, [Cell("a", cell, "a")]) as session:
         for name in ("leave", "fall"):
             plain = asked(session, name)
             with session.refusing(["softmax"]) as undone:

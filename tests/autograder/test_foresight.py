@@ -15,7 +15,7 @@ from autograder.known import Known
 from autograder.paths import CHAPTERS
 from autograder.proxy import Proxy
 from autograder.runner import Graders
-from autograder.sandbox import Answer
+from autograder.sandbox import Answer, Session
 from autograder.walls import Sandbox
 from tests.autograder.test_known import WRONG, Worker
 
@@ -319,7 +319,7 @@ def test_in_the_sandbox_the_same_is_earned_either_way(foreseen):
         for name, change in WRONG.items():
             results = []
             for several in (True, False):
-                with box.session([Cell("id", change(foreseen.source), "cell")]) as session:
+                with Session(box, [Cell("id", change(foreseen.source), "cell")]) as session:
                     ahead = session.ahead if several else None
                     results.append(
                         foreseen.graders.run(session.execute, ask=session.ask, ahead=ahead)

@@ -13,8 +13,8 @@ import pytest
 from nbgrader.api import Gradebook, InvalidEntry, MissingEntry
 
 from autograder import builder, paths
-from autograder.assignment import ClassroomError
 from autograder.books import prepare
+from autograder.errors import ClassroomError
 from autograder.gradebook import alone, one_transaction
 
 pytestmark = pytest.mark.filterwarnings("ignore::sqlalchemy.exc.SAWarning")

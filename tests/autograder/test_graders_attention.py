@@ -5,11 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autograder.executor import Executor
-from autograder.variants import (
-    load_variant,
-    reference_namespace,
-    source_of,
-)
+from autograder.variants import load_variant, reference_namespace, source_of
 from tests.autograder.chapter_graders import ChapterGraders, Styles
 
 CHAPTER = "attention"

@@ -7,10 +7,7 @@ import torch
 
 from autograder.executor import Executor
 from autograder.runner import Graders
-from autograder.variants import (
-    reference_namespace,
-    wrong_namespace,
-)
+from autograder.variants import reference_namespace, wrong_namespace
 from tests.autograder.chapter_graders import ChapterGraders, Styles, failures
 
 CHAPTER = "positional_encoding"

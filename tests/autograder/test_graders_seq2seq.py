@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autograder.executor import Executor
-from autograder.variants import (
-    Misconception,
-    changed_source,
-    load_variant,
-    misconceptions,
-)
+from autograder.variants import Misconception, changed_source, load_variant, misconceptions
 from tests.autograder.chapter_graders import ChapterGraders, Styles, changed, failures
 
 CHAPTER = "seq2seq"

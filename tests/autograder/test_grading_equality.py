@@ -15,7 +15,7 @@ import pytest
 
 from autograder import demo_class, paths, repair
 from autograder.collect import Submission, collect
-from autograder.walls import Limits
+from autograder.limits import Limits
 from autograder.worker_pool import grade_all
 
 CHAPTER = "attention"

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from autograder import changes, paths
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import load
 from autograder.dependencies import dependencies
+from autograder.errors import ClassroomError
 from autograder.files import replacing
 from autograder.journal import Journal, Results, alone
 from autograder.marker import empty_result, grader_hash

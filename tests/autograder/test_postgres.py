@@ -17,9 +17,10 @@ import nbformat
 import pytest
 
 from autograder import classroom, gradebook, paths, repair, report
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import load
 from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Person, Submission
+from autograder.errors import ClassroomError
 from autograder.marker import Graded, empty_result
 from tests.autograder.helpers import nbgrader
 

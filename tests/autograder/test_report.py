@@ -14,10 +14,10 @@ from bs4 import BeautifulSoup
 from rich.console import Console
 
 from autograder import (
-    assignment,
     changes,
     charts,
     classroom,
+    errors,
     harmless,
     marker,
     repair,
@@ -392,5 +392,5 @@ def test_a_class_that_was_written_can_be_read_again(graded):
 
 
 def test_a_class_that_was_not_graded_is_one_sentence(tmp_path):
-    with pytest.raises(assignment.ClassroomError, match="has not been graded"):
+    with pytest.raises(errors.ClassroomError, match="has not been graded"):
         classroom.Class.read(tmp_path, CHAPTER)

@@ -20,9 +20,10 @@ import torch
 
 from autograder import walls, wire, zygote
 from autograder.cells import Cell
+from autograder.limits import Limits, SandboxUnavailable
 from autograder.paths import ROOT
-from autograder.sandbox import clean_outcome, probe, request_frame
-from autograder.walls import Limits, Sandbox, SandboxUnavailable
+from autograder.sandbox import Session, clean_outcome, probe, request_frame
+from autograder.walls import Sandbox
 
 HANGS = Limits(seconds_per_call=1.5, seconds_per_cell=1.5)
 
@@ -45,7 +46,7 @@ def submit(request):
             for number, source in enumerate(sources, start=1)
         ]
         box = box or request.getfixturevalue("sandbox")
-        sessions.append(box.session(cells, limits))
+        sessions.append(Session(box, cells, limits))
         return sessions[-1]
 
     yield open_session
@@ -119,7 +120,7 @@ def test_what_is_drawn_from_pythons_own_generator_depends_on_the_request_alone(s
         Cell("a", "import random", "a"),
         Cell("b", "def draw():\n    return random.random()", "b"),
     ]
-    with sandbox.session(cells) as session:
+    with Session(sandbox, cells) as session:
         drawn = [value(session, "draw"), value(session, "draw")]
     assert drawn == [random.Random(0).random()] * 2
 
@@ -1231,11 +1232,12 @@ def test_nothing_is_left_of_a_submission(submit, sandbox):
 ORPHANS = """
 import os, sys, time
 from autograder.cells import Cell
+from autograder.sandbox import Session
 from autograder.walls import Sandbox
 import psutil
 box = Sandbox(unsafe=sys.argv[1] == "unsafe")
 box.start()
-session = box.session([Cell("a", "import os, time\\ndef f():\\n    if os.fork() == 0:\\n"
+session = Session(box, [Cell("a", "import os, time\\ndef f():\\n    if os.fork() == 0:\\n"
                             "        os.setsid()\\n        time.sleep(600)\\n    return 1", "a")])
 session.execute({"op": "call", "name": "f", "args": [], "kwargs": {}})
 mine = psutil.Process()

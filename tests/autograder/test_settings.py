@@ -17,14 +17,15 @@ from hypothesis import strategies as st
 from nbgrader.api import Gradebook
 from nbgrader.preprocessors import AssignLatePenalties
 
-from autograder import classroom, paths, repair, report, terms
-from autograder.assignment import ClassroomError, load
+from autograder import classroom, paths, repair, report, settings_file, terms
+from autograder.assignment import load
 from autograder.books import Books, prepare, quiet_database
 from autograder.collect import Submission
+from autograder.errors import ClassroomError
+from autograder.limits import Limits
 from autograder.marker import Graded
 from autograder.results import ExerciseResult, SubmissionResult
 from autograder.settings import FILE, Late, Settings, rescaled, with_points
-from autograder.walls import Limits
 from tests.autograder.helpers import nbgrader, put
 
 CHAPTER = "attention"
@@ -36,7 +37,7 @@ DAY, HOUR = 86400.0, 3600.0
 def read(folder: Path, text: str) -> Settings:
     file = folder / FILE
     file.write_text(text, encoding="utf-8")
-    return Settings.read(file, ASSIGNMENT)
+    return settings_file.read(file, ASSIGNMENT)
 
 
 def raw(student: str = "ada", share: float = 1.0, **points: float) -> SubmissionResult:
@@ -55,14 +56,14 @@ def raw(student: str = "ada", share: float = 1.0, **points: float) -> Submission
 
 class TestReading:
     def test_without_a_file_nothing_changes(self, tmp_path):
-        found = Settings.of_course(tmp_path, ASSIGNMENT)
+        found = settings_file.of_course(tmp_path, ASSIGNMENT)
         assert found == Settings()
         assert found.adjusted_assignment(ASSIGNMENT) == ASSIGNMENT
         assert found.adjusted(raw(share=0.3), ASSIGNMENT) == raw(share=0.3)
         assert found.penalty(40, 30 * DAY) == 0
 
     def test_the_commented_default_changes_nothing(self):
-        found = Settings.read(paths.PACKAGE / FILE, ASSIGNMENT)
+        found = settings_file.read(paths.PACKAGE / FILE, ASSIGNMENT)
         assert found == Settings()
 
     def test_every_line_of_the_commented_default_can_be_used(self, tmp_path):
@@ -111,7 +112,7 @@ class TestReading:
 
     def test_a_file_from_another_system(self, tmp_path):
         (tmp_path / FILE).write_bytes("\ufeffattempts = 2\r\n".encode())
-        assert Settings.of_course(tmp_path, ASSIGNMENT).attempts == 2
+        assert settings_file.of_course(tmp_path, ASSIGNMENT).attempts == 2
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -211,12 +212,12 @@ class TestReading:
 
     def test_a_file_that_cannot_be_read(self, tmp_path):
         with pytest.raises(ClassroomError, match="cannot be opened"):
-            Settings.read(tmp_path / "none.toml", ASSIGNMENT)
+            settings_file.read(tmp_path / "none.toml", ASSIGNMENT)
         with pytest.raises(ClassroomError, match="cannot be opened"):
-            Settings.read(tmp_path, ASSIGNMENT)
+            settings_file.read(tmp_path, ASSIGNMENT)
         (tmp_path / FILE).write_bytes(b"attempts = 1 # \xff\xfe")
         with pytest.raises(ClassroomError, match="save it as UTF-8"):
-            Settings.read(tmp_path / FILE, ASSIGNMENT)
+            settings_file.read(tmp_path / FILE, ASSIGNMENT)
 
     keys = st.sampled_from(
         [
@@ -468,7 +469,7 @@ class Classes:
     ) -> dict[str, SubmissionResult]:
         if text is not None:
             (self.course / FILE).write_text(text, encoding="utf-8")
-        rule = Settings.of_course(self.course, ASSIGNMENT).due_by(due)
+        rule = settings_file.of_course(self.course, ASSIGNMENT).due_by(due)
         release = prepare(self.course, CHAPTER, rule)
         books = Books(self.course, CHAPTER)
         blank = nbformat.writes(repair.blank(release))
@@ -625,7 +626,7 @@ class TestGradebook:
     def test_the_report_counts_what_counts(self, classes):
         text = "[attention]\nleave_out = ['padding_mask', 'why_scale']\npoints.causal_mask = 4\n"
         rule_results = classes.grade(text, [raw(share=0.5)])
-        rule = Settings.of_course(classes.course, ASSIGNMENT)
+        rule = settings_file.of_course(classes.course, ASSIGNMENT)
         graded = classroom.Class(
             rule.adjusted_assignment(ASSIGNMENT), classes.course, 0, "", [*rule_results.values()]
         )

@@ -17,10 +17,10 @@ import pytest
 
 from autograder import classroom, demo_class, marker, paths, progress, repair, worker_pool
 from autograder.__main__ import main
-from autograder.assignment import AssignmentError
 from autograder.collect import Submission, collect
+from autograder.errors import AssignmentError
+from autograder.limits import Limits, SandboxUnavailable
 from autograder.results import ExerciseResult, SubmissionResult, TestResult
-from autograder.walls import Limits, SandboxUnavailable
 from autograder.worker_pool import WorkerPool, grade_all, marking_options
 from tests.autograder import faults
 

@@ -13,9 +13,10 @@ import pytest
 from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import load
 from autograder.books import quiet_database
 from autograder.classroom import Class
+from autograder.errors import ClassroomError
 from autograder.lms.base import Member, People
 from autograder.lms.table import Table
 from autograder.marker import empty_result

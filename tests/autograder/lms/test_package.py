@@ -21,8 +21,9 @@ import pytest
 import yaml
 
 from autograder import bundle, paths
-from autograder.assignment import ClassroomError, load
+from autograder.assignment import load
 from autograder.demo_class import Notebook, Style, reference_answers
+from autograder.errors import ClassroomError
 from autograder.lms import container, github_package, gradescope_package
 from autograder.results import ExerciseResult, TestResult
 from tests.autograder.helpers import assert_no_solutions, handed_out, status_of
@@ -279,7 +280,7 @@ def test_apart_closes_the_reference_to_others(root: Path) -> None:
 
 
 def test_without_a_wall_nothing_is_graded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autograder.walls import SandboxUnavailable
+    from autograder.limits import SandboxUnavailable
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SandboxUnavailable, match="only root could run it as another user"):

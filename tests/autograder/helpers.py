@@ -13,10 +13,11 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import bundle, paths
 from autograder.__main__ import main
-from autograder.limits import SandboxUnavailable
-from autograder.walls import Sandbox
+from autograder.assignments import bundle
+from autograder.common import paths
+from autograder.sandbox.launcher import Sandbox
+from autograder.sandbox.limits import SandboxUnavailable
 
 
 @functools.cache

@@ -917,7 +917,7 @@ def test_rename_layers(student, reference, draw):
 
 
 def share(count, trials, probability, what, likely=None, false_alarm=1e-9):
-    """As `expectations.rate`; of the known mistakes `likely`, name -> share, the fitting one is named.
+    """As `expectations.rate`; of the known mistakes `likely`, name -> share, the fitting is named.
 
     Random answers cannot be replayed, so that the test itself has to say which mistake it sees.
     """

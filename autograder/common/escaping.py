@@ -1,6 +1,6 @@
 """What students wrote, made harmless for where it goes: pages, terminals, spreadsheets, files.
 
-Escaping for HTML is the templates' and `render`'s; here is what no escaping takes away.
+Escaping for HTML is the templates' and `cards`'s; here is what no escaping takes away.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Four stages, each of which survives whatever one submission does:
 2. `journal` knows what was marked before, with what, and whether anything has changed since;
 3. `marker` repairs a notebook, runs its code once in the sandbox and asks the graders;
    `worker_pool` has it done in processes of their own, `cluster` on several machines;
-4. `books` puts every student into an nbgrader course: gradebook, autograded notebook, feedback.
+4. `course` puts every student into an nbgrader course: gradebook, autograded notebook, feedback.
    Whoever is marked goes into the books while others are being marked.
 
 Everybody on the class list comes out with a result, if need be one that says why it is 0. Killed at

@@ -26,7 +26,7 @@ MAX_BYTES = 8 << 20  # of requests in one message
 Execute = Callable[[Request], Outcome]
 # Requests and answers in their order, and whether they are all of a test's.
 Part = tuple[list[tuple[Request, Outcome]], bool]
-# Carries several requests at once; see `sandbox.Session.ahead`.
+# Carries several requests at once; see `Session.ahead`.
 Ask = Callable[[Sequence[bytes]], list[bytearray]]
 
 

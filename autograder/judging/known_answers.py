@@ -30,7 +30,7 @@ from autograder.sandbox.executor import Outcome, Request, clone_input, transform
 if TYPE_CHECKING:
     from autograder.sandbox.session import Answer
 
-# Carries a request, already encoded, to the implementation; see `sandbox.Session.ask`.
+# Carries a request, already encoded, to the implementation; see `Session.ask`.
 Ask = Callable[[Request, bytes, Callable[[bytearray], "str | None"], "bytearray | None"], "Answer"]
 
 MAX_NODES = 150_000  # about 100 MB; a test of a class that answers alike has as many as requests

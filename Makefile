@@ -12,10 +12,11 @@ help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 course: $(STAMP) ## set up, generate, build the book, grade a demonstration class
-	@$(RUN) -m autograder.course
+	@$(RUN) -m autograder.commands.make_course
 
 test: $(STAMP) ## every test, the built book and the graders' own test included
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@$(BIN)/lint-imports --no-logo --no-cache
 	@$(RUN) -m toolkit.book
 	@$(RUN) -m pytest -q
 	@$(RUN) -m autograder verify --json build/verify.json
@@ -27,19 +28,20 @@ exercises: $(STAMP) ## regenerate the students' notebooks after editing solution
 	@$(RUN) -m autograder build
 
 demo: $(STAMP) ## grade the demonstration class again
-	@$(RUN) -m autograder.course --only demo
+	@$(RUN) -m autograder.commands.make_course --only demo
 
 serve: $(STAMP) ## read the built book at http://localhost:8000
 	@$(RUN) -m http.server 8000 --directory build/book/_build/html
 
 bench: $(STAMP) ## measure grading, check, verify, the models and the book; writes build/bench.json
-	@$(RUN) -m autograder.bench
+	@$(RUN) -m autograder.benchmarks
 
 verify: $(STAMP) ## judge the graders by misconceptions and mutants
 	@$(RUN) -m autograder verify
 
-lint: $(STAMP) ## ruff, check and format
+lint: $(STAMP) ## ruff, check and format; which package imports which
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 clean: ## remove what was built; the environment stays
 	@rm -rf build

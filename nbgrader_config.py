@@ -10,6 +10,6 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from autograder.nbgrader_plugin import configure  # noqa: E402
+from autograder.gradebook.plugin import configure  # noqa: E402
 
 configure(get_config(), HERE / "build" / "course")  # noqa: F821

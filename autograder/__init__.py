@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from autograder.check import Checks
+    from autograder.checking.check import Checks
 
 __all__ = ["checks_for"]
 
@@ -18,6 +18,6 @@ def checks_for(chapter: str) -> Checks:
 
     `check()` gives an overview of all exercises.
     """
-    from autograder import check
+    from autograder.checking import check
 
     return check.checks_for(chapter)

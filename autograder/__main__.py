@@ -56,9 +56,9 @@ def main(arguments: list[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # Of signs that a terminal does not have.
-    from autograder.assignment import AssignmentError
-    from autograder.files import disk_error
-    from autograder.harmless import one_line
+    from autograder.common.errors import AssignmentError
+    from autograder.common.escaping import one_line
+    from autograder.common.files import disk_error
 
     try:
         _app(chosen or list(COMMANDS))(arguments, prog_name="python -m autograder")

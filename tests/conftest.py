@@ -33,7 +33,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 # Files that take longest. A file's tests stay in one process: begun last, they would run alone.
 LONG = (
-    "test_demo_class.py",
+    "test_make_class.py",
     "test_exploits.py",
     "test_cluster.py",
     "test_grading_equality.py",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from autograder import paths
+from autograder.common import paths
 
 
 def run(
@@ -18,7 +18,7 @@ def run(
     ] = False,
 ) -> None:
     """Make exercises/ from solutions/: notebooks, assignment.json and recorded answers."""
-    from autograder import builder
+    from autograder.assignments import builder
 
     wanted = chapters or builder.sources()
     try:

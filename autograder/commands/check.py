@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autograder.timelimit import SECONDS_PER_CALL
+from autograder.sandbox.timelimit import SECONDS_PER_CALL
 
 
 def run(
@@ -26,9 +26,9 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import render
-    from autograder.assignment import AssignmentError
-    from autograder.check_notebook import check_notebook
+    from autograder.checking.notebook import check_notebook
+    from autograder.common import cards
+    from autograder.common.errors import AssignmentError
 
     console = Console()
     try:
@@ -48,7 +48,7 @@ def run(
         console.print(Text(f"! {trouble}", style="yellow"), soft_wrap=True)
     for card in report.cards:
         if card.status == "failed" or (exercise and card.status != "passed"):
-            console.print(render.card_rich(card))
-    console.print(render.overview_rich(report.cards, report.title))
+            console.print(cards.card_rich(card))
+    console.print(cards.overview_rich(report.cards, report.title))
     if not report.passed:
         raise typer.Exit(1)

@@ -12,7 +12,7 @@ def run() -> None:
 
     Exit status 1 if something is missing.
     """
-    from autograder.doctor import DO, GRADE, READ, findings
+    from autograder.grading.doctor import DO, GRADE, READ, findings
 
     console = Console()
     found = list(findings())

@@ -37,7 +37,7 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder.harmless import one_line
+    from autograder.common.escaping import one_line
     from autograder.lms.export import export
 
     marks, pages = export(

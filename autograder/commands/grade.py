@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autograder import paths
+from autograder.common import paths
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from autograder.changes import Change
-    from autograder.results import SubmissionResult
+    from autograder.grading.regrade_diff import Change
+    from autograder.judging.results import SubmissionResult
 
 
 def run(
@@ -90,7 +90,7 @@ def run(
     Only what has changed since the last time is marked. Exit status 0 means that every submission
     has a result.
     """
-    from autograder.worker_pool import WorkerPool, marking_options, usable_cores
+    from autograder.grading.worker_pool import WorkerPool, marking_options, usable_cores
 
     jobs = jobs or min(4, usable_cores())
     # Where somebody has been marked before, it may be that nobody is now.
@@ -103,8 +103,10 @@ def run(
         from rich.console import Console
         from rich.text import Text
 
-        from autograder import classroom, collect, harmless, progress
-        from autograder.walls import SandboxUnavailable
+        from autograder.common import escaping, progress
+        from autograder.gradebook import classroom
+        from autograder.grading import collect
+        from autograder.sandbox.limits import SandboxUnavailable
 
         console, errors = Console(), Console(stderr=True)
         people = collect.read_roster(roster) if roster is not None else []
@@ -141,7 +143,8 @@ def run(
             raise typer.Exit(2) from None
     if graded is None:
         return
-    from autograder import gradebook, report
+    from autograder.gradebook import database
+    from autograder.reports import class_report
 
     unfinished: list[str] = []
     written = dict(graded.unshown)
@@ -149,9 +152,9 @@ def run(
     def look(result: SubmissionResult) -> None:
         for note in [*result.notes, *written.get(result.student, [])]:
             if note.startswith(classroom.UNDONE):
-                unfinished.append(harmless.one_line(f"{result.student}: {note}", 1000))
+                unfinished.append(escaping.one_line(f"{result.student}: {note}", 1000))
 
-    path = report.write(graded, console, look)
+    path = class_report.write(graded, console, look)
     if graded.unshown:
         graded.write()
     console.print()
@@ -159,11 +162,11 @@ def run(
         ("Class report", path),
         ("Marks", graded.folder / "grades.csv"),
         ("Feedback", graded.course / "feedback"),
-        ("Gradebook", gradebook.shown(gradebook.url_of(graded.course))),
+        ("Gradebook", database.shown(database.url_of(graded.course))),
     ):
         console.print(Text(f"{label:<13}{target}"), soft_wrap=True)
     for remark in graded.remarks:
-        errors.print(Text(harmless.one_line(remark, 2000)), soft_wrap=True)
+        errors.print(Text(escaping.one_line(remark, 2000)), soft_wrap=True)
     for line in unfinished:
         errors.print(Text(line, style="bold"), soft_wrap=True)
     if unfinished:
@@ -175,10 +178,10 @@ def _decide(changes: list[Change], total: int, yes: bool, console: Console) -> b
     from rich.prompt import Confirm
     from rich.text import Text
 
-    from autograder import changes as difference
+    from autograder.grading import regrade_diff
 
     console.print()
-    difference.show(changes, total, console)
+    regrade_diff.show(changes, total, console)
     if yes:
         return True
     if not changes:

@@ -29,11 +29,11 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder.assignment import load
-    from autograder.harmless import one_line
+    from autograder.common.escaping import one_line
     from autograder.lms import TITLES, module
     from autograder.lms.archive import Archive
     from autograder.lms.base import People, place, read_export
+    from autograder.units.assignment import load
 
     chapter = load(assignment).chapter
     people = People.read(roster) if roster is not None else People()

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from autograder import paths
+from autograder.common import paths
 
 COURSE = paths.BUILD / "course"
 GradedCourse = Annotated[

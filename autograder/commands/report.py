@@ -20,22 +20,25 @@ def run(
     from rich.console import Console
     from rich.text import Text
 
-    from autograder import books, classroom, harmless, progress, report, terms
+    from autograder.common import escaping, progress
+    from autograder.gradebook import classroom, due_dates
+    from autograder.gradebook.course import Books, quiet_database
+    from autograder.reports import class_report
 
     console = Console()
     graded = classroom.Class.read(course.resolve(), assignment)
     missed = []
-    place = books.Books(graded.course, assignment)
-    settings = terms.of_course(graded.course, assignment)
-    with books.quiet_database():
-        terms.penalise(assignment, settings, place.directory.db_url)
+    place = Books(graded.course, assignment)
+    settings = due_dates.of_course(graded.course, assignment)
+    with quiet_database():
+        due_dates.penalise(assignment, settings, place.directory.db_url)
     if feedback:
         with progress.showing_progress() as tell:
             for count, result in enumerate(graded.results, 1):
                 if place.feedback(result.student) is None:
-                    missed.append(harmless.one_line(result.student))
+                    missed.append(escaping.one_line(result.student))
                 tell("feedback", count, len(graded.results))
-    path = report.write(graded, console)
+    path = class_report.write(graded, console)
     for label, target in (
         ("Class report", path),
         ("What to teach again", graded.folder / "teaching.json"),

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from autograder.assignment import load
-from autograder.paths import chapters
+from autograder.common.paths import chapters
+from autograder.units.assignment import load
 
 if TYPE_CHECKING:
-    from autograder.verify import Verdict
+    from autograder.verification.verify import Verdict
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
     """
     import torch
 
-    from autograder.verify import verify
+    from autograder.verification.verify import verify
 
     torch.set_num_threads(1)
     console = Console()

@@ -1,6 +1,6 @@
 """Right answers to `attention` by someone who writes every product as an einsum.
 
-Read as text, cell by cell, by `autograder.demo_class`.
+Read as text, cell by cell, by `make_class`.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Right answers to `attention` by someone who lets helpers, written first, do the work.
 
 Masks by a large negative number and a second multiplication, modules by inheritance, later
-exercises by way of earlier ones. Read as text, cell by cell, by `autograder.demo_class`. Where an
+exercises by way of earlier ones. Read as text, cell by cell, by `make_class`. Where an
 exercise is not answered here, the reference's answer is taken.
 """
 

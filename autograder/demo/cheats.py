@@ -103,8 +103,9 @@ CHEATS = (
 
         sys.path[:0] = [os.getcwd(), "..", "../..", "../../..", "/grader", "/home"]
         wanted = [f"solutions.{CHAPTER}", CHAPTER, f"autograder.graders.test_{CHAPTER}",
-                  f"autograder.misconceptions.{CHAPTER}", "autograder.variants",
-                  "autograder.recording", "autograder.runner", "autograder.classroom"]
+                  f"autograder.misconceptions.{CHAPTER}", "autograder.units.variants",
+                  "autograder.judging.recording", "autograder.judging.runner",
+                  "autograder.gradebook.classroom"]
         for name in wanted:
             try:
                 module = importlib.import_module(name)
@@ -182,9 +183,9 @@ CHEATS = (
         "patches-executor",
         "replaces what carries out the grader's requests in its own process",
         """
-        executor = sys.modules.get("autograder.executor")
-        worker = sys.modules.get("autograder.worker")
-        wire = sys.modules.get("autograder.wire")
+        executor = sys.modules.get("autograder.sandbox.executor")
+        worker = sys.modules.get("autograder.sandbox.worker")
+        wire = sys.modules.get("autograder.sandbox.wire")
 
         def forged(*args, **kwargs):
             return {"kind": "value", "value": True, "mutated": [], "grads": {}, "forbidden": [],
@@ -211,7 +212,7 @@ CHEATS = (
         "says-refused",
         "answers every request with the ValueError that bad input should raise",
         """
-        executor = sys.modules["autograder.executor"]
+        executor = sys.modules["autograder.sandbox.executor"]
 
         def refused(self, request):
             if request["op"] in ("create", "inspect"):
@@ -227,7 +228,7 @@ CHEATS = (
         "echoes-requests",
         "answers with whatever tensors the request itself contains",
         """
-        executor = sys.modules["autograder.executor"]
+        executor = sys.modules["autograder.sandbox.executor"]
 
         def echo(self, request):
             tensors = [t for _, t in executor.walk([request.get("args"), request.get("kwargs")])]
@@ -364,9 +365,11 @@ CHEATS = (
                     raise AttributeError(name)
                 return lambda *args, **kwargs: 100.0
 
-        names = ["stock", "runner", "grading", "expect", "proxy", "results", "check", "diagnosis",
-                 "graders", f"graders.test_{CHAPTER}", "classroom", "marker", "nbgrader_plugin",
-                 "wire", "executor", "worker", "cells"]
+        names = ["assignments.stock", "judging.runner", "judging.marks", "judging.expectations",
+                 "judging.proxy", "judging.results", "checking.check", "judging.diagnosis",
+                 "graders", f"graders.test_{CHAPTER}", "gradebook.classroom", "grading.marker",
+                 "gradebook.plugin", "sandbox.wire", "sandbox.executor", "sandbox.worker",
+                 "common.cells"]
         for name in ["autograder", "solutions", f"solutions.{CHAPTER}", "pytest", "_pytest",
                      *(f"autograder.{name}" for name in names)]:
             sys.modules[name] = Generous(name)
@@ -401,7 +404,7 @@ CHEATS = (
             os.environ[variable] = os.getcwd()
         with open("results.json", "w") as file:
             json.dump({"submissions": [{"score": 100}]}, file)
-        for name in ("pytest", "solutions", "autograder.stock"):
+        for name in ("pytest", "solutions", "autograder.assignments.stock"):
             sys.modules.pop(name, None)
         sys.path.insert(0, os.getcwd())
         print(len(written), "files written")
@@ -501,7 +504,7 @@ CHEATS = (
         "answers-ahead",
         "sends the answer to the next question before it is asked",
         """
-        wire = sys.modules["autograder.wire"]
+        wire = sys.modules["autograder.sandbox.wire"]
         send = wire.send_bytes
         wrong = {"kind": "value", "value": True, "mutated": [], "grads": {}, "forbidden": []}
 
@@ -615,7 +618,7 @@ CHEATS = (
         sys.modules["autograder"].checks_for = lambda chapter: full
         sys.modules["autograder"].points = full
         try:
-            from autograder.stock import points
+            from autograder.assignments.stock import points
         except ImportError as error:
             print(error)
         100.0

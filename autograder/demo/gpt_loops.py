@@ -1,6 +1,6 @@
 """Right answers to `gpt` by someone who writes everything as a loop.
 
-Read as text, cell by cell, by `autograder.demo_class`: `exercise` cells replace the stubs, `own`
+Read as text, cell by cell, by `make_class`: `exercise` cells replace the stubs, `own`
 cells are cells that the student added before the next exercise.
 """
 

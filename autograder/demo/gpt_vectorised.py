@@ -1,6 +1,6 @@
 """Right answers to `gpt` by someone who avoids loops and leaves work to PyTorch's kernels.
 
-Read as text, cell by cell, by `autograder.demo_class`: `exercise` cells replace the stubs, `own`
+Read as text, cell by cell, by `make_class`: `exercise` cells replace the stubs, `own`
 cells are cells that the student added before the next exercise.
 """
 

@@ -1,7 +1,7 @@
 """Right answers to `positional_encoding` by someone who lets helpers, written first, do the work.
 
 Ids travel as characters of a string, modules inherit from one base class, later exercises go by
-way of earlier ones. Read as text, cell by cell, by `autograder.demo_class`. Where an exercise is
+way of earlier ones. Read as text, cell by cell, by `make_class`. Where an exercise is
 not answered here, the reference's answer is taken.
 """
 

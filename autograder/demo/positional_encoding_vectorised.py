@@ -1,6 +1,6 @@
 """Right answers to `positional_encoding` by someone who thinks in whole tensors.
 
-Read as text, cell by cell, by `autograder.demo_class`.
+Read as text, cell by cell, by `make_class`.
 """
 
 # ruff: noqa: F821

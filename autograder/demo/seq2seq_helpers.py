@@ -1,6 +1,6 @@
 """Right answers to `seq2seq` by someone who keeps common parts in functions and base classes.
 
-Read as text, cell by cell, by `autograder.demo_class`. The exercises that are missing here are
+Read as text, cell by cell, by `make_class`. The exercises that are missing here are
 answered as in the reference.
 """
 

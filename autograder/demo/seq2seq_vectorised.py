@@ -1,6 +1,6 @@
 """Right answers to `seq2seq` by someone who avoids loops wherever a tensor will do.
 
-Read as text, cell by cell, by `autograder.demo_class`.
+Read as text, cell by cell, by `make_class`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Right answers to `transformer` by someone who writes helpers first and reuses them.
 
-Read as text, cell by cell, by `autograder.demo_class`: `exercise` cells replace the stubs, `own`
+Read as text, cell by cell, by `make_class`: `exercise` cells replace the stubs, `own`
 cells are cells that the student added before the next exercise.
 """
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from autograder import expect
-from autograder.grading import Mistake
+from autograder.judging import expectations
+from autograder.judging.marks import Mistake
 
 State = dict[str, torch.Tensor]
 
@@ -50,17 +50,17 @@ def same_parameters(handle, expected):
     """The parameters have the names and the shapes that the exercise states."""
     actual = {name: tuple(shape) for name, shape in handle.parameters().items()}
     for name, shape in expected.items():
-        expect.true(
+        expectations.true(
             name in actual,
             f"There is no parameter called {name}; "
             f"yours are {', '.join(sorted(actual)) or 'none at all'}.",
         )
-        expect.true(
+        expectations.true(
             actual[name] == shape,
             f"The parameter {name} has the shape {actual[name]}; it should be {shape}.",
         )
     extra = sorted(set(actual) - set(expected))
-    expect.true(not extra, f"The exercise has no parameter called {', '.join(extra)}.")
+    expectations.true(not extra, f"The exercise has no parameter called {', '.join(extra)}.")
 
 
 def labels(state, *inputs):
@@ -78,21 +78,21 @@ def same_gradients(mine, theirs, names, case=""):
     Always asked for in float64: gradients are long sums, in float32 too coarse to compare closely.
     """
     for label, words in names.items():
-        expect.true(
+        expectations.true(
             mine.grads.get(label) is not None,
             f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
         )
-        expect.close(
+        expectations.close(
             mine.grads[label], theirs.grads[label], what=f"the gradient of {words}", case=case
         )
 
 
 def same_results(mine, theirs, names, case=""):
     """A tuple of results agrees. The last is compared first: the others follow from it."""
-    expect.items(mine, len(names), what=f"the result ({', '.join(names)})")
+    expectations.items(mine, len(names), what=f"the result ({', '.join(names)})")
     results = list(zip(names, mine, theirs, strict=True))
     for name, actual, expected in reversed(results):
-        expect.close(actual, expected, what=f"the {name}", case=case)
+        expectations.close(actual, expected, what=f"the {name}", case=case)
 
 
 def same_number(actual, expected, what, case="", least=1.0):
@@ -101,7 +101,7 @@ def same_number(actual, expected, what, case="", least=1.0):
     # NumPy's float64 is a float too: the sandbox hands it over as one.
     if not isinstance(actual, (float, int)) or isinstance(actual, bool):
         raise Mistake(
-            f"{what} should be a float, but is a {expect.type_name(actual)}{suffix}"
+            f"{what} should be a float, but is a {expectations.type_name(actual)}{suffix}"
             + ("; .item() makes one." if isinstance(actual, torch.Tensor) else ".")
         )
     if not abs(actual - expected) <= 2e-5 * max(least, abs(expected)):
@@ -111,7 +111,7 @@ def same_number(actual, expected, what, case="", least=1.0):
 def refuses(make, cases):
     """Each case, words -> arguments, is refused by `make` with a ValueError."""
     for words, arguments in cases.items():
-        expect.raises("ValueError", lambda given=arguments: make(*given), what=words)
+        expectations.raises("ValueError", lambda given=arguments: make(*given), what=words)
 
 
 def rows_differ(value, words, shape=None, p=None):
@@ -121,10 +121,10 @@ def rows_differ(value, words, shape=None, p=None):
     entries, that it acts at 0.5 and both lose the same happens once in 2**64.
     """
     if shape is not None:
-        expect.shape(value, shape, what=words)
-    expect.finite(value, what=words)
+        expectations.shape(value, shape, what=words)
+    expectations.finite(value, what=words)
     at = "" if p is None else f" with dropout={p}"
-    expect.true(
+    expectations.true(
         value.ndim > 0 and len(value) == 2 and bool((value[0] - value[1]).abs().max() > 1e-3),
         f"In train mode{at} {words} is the same for two equal examples; pass dropout on.",
     )
@@ -139,16 +139,16 @@ def norm_state(draw, name, width) -> State:
 
 def dropped(value, kept, p, what, misconception=None):
     """Entries are 0 with probability p, the others those of `kept` divided by 1 - p."""
-    expect.shape(value, kept.shape, what=what)
-    expect.finite(value, what=what)
+    expectations.shape(value, kept.shape, what=what)
+    expectations.finite(value, what=what)
     gone = value.abs() < 1e-9
-    expect.rate(
+    expectations.rate(
         int(gone.sum()),
         gone.numel(),
         p,
         what=f"the share of zeros in {what} in train mode at dropout={p}",
         misconception=misconception,
     )
-    expect.close(
+    expectations.close(
         value[~gone], kept[~gone] / (1 - p), what=f"what dropout leaves of {what} at dropout={p}"
     )

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from autograder import expect
-from autograder.grading import Mistake
-from autograder.proxy import Handle, Observation, Todo
+from autograder.judging import expectations
+from autograder.judging.marks import Mistake
+from autograder.judging.proxy import Handle, Observation, Todo
 
 # Gradients through many layers may be this many tolerances off.
 SLACK = 50.0
@@ -45,8 +45,8 @@ def alive(value):
     """An answer with which a part can stand for itself; not zeros, nor the same everywhere."""
     if isinstance(value, (tuple, list)):
         return tuple(map(alive, value))
-    expect.finite(value, what="a part")
-    expect.true(bool((value != value.flatten()[0]).any()), "A part answers nothing.")
+    expectations.finite(value, what="a part")
+    expectations.true(bool((value != value.flatten()[0]).any()), "A part answers nothing.")
     return value
 
 
@@ -88,11 +88,11 @@ def same_by_parts(student, got, want, own, what: str | Sequence[str], case: str 
     """
     try:
         if isinstance(what, str):
-            expect.close(got, want, what=what, case=case)
+            expectations.close(got, want, what=what, case=case)
         else:
-            expect.items(got, len(what), what=f"the result ({', '.join(what)})")
+            expectations.items(got, len(what), what=f"the result ({', '.join(what)})")
             for name, actual, expected in zip(what, got, want, strict=True):
-                expect.close(actual, expected, what=f"the {name}", case=case)
+                expectations.close(actual, expected, what=f"the {name}", case=case)
     except Mistake:
         value = by_parts(student, own)
         of_kind = isinstance(got, torch.Tensor) or not isinstance(what, str)
@@ -107,7 +107,7 @@ def same_values(got, want) -> bool:
         isinstance(one, torch.Tensor)
         and isinstance(other, torch.Tensor)
         and one.dtype == other.dtype
-        and expect.close_enough(one, other)
+        and expectations.close_enough(one, other)
         for one, other in zip(got, want, strict=True)
     )
 
@@ -123,7 +123,7 @@ def flows(student, mine, theirs, given, own, what, case, names=None) -> None:
     seen, wanted = mine.observe(*given), theirs.observe(*given)
     same_by_parts(student, seen.value, wanted.value, own, what, case)
     same_flow(seen, wanted, names, case)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 def same_flow(mine: Observation, theirs: Observation, names=None, case: str = "") -> None:
@@ -155,12 +155,12 @@ def arrive(mine, theirs, names: Mapping[str, str], same: bool, case: str = "") -
     """
     for label, words in names.items():
         got, want = mine.grads.get(label), theirs.grads[label]
-        expect.true(
+        expectations.true(
             got is not None,
             f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
         )
-        if same and not expect.close_enough(got, want, SLACK):
-            expect.close(got, want, what=f"the gradient of {words}", case=case)
+        if same and not expectations.close_enough(got, want, SLACK):
+            expectations.close(got, want, what=f"the gradient of {words}", case=case)
 
 
 def _part(label: str) -> str:

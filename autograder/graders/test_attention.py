@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from autograder import expect
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
-from autograder.grading import aspect, exercise, hidden
+from autograder.judging import expectations
+from autograder.judging.marks import aspect, exercise, hidden
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -32,24 +32,24 @@ def linear(draw, name, outputs, inputs, bias=True):
 
 def same_state(mine, theirs, case=""):
     """Two state dicts have the same names, shapes and values."""
-    expect.true(isinstance(mine, dict), "The result should be a dict from name to tensor.")
-    expect.true(
+    expectations.true(isinstance(mine, dict), "The result should be a dict from name to tensor.")
+    expectations.true(
         sorted(mine) == sorted(theirs),
         f"The names in the dict should be {', '.join(sorted(theirs))}; "
         f"yours are {', '.join(map(str, sorted(mine))) or 'missing'}.",
     )
     for name, expected in theirs.items():
-        expect.close(mine[name], expected, what=name, case=case)
+        expectations.close(mine[name], expected, what=name, case=case)
 
 
 def is_boolean(mask, shape):
     """The mask is a bool tensor of the given shape."""
-    expect.true(isinstance(mask, torch.Tensor), "The mask should be a tensor.")
-    expect.true(
+    expectations.true(isinstance(mask, torch.Tensor), "The mask should be a tensor.")
+    expectations.true(
         mask.dtype == torch.bool,
         f"The mask should hold True and False (torch.bool); yours has the dtype {mask.dtype}.",
     )
-    expect.shape(mask, shape, what="the mask")
+    expectations.shape(mask, shape, what="the mask")
 
 
 OUTPUT = ("output", "weights")
@@ -66,7 +66,7 @@ def test_dot_score_values(student, reference, draw):
     for batch, queries, keys, width in [(1, 1, 1, 3), (1, 2, 3, 4), (2, 3, 5, 7)]:
         query, key = draw.normal(batch, queries, width), draw.normal(batch, keys, width)
         case = sizes(B=batch, Tq=queries, Tk=keys, D=width)
-        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
     same_parameters(mine, {})
 
 
@@ -77,7 +77,7 @@ def test_dot_score_mask(student, reference, draw):
     for batch, queries, keys in [(1, 2, 2), (2, 3, 4)]:
         query, key = draw.normal(batch, queries, 3), draw.normal(batch, keys, 3)
         mask = draw.mask(batch, queries, keys, keep=0.6)
-        expect.close(
+        expectations.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -89,12 +89,12 @@ def test_dot_score_mask(student, reference, draw):
 def test_dot_score_refuses_other_widths(student, draw):
     """Queries and keys of different widths are refused with a ValueError."""
     mine = student.module("DotScore")
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: mine(draw.normal(2, 3, 4), draw.normal(2, 3, 5)),
         what="a query of width 4 with a key of width 5",
     )
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: mine(draw.normal(1, 2, 1), draw.normal(1, 2, 3)),
         what="a query of width 1 with a key of width 3",
@@ -109,7 +109,7 @@ def test_dot_score_broadcast_masks(student, reference, draw):
     query, key = draw.normal(3, 2, 5), draw.normal(3, 4, 5)
     for shape in [(3, 1, 4), (2, 4), (1, 2, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        expect.close(
+        expectations.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -117,7 +117,7 @@ def test_dot_score_broadcast_masks(student, reference, draw):
         )
     mask = draw.mask(3, 2, 4)
     mask[1] = False
-    expect.close(
+    expectations.close(
         mine(query, key, mask),
         theirs(query, key, mask),
         what="the masked scores",
@@ -131,11 +131,13 @@ def test_dot_score_layout_and_dtype(student, reference, draw):
     """Wide, transposed, expanded and float64 inputs give the same scores in their own dtype."""
     mine, theirs = pair(student, reference, "DotScore")
     query, key = draw.normal(1, 2, 33), draw.normal(1, 3, 33)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="D=33")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="D=33")
     query, key = draw.normal(2, 5, 3).transpose(1, 2), draw.normal(1, 4, 5).expand(2, 4, 5)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expectations.close(
+        mine(query, key), theirs(query, key), what="the scores", case="strided inputs"
+    )
     query, key = draw.normal(2, 3, 4, dtype=torch.float64), draw.normal(2, 2, 4).double()
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
 
 
 @hidden
@@ -146,7 +148,7 @@ def test_dot_score_gradients(student, reference, draw):
     query, key = draw.normal(2, 3, 4).double(), draw.normal(2, 5, 4).double()
     seen, wanted = mine.observe(query, key), theirs.observe(query, key)
     same_gradients(seen, wanted, {"0": "the query", "1": "the key"})
-    expect.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
+    expectations.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
 
 
 # --------------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def test_bilinear_values(student, reference, draw):
         )
         query, key = draw.normal(batch, queries, query_dim), draw.normal(batch, keys, key_dim)
         case = sizes(B=batch, Tq=queries, Tk=keys, query_dim=query_dim, key_dim=key_dim)
-        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
 @exercise("BilinearScore")
@@ -194,7 +196,7 @@ def test_bilinear_mask(student, reference, draw):
     query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
     for shape in [(2, 3, 4), (2, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        expect.close(
+        expectations.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -210,9 +212,11 @@ def test_bilinear_longer_than_wide(student, reference, draw):
         student, reference, "BilinearScore", bilinear_state(draw, 2, 3), query_dim=2, key_dim=3
     )
     query, key = draw.normal(1, 2, 11).transpose(1, 2), draw.normal(1, 13, 3)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="Tq=11, Tk=13")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="Tq=11, Tk=13")
     query, key = draw.normal(1, 4, 2).expand(3, 4, 2), draw.normal(5, 3, 3).transpose(0, 1)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expectations.close(
+        mine(query, key), theirs(query, key), what="the scores", case="strided inputs"
+    )
 
 
 @hidden
@@ -229,7 +233,7 @@ def test_bilinear_float64(student, reference, draw):
         key_dim=3,
     )
     query, key = draw.normal(2, 2, 3).double(), draw.normal(2, 4, 3).double()
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
 
 
 @hidden
@@ -249,7 +253,7 @@ def test_bilinear_gradients(student, reference, draw):
     seen, wanted = mine.observe(query, key), theirs.observe(query, key)
     names = {"0": "the query", "1": "the key", "parameter weight": "the parameter weight"}
     same_gradients(seen, wanted, names)
-    expect.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
+    expectations.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
 
 
 # --------------------------------------------------------------------------------------------
@@ -304,7 +308,7 @@ def test_additive_values(student, reference, draw):
         case = sizes(
             B=batch, Tq=queries, Tk=keys, query_dim=query_dim, key_dim=key_dim, hidden=hidden_dim
         )
-        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
 @exercise("AdditiveScore")
@@ -314,7 +318,7 @@ def test_additive_mask(student, reference, draw):
     query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
     for shape in [(2, 3, 4), (2, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        expect.close(
+        expectations.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -328,10 +332,12 @@ def test_additive_square(student, reference, draw):
     """Queries and keys keep their roles when all lengths and widths are equal."""
     mine, theirs = additive_pair(student, reference, draw, 4, 4, 4)
     query, key = draw.normal(4, 4, 4), draw.normal(4, 4, 4)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 4")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 4")
     query, key = draw.normal(4, 3, 4).transpose(1, 2)[..., :3], draw.normal(4, 1, 4)
     query = torch.cat([query, query[..., :1]], dim=-1).transpose(0, 1)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expectations.close(
+        mine(query, key), theirs(query, key), what="the scores", case="strided inputs"
+    )
 
 
 @hidden
@@ -340,9 +346,11 @@ def test_additive_float64(student, reference, draw):
     """In double precision the scores are float64; large inputs saturate without trouble."""
     mine, theirs = additive_pair(student, reference, draw, 3, 3, 4, dtype=torch.float64)
     query, key = draw.normal(2, 2, 3).double(), draw.normal(2, 4, 3).double()
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
     query = query * 1000
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="large queries")
+    expectations.close(
+        mine(query, key), theirs(query, key), what="the scores", case="large queries"
+    )
 
 
 @hidden
@@ -357,7 +365,7 @@ def test_additive_gradients(student, reference, draw):
         for name in ("query_projection", "key_projection", "energy")
     }
     same_gradients(seen, wanted, names)
-    expect.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
+    expectations.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
 
 
 # --------------------------------------------------------------------------------------------
@@ -404,7 +412,7 @@ def test_concat_values(student, reference, draw):
         case = sizes(
             B=batch, Tq=queries, Tk=keys, query_dim=query_dim, key_dim=key_dim, hidden=hidden_dim
         )
-        expect.close(mine(query, key), theirs(query, key), what="the scores", case=case)
+        expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
 @exercise("ConcatScore")
@@ -414,7 +422,7 @@ def test_concat_mask(student, reference, draw):
     query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
     for shape in [(2, 3, 4), (2, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
-        expect.close(
+        expectations.close(
             mine(query, key, mask),
             theirs(query, key, mask),
             what="the masked scores",
@@ -433,9 +441,9 @@ def test_concat_query_matters(student, draw):
     }
     mine = student.module("ConcatScore", state=state, query_dim=4, key_dim=4, hidden_dim=6)
     scores = mine(draw.normal(1, 2, 4), draw.normal(1, 6, 4))
-    expect.shape(scores, (1, 2, 6), what="the scores")
+    expectations.shape(scores, (1, 2, 6), what="the scores")
     weights = scores.softmax(dim=-1)
-    expect.true(
+    expectations.true(
         bool((weights[0, 0] - weights[0, 1]).abs().max() > 1e-4),
         "Two different queries get identical attention weights: without tanh the query adds "
         "the same number to every score of its row, and the softmax cancels it.",
@@ -448,12 +456,14 @@ def test_concat_layout_and_dtype(student, reference, draw):
     """Equal sizes, strided inputs and double precision work."""
     mine, theirs = concat_pair(student, reference, draw, 3, 3, 3)
     query, key = draw.normal(3, 3, 3), draw.normal(3, 3, 3)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 3")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 3")
     query, key = draw.normal(2, 3, 5).transpose(1, 2), draw.normal(1, 4, 3).expand(2, 4, 3)
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="strided inputs")
+    expectations.close(
+        mine(query, key), theirs(query, key), what="the scores", case="strided inputs"
+    )
     mine, theirs = concat_pair(student, reference, draw, 2, 3, 4, dtype=torch.float64)
     query, key = draw.normal(2, 2, 2).double(), draw.normal(2, 4, 3).double()
-    expect.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
 
 
 @hidden
@@ -467,7 +477,7 @@ def test_concat_gradients(student, reference, draw):
         f"parameter {name}.weight": f"{name}.weight" for name in ("projection", "energy")
     }
     same_gradients(seen, wanted, names)
-    expect.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
+    expectations.unchanged(mine.observe(query, key, draw.mask(2, 3, 5), grad=False))
 
 
 # --------------------------------------------------------------------------------------------
@@ -481,13 +491,13 @@ def test_softmax_values(student, reference, draw):
     for shape in [(3,), (1, 1), (2, 3), (2, 3, 5)]:
         scores = draw.normal(*shape, scale=1.5)
         actual = student.masked_softmax(scores)
-        expect.close(
+        expectations.close(
             actual,
             reference.masked_softmax(scores),
             what="the weights",
             case=f"scores of shape {shape}",
         )
-        expect.row_sums_one(actual)
+        expectations.row_sums_one(actual)
 
 
 @exercise("masked_softmax")
@@ -498,12 +508,14 @@ def test_softmax_mask(student, reference, draw):
         seen = student.observe("masked_softmax", scores, mask, grad=False)
         actual = seen.value
         case = f"scores and mask of shape {shape}"
-        expect.close(actual, reference.masked_softmax(scores, mask), what="the weights", case=case)
-        expect.true(
+        expectations.close(
+            actual, reference.masked_softmax(scores, mask), what="the weights", case=case
+        )
+        expectations.true(
             bool((actual[~mask] == 0).all()),
             "A masked entry has a weight that is small but not 0.",
         )
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 @exercise("masked_softmax")
@@ -512,7 +524,7 @@ def test_softmax_fully_masked_row(student, reference, draw):
     for shape, row in [((1, 2), 0), ((3, 4), 1)]:
         scores, mask = draw.normal(*shape), draw.mask(*shape)
         mask[row] = False
-        expect.close(
+        expectations.close(
             student.masked_softmax(scores, mask),
             reference.masked_softmax(scores, mask),
             what="the weights",
@@ -526,13 +538,13 @@ def test_softmax_other_dim(student, reference, draw):
     for shape, dim in [((2, 2), 0), ((2, 3, 4), 1), ((3, 2, 3), 0), ((2, 3, 4), -2)]:
         scores, mask = draw.normal(*shape), draw.mask(*shape, keep=0.8)
         case = f"scores of shape {shape}, dim={dim}"
-        expect.close(
+        expectations.close(
             student.masked_softmax(scores, None, dim),
             reference.masked_softmax(scores, None, dim),
             what="the weights",
             case=case,
         )
-        expect.close(
+        expectations.close(
             student.masked_softmax(scores, mask, dim),
             reference.masked_softmax(scores, mask, dim),
             what="the weights",
@@ -552,7 +564,7 @@ def test_softmax_large_scores(student, reference, draw):
         ("scores from -1000 to 1000 in each row", [[-1000.0, 0.0, 1000.0, 1000.0]] * 2),
     ]:
         shifted = scores + torch.tensor(shift, dtype=torch.float64)
-        expect.close(
+        expectations.close(
             student.masked_softmax(shifted),
             reference.masked_softmax(shifted),
             what="the weights",
@@ -562,7 +574,7 @@ def test_softmax_large_scores(student, reference, draw):
     scores[:, 1] += 1000
     mask = torch.ones(2, 4, dtype=torch.bool)
     mask[:, 1] = False
-    expect.close(
+    expectations.close(
         student.masked_softmax(scores, mask),
         reference.masked_softmax(scores, mask),
         what="the weights",
@@ -580,7 +592,9 @@ def test_softmax_refuses_bad_masks(student, draw):
         ("a mask of shape (2, 4) for scores of shape (2, 3)", torch.ones(2, 4).bool()),
         ("a mask with more dimensions than the scores", torch.ones(4, 2, 3).bool()),
     ]:
-        expect.raises("ValueError", lambda mask=mask: student.masked_softmax(scores, mask), case)
+        expectations.raises(
+            "ValueError", lambda mask=mask: student.masked_softmax(scores, mask), case
+        )
 
 
 @hidden
@@ -590,7 +604,7 @@ def test_softmax_broadcast_masks(student, reference, draw):
     scores = draw.normal(2, 3, 4, 5)
     for shape in [(5,), (4, 5), (2, 1, 1, 5), (2, 1, 4, 5), (1, 3, 1, 1), (2, 3, 4, 1)]:
         mask = draw.mask(*shape, keep=0.6, no_empty_rows=False)
-        expect.close(
+        expectations.close(
             student.masked_softmax(scores, mask),
             reference.masked_softmax(scores, mask),
             what="the weights",
@@ -603,7 +617,7 @@ def test_softmax_minus_infinity(student, reference, draw):
     """Scores of -inf count as masked, with and without a mask, whole rows included."""
     scores = draw.normal(3, 4)
     scores[0, 1] = scores[1, 2] = -torch.inf
-    expect.close(
+    expectations.close(
         student.masked_softmax(scores),
         reference.masked_softmax(scores),
         what="the weights",
@@ -614,7 +628,7 @@ def test_softmax_minus_infinity(student, reference, draw):
     mask = torch.ones(3, 4, dtype=torch.bool)
     mask[0, :2] = False
     for case, given in [("a row of -inf, no mask", None), ("a row of -inf and a mask", mask)]:
-        expect.close(
+        expectations.close(
             student.masked_softmax(scores, given),
             reference.masked_softmax(scores, given),
             what="the weights",
@@ -646,11 +660,11 @@ def test_softmax_layout_and_dtype(student, reference, draw):
     scores, mask = draw.normal(2, 5, 3).transpose(1, 2), draw.mask(5, 3).transpose(0, 1)
     seen = student.observe("masked_softmax", scores, mask, grad=False)
     wanted = reference.observe("masked_softmax", scores, mask, grad=False)
-    expect.close(seen.value, wanted.value, what="the weights", case="strided inputs")
-    expect.unchanged(seen)
+    expectations.close(seen.value, wanted.value, what="the weights", case="strided inputs")
+    expectations.unchanged(seen)
     scores = draw.normal(2, 3, dtype=torch.float64)
     for case, given in [("float64", None), ("float64 with a mask", draw.mask(2, 3))]:
-        expect.close(
+        expectations.close(
             student.masked_softmax(scores, given),
             reference.masked_softmax(scores, given),
             what="the weights",
@@ -669,7 +683,7 @@ def test_context_values(student, reference, draw):
     for batch, queries, keys, width in [(1, 1, 1, 1), (1, 2, 2, 3), (2, 3, 3, 4), (2, 3, 5, 4)]:
         weights = draw.normal(batch, queries, keys).softmax(dim=-1)
         values = draw.normal(batch, keys, width)
-        expect.close(
+        expectations.close(
             student.context_vector(weights, values),
             reference.context_vector(weights, values),
             what="the context",
@@ -683,7 +697,7 @@ def test_context_refuses_other_lengths(student, draw):
     weights = draw.normal(2, 3, 4).softmax(dim=-1)
     for keys in (5, 1):
         values = draw.normal(2, keys, 2)
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda values=values: student.context_vector(weights, values),
             what=f"weights for 4 positions with values at {keys}",
@@ -701,7 +715,7 @@ def test_context_any_weights(student, reference, draw):
         ("one weight is 1", picks),
         ("weights of any sum", draw.normal(2, 4, 3)),
     ]:
-        expect.close(
+        expectations.close(
             student.context_vector(weights, values),
             reference.context_vector(weights, values),
             what="the context",
@@ -717,11 +731,11 @@ def test_context_gradients_and_layout(student, reference, draw):
     values = draw.normal(1, 5, 4).double().expand(2, 5, 4)
     seen = student.observe("context_vector", weights, values)
     wanted = reference.observe("context_vector", weights, values)
-    expect.close(seen.value, wanted.value, what="the context", case="strided inputs")
+    expectations.close(seen.value, wanted.value, what="the context", case="strided inputs")
     same_gradients(seen, wanted, {"0": "the weights", "1": "the values"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     weights, values = draw.normal(1, 2, 3).double(), draw.normal(1, 3, 2).double()
-    expect.close(
+    expectations.close(
         student.context_vector(weights, values),
         reference.context_vector(weights, values),
         what="the context",
@@ -870,7 +884,7 @@ def test_decoder_gradients(student, reference, draw):
         )
     }
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -901,7 +915,7 @@ def test_dropout_off(student, draw):
     for shape in [(1, 1), (3, 4), (2, 3, 4, 5)]:
         weights = positive(draw, *shape)
         for p, training in [(0.5, False), (0.0, False), (1.0, False), (0.0, True)]:
-            expect.close(
+            expectations.close(
                 student.attention_dropout(weights, p, training),
                 weights,
                 what="the weights",
@@ -909,8 +923,8 @@ def test_dropout_off(student, draw):
                 misconception="dropout_in_evaluation" if p and not training else None,
             )
     dropped = student.attention_dropout(positive(draw, 8, 20), 0.5, True)
-    expect.shape(dropped, (8, 20), what="the result")
-    expect.true(
+    expectations.shape(dropped, (8, 20), what="the result")
+    expectations.true(
         bool((dropped == 0).any()),
         "Nothing is dropped in training either: none of 160 weights became 0 at p=0.5.",
         misconception="dropout_never",
@@ -923,9 +937,9 @@ def test_dropout_rate(student, draw):
     weights = positive(draw, 2, 20, 30)
     for p in (0.2, 0.7):
         dropped = student.attention_dropout(weights, p, True)
-        expect.shape(dropped, (2, 20, 30), what="the result")
+        expectations.shape(dropped, (2, 20, 30), what="the result")
         share = float((dropped == 0).float().mean())
-        expect.rate(
+        expectations.rate(
             int((dropped == 0).sum()),
             weights.numel(),
             p,
@@ -942,12 +956,12 @@ def test_dropout_scales_survivors(student, draw):
     for p in (0.5, 0.25):
         seen = student.observe("attention_dropout", weights, p, True, grad=False)
         dropped = seen.value
-        expect.shape(dropped, (8, 20), what="the result")
-        expect.unchanged(seen)
+        expectations.shape(dropped, (8, 20), what="the result")
+        expectations.unchanged(seen)
         kept = dropped != 0
-        expect.true(bool(kept.any()), f"Every one of 160 weights became 0 at p={p}.")
+        expectations.true(bool(kept.any()), f"Every one of 160 weights became 0 at p={p}.")
         same = bool(torch.isclose(dropped[kept], weights[kept]).all())
-        expect.close(
+        expectations.close(
             dropped[kept],
             weights[kept] / (1 - p),
             what="the surviving weights",
@@ -962,7 +976,7 @@ def test_dropout_refuses_bad_probabilities(student, draw):
     weights = positive(draw, 2, 3)
     for p in (-0.1, 1.1, 2.0):
         for training in (True, False):
-            expect.raises(
+            expectations.raises(
                 "ValueError",
                 lambda p=p, training=training: student.attention_dropout(weights, p, training),
                 what=f"p={p}, training={training}",
@@ -973,15 +987,15 @@ def test_dropout_refuses_bad_probabilities(student, draw):
 def test_dropout_of_everything(student, draw):
     """With p=1 in training every weight is 0 and none is NaN; with p=0.9 some survive."""
     for shape in [(1, 1), (2, 3, 4)]:
-        expect.close(
+        expectations.close(
             student.attention_dropout(positive(draw, *shape), 1.0, True),
             torch.zeros(shape),
             what="the weights",
             case=f"shape {shape}, p=1",
         )
     dropped = student.attention_dropout(positive(draw, 20, 30), 0.9, True)
-    expect.shape(dropped, (20, 30), what="the result")
-    expect.true(bool((dropped != 0).any()), "Every one of 600 weights became 0 at p=0.9.")
+    expectations.shape(dropped, (20, 30), what="the result")
+    expectations.true(bool((dropped != 0).any()), "Every one of 600 weights became 0 at p=0.9.")
 
 
 @hidden
@@ -994,8 +1008,8 @@ def test_dropout_is_independent(student, draw):
     weights = positive(draw, 2, 2, 10, 14)
     first = student.attention_dropout(weights, p, True)
     second = student.attention_dropout(weights, p, True)
-    expect.shape(first, weights.shape, what="the result")
-    expect.shape(second, weights.shape, what="the result")
+    expectations.shape(first, weights.shape, what="the result")
+    expectations.shape(second, weights.shape, what="the result")
     kept, again = first != 0, second != 0
     for what, left, right in [
         ("neighbouring columns", kept[..., 0::2], kept[..., 1::2]),
@@ -1004,7 +1018,7 @@ def test_dropout_is_independent(student, draw):
         ("neighbouring batch entries", kept[0::2], kept[1::2]),
         ("two calls", kept, again),
     ]:
-        expect.rate(
+        expectations.rate(
             int((left == right).sum()),
             left.numel(),
             agree,
@@ -1020,17 +1034,17 @@ def test_dropout_gradients(student, draw):
     weights = positive(draw, 10, 12)
     seen = student.observe("attention_dropout", weights, 0.5, True)
     gradient = seen.grads.get("0")
-    expect.true(
+    expectations.true(
         gradient is not None,
         "No gradient reaches the weights; look for detach(), .data or no_grad().",
     )
-    expect.true(
+    expectations.true(
         bool(((gradient != 0) == (seen.value != 0)).all()),
         "The gradient should be 0 exactly where the weight was dropped.",
     )
     kept = int((seen.value != 0).sum())
-    expect.true(0 < kept < 120, f"Of 120 weights {kept} survived at p=0.5.")
-    expect.unchanged(seen)
+    expectations.true(0 < kept < 120, f"Of 120 weights {kept} survived at p=0.5.")
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -1043,10 +1057,10 @@ def test_dropout_layout_and_dtype(student, draw):
         ("expanded weights", positive(draw, 1, 8).expand(6, 8)),
     ]:
         dropped = student.attention_dropout(weights, 0.5, True)
-        expect.shape(dropped, weights.shape, what="the result")
+        expectations.shape(dropped, weights.shape, what="the result")
         kept = (dropped != 0).to(weights.dtype)
-        expect.true(bool(kept.any()), f"Every weight became 0 at p=0.5 ({case}).")
-        expect.close(dropped, weights * kept * 2, what="the surviving weights", case=case)
+        expectations.true(bool(kept.any()), f"Every weight became 0 at p=0.5 ({case}).")
+        expectations.close(dropped, weights * kept * 2, what="the surviving weights", case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1097,7 +1111,7 @@ def test_attention_mask(student, reference, draw):
         got = student.scaled_dot_product_attention(*inputs, mask)
         want = reference.scaled_dot_product_attention(*inputs, mask)
         same_results(got, want, OUTPUT, sizes(B=batch, Tq=queries, Tk=keys))
-        expect.row_sums_one(got[1])
+        expectations.row_sums_one(got[1])
 
 
 @exercise("scaled_dot_product_attention")
@@ -1131,22 +1145,22 @@ def test_attention_leading_dimensions(student, reference, draw):
 def test_attention_refuses_bad_shapes(student, draw):
     """Different widths of query and key, or lengths of key and value, raise a ValueError."""
     query, key, value = attention_inputs(draw, (2,), 3, 4, 5, 6)
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.scaled_dot_product_attention(query[..., :4], key, value),
         what="a query of width 4 with a key of width 5",
     )
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.scaled_dot_product_attention(query, key, value[:, :3]),
         what="4 keys with 3 values",
     )
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.scaled_dot_product_attention(query, key, value, torch.ones(2, 3, 4)),
         what="a mask of floats",
     )
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.scaled_dot_product_attention(query, key, value, torch.ones(2, 3).bool()),
         what="a mask of shape (2, 3) for scores of shape (2, 3, 4)",
@@ -1164,10 +1178,10 @@ def test_attention_dropout_leaves_weights(student, reference, draw):
     got = student.scaled_dot_product_attention(*inputs, mask, 0.0, True)
     same_results(got, want, OUTPUT, "dropout_p=0, training=True")
     got = student.scaled_dot_product_attention(*inputs, mask, 0.5, True)
-    output, weights = expect.pair(got)
-    expect.close(weights, want[1], what="the weights", case="dropout_p=0.5, training=True")
-    expect.shape(output, want[0].shape, what="the output")
-    expect.true(
+    output, weights = expectations.pair(got)
+    expectations.close(weights, want[1], what="the weights", case="dropout_p=0.5, training=True")
+    expectations.shape(output, want[0].shape, what="the output")
+    expectations.true(
         not torch.allclose(output, want[0], rtol=1e-4, atol=1e-6),
         "With dropout_p=0.5 and training=True the output is the same as without dropout.",
         misconception="attention_dropout_ignored",
@@ -1197,20 +1211,20 @@ def test_attention_dropout_on_weights(student, reference, draw):
     query, key, _ = attention_inputs(draw, (2,), keys, keys, 4, 1)
     # Two identity matrices side by side as values: the output shows each used weight twice.
     value = torch.eye(keys).repeat(1, 2).expand(2, keys, 2 * keys)
-    output, weights = expect.pair(
+    output, weights = expectations.pair(
         student.scaled_dot_product_attention(query, key, value, None, p, True)
     )
-    expect.shape(output, (2, keys, 2 * keys), what="the output")
-    expect.shape(weights, (2, keys, keys), what="the weights")
+    expectations.shape(output, (2, keys, 2 * keys), what="the output")
+    expectations.shape(weights, (2, keys, keys), what="the weights")
     used, copy = output[..., :keys], output[..., keys:]
-    expect.close(
+    expectations.close(
         copy,
         used,
         what="the second half of the output",
         case="values that are given twice (drop weights, not outputs)",
         misconception="attention_dropout_on_output",
     )
-    expect.rate(
+    expectations.rate(
         int((used == 0).sum()),
         used.numel(),
         p,
@@ -1218,7 +1232,7 @@ def test_attention_dropout_on_weights(student, reference, draw):
         false_alarm=1e-9,
     )
     kept = used != 0
-    expect.close(
+    expectations.close(
         used[kept],
         reference.scaled_dot_product_attention(query, key, value)[1][kept] / (1 - p),
         what="the surviving weights",
@@ -1240,7 +1254,7 @@ def test_attention_gradients_layout_dtype(student, reference, draw):
     wanted = reference.observe("scaled_dot_product_attention", query, key, value, mask)
     same_results(seen.value, wanted.value, OUTPUT, "strided inputs")
     same_gradients(seen, wanted, names, "one fully masked row")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     inputs = tuple(tensor.double() for tensor in attention_inputs(draw, (2,), 3, 4, 5, 2))
     for case, scale in [("float64", 1.0), ("scores in the thousands", 50.0)]:
         scaled = (inputs[0] * scale, inputs[1] * scale, inputs[2])
@@ -1264,14 +1278,16 @@ def test_causal_mask_values(student, reference):
     for length in (3, 1, 2, 5):
         mask = student.causal_mask(length)
         is_boolean(mask, (length, length))
-        expect.equal(mask, reference.causal_mask(length), what="the mask", case=f"length {length}")
+        expectations.equal(
+            mask, reference.causal_mask(length), what="the mask", case=f"length {length}"
+        )
 
 
 @exercise("causal_mask")
 def test_causal_mask_refuses(student):
     """A length below 1, or one that is not an int, raises a ValueError."""
     for length in (0, -3, 2.0, 2.5, "3", None):
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda length=length: student.causal_mask(length),
             what=f"the length {length!r}",
@@ -1285,7 +1301,7 @@ def test_causal_mask_row_counts(student):
     for length in (4, 37, 64):
         mask = student.causal_mask(length)
         is_boolean(mask, (length, length))
-        expect.equal(
+        expectations.equal(
             mask.sum(dim=1),
             torch.arange(1, length + 1),
             what="the number of positions that each row may see",
@@ -1299,12 +1315,12 @@ def test_causal_mask_hides_the_future(student):
     """No position sees a later one; each sees itself and the first."""
     mask = student.causal_mask(9)
     is_boolean(mask, (9, 9))
-    expect.true(
+    expectations.true(
         not any(bool(mask[i, j]) for i in range(9) for j in range(i + 1, 9)),
         "Some position may see a later one: the future leaks.",
     )
-    expect.true(bool(mask.diagonal().all()), "Some position may not see itself.")
-    expect.true(bool(mask[:, 0].all()), "Some position may not see the first one.")
+    expectations.true(bool(mask.diagonal().all()), "Some position may not see itself.")
+    expectations.true(bool(mask[:, 0].all()), "Some position may not see the first one.")
 
 
 # --------------------------------------------------------------------------------------------
@@ -1319,7 +1335,7 @@ def test_padding_mask_values(student, reference):
         lengths = torch.tensor(lengths)
         mask = student.padding_mask(lengths)
         is_boolean(mask, (len(lengths), 1, int(lengths.max())))
-        expect.equal(
+        expectations.equal(
             mask,
             reference.padding_mask(lengths),
             what="the mask",
@@ -1334,7 +1350,7 @@ def test_padding_mask_longer(student, reference):
         lengths = torch.tensor(lengths)
         mask = student.padding_mask(lengths, longest)
         is_boolean(mask, (len(lengths), 1, longest))
-        expect.equal(
+        expectations.equal(
             mask,
             reference.padding_mask(lengths, longest),
             what="the mask",
@@ -1351,7 +1367,7 @@ def test_padding_mask_refuses(student):
         ("float lengths", torch.tensor([2.0, 3.0]), None),
         ("boolean lengths", torch.tensor([True, True]), None),
     ]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda lengths=lengths, longest=longest: student.padding_mask(lengths, longest),
             what=case,
@@ -1366,13 +1382,13 @@ def test_padding_mask_empty_sentence(student, reference, draw):
         lengths = torch.tensor(lengths)
         seen = student.observe("padding_mask", lengths, grad=False)
         is_boolean(seen.value, (len(lengths), 1, int(lengths.max())))
-        expect.equal(
+        expectations.equal(
             seen.value,
             reference.padding_mask(lengths),
             what="the mask",
             case=f"lengths {lengths.tolist()}",
         )
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 @hidden
@@ -1382,9 +1398,9 @@ def test_padding_mask_counts(student, draw):
     lengths = draw.integers(1, 20, 7)
     mask = student.padding_mask(lengths, 23)
     is_boolean(mask, (7, 1, 23))
-    expect.equal(mask.sum(dim=(1, 2)), lengths, what="the number of real tokens in each row")
+    expectations.equal(mask.sum(dim=(1, 2)), lengths, what="the number of real tokens in each row")
     steps = mask[:, 0, 1:].int() - mask[:, 0, :-1].int()
-    expect.true(bool((steps <= 0).all()), "A real token stands behind padding.")
+    expectations.true(bool((steps <= 0).all()), "A real token stands behind padding.")
 
 
 # --------------------------------------------------------------------------------------------
@@ -1400,7 +1416,7 @@ def test_decoder_mask_values(student, reference):
         longest = int(lengths.max())
         mask = student.decoder_mask(lengths)
         is_boolean(mask, (len(lengths), longest, longest))
-        expect.equal(
+        expectations.equal(
             mask,
             reference.decoder_mask(lengths),
             what="the mask",
@@ -1415,7 +1431,7 @@ def test_decoder_mask_longer(student, reference):
         lengths = torch.tensor(lengths)
         mask = student.decoder_mask(lengths, longest)
         is_boolean(mask, (len(lengths), longest, longest))
-        expect.equal(
+        expectations.equal(
             mask,
             reference.decoder_mask(lengths, longest),
             what="the mask",
@@ -1431,11 +1447,11 @@ def test_decoder_mask_no_future_no_padding(student, draw):
     mask = student.decoder_mask(lengths, 9)
     is_boolean(mask, (5, 9, 9))
     row, column = torch.arange(9).view(9, 1), torch.arange(9).view(1, 9)
-    expect.true(not bool((mask & (column > row)).any()), "A later position may be seen.")
+    expectations.true(not bool((mask & (column > row)).any()), "A later position may be seen.")
     padding = column >= lengths.view(5, 1, 1)
-    expect.true(not bool((mask & padding).any()), "A padded position may be seen.")
+    expectations.true(not bool((mask & padding).any()), "A padded position may be seen.")
     allowed = (column <= row) & ~padding
-    expect.true(bool(mask[allowed].all()), "A real, earlier token may not be seen.")
+    expectations.true(bool(mask[allowed].all()), "A real, earlier token may not be seen.")
 
 
 @hidden
@@ -1443,13 +1459,13 @@ def test_decoder_mask_no_future_no_padding(student, draw):
 def test_decoder_mask_edges(student, reference):
     """An empty sentence is all False; one longer than max_length raises a ValueError."""
     lengths = torch.tensor([0, 3])
-    expect.equal(
+    expectations.equal(
         student.decoder_mask(lengths),
         reference.decoder_mask(lengths),
         what="the mask",
         case="lengths [0, 3]",
     )
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.decoder_mask(torch.tensor([2, 5]), 4),
         what="the lengths [2, 5] with max_length=4",
@@ -1528,15 +1544,17 @@ def test_self_equivariance(student, reference, draw):
     x, order = draw.normal(2, 6, 5), draw.permutation(6)
     same_results(mine(x), theirs(x), OUTPUT, sizes(B=2, T=6, input_dim=5, head_dim=4))
     output, weights = mine(x)
-    permuted_output, permuted_weights = expect.pair(mine(x[:, order]))
-    expect.close(permuted_output, output[:, order], what="the output", case="tokens reordered")
-    expect.close(
+    permuted_output, permuted_weights = expectations.pair(mine(x[:, order]))
+    expectations.close(
+        permuted_output, output[:, order], what="the output", case="tokens reordered"
+    )
+    expectations.close(
         permuted_weights,
         weights[:, order][:, :, order],
         what="the weights",
         case="tokens reordered",
     )
-    expect.row_sums_one(weights)
+    expectations.row_sums_one(weights)
 
 
 @hidden
@@ -1559,7 +1577,7 @@ def test_self_gradients(student, reference, draw):
     x, mask = draw.normal(2, 5, 4).double(), draw.mask(2, 5, 5)
     seen, wanted = mine.observe(x, mask), theirs.observe(x, mask)
     same_gradients(seen, wanted, SELF_NAMES)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1606,14 +1624,14 @@ def test_masked_self_no_future(student, reference, draw):
     """Changing later tokens changes no earlier output."""
     mine, _ = self_pair(student, reference, draw, 4, 3, name="MaskedSelfAttention")
     x = draw.normal(2, 6, 4)
-    output, _ = expect.pair(mine(x))
-    expect.shape(output, (2, 6, 3), what="the output")
+    output, _ = expectations.pair(mine(x))
+    expectations.shape(output, (2, 6, 3), what="the output")
     for position in (1, 4):
         changed = x.clone()
         changed[:, position:] = draw.normal(2, 6 - position, 4)
-        after, _ = expect.pair(mine(changed))
-        expect.shape(after, (2, 6, 3), what="the output")
-        expect.close(
+        after, _ = expectations.pair(mine(changed))
+        expectations.shape(after, (2, 6, 3), what="the output")
+        expectations.close(
             after[:, :position],
             output[:, :position],
             what="the output",
@@ -1652,7 +1670,7 @@ def test_masked_self_gradients(student, reference, draw):
     x, padding = draw.normal(2, 5, 4).double(), draw.mask(2, 5)
     seen, wanted = mine.observe(x, padding), theirs.observe(x, padding)
     same_gradients(seen, wanted, SELF_NAMES)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1665,7 +1683,7 @@ def test_split_values(student, reference, draw):
     """Head h of a token is the h-th block of D/H features of that token."""
     for batch, length, width, heads in [(1, 3, 6, 2), (1, 1, 2, 2), (2, 3, 6, 3), (1, 10, 16, 8)]:
         x = draw.normal(batch, length, width)
-        expect.close(
+        expectations.close(
             student.split_heads(x, heads),
             reference.split_heads(x, heads),
             what="the heads",
@@ -1678,7 +1696,7 @@ def test_split_refuses(student, draw):
     """A width that the number of heads does not divide raises a ValueError."""
     for width, heads in [(6, 4), (2, 3)]:
         x = draw.normal(2, 3, width)
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda x=x, heads=heads: student.split_heads(x, heads),
             what=f"D={width} with {heads} heads",
@@ -1691,8 +1709,8 @@ def test_split_keeps_tokens_apart(student, draw):
     """Token t of every head comes from token t alone: no view that mixes positions."""
     x = torch.arange(10.0).view(1, 10, 1).expand(1, 10, 64)
     heads = student.split_heads(x, 8)
-    expect.shape(heads, (1, 8, 10, 8), what="the heads")
-    expect.close(
+    expectations.shape(heads, (1, 8, 10, 8), what="the heads")
+    expectations.close(
         heads,
         torch.arange(10.0).view(1, 1, 10, 1).expand(1, 8, 10, 8),
         what="the heads",
@@ -1714,9 +1732,9 @@ def test_split_layout_dtype_gradients(student, reference, draw):
     ]:
         seen = student.observe("split_heads", x, heads)
         wanted = reference.observe("split_heads", x, heads)
-        expect.close(seen.value, wanted.value, what="the heads", case=case)
+        expectations.close(seen.value, wanted.value, what="the heads", case=case)
         same_gradients(seen, wanted, {"0": "x"}, case)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1731,8 +1749,8 @@ def test_merge_values(student, reference, draw):
         x = draw.normal(batch, heads, length, width)
         merged = student.merge_heads(x)
         case = sizes(B=batch, H=heads, T=length, Dh=width)
-        expect.close(merged, reference.merge_heads(x), what="the merged heads", case=case)
-        expect.true(
+        expectations.close(merged, reference.merge_heads(x), what="the merged heads", case=case)
+        expectations.true(
             merged.is_contiguous(),
             f"The result should be contiguous in memory ({case}).",
             misconception="merge_not_contiguous",
@@ -1745,7 +1763,7 @@ def test_merge_undoes_split(student, draw):
     for length, width, heads in [(2, 4, 2), (3, 6, 3), (10, 16, 8)]:
         x = draw.normal(2, length, width)
         parts = x.reshape(2, length, heads, width // heads).transpose(1, 2)
-        expect.close(
+        expectations.close(
             student.merge_heads(parts),
             x,
             what="the merged heads",
@@ -1764,7 +1782,7 @@ def test_merge_layout_dtype(student, reference, draw):
         ("expanded input", draw.normal(1, 2, 3, 2).expand(3, 2, 3, 2)),
         ("float64", draw.normal(2, 3, 4, 2).double()),
     ]:
-        expect.close(
+        expectations.close(
             student.merge_heads(x), reference.merge_heads(x), what="the merged heads", case=case
         )
 
@@ -1776,7 +1794,7 @@ def test_merge_gradients(student, reference, draw):
     x = draw.normal(2, 3, 4, 2)
     seen, wanted = student.observe("merge_heads", x), reference.observe("merge_heads", x)
     same_gradients(seen, wanted, {"0": "the heads"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1869,7 +1887,7 @@ def test_heads_mask_for_each_example(student, reference, draw):
 def test_heads_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
     for width, heads in [(6, 4), (4, 3)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda width=width, heads=heads: student.module(
                 "MultiHeadAttention", d_model=width, num_heads=heads
@@ -1885,10 +1903,10 @@ def test_heads_dropout_leaves_weights(student, reference, draw):
     inputs = heads_inputs(draw, 3, 4, 6, 4)
     got, want = mine(*inputs), theirs(*inputs)
     same_results(got, want, OUTPUT, "dropout=0.5 in eval mode")
-    output, weights = expect.pair(mine.train()(*inputs))
-    expect.close(weights, want[1], what="the weights", case="dropout=0.5 in train mode")
-    expect.shape(output, want[0].shape, what="the output")
-    expect.true(
+    output, weights = expectations.pair(mine.train()(*inputs))
+    expectations.close(weights, want[1], what="the weights", case="dropout=0.5 in train mode")
+    expectations.shape(output, want[0].shape, what="the output")
+    expectations.true(
         not torch.allclose(output, want[0], rtol=1e-4, atol=1e-6),
         "In train mode with dropout=0.5 the output is the same as without dropout.",
         misconception="heads_dropout_ignored",
@@ -1926,25 +1944,25 @@ def test_heads_dropout_on_weights(student, reference, draw):
     )
     query, key = draw.normal(4, 12, width), draw.normal(4, keys, width)
     value = torch.eye(keys).repeat(1, 2 * heads).expand(4, keys, width)
-    output, weights = expect.pair(mine.train()(query, key, value))
-    expect.shape(output, (4, 12, width), what="the output")
-    expect.shape(weights, (4, heads, 12, keys), what="the weights")
+    output, weights = expectations.pair(mine.train()(query, key, value))
+    expectations.shape(output, (4, 12, width), what="the output")
+    expectations.shape(weights, (4, heads, 12, keys), what="the weights")
     used, copy = output.reshape(4, 12, heads, 2, keys).transpose(1, 2).unbind(dim=3)
-    expect.close(
+    expectations.close(
         copy,
         used,
         what="the second half of each head's output",
         case="values that are given twice (drop weights, not outputs)",
         misconception="heads_dropout_on_output",
     )
-    expect.rate(
+    expectations.rate(
         int((used == 0).sum()),
         used.numel(),
         p,
         what=f"the share of weights that are dropped at p={p}",
         false_alarm=5e-10,
     )
-    expect.rate(
+    expectations.rate(
         int(((used[:, 0] == 0) == (used[:, 1] == 0)).sum()),
         used[:, 0].numel(),
         p**2 + (1 - p) ** 2,
@@ -1952,7 +1970,7 @@ def test_heads_dropout_on_weights(student, reference, draw):
         false_alarm=5e-10,
     )
     kept = used != 0
-    expect.close(
+    expectations.close(
         used[kept],
         weights[kept] / (1 - p),
         what="the surviving weights",
@@ -1970,7 +1988,7 @@ def test_heads_key_order(student, reference, draw):
     got, want = mine(query, key, value), theirs(query, key, value)
     same_results(got, want, OUTPUT, "float64")
     order = draw.permutation(5)
-    expect.close(
+    expectations.close(
         mine(query, key[:, order], value[:, order])[0],
         got[0],
         what="the output",
@@ -1991,7 +2009,7 @@ def test_heads_gradients(student, reference, draw):
     # A bias of k_proj adds the same number to a whole row of scores: its gradient is zero.
     names |= {f"parameter {name}.bias": f"{name}.bias" for name in ("q_proj", "v_proj", "out_proj")}
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -2066,7 +2084,7 @@ def test_fused_mask(student, reference, draw):
 @exercise("FusedMultiHeadAttention")
 def test_fused_refuses(student):
     """An embed_dim that the number of heads does not divide raises a ValueError."""
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.module("FusedMultiHeadAttention", input_dim=4, embed_dim=6, num_heads=4),
         what="embed_dim=6 with 4 heads",
@@ -2096,7 +2114,7 @@ def test_fused_gradients(student, reference, draw):
         for name in ("qkv_proj.weight", "qkv_proj.bias", "o_proj.weight", "o_proj.bias")
     }
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -2107,7 +2125,7 @@ def test_fused_equivariance(student, reference, draw):
     x, order = draw.normal(1, 7, 7), draw.permutation(7)
     got = mine(x)
     same_results(got, theirs(x), OUTPUT, sizes(B=1, T=7, input_dim=7, embed_dim=8, H=4))
-    expect.close(mine(x[:, order])[0], got[0][:, order], what="the output", case="reordered")
+    expectations.close(mine(x[:, order])[0], got[0][:, order], what="the output", case="reordered")
 
 
 # --------------------------------------------------------------------------------------------
@@ -2173,7 +2191,7 @@ def test_per_head_mask(student, reference, draw):
 @exercise("PerHeadAttention")
 def test_per_head_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.module("PerHeadAttention", d_model=6, num_heads=4),
         what="d_model=6 with 4 heads",
@@ -2204,7 +2222,7 @@ def test_per_head_gradients(student, reference, draw):
         f"parameter {name}": name for name in ("w_q", "w_k", "w_v", "w_o")
     }
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -2237,7 +2255,7 @@ def test_to_fused_leaves_input(student, reference, draw):
     state = heads_state(draw, 4)
     seen = student.observe("separate_to_fused", state, 2, grad=False)
     same_state(seen.value, reference.separate_to_fused(state, 2), "d_model=4, H=2")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -2250,7 +2268,7 @@ def test_to_fused_rows(student, draw):
     for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
         state[f"{name}.bias"] = 100.0 * (index + 1) + torch.arange(width)
     fused = student.separate_to_fused(state, heads)
-    expect.true(
+    expectations.true(
         isinstance(fused, dict) and "qkv_proj.bias" in fused,
         "The result should be a dict with the entry qkv_proj.bias.",
     )
@@ -2260,7 +2278,7 @@ def test_to_fused_rows(student, draw):
         for part in (1, 2, 3)
         for row in range(head_dim)
     ]
-    expect.close(fused["qkv_proj.bias"], torch.tensor(expected), what="qkv_proj.bias")
+    expectations.close(fused["qkv_proj.bias"], torch.tensor(expected), what="qkv_proj.bias")
 
 
 @hidden
@@ -2302,7 +2320,7 @@ def test_to_per_head_refuses_biases(student, draw):
     for name in PROJECTIONS:
         state = no_biases(heads_state(draw, 4))
         state[f"{name}.bias"] = torch.tensor([0.0, 0.0, -0.5, 0.0])
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda state=state: student.separate_to_per_head(state, 2),
             what=f"a state whose {name}.bias is not zero",
@@ -2317,7 +2335,7 @@ def test_to_per_head_refuses_any_bias(student, draw):
         for bias in ([0.5, 0.0, 0.0, 0.0], [0.5, -0.5, 0.25, -0.25]):
             state = no_biases(heads_state(draw, 4))
             state[f"{name}.bias"] = torch.tensor(bias)
-            expect.raises(
+            expectations.raises(
                 "ValueError",
                 lambda state=state: student.separate_to_per_head(state, 2),
                 what=f"a state whose {name}.bias is {bias}",
@@ -2332,7 +2350,7 @@ def test_to_per_head_leaves_input(student, reference, draw):
     seen = student.observe("separate_to_per_head", state, 4, grad=False)
     want = reference.observe("separate_to_per_head", state, 4, grad=False)
     same_state(seen.value, want.value, "float64, H = d_model")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @exercise("separate_to_torch")
@@ -2351,7 +2369,7 @@ def test_to_torch_leaves_input(student, reference, draw):
     state = heads_state(draw, 4)
     seen = student.observe("separate_to_torch", state, grad=False)
     same_state(seen.value, reference.separate_to_torch(state), "d_model=4")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -2363,7 +2381,9 @@ def test_to_torch_same_outputs(student, reference, draw):
     theirs = reference.module("MultiHeadAttention", state=state, d_model=6, num_heads=3)
     output, weights = theirs(query, key, value)
     converted = student.separate_to_torch(state)
-    expect.true(isinstance(converted, dict), "The result should be a dict from name to tensor.")
+    expectations.true(
+        isinstance(converted, dict), "The result should be a dict from name to tensor."
+    )
     library = torch.nn.MultiheadAttention(6, 3, batch_first=True).eval()
     same_state(
         {name: torch.zeros_like(value) for name, value in converted.items()},
@@ -2372,8 +2392,8 @@ def test_to_torch_same_outputs(student, reference, draw):
     library.load_state_dict(converted)
     with torch.no_grad():
         got, maps = library(query, key, value, average_attn_weights=False)
-    expect.close(got, output, what="the output of torch.nn.MultiheadAttention")
-    expect.close(maps, weights, what="the weights of torch.nn.MultiheadAttention")
+    expectations.close(got, output, what="the output of torch.nn.MultiheadAttention")
+    expectations.close(maps, weights, what="the weights of torch.nn.MultiheadAttention")
 
 
 @hidden
@@ -2459,7 +2479,7 @@ def test_cross_mask(student, reference, draw):
 @exercise("CrossAttention")
 def test_cross_refuses(student):
     """An embed_dim that the number of heads does not divide raises a ValueError."""
-    expect.raises(
+    expectations.raises(
         "ValueError",
         lambda: student.module(
             "CrossAttention", query_dim=4, memory_dim=8, embed_dim=6, num_heads=4
@@ -2490,7 +2510,9 @@ def test_cross_order_of_memory(student, reference, draw):
     x, memory = draw.normal(2, 3, 4).double().transpose(1, 2), draw.normal(2, 5, 4).double()
     order = draw.permutation(5)
     output = mine(x, memory)[0]
-    expect.close(mine(x, memory[:, order])[0], output, what="the output", case="memory reordered")
+    expectations.close(
+        mine(x, memory[:, order])[0], output, what="the output", case="memory reordered"
+    )
     mask = draw.mask(2, 5)
     mask[1] = False
     got, want = mine(x, memory, mask), theirs(x, memory, mask)
@@ -2509,4 +2531,4 @@ def test_cross_gradients(student, reference, draw):
     }
     names |= {f"parameter {name}.bias": f"{name}.bias" for name in ("q_proj", "v_proj", "out_proj")}
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)

@@ -19,7 +19,6 @@ import math
 import torch
 from torch.nn import functional as F
 
-from autograder import expect
 from autograder.graders.common import (
     State,
     attention_state,
@@ -46,8 +45,9 @@ from autograder.graders.parts import (
     same_by_parts,
     same_values,
 )
-from autograder.grading import Mistake, aspect, exercise, hidden
-from autograder.proxy import StudentError, Todo
+from autograder.judging import expectations
+from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -130,12 +130,14 @@ def some_ids(draw, length):
 
 def same_input(student, reference, *given, **more):
     """Ids and segments are the reference's, both lists."""
-    got = expect.items(student.build_input(*given, **more), 2, what="the result (ids, segments)")
+    got = expectations.items(
+        student.build_input(*given, **more), 2, what="the result (ids, segments)"
+    )
     want = reference.build_input(*given, **more)
     shown = [f"{len(each)} tokens" if len(each) > 12 else str(each) for each in given if each]
     case = " and ".join(shown) + "".join(f", {key}={value}" for key, value in more.items())
     for name, actual, expected in zip(("ids", "segments"), got, want, strict=True):
-        expect.equal(actual, expected, what=f"the list of {name}", case=case)
+        expectations.equal(actual, expected, what=f"the list of {name}", case=case)
 
 
 @exercise("build_input")
@@ -198,8 +200,8 @@ def test_input_leaves_sentences(student, reference, draw):
     given = some_ids(draw, 6), some_ids(draw, 7)
     same_input(student, reference, *given)
     seen = student.observe("build_input", *given, grad=False, max_length=9)
-    expect.items(seen.value, 2, what="the result (ids, segments)")
-    expect.unchanged(seen, misconception="input_lists_changed")
+    expectations.items(seen.value, 2, what="the result (ids, segments)")
+    expectations.unchanged(seen, misconception="input_lists_changed")
 
 
 # --------------------------------------------------------------------------------------------
@@ -212,14 +214,18 @@ def test_gelu_values(student, reference, draw):
     """x times the share of a normal distribution below x, between -3 and 3."""
     for shape in [(), (5,), (2, 3, 4)]:
         x = draw.uniform(*shape, low=-3, high=3)
-        expect.close(student.gelu(x), reference.gelu(x), what="gelu(x)", case=f"x of shape {shape}")
+        expectations.close(
+            student.gelu(x), reference.gelu(x), what="gelu(x)", case=f"x of shape {shape}"
+        )
 
 
 @exercise("gelu")
 def test_gelu_exact(student, reference, draw):
     """Exact, by the error function: in float64 every digit counts."""
     x = torch.linspace(-4, 4, 33, dtype=torch.float64)
-    expect.close(student.gelu(x), reference.gelu(x), what="gelu(x)", case="float64 from -4 to 4")
+    expectations.close(
+        student.gelu(x), reference.gelu(x), what="gelu(x)", case="float64 from -4 to 4"
+    )
 
 
 @exercise("gelu")
@@ -227,8 +233,8 @@ def test_gelu_far_out(student, reference):
     """Far to the right it is x, far to the left 0, and it never overflows."""
     x = torch.tensor([-1e4, -50.0, -12.0, 0.0, 12.0, 50.0, 1e4])
     got = student.gelu(x)
-    expect.finite(got, what="gelu(x)", case=f"x = {x.tolist()}")
-    expect.close(got, reference.gelu(x), what="gelu(x)", case=f"x = {x.tolist()}")
+    expectations.finite(got, what="gelu(x)", case=f"x = {x.tolist()}")
+    expectations.close(got, reference.gelu(x), what="gelu(x)", case=f"x = {x.tolist()}")
 
 
 @hidden
@@ -237,9 +243,9 @@ def test_gelu_gradients(student, reference, draw):
     """Gradients in float64, at 0 too; strided input; x is left as it was."""
     x = torch.cat([draw.normal(3, 4, scale=2).double(), torch.zeros(3, 1).double()], dim=1).mT
     seen, wanted = student.observe("gelu", x), reference.observe("gelu", x)
-    expect.close(seen.value, wanted.value, what="gelu(x)", case="a strided x in float64")
+    expectations.close(seen.value, wanted.value, what="gelu(x)", case="a strided x in float64")
     same_gradients(seen, wanted, {"0": "x"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -274,7 +280,7 @@ def test_embeddings_values(student, reference, draw):
     for batch, length, width in [(1, 1, 6), (1, 3, 8), (3, 5, 12)]:
         mine, theirs = embeddings_pair(student, reference, draw, 9, width, 7)
         ids, segments = draw.integers(0, 9, batch, length), draw.integers(0, 2, batch, length)
-        expect.close(
+        expectations.close(
             mine.train()(ids, segments),
             theirs(ids, segments),
             what="the vectors",
@@ -289,7 +295,7 @@ def test_embeddings_without_segments(student, reference, draw):
     ids = draw.integers(0, 9, 2, 5)
     for words, given in [("no segment ids", ()), ("segment ids up to 2", (ids % 3,))]:
         case = f"{sizes(B=2, T=5)} and {words}, in eval mode"
-        expect.close(mine(ids, *given), theirs(ids, *given), what="the vectors", case=case)
+        expectations.close(mine(ids, *given), theirs(ids, *given), what="the vectors", case=case)
 
 
 @aspect
@@ -297,7 +303,7 @@ def test_embeddings_without_segments(student, reference, draw):
 def test_embeddings_refusals(student, draw):
     """An input longer than max_length is refused with a ValueError, one of that length is not."""
     mine = student.module("BertEmbeddings", vocab_size=9, hidden=4, max_length=3)
-    expect.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 4), what="the vectors")
+    expectations.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 4), what="the vectors")
     refuses(mine, {"4 tokens where max_length is 3": (draw.integers(0, 9, 2, 4),)})
 
 
@@ -307,8 +313,8 @@ def test_embeddings_dropout(student, reference, draw):
     """dropout acts after the norm, in train mode only."""
     mine = embeddings_pair(student, reference, draw, 9, 16, 8, dropout=0.4)[0]
     ids = draw.integers(0, 9, 4, 8)
-    kept = expect.tensor(mine(ids), what="the vectors")
-    expect.finite(kept, what="the vectors", case="eval mode")
+    kept = expectations.tensor(mine(ids), what="the vectors")
+    expectations.finite(kept, what="the vectors", case="eval mode")
     dropped(mine.train()(ids), kept, 0.4, "the vectors")
 
 
@@ -328,9 +334,9 @@ def test_embeddings_gradients(student, reference, draw):
     segments = torch.tensor([[0, 0, 1], [0, 1, 1]])
     seen, wanted = mine.observe(ids, segments), theirs.observe(ids, segments)
     case = "float64 and tables with entries of about 0.001"
-    expect.close(seen.value, wanted.value, what="the vectors", case=case)
+    expectations.close(seen.value, wanted.value, what="the vectors", case=case)
     same_gradients(seen, wanted, labels(state))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -350,7 +356,7 @@ def test_attention_values(student, reference, draw):
         mine, theirs = attention_pair(student, reference, draw, width, heads)
         x = draw.normal(batch, length, width)
         case = f"{sizes(B=batch, T=length, D=width, H=heads)} without a mask"
-        expect.close(mine.train()(x), theirs(x), what="the output", case=case)
+        expectations.close(mine.train()(x), theirs(x), what="the output", case=case)
 
 
 @exercise("SelfAttention", 2)
@@ -360,7 +366,7 @@ def test_attention_masks(student, reference, draw):
     for batch, mask in [(1, real([2], 3)), (3, real([5, 1, 3]))]:
         x = draw.normal(*mask.shape, 4)
         case = f"{sizes(B=batch, T=mask.shape[1], D=4, H=2)}, mask {mask.int().tolist()}, eval mode"
-        expect.close(mine(x, mask), theirs(x, mask), what="the output", case=case)
+        expectations.close(mine(x, mask), theirs(x, mask), what="the output", case=case)
 
 
 @exercise("SelfAttention")
@@ -390,12 +396,12 @@ def test_attention_dropout(student, reference, draw):
     x = draw.normal(8, keys, width, scale=0.5)
     x[:, :, :keys] = torch.eye(keys)
     want = theirs(x)
-    expect.close(mine(x), want, what="the output", case=f"dropout={p} in eval mode")
-    output = expect.tensor(mine.train()(x), what="the output")
-    expect.shape(output, want.shape, what="the output")
+    expectations.close(mine(x), want, what="the output", case=f"dropout={p} in eval mode")
+    output = expectations.tensor(mine.train()(x), what="the output")
+    expectations.shape(output, want.shape, what="the output")
     shown = (8, keys, heads, 2, keys)
     used, copy = output.reshape(shown).unbind(dim=3)  # (8, queries, heads, keys)
-    expect.close(
+    expectations.close(
         copy,
         used,
         what="the second half of each head's output",
@@ -412,12 +418,14 @@ def test_attention_gradients(student, reference, draw):
     mine, theirs = attention_pair(student, reference, draw, 6, 2, torch.float64)
     x, mask = draw.normal(2, 6, 4).double().mT, real([4, 3])
     seen, wanted = mine.observe(x, mask), theirs.observe(x, mask)
-    expect.close(seen.value, wanted.value, what="the output", case="a strided float64 input")
+    expectations.close(seen.value, wanted.value, what="the output", case="a strided float64 input")
     same_gradients(seen, wanted, labels(attention_state(draw, 1), ("0", "x")))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     mine, theirs = attention_pair(student, reference, draw, 4, 1, torch.float64)
     x = 30 * draw.normal(1, 3, 4).double()
-    expect.close(mine(x), theirs(x), what="the output", case="scores in the hundreds, one head")
+    expectations.close(
+        mine(x), theirs(x), what="the output", case="scores in the hundreds, one head"
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -484,13 +492,13 @@ def test_layer_normalised(student, draw):
     state["output_norm.weight"], state["output_norm.bias"] = torch.ones(8), torch.zeros(8)
     mine = student.module("BertLayer", state=state, **layer_options(8, 2, 6))
     x = 3 + draw.normal(2, 3, 8, scale=0.1)
-    value = expect.tensor(mine(x), what="the output")
-    expect.shape(value, (2, 3, 8), what="the output")
+    value = expectations.tensor(mine(x), what="the output")
+    expectations.shape(value, (2, 3, 8), what="the output")
     for what, got, want in [
         ("the mean of each output vector", value.mean(-1), 0.0),
         ("the variance of each output vector", value.var(-1, unbiased=False), 1.0),
     ]:
-        expect.true(
+        expectations.true(
             bool((got - want).abs().max() < 1e-4),
             f"With a fresh output_norm {what} should be {want:g}; it is the last step of a layer.",
         )
@@ -515,9 +523,9 @@ def test_layer_dropout(student, draw):
     mine = student.module("BertLayer", state=state, **layer_options(width, 2, inner, dropout=P))
     x = torch.zeros(6, keys, width)
     x[:, :, 0:8:2], x[:, :, 1:8:2] = 1.0, -1.0
-    output = expect.tensor(mine.train()(x), what="the output")
-    expect.shape(output, x.shape, what="the output")
-    expect.finite(output, what="the output")
+    output = expectations.tensor(mine.train()(x), what="the output")
+    expectations.shape(output, x.shape, what="the output")
+    expectations.finite(output, what="the output")
     plus, minus = output[:, :, 0:8:2].mean(-1), output[:, :, 1:8:2].mean(-1)
     unit, zero = ((plus - minus) / 2).unsqueeze(-1), ((plus + minus) / 2).unsqueeze(-1)
     added = (output - zero) / unit
@@ -526,7 +534,7 @@ def test_layer_dropout(student, draw):
     attention, feed_forward = added[:, :, 8:16], added[:, :, 16:] / scale
     for words, part in [("the attention", attention), ("the feed-forward part", feed_forward)]:
         gone = part.abs() < 1e-3
-        expect.rate(
+        expectations.rate(
             int(gone.sum()),
             gone.numel(),
             P,
@@ -534,12 +542,12 @@ def test_layer_dropout(student, draw):
             false_alarm=3e-10,
         )
     left = attention[attention.abs() >= 1e-3]
-    expect.true(
+    expectations.true(
         bool((left - left[0]).abs().max() > 1e-2),
         f"In train mode with dropout={P} no attention weight is dropped; pass dropout on to it.",
     )
     left = feed_forward[feed_forward.abs() >= 1e-3]
-    expect.true(
+    expectations.true(
         bool((left - left[0]).abs().max() < 1e-2),
         "In train mode something is dropped inside the feed-forward part; only what it returns is.",
     )
@@ -658,16 +666,16 @@ def test_model_initial(student):
     drawn = {"tables": [], "linear layers": []}
     for name, value in state.items():
         if name.endswith("norm.weight"):
-            expect.close(value, torch.ones_like(value), what=f"{name} of a new model")
+            expectations.close(value, torch.ones_like(value), what=f"{name} of a new model")
         elif name.endswith("bias"):
-            expect.close(value, torch.zeros_like(value), what=f"{name} of a new model")
+            expectations.close(value, torch.zeros_like(value), what=f"{name} of a new model")
         else:
             drawn["tables" if "embeddings" in name else "linear layers"].append(value.flatten())
     for words, values in drawn.items():
-        expect.true(bool(values), f"A new model has no {words}.")
+        expectations.true(bool(values), f"A new model has no {words}.")
         got = float(torch.cat(values).double().std())
         # Of thousands of values; one fifth is more than ten times what chance does to it.
-        expect.true(
+        expectations.true(
             0.016 < got < 0.024,
             f"The entries of the {words} of a new model deviate by {got:.3g}; apply init_weights, "
             "which makes it 0.02.",
@@ -689,7 +697,7 @@ def test_model_dropout(student, draw):
     none = {f"embeddings.norm.{name}": torch.zeros(32) for name in ("weight", "bias")}
     state = {**state, **none}
     mine = student.module("BertModel", state=state, **{**options, "dropout": 0.5}).train()
-    got = expect.items(mine(ids), 2, what="the result (hidden states, pooled vector)")
+    got = expectations.items(mine(ids), 2, what="the result (hidden states, pooled vector)")
     rows_differ(got[0], "what the layers return at dropout=0.5")
 
 
@@ -713,10 +721,10 @@ def test_model_gradients(student, reference, draw):
     ids = given[0].clone()
     ids[1, 2:] = SPECIAL + 1  # padding that is no PAD
     before, after, wanted = mine(*given), mine(ids, *given[1:]), theirs(*given)
-    if not expect.close_enough(before[0], wanted[0]):
+    if not expectations.close_enough(before[0], wanted[0]):
         return  # It is parts that decide what reaches real places.
     change = (after[0] - before[0]).abs().amax(-1) > 1e-9
-    expect.true(
+    expectations.true(
         not bool(change[given[2]].any()) and not bool((after[1] - before[1]).abs().max() > 1e-9),
         "Other tokens at the masked places change what stands at real ones; the mask must reach "
         "every layer.",
@@ -729,7 +737,7 @@ def test_model_gradients(student, reference, draw):
 
 
 def same_count(student, want, case, **given):
-    expect.equal(student.count_parameters(**given), want, what="the number", case=case)
+    expectations.equal(student.count_parameters(**given), want, what="the number", case=case)
 
 
 LARGE = {"hidden": 1024, "num_layers": 24, "intermediate": 4096}
@@ -819,12 +827,14 @@ def checkpoint(draw, layers=(0,), prefix="", old=False, more=()):
 def same_names(student, reference, state, case):
     """The reference's names, each with the tensor that it had."""
     got, want = student.rename_parameters(state), reference.rename_parameters(state)
-    expect.true(isinstance(got, dict), f"the result should be a dict{f' for {case}'}.")
+    expectations.true(isinstance(got, dict), f"the result should be a dict{f' for {case}'}.")
     missing, extra = sorted(set(want) - set(got)), sorted(map(str, set(got) - set(want)))
-    expect.true(not missing, f"There is no {', '.join(missing[:4])} in the result for {case}.")
-    expect.true(not extra, f"The result should not have {', '.join(extra[:4])} for {case}.")
+    expectations.true(
+        not missing, f"There is no {', '.join(missing[:4])} in the result for {case}."
+    )
+    expectations.true(not extra, f"The result should not have {', '.join(extra[:4])} for {case}.")
     for name, value in want.items():
-        expect.close(got[name], value, what=f"the tensor called {name}", case=case)
+        expectations.close(got[name], value, what=f"the tensor called {name}", case=case)
 
 
 @exercise("rename_parameters", 2)
@@ -897,8 +907,8 @@ def test_rename_layers(student, reference, draw):
     state["bert.pooler.dense.bias"] = draw.normal(3).to(torch.float16)
     same_names(student, reference, state, "bert. and layers 1, 9, 10, 11 and 21")
     seen = student.observe("rename_parameters", state, grad=False)
-    expect.true(isinstance(seen.value, dict), "the result should be a dict.")
-    expect.unchanged(seen)
+    expectations.true(isinstance(seen.value, dict), "the result should be a dict.")
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -907,14 +917,14 @@ def test_rename_layers(student, reference, draw):
 
 
 def share(count, trials, probability, what, likely=None, false_alarm=1e-9):
-    """As `expect.rate`; of the known mistakes `likely`, name -> share, the one that fits is named.
+    """As `expectations.rate`; of the known mistakes `likely`, name -> share, the fitting is named.
 
     Random answers cannot be replayed, so that the test itself has to say which mistake it sees.
     """
     count, trials = int(count), int(trials)
-    expect.true(trials > 0, f"{what} cannot be told: there is none.")
+    expectations.true(trials > 0, f"{what} cannot be told: there is none.")
     try:
-        expect.rate(count, trials, probability, what, false_alarm=false_alarm)
+        expectations.rate(count, trials, probability, what, false_alarm=false_alarm)
     except Mistake as mistake:
         fitting = [name for name, other in (likely or {}).items() if fits(count, trials, other)]
         nearest = min(fitting, key=lambda name: abs(count / trials - likely[name]), default=None)
@@ -924,7 +934,7 @@ def share(count, trials, probability, what, likely=None, false_alarm=1e-9):
 def fits(count, trials, probability):
     """Whether a share is what may well be seen with this probability."""
     try:
-        expect.rate(count, trials, probability, "the share", false_alarm=1e-2)
+        expectations.rate(count, trials, probability, "the share", false_alarm=1e-2)
     except Mistake:
         return False
     return True
@@ -933,7 +943,7 @@ def fits(count, trials, probability):
 def unrefused(call, cases, misconception):
     """Each case, words -> arguments, is refused with a ValueError, or `misconception` was made."""
     for words, arguments in cases.items():
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda given=arguments: call(*given),
             what=words,
@@ -963,10 +973,10 @@ def masking(got, ids, vocabulary, prefix, case):
 
     Which tokens are chosen, and how often they become what, is left to chance and other tests.
     """
-    corrupted, marks = expect.pair(got, what="the result (corrupted, labels)")
+    corrupted, marks = expectations.pair(got, what="the result (corrupted, labels)")
     for tensor, what in ((corrupted, "corrupted"), (marks, "labels")):
-        expect.shape(tensor, ids.shape, what=what, case=case)
-        expect.true(
+        expectations.shape(tensor, ids.shape, what=what, case=case)
+        expectations.true(
             tensor.dtype == torch.int64,
             f"{what} should have dtype int64, but has {tensor.dtype} for {case}.",
         )
@@ -978,7 +988,7 @@ def masking(got, ids, vocabulary, prefix, case):
             kind = "labels_zero"
         elif bool((marks[wrong] == corrupted[wrong]).all()):
             kind = "labels_corrupted"
-    expect.true(
+    expectations.true(
         not bool(wrong.any()),
         f"labels should hold the original id where a token is chosen and IGNORE elsewhere; for "
         f"{case} there are others.",
@@ -986,23 +996,23 @@ def masking(got, ids, vocabulary, prefix, case):
     )
     everywhere = bool(chosen.all()) and not bool(ordinary.all())
     kind = "labels_everywhere" if everywhere else "specials_chosen"
-    expect.true(
+    expectations.true(
         not bool((chosen & ~ordinary).any()),
         f"labels marks special tokens, with ids below {SPECIAL}, as chosen for {case}.",
         misconception=f"{prefix}_{kind}",
     )
-    expect.true(
+    expectations.true(
         not bool((~chosen & (corrupted != ids)).any()),
         f"corrupted differs from the ids where labels says IGNORE for {case}.",
         misconception=f"{prefix}_all_tokens",
     )
     new = corrupted[chosen & (corrupted != ids) & (corrupted != MASK)]
-    expect.true(
+    expectations.true(
         not bool((new < SPECIAL).any()),
         f"a token was replaced by a special one other than MASK for {case}.",
         misconception=f"{prefix}_random_special",
     )
-    expect.true(
+    expectations.true(
         not bool((new >= vocabulary).any()),
         f"a token was replaced by an id of {int(new.max()) if len(new) else 0}, which is not "
         f"below vocab_size={vocabulary}, for {case}.",
@@ -1015,7 +1025,7 @@ def masked(student, ids, vocabulary, rate=None, case=""):
     options = {} if rate is None else {"rate": rate}
     case = case or f"ids of shape {tuple(ids.shape)}, rate={0.15 if rate is None else rate}"
     seen = student.observe("mask_tokens", ids, vocabulary, grad=False, **options)
-    expect.unchanged(seen, misconception="mask_in_place")
+    expectations.unchanged(seen, misconception="mask_in_place")
     return masking(seen.value, ids, vocabulary, "mask", case)
 
 
@@ -1051,17 +1061,17 @@ def test_mask_form(student, draw):
     ids = ordinary_ids(draw, 6, 12, 30)
     masked(student, ids, 30, 0.5)
     chosen, corrupted = masked(student, ids, 30, 0.0)
-    expect.true(not bool(chosen.any()), "With rate=0 some tokens are chosen.")
+    expectations.true(not bool(chosen.any()), "With rate=0 some tokens are chosen.")
     chosen, corrupted = masked(student, ids, 30, 1.0)
     kept_unmarked = torch.equal(chosen, corrupted != ids) and bool(chosen.any())
-    expect.equal(
+    expectations.equal(
         chosen,
         ids >= SPECIAL,
         what="which tokens are chosen",
         case="rate=1",
         misconception="mask_chosen_without_kept" if kept_unmarked else None,
     )
-    expect.true(not torch.equal(corrupted, ids), "With rate=1 no token is masked.")
+    expectations.true(not torch.equal(corrupted, ids), "With rate=1 no token is masked.")
 
 
 @exercise("mask_tokens")
@@ -1106,7 +1116,7 @@ def test_mask_random_ids(student, draw):
     ids = ordinary_ids(draw, 80, 100, high, special=0.0)
     chosen, corrupted = masked(student, ids, high, 1.0)
     new = chosen & (corrupted != ids) & (corrupted != MASK)
-    expect.true(
+    expectations.true(
         len(corrupted[new].unique()) > 1,
         "All tokens that are replaced at random get the same id.",
         misconception="mask_one_random_id",
@@ -1186,7 +1196,7 @@ def masked_words(student, ids, starts, vocabulary, rate=None):
     options = {} if rate is None else {"rate": rate}
     case = f"ids of shape {tuple(ids.shape)}, rate={0.15 if rate is None else rate}"
     seen = student.observe("mask_whole_words", ids, starts, vocabulary, grad=False, **options)
-    expect.unchanged(seen, misconception="words_in_place")
+    expectations.unchanged(seen, misconception="words_in_place")
     return masking(seen.value, ids, vocabulary, "words", case)
 
 
@@ -1202,7 +1212,7 @@ def words_chosen(chosen, ids, starts):
     hit = torch.bincount(numbers, weights=chosen[ids >= SPECIAL].double()).long()
     partly = (hit > 0) & (hit < pieces)
     first_only = bool((hit[pieces > 1] <= 1).all())
-    expect.true(
+    expectations.true(
         not bool(partly.any()),
         "Some pieces of a word are chosen and others are not; a word is chosen as a whole.",
         misconception="words_first_piece_only" if first_only else "words_by_pieces",
@@ -1217,9 +1227,9 @@ def test_words_form(student, draw):
     chosen, _ = masked_words(student, ids, starts, 30, 0.5)
     words_chosen(chosen, ids, starts)
     chosen, _ = masked_words(student, ids, starts, 30, 0.0)
-    expect.true(not bool(chosen.any()), "With rate=0 some words are chosen.")
+    expectations.true(not bool(chosen.any()), "With rate=0 some words are chosen.")
     chosen, _ = masked_words(student, ids, starts, 30, 1.0)
-    expect.equal(chosen, ids >= SPECIAL, what="which tokens are chosen", case="rate=1")
+    expectations.equal(chosen, ids >= SPECIAL, what="which tokens are chosen", case="rate=1")
 
 
 def words_rate(words, pieces, rate):
@@ -1374,11 +1384,11 @@ def epochs_of(student, ids, vocabulary, epochs, duplicates=None, **options):
     found = seen.value
     if isinstance(found, tuple):
         found = list(found)
-    expect.true(
+    expectations.true(
         isinstance(found, list),
-        f"the result should be a list, but is a {expect.type_name(found)} for {case}.",
+        f"the result should be a list, but is a {expectations.type_name(found)} for {case}.",
     )
-    expect.true(
+    expectations.true(
         len(found) == epochs,
         f"the result should hold {epochs} maskings, one an epoch, but holds {len(found)} for "
         f"{case}.",
@@ -1389,26 +1399,28 @@ def epochs_of(student, ids, vocabulary, epochs, duplicates=None, **options):
     parts = Parts(student)
     mine = parts.proxy.observe("mask_tokens", ids, vocabulary, grad=False, **options)
     for number, entry in enumerate(found):
-        pair_ = expect.pair(entry, what=f"the entry of epoch {number}")
+        pair_ = expectations.pair(entry, what=f"the entry of epoch {number}")
         for tensor, what in zip(pair_, ("corrupted", "labels"), strict=True):
-            expect.shape(tensor, ids.shape, what=f"{what} of epoch {number}", case=case)
-            expect.true(tensor.dtype == torch.int64, f"{what} should have dtype int64 for {case}.")
+            expectations.shape(tensor, ids.shape, what=f"{what} of epoch {number}", case=case)
+            expectations.true(
+                tensor.dtype == torch.int64, f"{what} should have dtype int64 for {case}."
+            )
     if _sound(mine, ids):
         for corrupted, marks in found:
-            expect.true(
+            expectations.true(
                 bool((corrupted == ids)[marks == IGNORE].all())
                 and bool((marks == ids)[marks != IGNORE].all()),
                 f"every epoch should mask the original ids; for {case} one masks something else.",
                 misconception="epochs_masked_again",
             )
-    expect.unchanged(seen) if not mine.mutated else None
+    expectations.unchanged(seen) if not mine.mutated else None
     return found
 
 
 def _sound(seen, ids):
     """The student's own mask_tokens leaves the ids and marks all that it changes."""
     try:
-        corrupted, marks = expect.pair(seen.value)
+        corrupted, marks = expectations.pair(seen.value)
         same = torch.where(marks == IGNORE, corrupted, marks)
         return not seen.mutated and torch.equal(same, ids)
     except Exception:
@@ -1433,7 +1445,7 @@ def test_epochs_dynamic(student, draw):
     # Two maskings of 300 tokens or more are the same by chance once in 10**38.
     found = epochs_of(student, ids, 30, 5)
     first = repeats(found)
-    expect.true(
+    expectations.true(
         first == list(range(5)),
         "Without duplicates all 5 epochs should differ, but some are the same.",
         misconception="epochs_drawn_once" if len(set(first)) == 1 else None,
@@ -1447,7 +1459,7 @@ def test_epochs_static(student, draw):
     for epochs, duplicates in [(2, 1), (7, 3)]:
         first = repeats(epochs_of(student, ids, 30, epochs, duplicates))
         wanted = [epoch % duplicates for epoch in range(epochs)]
-        expect.true(
+        expectations.true(
             first == wanted,
             f"With {epochs} epochs and duplicates={duplicates} the epochs should be as numbers "
             f"{wanted}, but are as {first}.",
@@ -1501,10 +1513,10 @@ def test_epochs_rate(student, draw):
         for rate in (0.0, 1.0):
             parts = Parts(student)
             own = parts.proxy.observe("mask_tokens", ids, 30, grad=False, rate=rate)
-            wanted = expect.pair(own.value, what="what your mask_tokens returns")[1]
+            wanted = expectations.pair(own.value, what="what your mask_tokens returns")[1]
             found = epochs_of(student, ids, 30, 3, duplicates, rate=rate)
             for _, marks in found[:1] if own.mutated else found:
-                expect.equal(
+                expectations.equal(
                     marks,
                     wanted,
                     what="labels",
@@ -1520,7 +1532,7 @@ def test_epochs_more_duplicates(student, draw):
     ids = ordinary_ids(draw, 6, 60, 30, special=0.1)
     for epochs, duplicates in [(3, 10), (20, 4)]:
         first = repeats(epochs_of(student, ids, 30, epochs, duplicates))
-        expect.true(
+        expectations.true(
             first == [epoch % duplicates for epoch in range(epochs)],
             f"With {epochs} epochs and duplicates={duplicates} the epochs are as {first}.",
         )
@@ -1547,20 +1559,21 @@ def pairs_of(student, documents, case):
     What is no question of chance is judged here: which pairs there are, and what they consist of.
     """
     seen = student.observe("next_sentence_pairs", documents, grad=False)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     found = seen.value
     if isinstance(found, tuple):
         found = list(found)
-    expect.true(
+    expectations.true(
         isinstance(found, list),
-        f"the result should be a list of pairs, but is a {expect.type_name(found)} for {case}.",
+        f"the result should be a list of pairs, but is a {expectations.type_name(found)} "
+        f"for {case}.",
     )
     wanted = [
         (number, place)
         for number, document in enumerate(documents)
         for place in range(len(document) - 1)
     ]
-    expect.true(
+    expectations.true(
         len(found) == len(wanted),
         f"there should be {len(wanted)} pairs, one for each sentence with a next one, but there "
         f"are {len(found)} for {case}.",
@@ -1573,20 +1586,20 @@ def pairs_of(student, documents, case):
     }
     marks, firsts, seconds = [], [], []
     for entry in found:
-        first, second, mark = expect.items(entry, 3, what="an entry (first, second, label)")
+        first, second, mark = expectations.items(entry, 3, what="an entry (first, second, label)")
         for sentence, what in ((first, "first"), (second, "second")):
-            expect.true(
+            expectations.true(
                 isinstance(sentence, list) and tuple(sentence) in where,
                 f"the {what} sentence of a pair is none of the documents' for {case}.",
             )
-        expect.true(
+        expectations.true(
             isinstance(mark, int) and mark in (0, 1),
             f"a label should be 0 or 1, but is {str(mark)[:40]} for {case}.",
         )
         marks.append(int(mark))
         firsts.append(where[tuple(first)])
         seconds.append(where[tuple(second)])
-    expect.true(
+    expectations.true(
         firsts == wanted,
         f"the first sentences should be those that have a next one, in order, for {case}.",
         misconception="pairs_random_first" if any(marks) else None,
@@ -1598,18 +1611,18 @@ def pairs_of(student, documents, case):
     same_document = [first[0] == second[0] for first, second in zip(firsts, seconds, strict=True)]
     said = [mark == 0 for mark in marks]
     swapped = len(marks) > 4 and all(a != b for a, b in zip(said, true_next, strict=True))
-    expect.true(
+    expectations.true(
         not swapped,
         f"label 0 stands where the second sentence is not the next one, and 1 where it is, for "
         f"{case}.",
         misconception="pairs_labels_swapped",
     )
     for is_next, is_true, same in zip(said, true_next, same_document, strict=True):
-        expect.true(
+        expectations.true(
             is_true or not is_next,
             f"a pair with label 0 does not consist of a sentence and its next one for {case}.",
         )
-        expect.true(
+        expectations.true(
             is_next or not same,
             f"the second sentence of a pair with label 1 comes from the same document for {case}.",
             misconception="pairs_same_document",
@@ -1672,7 +1685,7 @@ def test_pairs_uniform(student):
     for (number, place), count in zip(places, counts, strict=True):
         what = f"the share of sentence {place} of document {number} among 6 that may be drawn"
         try:
-            expect.rate(count, len(drawn), 1 / 6, what, false_alarm=1e-10)
+            expectations.rate(count, len(drawn), 1 / 6, what, false_alarm=1e-10)
         except Mistake as mistake:
             raise Mistake(str(mistake), kind) from None
 
@@ -1700,7 +1713,7 @@ def test_pairs_small_documents(student):
     """Empty documents and those of one sentence give no pairs; single sentences may be drawn."""
     documents = [[], *documents_of(1, 300), [], *documents_of(1, start=400)]
     _, _, seconds = pairs_of(student, documents, "documents of 0, 1, 300, 0 and 1 sentences")
-    expect.true(
+    expectations.true(
         {(1, 0), (4, 0)} <= set(seconds),
         "A document of one sentence is never drawn from in 299 pairs.",
     )
@@ -1773,7 +1786,7 @@ def sentence_batch(draw, lengths, segments=2, vocabulary=11):
 
 
 def two_scores(got, what="the result (mlm scores, nsp scores)"):
-    return [expect.tensor(one, what="a score") for one in expect.pair(got, what=what)]
+    return [expectations.tensor(one, what="a score") for one in expectations.pair(got, what=what)]
 
 
 def same_gradient_flow(mine, theirs, names, case=""):
@@ -1845,7 +1858,7 @@ def test_head_parameters(student, draw):
     head = student.module("MaskedLanguageHead", token=token)
     names = {name: tuple(value.shape) for name, value in head_state(draw, 7, 4).items()}
     same_parameters(head, names)
-    expect.close(head.state()["bias"], torch.zeros(7), what="the bias of a new head")
+    expectations.close(head.state()["bias"], torch.zeros(7), what="the bias of a new head")
 
 
 @exercise("MaskedLanguageHead")
@@ -1870,7 +1883,7 @@ def test_head_gradients(student, reference, draw):
     heads.same(x, "strided float64 input", seen.value, wanted.value)
     names = {f"parameter {name}": name for name in heads.state}
     same_gradient_flow(seen, wanted, {"0": "the hidden states", **names})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -1900,7 +1913,7 @@ SCORES = ("mlm scores", "nsp scores")
 def own_scores(parts, model, *given):
     """What the student's own parts of a BertForPreTraining say, put together by the grader."""
     aside = parts.aside(model)
-    states, pooled = expect.pair(aside.method("bert", *given))
+    states, pooled = expectations.pair(aside.method("bert", *given))
     return alive(aside.method("mlm", states)), alive(aside.method("nsp", pooled))
 
 
@@ -1961,13 +1974,13 @@ def test_pretraining_tied(student, draw):
     mine = student.module("BertForPreTraining", state=state, dtype=torch.float64, **SMALL)
     ids, *_ = sentence_batch(draw, [4, 4])
     names = mine.parameters()
-    expect.true(
+    expectations.true(
         "bert.embeddings.token.weight" in names,
         "The model has no parameter called bert.embeddings.token.weight.",
     )
     if not own_head_ties(student):
         return
-    expect.true(
+    expectations.true(
         "mlm.token.weight" not in names,
         "The head has a table of its own; give it the model's own bert.embeddings.token.",
     )
@@ -1977,8 +1990,8 @@ def test_pretraining_tied(student, draw):
     )
     after = mine.step(ids, lr=0.1)
     table = after["bert.embeddings.token.weight"]
-    expect.close(after["mlm.token.weight"], table, what="the head's table after a step")
-    expect.true(
+    expectations.close(after["mlm.token.weight"], table, what="the head's table after a step")
+    expectations.true(
         bool((table - state["mlm.token.weight"].double()).abs().max() > 1e-9),
         "A step of training leaves the table as it was.",
     )
@@ -1998,7 +2011,7 @@ def test_pretraining_gradients(student, reference, draw):
     ]
     if own_head_ties(student):
         same_gradient_flow(seen, wanted, {f"parameter {name}": name for name in names})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -2021,7 +2034,7 @@ def test_pretraining_sizes(student, reference, draw):
     ids = given[0][:1].expand(8, -1)
     # Of 8 equal rows of 4 places dropout does the same in all with a chance of less than 1e-9.
     noisy, _ = two_scores(mine.train()(ids))
-    expect.true(
+    expectations.true(
         bool((noisy - noisy[:1]).abs().max() > 1e-9),
         "In train mode with dropout=0.5 equal rows get equal scores; pass dropout on.",
         misconception="pretraining_dropout_lost",
@@ -2051,21 +2064,21 @@ def same_pretraining_loss(student, reference, given, case):
     """Value and gradients are right; the inputs are left alone."""
     seen = student.observe("pretraining_loss", *given)
     wanted = reference.observe("pretraining_loss", *given)
-    expect.close(seen.value, wanted.value, what="the loss", case=case)
+    expectations.close(seen.value, wanted.value, what="the loss", case=case)
     for label, words in (("0", "the mlm scores"), ("1", "the nsp scores")):
         got, want = seen.grads.get(label), wanted.grads[label]
         if want is None or not bool(want.abs().max() > 0):
-            expect.true(
+            expectations.true(
                 got is None or not bool((got != 0).any()),  # NaN is not 0 either
                 f"the gradient of {words} should be 0 for {case}.",
             )
             continue
-        expect.true(
+        expectations.true(
             got is not None,
             f"No gradient reaches {words}; look for detach(), .data, .item() or no_grad().",
         )
-        expect.close(got, want, what=f"the gradient of {words}", case=case)
-    expect.unchanged(seen)
+        expectations.close(got, want, what=f"the gradient of {words}", case=case)
+    expectations.unchanged(seen)
 
 
 @exercise("pretraining_loss")
@@ -2076,7 +2089,7 @@ def test_loss_values(student, reference, draw):
         given[2][0, 0] = 1
         case = sizes(B=batch, T=length, V=vocabulary)
         got, want = student.pretraining_loss(*given), reference.pretraining_loss(*given)
-        expect.close(got, want, what="the loss", case=case)
+        expectations.close(got, want, what="the loss", case=case)
 
 
 @exercise("pretraining_loss")
@@ -2135,15 +2148,16 @@ def step_batch(draw, lengths):
 def step_of(proxy, model, batch, rate, *clip):
     """The four numbers of one step; the batch must stay as it was."""
     got = proxy.training("pretraining_step", model, *batch, rate, *clip)
-    expect.true(
-        isinstance(got, dict), f"the result should be a dict, but is a {expect.type_name(got)}."
+    expectations.true(
+        isinstance(got, dict),
+        f"the result should be a dict, but is a {expectations.type_name(got)}.",
     )
     missing = sorted(set(NUMBERS) - set(got))
-    expect.true(not missing, f"the result has no entry {', '.join(missing)}.")
+    expectations.true(not missing, f"the result has no entry {', '.join(missing)}.")
     extra = sorted(set(map(str, got)) - set(NUMBERS))
-    expect.true(not extra, f"the result has other entries than the four: {', '.join(extra)}.")
+    expectations.true(not extra, f"the result has other entries than the four: {', '.join(extra)}.")
     mutated = {label.split(".")[0] for label in proxy.transcript[-1].outcome["mutated"]}
-    expect.true(not mutated, "your pretraining_step changes the batch in place.")
+    expectations.true(not mutated, "your pretraining_step changes the batch in place.")
     return got
 
 
@@ -2189,12 +2203,15 @@ class Trainees:
         parts = Parts(self.student)
         aside = parts.aside(self.mine)
         if "mlm.token.weight" in aside.parameters() or not all(
-            map(expect.close_enough, two_scores(aside(*batch[:3])), wanted)
+            map(expectations.close_enough, two_scores(aside(*batch[:3])), wanted)
         ):
             return False
         said = parts.proxy.observe("pretraining_loss", *wanted, *batch[3:])
-        return expect.close_enough(expect.tensor(said.value, what="the loss"), loss.value) and all(
-            said.grads.get(label) is not None and expect.close_enough(said.grads[label], gradient)
+        return expectations.close_enough(
+            expectations.tensor(said.value, what="the loss"), loss.value
+        ) and all(
+            said.grads.get(label) is not None
+            and expectations.close_enough(said.grads[label], gradient)
             for label, gradient in loss.grads.items()
             if gradient is not None
         )
@@ -2222,9 +2239,9 @@ class Trainees:
             return
         after, want = self.mine.state(), self.theirs.state()
         for name, value in want.items():
-            expect.shape(after.get(name), value.shape, f"the parameter {name}", case=case)
-            expect.true(
-                expect.close_enough(after[name], value, SLACK),
+            expectations.shape(after.get(name), value.shape, f"the parameter {name}", case=case)
+            expectations.true(
+                expectations.close_enough(after[name], value, SLACK),
                 f"the parameter {name} is wrong after the step for {case}: the largest difference "
                 f"is {float((after[name] - value).abs().max()):.3g}.",
             )
@@ -2232,7 +2249,7 @@ class Trainees:
     def _same_state(self):
         after, want = self.mine.state(), self.theirs.state()
         return all(
-            name in after and expect.close_enough(after[name], value, SLACK)
+            name in after and expectations.close_enough(after[name], value, SLACK)
             for name, value in want.items()
         )
 
@@ -2249,7 +2266,7 @@ class Trainees:
         scale = rate * min(1.0, clip / max(norm, 1e-12))
         gradients = {name: (before[name] - after[name]) / scale for name in self.mine.parameters()}
         total = math.sqrt(sum(float((one**2).sum()) for one in gradients.values()))
-        expect.true(
+        expectations.true(
             abs(total - norm) <= 1e-4 * max(1.0, total),
             f'what the step has changed does not fit its "norm" of {norm:.5g} for {case}.',
         )
@@ -2266,7 +2283,7 @@ class Trainees:
             )
             slope = (up - down) / 2e-6
             said = sum(float((one * way[name]).sum()) for name, one in gradients.items())
-            expect.true(
+            expectations.true(
                 abs(slope - said) <= 1e-4 * max(1.0, abs(slope)),
                 f"the parameters were not changed by the gradient of this batch for {case}.",
             )
@@ -2327,11 +2344,13 @@ def test_step_without_gradient(student, reference, draw):
     step_of(student, models.mine, batch, 0.2, 0.5)
     after = models.mine.state()
     for name, value in state.items():
-        expect.close(
+        expectations.close(
             after[f"spare.{name}"], value.double(), what=f"the {name} of a part that is not used"
         )
     if right:
-        expect.close(after["nsp.weight"], want, what="nsp.weight", case="a part that is not used")
+        expectations.close(
+            after["nsp.weight"], want, what="nsp.weight", case="a part that is not used"
+        )
 
 
 @hidden
@@ -2359,8 +2378,8 @@ def test_step_mode(student, reference, draw):
     same_number(got["loss"], loss, what='"loss"', case="a model in eval mode")
     before = models.mine.train()(*batch[:3])
     got = step_of(student, models.mine.train(), batch, 0.0)
-    works = not expect.close_enough(before[0], models.mine.eval()(*batch[:3])[0])
-    expect.true(
+    works = not expectations.close_enough(before[0], models.mine.eval()(*batch[:3])[0])
+    expectations.true(
         not works or abs(got["loss"] - loss) > 1e-9,
         "your pretraining_step switches dropout off; the mode of the model is the caller's "
         "business.",
@@ -2393,7 +2412,7 @@ def same_likelihood(student, model, ids, case):
     seen = student.observe("pseudo_log_likelihood", model, ids, grad=False)
     wanted = likelihood(student, model, ids)
     same_number(seen.value, wanted, what="the pseudo-log-likelihood", case=case)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 def sentence(*ids):
@@ -2448,7 +2467,7 @@ def test_likelihood_long(student, draw):
     ids[3:6] = ids[2]
     same_likelihood(student, model, ids, "14 ids without special ones")
     for name, value in model.state().items():
-        expect.close(value, before[name], what=f"the parameter {name} afterwards")
+        expectations.close(value, before[name], what=f"the parameter {name} afterwards")
 
 
 # --------------------------------------------------------------------------------------------
@@ -2494,16 +2513,16 @@ def cross_entropy_case(draw, *shape):
 def same_loss(mine, theirs, given, case):
     """The loss is the reference's, with its gradient; a scalar, and no input is changed."""
     seen, wanted = (handle.observe_method("loss", *given) for handle in (mine, theirs))
-    expect.close(seen.value, wanted.value, what="the loss", case=case)
+    expectations.close(seen.value, wanted.value, what="the loss", case=case)
     for label, words in [("0", "the first argument"), ("1", "the second argument")]:
         want = wanted.grads.get(label)
         if want is not None and bool(want.abs().max() > 0):
             got = seen.grads.get(label)
-            expect.true(got is not None, f"No gradient of the loss reaches {words}.")
-            expect.close(got, want, what=f"the gradient of {words}", case=case)
+            expectations.true(got is not None, f"No gradient of the loss reaches {words}.")
+            expectations.close(got, want, what=f"the gradient of {words}", case=case)
         elif seen.grads.get(label) is not None:
-            expect.finite(seen.grads[label], what=f"the gradient of {words}", case=case)
-    expect.unchanged(seen, "your loss")
+            expectations.finite(seen.grads[label], what=f"the gradient of {words}", case=case)
+    expectations.unchanged(seen, "your loss")
 
 
 # --------------------------------------------------------------------------------------------
@@ -2567,11 +2586,11 @@ def task_dropout(student, draw, name, shape, place, p, **more):
     bert = student.module("BertModel", **options)
     mine = student.module(name, bert=bert, num_labels=16, state=state, **more)
     ids = draw.integers(SPECIAL, 9, *(shape if len(shape) == 2 else (*shape, 3)))
-    kept = expect.items(mine.method("bert", ids), 2, what="the result of bert")[place]
+    kept = expectations.items(mine.method("bert", ids), 2, what="the result of bert")[place]
     what = ("the hidden states", "the pooled vector")[place]
-    kept = expect.tensor(kept, what=what)
-    expect.close(mine(ids), kept + 1, what="the scores", case="eval mode")
-    value = expect.tensor(mine.train()(ids), what="the scores")
+    kept = expectations.tensor(kept, what=what)
+    expectations.close(mine(ids), kept + 1, what="the scores", case="eval mode")
+    value = expectations.tensor(mine.train()(ids), what="the scores")
     dropped(value - 1, kept, p, what)
 
 
@@ -2612,10 +2631,10 @@ def same_spans(student, got, want, mask, own, case):
 
     They are compared apart: beside that number every score is small.
     """
-    expect.items(got, 2, what=f"the result ({', '.join(ENDS)})")
+    expectations.items(got, 2, what=f"the result ({', '.join(ENDS)})")
     for name, actual, expected in zip(ENDS, got, want, strict=True):
-        expect.shape(actual, expected.shape, what=f"the {name}", case=case)
-        expect.true(
+        expectations.shape(actual, expected.shape, what=f"the {name}", case=case)
+        expectations.true(
             actual.dtype == expected.dtype and bool((actual[~mask] == expected[~mask]).all()),
             f"the {name} at padded places should be {expected[~mask][0]:.4g}, the smallest number "
             f"of their dtype, but are {actual[~mask].tolist()[:4]} for {case}.",
@@ -2667,7 +2686,7 @@ def test_spans_padding(student, reference, draw):
             lambda parts, given=given, mine=mine: spans_by_parts(parts, mine, *given),
             f"lengths 2, 4 and 3, {str(dtype).removeprefix('torch.')}",
         )
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 def span_scores(draw, batch, length, padded=0):
@@ -2736,16 +2755,16 @@ def test_spans_gradients(student, reference, draw):
 
 
 def same_span(student, reference, given, case, **more):
-    got = expect.items(student.best_span(*given, **more), 2, what="the span (i, j)")
+    got = expectations.items(student.best_span(*given, **more), 2, what="the span (i, j)")
     want = reference.best_span(*given, **more)
     for value in got:
-        expect.true(
+        expectations.true(
             isinstance(value, int) and not isinstance(value, bool),
-            f"the span should be two ints, but has a {expect.type_name(value)} for {case}"
+            f"the span should be two ints, but has a {expectations.type_name(value)} for {case}"
             + ("; .item() makes an int." if isinstance(value, torch.Tensor) else "."),
         )
     case += "".join(f", {key}={value:.4g}" for key, value in more.items())
-    expect.true(
+    expectations.true(
         tuple(got) == tuple(want), f"the span should be {want}, but is {tuple(got)} for {case}."
     )
 
@@ -2863,8 +2882,8 @@ def test_best_span_ties(student, reference, draw):
         same_span(student, reference, (start, end, passage), f"the best end {place - 2} tokens on")
     start, end, passage = question(draw, 6, 2)
     seen = student.observe("best_span", start.double(), end.double(), passage, grad=False)
-    expect.items(seen.value, 2, what="the span (i, j)")
-    expect.unchanged(seen)
+    expectations.items(seen.value, 2, what="the span (i, j)")
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -2876,7 +2895,7 @@ WORDS = [None, 0, 1, 1, 2, 3, 3, 3, None]
 
 def same_labels(student, reference, given, words, what="the list of labels", **more):
     case = f"word_ids {words}"
-    expect.equal(
+    expectations.equal(
         student.align_labels(given, words), reference.align_labels(given, words), what, case=case
     )
 
@@ -2921,14 +2940,14 @@ def test_align_many(student, reference, draw):
         same_labels(student, reference, given, words[4:])
     same_labels(student, reference, [1, 2], [None, None])
     seen = student.observe("align_labels", [1, 2], [None, 0, 1, 1], grad=False)
-    expect.equal(seen.value, [IGNORE, 1, 2, IGNORE], what="the list of labels")
-    expect.unchanged(seen)
+    expectations.equal(seen.value, [IGNORE, 1, 2, IGNORE], what="the list of labels")
+    expectations.unchanged(seen)
 
 
 def same_tags(student, reference, scores, words):
     want = reference.word_tags(scores, words)
     got = student.word_tags(scores, words)
-    expect.equal(got, want, what="the list of tags", case=f"word_ids {words}")
+    expectations.equal(got, want, what="the list of tags", case=f"word_ids {words}")
 
 
 @exercise("word_tags")
@@ -2966,8 +2985,8 @@ def test_tags_many(student, reference, draw):
         same_tags(student, reference, draw.normal(len(words) - 3, 3), words[3:])
     same_tags(student, reference, draw.normal(2, 3), [None, None])
     seen = student.observe("word_tags", draw.normal(3, 4).mT.contiguous().mT, [None, 0, 1])
-    expect.true(isinstance(seen.value, list), "the tags should be a list.")
-    expect.unchanged(seen)
+    expectations.true(isinstance(seen.value, list), "the tags should be a list.")
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3065,7 +3084,9 @@ def lstm_state(draw, name, inputs, width, directions=("",)) -> State:
 
 def arriving_gradients(mine, theirs, names, case=""):
     """In float64: a gradient reaches each of `names`; it is right where the values are."""
-    same = expect.close_enough(expect.tensor(mine.value, what="the result"), theirs.value)
+    same = expectations.close_enough(
+        expectations.tensor(mine.value, what="the result"), theirs.value
+    )
     arrive(mine, theirs, names, same, case)
 
 
@@ -3076,9 +3097,9 @@ def parameters_of(state, without=()):
 
 def at_real_places(got, want, mask, what, case):
     """Vectors (B, T, ...) agree at real places; what stands at padding is free."""
-    expect.shape(got, want.shape, what=what, case=case)
+    expectations.shape(got, want.shape, what=what, case=case)
     for row, length in enumerate(mask.sum(dim=1).tolist()):
-        expect.close(
+        expectations.close(
             got[row, :length],
             want[row, :length],
             what=f"{what} at the real places of row {row}",
@@ -3113,7 +3134,7 @@ def strided(*tensors):
 
 def same_crf_score(student, reference, given, tables, case):
     arguments = (*given, *tables)
-    expect.close(
+    expectations.close(
         student.crf_score(*arguments),
         reference.crf_score(*arguments),
         what="the scores",
@@ -3163,11 +3184,11 @@ def test_crf_score_gradients(student, reference, draw):
     seen = student.observe("crf_score", *arguments)
     wanted = reference.observe("crf_score", *arguments)
     case = "strided float64 inputs, lengths [3, 1, 4]"
-    expect.close(seen.value, wanted.value, what="the scores", case=case)
+    expectations.close(seen.value, wanted.value, what="the scores", case=case)
     names = {"0": "the emissions", "3": "the transitions"}
     names |= {"4": "the start scores", "5": "the end scores"}
     same_gradients(seen, wanted, names, case)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3178,7 +3199,7 @@ def test_crf_score_gradients(student, reference, draw):
 def same_partition(student, reference, emissions, mask, tables, case):
     got = student.crf_partition(emissions, mask, *tables)
     want = reference.crf_partition(emissions, mask, *tables)
-    expect.close(got, want, what="the result", case=case)
+    expectations.close(got, want, what="the result", case=case)
 
 
 @exercise("crf_partition")
@@ -3231,20 +3252,20 @@ def test_crf_partition_sums_all_paths(student, draw):
     """It is the sum over all paths, written out, and more than any one of them."""
     lengths, tables = [3, 1, 2], crf_tables(draw, 2, torch.float64)
     emissions, _, mask = crf_case(draw, lengths, 2, 4, torch.float64)
-    got = expect.tensor(student.crf_partition(emissions, mask, *tables), what="the result")
-    expect.shape(got, (3,), what="the result")
+    got = expectations.tensor(student.crf_partition(emissions, mask, *tables), what="the result")
+    expectations.shape(got, (3,), what="the result")
     for row, length in enumerate(lengths):
         paths = itertools.product(range(2), repeat=length)
         scores = torch.tensor(
             [path_score(emissions[row], tables, path) for path in paths], dtype=torch.float64
         )
-        expect.true(
+        expectations.true(
             bool(got[row] > scores.max()),
             f"For a row of {length} tokens the result is {float(got[row]):.5g}, but one path alone "
             f"scores {float(scores.max()):.5g}; the sum over all paths is larger than each.",
         )
         what = f"the result for a row of {length} tokens and its {len(scores)} paths"
-        expect.close(got[row], scores.logsumexp(0), what=what)
+        expectations.close(got[row], scores.logsumexp(0), what=what)
 
 
 @hidden
@@ -3259,11 +3280,11 @@ def test_crf_partition_gradients(student, reference, draw):
         seen = student.observe("crf_partition", *arguments)
         wanted = reference.observe("crf_partition", *arguments)
         case = f"{words}, lengths [3, 1, 4]"
-        expect.close(seen.value, wanted.value, what="the result", case=case)
+        expectations.close(seen.value, wanted.value, what="the result", case=case)
         names = {"0": "the emissions", "2": "the transitions"}
         names |= {"3": "the start scores", "4": "the end scores"}
         same_gradients(seen, wanted, names, case)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3273,22 +3294,22 @@ def test_crf_partition_gradients(student, reference, draw):
 
 def right_paths(paths, lengths, count, case):
     """A list for each row, of as many tags as it has real tokens; tags are ints."""
-    expect.true(
+    expectations.true(
         isinstance(paths, (list, tuple)) and all(isinstance(path, (list, tuple)) for path in paths),
         f"The paths should be a list of lists of int, but are {_kind_of_paths(paths)}.",
     )
     found = [len(path) for path in paths]
-    expect.true(
+    expectations.true(
         found == list(lengths),
         f"The paths should have as many tags as the rows have real tokens, {list(lengths)}; "
         f"yours have {found} for {case}.",
     )
     for tag in (tag for path in paths for tag in path):
-        expect.true(
+        expectations.true(
             isinstance(tag, int) and not isinstance(tag, bool),
-            f"A tag should be an int, but is a {expect.type_name(tag)}; .item() makes one.",
+            f"A tag should be an int, but is a {expectations.type_name(tag)}; .item() makes one.",
         )
-        expect.true(
+        expectations.true(
             0 <= tag < count,
             f"A path holds the tag {tag}; tags go from 0 to {count - 1} for {case}.",
         )
@@ -3296,8 +3317,8 @@ def right_paths(paths, lengths, count, case):
 
 def _kind_of_paths(paths) -> str:
     if not isinstance(paths, (list, tuple)):
-        return f"a {expect.type_name(paths)}"
-    return f"a list of {expect.type_name(paths[0])}" if paths else "an empty list"
+        return f"a {expectations.type_name(paths)}"
+    return f"a list of {expectations.type_name(paths[0])}" if paths else "an empty list"
 
 
 def best_paths(paths, best, emissions, mask, tables, case):
@@ -3305,7 +3326,7 @@ def best_paths(paths, best, emissions, mask, tables, case):
     right_paths(paths, mask.sum(dim=1).tolist(), emissions.shape[2], case)
     for row, path in enumerate(paths):
         score, most = path_score(emissions[row], tables, path), float(best[row])
-        expect.true(
+        expectations.true(
             abs(score - most) <= 2e-5 * max(1.0, float(best.abs().max())),
             f"The path of row {row}, {list(path)}, scores {score:.5g}, but the best one scores "
             f"{most:.5g} for {case}.",
@@ -3315,10 +3336,10 @@ def best_paths(paths, best, emissions, mask, tables, case):
 def same_viterbi(student, reference, emissions, mask, tables, case):
     """Scores are the reference's; each path earns them."""
     got = student.viterbi(emissions, mask, *tables)
-    paths, scores = expect.pair(got, what="the result (paths, scores)")
+    paths, scores = expectations.pair(got, what="the result (paths, scores)")
     _, best = reference.viterbi(emissions, mask, *tables)
     best_paths(paths, best, emissions, mask, tables, case)
-    expect.close(scores, best, what="the scores", case=case)
+    expectations.close(scores, best, what="the scores", case=case)
 
 
 @exercise("viterbi")
@@ -3328,10 +3349,10 @@ def test_viterbi_scores(student, reference, draw):
         emissions, _, mask = crf_case(draw, lengths, count)
         tables = crf_tables(draw, count)
         got = student.viterbi(emissions, mask, *tables)
-        _, scores = expect.pair(got, what="the result (paths, scores)")
+        _, scores = expectations.pair(got, what="the result (paths, scores)")
         _, best = reference.viterbi(emissions, mask, *tables)
         case = f"B={len(lengths)}, T={lengths[0]}, L={count}, no padding"
-        expect.close(scores, best, what="the scores", case=case)
+        expectations.close(scores, best, what="the scores", case=case)
 
 
 @exercise("viterbi")
@@ -3387,12 +3408,12 @@ def test_viterbi_inputs(student, reference, draw):
     emissions, mask = strided(emissions, mask)
     tables = crf_tables(draw, 7, torch.float64)
     seen = student.observe("viterbi", emissions, mask, *tables, grad=False)
-    paths, scores = expect.pair(seen.value, what="the result (paths, scores)")
+    paths, scores = expectations.pair(seen.value, what="the result (paths, scores)")
     _, best = reference.viterbi(emissions, mask, *tables)
     case = "strided float64 inputs, L=7, lengths [6, 3, 1]"
     best_paths(paths, best, emissions, mask, tables, case)
-    expect.close(scores, best, what="the scores", case=case)
-    expect.unchanged(seen)
+    expectations.close(scores, best, what="the scores", case=case)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3440,7 +3461,7 @@ def test_bilstm_crf_emissions(student, reference, draw):
     for lengths in ([1], [4], [3, 3]):
         ids, _, mask = tagged(draw, lengths)
         case = f"ids {ids.tolist()}, no padding"
-        expect.close(mine(ids, mask), theirs(ids, mask), what="the emissions", case=case)
+        expectations.close(mine(ids, mask), theirs(ids, mask), what="the emissions", case=case)
 
 
 @exercise("BiLSTMCRF", 2)
@@ -3465,7 +3486,7 @@ def test_bilstm_crf_loss(student, reference, draw):
             crf = own_crf(parts, state, torch.float64)
             return crf.method("loss", parts.of(mine, "forward")(ids, mask), tags, mask)
 
-        got = expect.tensor(mine.method("loss", *given), what="the loss")
+        got = expectations.tensor(mine.method("loss", *given), what="the loss")
         want = theirs.method("loss", *given)
         case = f"lengths {lengths} of {longest}, float64"
         same_by_parts(student, got, want, own, "the loss", case)
@@ -3516,8 +3537,8 @@ def test_bilstm_crf_ignores_padding(student, reference, draw):
         ("two more columns of padding", (wide, wider)),
         ("a row alone, with its padding", (ids[:1], mask[:1])),
     ]:
-        got = expect.tensor(mine(*given), what="the emissions")
-        expect.shape(got, (*given[0].shape, 3), what="the emissions", case=case)
+        got = expectations.tensor(mine(*given), what="the emissions")
+        expectations.shape(got, (*given[0].shape, 3), what="the emissions", case=case)
         rows, length = len(got), 4
         want, where = before[:rows], mask[:rows]
         at_real_places(got[:, :length], want, where, "the emissions", f"{case}, float64")
@@ -3530,9 +3551,9 @@ def test_bilstm_crf_gradients(student, reference, draw):
     state, mine, theirs = bilstm_pair(student, reference, draw, torch.float64)
     given = strided(*tagged(draw, [2, 4, 1]))
     seen, wanted = (handle.observe_method("loss", *given) for handle in (mine, theirs))
-    expect.finite(seen.value, what="the loss")
+    expectations.finite(seen.value, what="the loss")
     arriving_gradients(seen, wanted, parameters_of(state), "float64, lengths [2, 4, 1]")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3633,10 +3654,10 @@ def test_shared_encoder_dropout(student, reference, draw):
     same_shared(student, reference, state, 2, x, None, case, dropout=0.5)
     options = shared_options(1, 8, 6, dropout=0.5)
     mine = student.module("SharedEncoder", state=state, **options)
-    value = expect.tensor(mine.train()(x.expand(2, 4, 8)), what="the output")
-    expect.shape(value, (2, 4, 8), what="the output")
+    value = expectations.tensor(mine.train()(x.expand(2, 4, 8)), what="the output")
+    expectations.shape(value, (2, 4, 8), what="the output")
     # Two examples of 32 entries lose the same ones by chance once in 2**64.
-    expect.true(
+    expectations.true(
         bool((value[0] - value[1]).abs().max() > 1e-3),
         "In train mode with dropout=0.5 two equal examples have the same output; pass dropout on "
         "to the layer.",
@@ -3651,11 +3672,11 @@ def test_shared_encoder_gradients(student, reference, draw):
     options = shared_options(2, 4, 3)
     mine, theirs = pair(student, reference, "SharedEncoder", state, torch.float64, **options)
     seen, wanted = mine.observe(x), theirs.observe(x)
-    expect.finite(seen.value, what="the output")
+    expectations.finite(seen.value, what="the output")
     # A bias of k_proj adds one number to a row of scores: its gradient is zero.
     names = parameters_of(state, without=("layer.attention.k_proj.bias",)) | {"0": "x"}
     arriving_gradients(seen, wanted, names, "num_layers=2, strided float64 input")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3668,11 +3689,11 @@ ORDERS = ([1, 0], [1, 2, 0], [2, 0, 1], [3, 0, 2, 1])
 
 
 def same_masks(student, reference, order, names=MASKS):
-    got = expect.pair(student.permutation_masks(order), what="the result (content, query)")
+    got = expectations.pair(student.permutation_masks(order), what="the result (content, query)")
     wanted = reference.permutation_masks(order)
     for name, mask, want in zip(MASKS, got, wanted, strict=True):
         if name in names:
-            expect.close(mask, want, what=f"the {name} mask", case=f"order {order.tolist()}")
+            expectations.close(mask, want, what=f"the {name} mask", case=f"order {order.tolist()}")
 
 
 @exercise("permutation_masks")
@@ -3714,17 +3735,19 @@ def test_permutation_masks_steps(student, draw):
     """The place predicted k-th sees the k before it; by content also itself, and no other."""
     order = draw.permutation(6)
     got = student.permutation_masks(order)
-    content, query = expect.pair(got, what="the result (content, query)")
+    content, query = expectations.pair(got, what="the result (content, query)")
     for mask, name in ((content, "content"), (query, "query")):
-        expect.shape(mask, (6, 6), what=f"the {name} mask")
-        expect.close(mask, mask.bool(), what=f"the {name} mask")
+        expectations.shape(mask, (6, 6), what=f"the {name} mask")
+        expectations.close(mask, mask.bool(), what=f"the {name} mask")
     for step, place in enumerate(order.tolist()):
         before = sorted(order[:step].tolist())
         seen = query[place].nonzero().flatten().tolist()
         words = f"in order {order.tolist()} place {place}, predicted at step {step},"
-        expect.equal(seen, before, what=f"what the query mask shows {words}")
+        expectations.equal(seen, before, what=f"what the query mask shows {words}")
         seen = content[place].nonzero().flatten().tolist()
-        expect.equal(seen, sorted([*before, place]), what=f"what the content mask shows {words}")
+        expectations.equal(
+            seen, sorted([*before, place]), what=f"what the content mask shows {words}"
+        )
 
 
 @hidden
@@ -3736,11 +3759,11 @@ def test_permutation_masks_random(student, reference, draw):
         same_masks(student, reference, order)
     order = torch.stack([order, order], dim=1)[:, 0]
     seen = student.observe("permutation_masks", order, grad=False)
-    content, query = expect.pair(seen.value, what="the result (content, query)")
+    content, query = expectations.pair(seen.value, what="the result (content, query)")
     wanted = reference.permutation_masks(order)
-    expect.close(content, wanted[0], what="the content mask", case="a strided order")
-    expect.close(query, wanted[1], what="the query mask", case="a strided order")
-    expect.unchanged(seen)
+    expectations.close(content, wanted[0], what="the content mask", case="a strided order")
+    expectations.close(query, wanted[1], what="the query mask", case="a strided order")
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3770,7 +3793,7 @@ def test_relative_attention_values(student, reference, draw):
         _, mine, theirs = relative_pair(student, reference, draw, width, heads)
         x = draw.normal(batch, length, width)
         case = sizes(B=batch, T=length, D=width, H=heads) + ", no memory"
-        expect.close(mine.train()(x), theirs(x), what="the output", case=case)
+        expectations.close(mine.train()(x), theirs(x), what="the output", case=case)
 
 
 @exercise("RelativeAttention", 2)
@@ -3780,8 +3803,8 @@ def test_relative_attention_memory(student, reference, draw):
         _, mine, theirs = relative_pair(student, reference, draw, width, heads, dropout=0.4)
         x, memory = draw.normal(batch, length, width), draw.normal(batch, before, width)
         case = sizes(B=batch, M=before, T=length, D=width, H=heads) + ", dropout=0.4 in eval mode"
-        expect.close(mine(x, memory), theirs(x, memory), what="the output", case=case)
-    expect.close(
+        expectations.close(mine(x, memory), theirs(x, memory), what="the output", case=case)
+    expectations.close(
         mine(x, memory[:, :0]), theirs(x), what="the output", case="a memory of 0 places, as none"
     )
 
@@ -3795,9 +3818,9 @@ def test_relative_attention_continues(student, draw):
     mine = student.module("RelativeAttention", state=state, **options)
     x = draw.normal(2, 7, 8)
     whole = alive(mine(x))
-    expect.shape(whole, x.shape, what="the output")
+    expectations.shape(whole, x.shape, what="the output")
     for cut in (2, 5):
-        expect.close(
+        expectations.close(
             mine(x[:, cut:], x[:, :cut]),
             whole[:, cut:],
             what=f"the output of places {cut} to 6 with places 0 to {cut - 1} as memory",
@@ -3811,17 +3834,17 @@ def test_relative_attention_is_causal(student, draw):
     options = {"hidden": 8, "num_heads": 2, "dtype": torch.float64}
     mine = student.module("RelativeAttention", state=state, **options)
     x, memory = draw.normal(1, 4, 8).double(), draw.normal(1, 2, 8).double()
-    before = expect.tensor(mine(x, memory), what="the output")
-    expect.shape(before, x.shape, what="the output")
+    before = expectations.tensor(mine(x, memory), what="the output")
+    expectations.shape(before, x.shape, what="the output")
     for words, place in [("the memory", 0), ("the memory", 1), ("x", 0), ("x", 2), ("x", 3)]:
         other, earlier = x.clone(), memory.clone()
         changed = earlier if words == "the memory" else other
         changed[0, place] = 3.0 * draw.normal(8).double()
-        after = expect.tensor(mine(other, earlier), what="the output")
-        expect.shape(after, x.shape, what="the output")
+        after = expectations.tensor(mine(other, earlier), what="the output")
+        expectations.shape(after, x.shape, what="the output")
         reached = ((after - before).abs().amax(-1)[0] > 1e-10).nonzero().flatten().tolist()
         wanted = list(range(4)) if words == "the memory" else list(range(place, 4))
-        expect.true(
+        expectations.true(
             reached == wanted,
             f"Another vector at place {place} of {words} changes the output at {reached}; it "
             f"should change it at {wanted}.",
@@ -3837,7 +3860,7 @@ def test_relative_attention_parameters(student):
     same_parameters(mine, {f"{name}.weight": (6, 6) for name in names} | biases)
     state = mine.state()
     for name in biases:
-        expect.close(state[name], torch.zeros(3, 2), what=f"the initial {name}")
+        expectations.close(state[name], torch.zeros(3, 2), what=f"the initial {name}")
 
 
 @exercise("RelativeAttention")
@@ -3857,14 +3880,14 @@ def test_relative_attention_no_gradient_to_memory(student, reference, draw):
     x, memory = strided(draw.normal(2, 3, 4).double(), draw.normal(2, 2, 4).double())
     seen, wanted = mine.observe(x, memory), theirs.observe(x, memory)
     case = "strided float64 inputs"
-    expect.close(seen.value, wanted.value, what="the output", case=case)
+    expectations.close(seen.value, wanted.value, what="the output", case=case)
     reached = seen.grads.get("1")
-    expect.true(
+    expectations.true(
         reached is None or not bool(reached.abs().max() > 0),
         "A gradient reaches the memory; detach it before anything is made of it.",
     )
     same_gradients(seen, wanted, parameters_of(state) | {"0": "x"}, case)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -3878,18 +3901,18 @@ def test_relative_attention_dropout(student, draw):
     options = {"hidden": width, "num_heads": heads, "dropout": p}
     mine = student.module("RelativeAttention", state=state, **options)
     x = torch.ones(80, 3, width)
-    expect.close(mine(x), x, what="the output", case="ones as values, eval mode, dropout=0.5")
-    value = expect.tensor(mine.train()(x), what="the output")
-    expect.shape(value, x.shape, what="the output")
+    expectations.close(mine(x), x, what="the output", case="ones as values, eval mode, dropout=0.5")
+    value = expectations.tensor(mine.train()(x), what="the output")
+    expectations.shape(value, x.shape, what="the output")
     whole = value.reshape(80, 3, heads, 2)
-    expect.true(
+    expectations.true(
         bool((whole[..., 0] - whole[..., 1]).abs().max() < 1e-4),
         "In train mode the features of one head lose different things; drop weights, after "
         "softmax, and not what is made with them.",
     )
     # The first place has one weight, which is dropped or doubled; each head decides by itself.
     first = whole[:, 0, :, 0]
-    expect.rate(
+    expectations.rate(
         int((first.abs() < 1e-4).sum()),
         first.numel(),
         p,
@@ -3897,7 +3920,7 @@ def test_relative_attention_dropout(student, draw):
         false_alarm=5e-10,
     )
     left = first[first.abs() >= 1e-4]
-    expect.close(
+    expectations.close(
         left,
         torch.full_like(left, 1 / (1 - p)),
         what="a weight of 1 that was not dropped",
@@ -3911,7 +3934,7 @@ def test_relative_attention_dropout(student, draw):
 
 
 def same_memory(student, reference, memory, hidden_states, length, case):
-    expect.close(
+    expectations.close(
         student.update_memory(memory, hidden_states, length),
         reference.update_memory(memory, hidden_states, length),
         what="the memory",
@@ -3966,14 +3989,14 @@ def test_update_memory_is_detached(student, reference, draw):
         seen = student.observe("update_memory", *given, length)
         wanted = reference.update_memory(*given, length)
         case = f"strided float64 inputs, length={length}"
-        expect.close(seen.value, wanted, what="the memory", case=case)
+        expectations.close(seen.value, wanted, what="the memory", case=case)
         reached = [grad is not None and bool((grad != 0).any()) for grad in seen.grads.values()]
-        expect.true(
+        expectations.true(
             not any(reached),
             "A gradient passes through the new memory; detach it, or training would reach back "
             "through all earlier segments.",
         )
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -4001,14 +4024,14 @@ def judge_replaced(student, given, case, grad=False, marked=True):
     """
     ids, labels = given[:2]
     seen = student.observe("replace_tokens", *given, grad=grad)
-    expect.unchanged(seen, misconception="replaced_in_place")
-    replaced, marks = expect.pair(seen.value, what="the result (replaced, is_replaced)")
-    expect.shape(replaced, ids.shape, what="replaced", case=case)
-    expect.true(
+    expectations.unchanged(seen, misconception="replaced_in_place")
+    replaced, marks = expectations.pair(seen.value, what="the result (replaced, is_replaced)")
+    expectations.shape(replaced, ids.shape, what="replaced", case=case)
+    expectations.true(
         replaced.dtype == torch.int64,
         f"replaced should have dtype int64, but has {replaced.dtype} for {case}.",
     )
-    expect.shape(marks, ids.shape, what="is_replaced", case=case)
+    expectations.shape(marks, ids.shape, what="is_replaced", case=case)
     chosen = labels != IGNORE
     others = {
         "replaced_wherever_chosen": chosen,
@@ -4017,14 +4040,14 @@ def judge_replaced(student, given, case, grad=False, marked=True):
     }
     hints = [name for name, other in others.items() if torch.equal(marks, other)]
     if marked:
-        expect.close(
+        expectations.close(
             marks,
             replaced != ids,
             what="is_replaced",
             case=case,
             misconception=hints[0] if hints else None,
         )
-    expect.true(
+    expectations.true(
         torch.equal(replaced[~chosen], ids[~chosen]),
         f"Tokens change where labels is IGNORE, for {case}.",
         misconception="replaced_everywhere",
@@ -4035,7 +4058,7 @@ def judge_replaced(student, given, case, grad=False, marked=True):
 def same_replaced(student, reference, given, case, grad=False):
     """The generator is sure, so that everything is settled."""
     replaced = judge_replaced(student, given, case, grad)
-    expect.close(replaced, reference.replace_tokens(*given)[0], what="replaced", case=case)
+    expectations.close(replaced, reference.replace_tokens(*given)[0], what="replaced", case=case)
 
 
 TOKENS = {5: 0.5, 6: 0.3, 7: 0.2}
@@ -4067,7 +4090,7 @@ def test_replace_tokens_shares(student):
     elif min(counts.values()) > total / 16:
         hint = "replaced_uniformly"
     for token, probability in TOKENS.items():
-        expect.rate(
+        expectations.rate(
             counts[token],
             total,
             probability,
@@ -4077,7 +4100,9 @@ def test_replace_tokens_shares(student):
         )
     # No other token, but for a rate of e**-42.
     rest = total - sum(counts[token] for token in TOKENS)
-    expect.true(rest == 0, f"{SHARES} {rest} of {total} draws are of other tokens.".capitalize())
+    expectations.true(
+        rest == 0, f"{SHARES} {rest} of {total} draws are of other tokens.".capitalize()
+    )
 
 
 @exercise("replace_tokens")
@@ -4117,7 +4142,7 @@ def test_replace_tokens_each_place(student):
         ("rows, place by place,", replaced[::2], replaced[1::2]),
     ]:
         count = int((one == two).sum())
-        expect.rate(
+        expectations.rate(
             count,
             one.numel(),
             same,
@@ -4147,7 +4172,7 @@ def test_replace_tokens_inputs(student, reference, draw):
 
 
 def same_detection(student, reference, scores, is_replaced, mask, case):
-    expect.close(
+    expectations.close(
         student.replaced_token_loss(scores, is_replaced, mask),
         reference.replaced_token_loss(scores, is_replaced, mask),
         what="the loss",
@@ -4199,9 +4224,9 @@ def test_replaced_token_loss_gradients(student, reference, draw):
         seen = student.observe("replaced_token_loss", *given)
         wanted = reference.observe("replaced_token_loss", *given)
         case = f"strided float64 scores {words}, lengths [4, 2, 1]"
-        expect.close(seen.value, wanted.value, what="the loss", case=case)
+        expectations.close(seen.value, wanted.value, what="the loss", case=case)
         same_gradients(seen, wanted, {"0": "the scores"}, case)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -4245,7 +4270,7 @@ def elmo_loss(states, state, ids, mask):
 def same_elmo_loss(student, mine, theirs, state, given, case):
     ids = given[0]
     mask = given[1] if len(given) == 2 else torch.ones_like(ids, dtype=torch.bool)
-    got = expect.tensor(mine.method("loss", *given), what="the loss")
+    got = expectations.tensor(mine.method("loss", *given), what="the loss")
 
     def own(parts):
         return elmo_loss(parts.of(mine, "forward")(*given), state, ids, mask)
@@ -4260,7 +4285,7 @@ def test_two_directions_states(student, reference, draw):
     for shape in [(1, 1), (1, 4), (3, 3)]:
         ids = draw.integers(SPECIAL, 8, *shape)
         case = f"ids {ids.tolist()}, no mask"
-        expect.close(mine(ids), theirs(ids), what="the states", case=case)
+        expectations.close(mine(ids), theirs(ids), what="the states", case=case)
 
 
 @exercise("TwoDirections", 2)
@@ -4279,20 +4304,20 @@ def test_two_directions_never_meet(student, draw):
     state = {name: value.double() for name, value in elmo_state(draw).items()}
     mine = student.module("TwoDirections", state=state, dtype=torch.float64, **ELMO)
     ids = draw.integers(SPECIAL, 8, 1, 5)
-    before = expect.tensor(mine(ids), what="the states")
-    expect.shape(before, (1, 5, 6), what="the states")
+    before = expectations.tensor(mine(ids), what="the states")
+    expectations.shape(before, (1, 5, 6), what="the states")
     for place in (2, 0, 4):
         other = ids.clone()
         other[0, place] = (ids[0, place] - SPECIAL + 1) % 3 + SPECIAL
-        after = expect.tensor(mine(other), what="the states")
-        expect.shape(after, before.shape, what="the states")
+        after = expectations.tensor(mine(other), what="the states")
+        expectations.shape(after, before.shape, what="the states")
         changed = (after - before).abs().reshape(5, 2, 3).amax(-1) > 1e-10
         for direction, words, wanted in [
             (0, "left-to-right", list(range(place, 5))),
             (1, "right-to-left", list(range(place + 1))),
         ]:
             reached = changed[:, direction].nonzero().flatten().tolist()
-            expect.true(
+            expectations.true(
                 reached == wanted,
                 f"Another token at place {place} changes the {words} states at {reached}; it "
                 f"should change them at {wanted}.",
@@ -4332,6 +4357,6 @@ def test_two_directions_gradients(student, reference, draw):
     state, mine, theirs = elmo_pair(student, reference, draw, torch.float64)
     given = strided(*elmo_ids(draw, [2, 4, 1]))
     seen, wanted = (handle.observe_method("loss", *given) for handle in (mine, theirs))
-    expect.finite(seen.value, what="the loss")
+    expectations.finite(seen.value, what="the loss")
     arriving_gradients(seen, wanted, parameters_of(state), "float64, lengths [2, 4, 1]")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)

@@ -20,8 +20,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from autograder import expect
-from autograder.executor import GLOBAL_GENERATOR
 from autograder.graders.common import (
     State,
     dropped,
@@ -47,8 +45,10 @@ from autograder.graders.parts import (
     same_values,
     to_blame,
 )
-from autograder.grading import Mistake, aspect, exercise, hidden
-from autograder.proxy import Generator, StudentError, Todo
+from autograder.judging import expectations
+from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.proxy import Generator, StudentError, Todo
+from autograder.sandbox.executor import GLOBAL_GENERATOR
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -118,7 +118,9 @@ def same_mask(student, reference, name, given, misconception=None):
     """The student's mask is the reference's; `given` are its arguments."""
     case = ", ".join(map(str, given))
     got, want = getattr(student, name)(*given), getattr(reference, name)(*given)
-    expect.close(got, want, what="the mask", case=f"{name}({case})", misconception=misconception)
+    expectations.close(
+        got, want, what="the mask", case=f"{name}({case})", misconception=misconception
+    )
 
 
 @exercise("causal_mask", 2)
@@ -133,7 +135,7 @@ def test_causal_mask_past(student, reference):
     """With past places in front each new place sees all of those too."""
     for given in [(1, 1), (1, 3), (2, 1), (3, 2)]:
         same_mask(student, reference, "causal_mask", given)
-    expect.close(
+    expectations.close(
         student.causal_mask(length=2, past=3),
         reference.causal_mask(2, 3),
         what="the mask",
@@ -207,7 +209,7 @@ def attribute(handle, name, want):
         got = handle.method("__getattribute__", name)
     except StudentError:
         raise Mistake(f"The module has no attribute called {name}.") from None
-    expect.equal(got, want, what=f"the attribute {name}")
+    expectations.equal(got, want, what=f"the attribute {name}")
 
 
 def fused_pair(student, reference, draw, width, heads, dtype=None, **more):
@@ -298,15 +300,15 @@ def test_attention_causal(student, reference, draw):
     x = draw.normal(1, 5, 8)
     before, want = mine(x), theirs(x)
     same_attention(student, before, want, state, 2, x, "dropout=0.4 in eval mode")
-    if not expect.close_enough(before, want):
+    if not expectations.close_enough(before, want):
         return  # It is the mask that decides what is seen.
     for place in (0, 2, 4):
         other = x.clone()
         other[0, place] += 1.0
         after = mine(other)
-        expect.shape(after, x.shape, what="the output")
+        expectations.shape(after, x.shape, what="the output")
         moved = ((after - before).abs().amax(-1) > 1e-6)[0].nonzero().flatten().tolist()
-        expect.true(
+        expectations.true(
             moved == list(range(place, 5)),
             f"Another vector at place {place} of 5 changes the output at the places {moved}; "
             f"it should from place {place} on.",
@@ -343,8 +345,10 @@ def result_dropped(rows, p):
     """
     gone = rows.abs() < 1e-6
     some = ~gone.all(1)
-    expect.true(bool(some.any()), f"In train mode at dropout={p} nothing is left of the output.")
-    expect.rate(
+    expectations.true(
+        bool(some.any()), f"In train mode at dropout={p} nothing is left of the output."
+    )
+    expectations.rate(
         int(gone[some].sum()),
         gone[some].numel(),
         p,
@@ -352,7 +356,7 @@ def result_dropped(rows, p):
         misconception="attention_result_not_dropped",
     )
     largest = rows.abs().amax(1, keepdim=True)
-    expect.true(
+    expectations.true(
         bool((gone | ((rows - largest).abs() < 1e-3)).all()),
         f"In train mode at dropout={p} something else is dropped than the attention's weights and "
         "its result.",
@@ -362,13 +366,13 @@ def result_dropped(rows, p):
 def weights_dropped(rows, places, p):
     """Of the `places` equal weights of each row's query some are dropped, with probability p."""
     kept = rows.abs().amax(1) * (1 - p) ** 2 * places  # how many of its weights a query has left
-    expect.true(
+    expectations.true(
         bool(((kept - kept.round()).abs() < 1e-2).all()),
         f"In train mode at dropout={p} what is left is not divided by 1 - p, or weights are "
         "dropped before the softmax.",
         misconception="attention_weights_not_dropped",
     )
-    expect.rate(
+    expectations.rate(
         int(places.sum() - kept.round().clamp(min=0).minimum(places).sum()),
         int(places.sum()),
         p,
@@ -394,12 +398,12 @@ def test_attention_dropout(student, draw):
     x = draw.normal(batch, length, width)
     want = torch.ones_like(x)
     same_attention(student, mine(x), want, state, heads, x, f"dropout={P} in eval mode")
-    output = expect.tensor(mine.train()(x), what="the output")
-    expect.shape(output, x.shape, what="the output")
+    output = expectations.tensor(mine.train()(x), what="the output")
+    expectations.shape(output, x.shape, what="the output")
     rows = output.reshape(batch, length, heads, half).transpose(1, 2).flatten(0, 2)
     places = torch.arange(1, length + 1).repeat(batch * heads)
     if right_mask(student, length):
-        expect.finite(output, what="the output")
+        expectations.finite(output, what="the output")
         result_dropped(rows, P)
         weights_dropped(rows, places, P)
     else:  # Places that see nothing are not the attention's mistake.
@@ -416,7 +420,7 @@ def test_attention_gradients(student, reference, draw):
     same_attention(student, seen.value, wanted.value, state, 2, x, "a strided float64 input")
     names = labels(fused_state(draw, 1), ("0", "x"))
     arrive(seen, wanted, names, same_values(seen.value, wanted.value))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     mine, theirs, state = fused_pair(student, reference, draw, 4, 1, torch.float64)
     x = 30 * draw.normal(1, 3, 4).double()
     same_attention(student, mine(x), theirs(x), state, 1, x, "scores in the hundreds, one head")
@@ -432,14 +436,18 @@ def test_gelu_values(student, reference, draw):
     """Half of x times 1 plus a tanh, entry by entry, between -3 and 3."""
     for shape in [(), (5,), (2, 3, 4)]:
         x = draw.uniform(*shape, low=-3, high=3)
-        expect.close(student.gelu(x), reference.gelu(x), what="gelu(x)", case=f"x of shape {shape}")
+        expectations.close(
+            student.gelu(x), reference.gelu(x), what="gelu(x)", case=f"x of shape {shape}"
+        )
 
 
 @exercise("gelu")
 def test_gelu_form(student, reference):
     """The form with tanh: in float64 it differs from the exact one in the fourth place."""
     x = torch.linspace(-4, 4, 33, dtype=torch.float64)
-    expect.close(student.gelu(x), reference.gelu(x), what="gelu(x)", case="float64 from -4 to 4")
+    expectations.close(
+        student.gelu(x), reference.gelu(x), what="gelu(x)", case="float64 from -4 to 4"
+    )
 
 
 @exercise("gelu")
@@ -447,8 +455,8 @@ def test_gelu_far_out(student, reference):
     """Far to the right it is x, far to the left 0, and it never overflows."""
     x = torch.tensor([-1e4, -50.0, -12.0, 0.0, 12.0, 50.0, 1e4])
     got = student.gelu(x)
-    expect.finite(got, what="gelu(x)", case=f"x = {x.tolist()}")
-    expect.close(got, reference.gelu(x), what="gelu(x)", case=f"x = {x.tolist()}")
+    expectations.finite(got, what="gelu(x)", case=f"x = {x.tolist()}")
+    expectations.close(got, reference.gelu(x), what="gelu(x)", case=f"x = {x.tolist()}")
 
 
 @hidden
@@ -457,9 +465,9 @@ def test_gelu_gradients(student, reference, draw):
     """Gradients in float64, at 0 too; strided input; x is left as it was."""
     x = torch.cat([draw.normal(3, 4, scale=2).double(), torch.zeros(3, 1).double()], dim=1).mT
     seen, wanted = student.observe("gelu", x), reference.observe("gelu", x)
-    expect.close(seen.value, wanted.value, what="gelu(x)", case="a strided x in float64")
+    expectations.close(seen.value, wanted.value, what="gelu(x)", case="a strided x in float64")
     same_gradients(seen, wanted, {"0": "x"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -523,9 +531,9 @@ def test_ffn_dropout(student, draw):
     state["w_2.bias"] += 1.0
     mine = student.module("FeedForward", state=state, width=width, dropout=P)
     x = draw.normal(8, 20, width)
-    kept = expect.tensor(mine(x), what="the output")
-    expect.shape(kept, x.shape, what="the output")
-    expect.finite(kept, what="the output")
+    kept = expectations.tensor(mine(x), what="the output")
+    expectations.shape(kept, x.shape, what="the output")
+    expectations.finite(kept, what="the output")
     dropped(mine.train()(x), kept, P, "the output", misconception="ffn_not_dropped")
 
 
@@ -689,11 +697,11 @@ def part_drops(student, reference, name, state, **options):
         proxy = student.aside()
         mine = proxy.module(name, state=state, **options)
         theirs = reference.module(name, state=state, **options)
-        expect.close(mine(x), theirs(x), what="a part")
+        expectations.close(mine(x), theirs(x), what="a part")
         mine = proxy.module(name, state=whole, dropout=P, **options).train()
-        value = expect.tensor(mine(x), what="a part")
-        expect.finite(value, what="a part")
-        expect.rate(int((value.abs() < 1e-6).sum()), value.numel(), P, "a share")
+        value = expectations.tensor(mine(x), what="a part")
+        expectations.finite(value, what="a part")
+        expectations.rate(int((value.abs() < 1e-6).sum()), value.numel(), P, "a share")
     except Todo:
         return True  # The block answers for itself.
     except (Mistake, StudentError):
@@ -719,9 +727,9 @@ def block_dropout(student, reference, draw, name):
     options = {"width": width, "num_heads": heads}
     own = own_block(student, state, options)
     mine = student.module(name, state=own, dropout=P, **options)
-    output = expect.tensor(mine.train()(x), what="the output")
-    expect.shape(output, x.shape, what="the output")
-    expect.finite(output, what="the output")
+    output = expectations.tensor(mine.train()(x), what="the output")
+    expectations.shape(output, x.shape, what="the output")
+    expectations.finite(output, what="the output")
     plus, minus = output[:, :, 0:16:2].mean(-1), output[:, :, 1:16:2].mean(-1)
     unit, zero_point = ((plus - minus) / 2).unsqueeze(-1), ((plus + minus) / 2).unsqueeze(-1)
     added = (output - zero_point) / unit
@@ -736,7 +744,7 @@ def block_dropout(student, reference, draw, name):
         return  # It is a part that is wrong.
     for part, (_, _, got) in parts.items():
         gone = got.abs() < 1e-3
-        expect.rate(
+        expectations.rate(
             int(gone.sum()),
             gone.numel(),
             P,
@@ -766,13 +774,13 @@ def test_post_normalised(student, draw):
     options = {"width": 8, "num_heads": 2}
     own = own_block(student, state, options)
     mine = student.module("PostNormBlock", state=own, **options)
-    value = expect.tensor(mine(3 + draw.normal(2, 3, 8)), what="the output")
-    expect.shape(value, (2, 3, 8), what="the output")
+    value = expectations.tensor(mine(3 + draw.normal(2, 3, 8)), what="the output")
+    expectations.shape(value, (2, 3, 8), what="the output")
     for what, got, want in [
         ("the mean of each output vector", value.mean(-1), 0.0),
         ("the variance of each output vector", value.var(-1, unbiased=False), 1.0),
     ]:
-        expect.true(
+        expectations.true(
             bool((got - want).abs().max() < 1e-3),
             f"With a fresh norm_2 {what} should be {want:g}; it is the last step of this block.",
         )
@@ -960,7 +968,7 @@ def test_gpt_refusals(student, draw):
     """More tokens than context are refused with a ValueError, as many are not."""
     options = gpt_options(context=3, layers=1)
     mine = student.module("GPT", **options)
-    expect.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 9), what="the logits")
+    expectations.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 9), what="the logits")
     too_long = draw.integers(0, 9, 2, 4)
     words = {"4 tokens where context is 3": (too_long,)}
     refuses(mine, words)
@@ -969,8 +977,8 @@ def test_gpt_refusals(student, draw):
 
 def middle(value):
     """Of rows of two values, plus and minus, and what became of 0: how many are in the middle."""
-    value = expect.tensor(value, what="the features")
-    expect.finite(value, what="the features")
+    value = expectations.tensor(value, what="the features")
+    expectations.finite(value, what="the features")
     high, low = value.amax(-1, keepdim=True), value.amin(-1, keepdim=True)
     gone = (value - (high + low) / 2).abs() < 0.01 * (high - low)
     return int(gone.sum()), gone.numel()
@@ -1013,9 +1021,9 @@ def test_gpt_dropout(student, draw):
         (P, student.module("GPT", state=state, **{**options, "dropout": P})),
     ]:
         got = mine.train().method("features", ids)
-        expect.shape(got, (*ids.shape, width), what="the features")
+        expectations.shape(got, (*ids.shape, width), what="the features")
         words = "by default" if p == 0.1 else f"at dropout={p}"
-        expect.rate(
+        expectations.rate(
             *middle(got),
             p,
             what=f"in train mode {words}, the share of dropped entries of the embeddings",
@@ -1028,13 +1036,13 @@ def test_gpt_dropout(student, draw):
     def drops(parts):
         block = parts.proxy.module("PreNormBlock", state=within(state, "blocks.0."), **given)
         alone = block.train()(torch.zeros(5, length, width))
-        expect.rate(*middle(alone), P, "a share", false_alarm=1e-10)
+        expectations.rate(*middle(alone), P, "a share", false_alarm=1e-10)
         return True
 
     if to_blame(student, drops):
         return
     mine = student.module("GPT", state=state, **{**options, "dropout": P}).train()
-    expect.rate(
+    expectations.rate(
         *middle(mine.method("features", ids)),
         P,
         what=f"in train mode at dropout={P}, the share of zeros in what a block adds",
@@ -1106,7 +1114,7 @@ def blocks_of(model, most=7):
     count = 0
     while count < most and has(model, f"blocks.{count}.norm_1.bias"):
         count += 1
-    expect.true(count > 0, "The model has no blocks.")
+    expectations.true(count > 0, "The model has no blocks.")
     return count
 
 
@@ -1117,7 +1125,7 @@ def deviates(values, want, what, likely):
     name -> deviation, the one that fits is named: random answers cannot be replayed.
     """
     values = values.double().flatten()
-    expect.finite(values, what=what)
+    expectations.finite(values, what=what)
     room = 6.5 / math.sqrt(2 * len(values))
     got = float(values.pow(2).mean().sqrt())
     if not abs(got / want - 1) < room:
@@ -1126,13 +1134,13 @@ def deviates(values, want, what, likely):
             f"The entries of {what} should have the deviation {want:.4g}, but have {got:.4g}.",
             fitting[0] if fitting else None,
         )
-    expect.true(
+    expectations.true(
         abs(float(values.mean())) < 6.5 * want / math.sqrt(len(values)),
         f"The mean of {what} should be 0, but is {float(values.mean()):.4g}.",
     )
     # The fourth moment of a normal distribution is 3 times the square of its variance.
     fourth = float(values.pow(4).mean()) / want**4
-    expect.true(
+    expectations.true(
         abs(fourth - 3) < 8 * math.sqrt(96 / len(values)),
         f"The entries of {what} have the deviation {want:.4g}, but are not normally distributed.",
         misconception="init_uniform",
@@ -1149,7 +1157,7 @@ def drawn(model, layer, count):
     names = [f"blocks.{number}.{layer}.weight" for number in range(count)]
     found = [model.method("get_parameter", name) for name in names]
     for name, value in zip(names, found, strict=True):
-        expect.tensor(value, what=name)
+        expectations.tensor(value, what=name)
     return torch.cat([value.flatten() for value in found])
 
 
@@ -1189,14 +1197,14 @@ def vectors_plain(model, count):
         for layer in (*FIRST_LAYERS, *LAST_LAYERS):
             name = f"blocks.{number}.{layer}.bias"
             if has(model, name):
-                value = expect.tensor(model.method("get_parameter", name), what=name)
-                expect.close(value, torch.zeros_like(value), what=name)
+                value = expectations.tensor(model.method("get_parameter", name), what=name)
+                expectations.close(value, torch.zeros_like(value), what=name)
     names = [f"blocks.{number}.norm_{place}" for number in range(count) for place in (1, 2)]
     for name in [*names, *(["final_norm"] if has(model, "final_norm.bias") else [])]:
-        value = expect.tensor(model.method("get_parameter", f"{name}.weight"), what=name)
-        expect.close(value, torch.ones_like(value), what=f"{name}.weight")
-        value = expect.tensor(model.method("get_parameter", f"{name}.bias"), what=name)
-        expect.close(value, torch.zeros_like(value), what=f"{name}.bias")
+        value = expectations.tensor(model.method("get_parameter", f"{name}.weight"), what=name)
+        expectations.close(value, torch.ones_like(value), what=f"{name}.weight")
+        value = expectations.tensor(model.method("get_parameter", f"{name}.bias"), what=name)
+        expectations.close(value, torch.zeros_like(value), what=f"{name}.bias")
 
 
 @exercise("init_weights", 2)
@@ -1226,9 +1234,9 @@ def test_init_returns(student, draw):
     """The model is changed in place and returned."""
     model, back = initialised(student, draw)
     deviates(drawn(model, FIRST_LAYERS[0], 1), DEVIATION, "qkv of the model that was given", {})
-    expect.true(back is not None, "init_weights should return the model.")
+    expectations.true(back is not None, "init_weights should return the model.")
     ids = torch.arange(3)
-    expect.close(
+    expectations.close(
         back.method("token", ids),
         model.method("token", ids),
         what="the token vectors of the model that init_weights returns",
@@ -1265,7 +1273,7 @@ def test_init_deep(student, draw):
 
 def same_count(student, want, case, *given, **more):
     got = student.count_parameters(*given, **more)
-    expect.equal(got, want, what="the number", case=case)
+    expectations.equal(got, want, what="the number", case=case)
 
 
 @exercise("count_parameters", 2)
@@ -1343,12 +1351,14 @@ def checkpoint(draw, layers=(0,), prefix="", first=False, more=()):
 def same_names(student, reference, state, case):
     """The reference's names, each with the tensor that belongs there."""
     got, want = student.rename_parameters(state), reference.rename_parameters(state)
-    expect.true(isinstance(got, dict), f"the result should be a dict for {case}.")
+    expectations.true(isinstance(got, dict), f"the result should be a dict for {case}.")
     missing, extra = sorted(set(want) - set(got)), sorted(map(str, set(got) - set(want)))
-    expect.true(not missing, f"There is no {', '.join(missing[:4])} in the result for {case}.")
-    expect.true(not extra, f"The result should not have {', '.join(extra[:4])} for {case}.")
+    expectations.true(
+        not missing, f"There is no {', '.join(missing[:4])} in the result for {case}."
+    )
+    expectations.true(not extra, f"The result should not have {', '.join(extra[:4])} for {case}.")
     for name, value in want.items():
-        expect.close(got[name], value, what=f"the tensor called {name}", case=case)
+        expectations.close(got[name], value, what=f"the tensor called {name}", case=case)
 
 
 @exercise("rename_parameters")
@@ -1416,8 +1426,8 @@ def test_rename_layers(student, reference, draw):
     state["transformer.h.10.mlp.c_proj.weight"] = draw.normal(2, 8).mT
     same_names(student, reference, state, "transformer. and blocks 1, 9, 10, 11 and 21")
     seen = student.observe("rename_parameters", state, grad=False)
-    expect.true(isinstance(seen.value, dict), "the result should be a dict.")
-    expect.unchanged(seen)
+    expectations.true(isinstance(seen.value, dict), "the result should be a dict.")
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -1464,7 +1474,7 @@ def test_likelihood_values(student, reference, draw):
         given = predictions(draw, batch, length, vocabulary)
         got, want = student.log_likelihood(*given), reference.log_likelihood(*given)
         case = f"{sizes(B=batch, T=length, V=vocabulary)} without a mask"
-        expect.close(got, want, what="the result", case=case)
+        expectations.close(got, want, what="the result", case=case)
 
 
 @exercise("log_likelihood", 2)
@@ -1478,7 +1488,7 @@ def test_likelihood_masks(student, reference, draw):
             case = f"{sizes(B=batch, T=length)}, mask {mask.int().tolist()}"
             got = student.log_likelihood(*given, mask)
             want = reference.log_likelihood(*given, mask)
-            expect.close(got, want, what="the result", case=case)
+            expectations.close(got, want, what="the result", case=case)
 
 
 @exercise("log_likelihood")
@@ -1486,7 +1496,7 @@ def test_likelihood_refusals(student, reference, draw):
     """A single token is refused with a ValueError, two are not."""
     given = predictions(draw, 2, 2, 4)
     got, want = student.log_likelihood(*given), reference.log_likelihood(*given)
-    expect.close(got, want, what="the result", case="T=2")
+    expectations.close(got, want, what="the result", case="T=2")
     for words, mask in {"without a mask": None, "with a mask": torch.ones(2, 1) > 0}.items():
         given = (*predictions(draw, 2, 1, 4), mask)
         refuses(student.log_likelihood, {f"T=1 {words}": given})
@@ -1499,13 +1509,13 @@ def test_likelihood_extremes(student, reference, draw):
     logits, ids = predictions(draw, 3, 4, 5)
     for case, many in {"300 more": logits + 300, "1000 times as large": 1000 * logits}.items():
         got, want = student.log_likelihood(many, ids), reference.log_likelihood(many, ids)
-        expect.close(got, want, what="the result", case=f"logits {case}")
+        expectations.close(got, want, what="the result", case=f"logits {case}")
     mask = some_targets(draw, 3, 4)
     mask[1] = torch.tensor([True, False, False, False])
     mask[2] = False
     got = student.log_likelihood(logits, ids, mask)
     want = reference.log_likelihood(logits, ids, mask)
-    expect.close(got, want, what="the result", case=f"mask {mask.int().tolist()}")
+    expectations.close(got, want, what="the result", case=f"mask {mask.int().tolist()}")
 
 
 @hidden
@@ -1516,9 +1526,9 @@ def test_likelihood_gradients(student, reference, draw):
     given = logits.mT.contiguous().mT, ids.mT.contiguous().mT, some_targets(draw, 5, 4)
     seen = student.observe("log_likelihood", *given)
     wanted = reference.observe("log_likelihood", *given)
-    expect.close(seen.value, wanted.value, what="the result", case="strided float64 logits")
-    expect.gradients(seen, wanted)
-    expect.unchanged(seen)
+    expectations.close(seen.value, wanted.value, what="the result", case="strided float64 logits")
+    expectations.gradients(seen, wanted)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1530,7 +1540,7 @@ def loss_by_parts(parts, logits, ids, mask=None):
     """The loss from the student's own log_likelihood."""
     counted = torch.ones_like(ids) if mask is None else mask.long()
     terms = parts.proxy.log_likelihood(logits, ids, mask)
-    expect.true(bool(terms.nan_to_num().any()), "A part answers nothing.")
+    expectations.true(bool(terms.nan_to_num().any()), "A part answers nothing.")
     return -terms.sum() / max(int(counted[:, 1:].sum()), 1)
 
 
@@ -1550,8 +1560,8 @@ def same_lm_loss(student, reference, given, case):
         own = by_parts(student, lambda parts: parts.proxy.observe("log_likelihood", *given))
         cut = own is not None and own.grads.get("0") is None
         if seen.grads.get("0") is not None or not cut:
-            expect.gradients(seen, wanted)
-    expect.unchanged(seen)
+            expectations.gradients(seen, wanted)
+    expectations.unchanged(seen)
 
 
 @exercise("language_model_loss", 2)
@@ -1596,7 +1606,7 @@ def test_lm_loss_nothing(student, reference, draw):
         )
         gradient = seen.grads.get("0")
         if gradient is not None:
-            expect.finite(gradient, what="the gradient of the logits", case=case)
+            expectations.finite(gradient, what="the gradient of the logits", case=case)
     same_lm_loss(student, reference, (logits, ids), "all targets")
 
 
@@ -1647,10 +1657,10 @@ def telling_stream(draw, count):
 
 def rows_of(got, length, batch, case):
     """Inputs and targets, as they should look."""
-    found = expect.items(got, 2, what="the result (inputs, targets)")
+    found = expectations.items(got, 2, what="the result (inputs, targets)")
     for words, value in zip(("the inputs", "the targets"), found, strict=True):
-        expect.shape(value, (batch, length), what=words, case=case)
-        expect.true(
+        expectations.shape(value, (batch, length), what=words, case=case)
+        expectations.true(
             value.dtype == torch.int64,
             f"{words} should be int64, but are {value.dtype} for {case}.",
         )
@@ -1663,17 +1673,17 @@ def block_starts(student, draw, count, length, batch):
     stream, places = telling_stream(draw, count)
     inputs, targets = rows_of(student.sample_blocks(stream, length, batch), length, batch, case)
     for words, value in (("the inputs", inputs), ("the targets", targets)):
-        expect.true(
+        expectations.true(
             bool(((value >= 0) & (value < count)).all()),
             f"{words} should be tokens of the stream for {case}.",
         )
     begin = places[inputs][:, :1]  # (B, 1)
     steps = torch.arange(length)
-    expect.true(
+    expectations.true(
         bool((places[inputs] == begin + steps).all()),
         f"each row of the inputs should be a contiguous block of the stream for {case}.",
     )
-    expect.true(
+    expectations.true(
         bool((places[targets] == begin + steps + 1).all()),
         f"each row of the targets should be the same block one token further for {case}.",
     )
@@ -1693,7 +1703,7 @@ def test_blocks_starts(student, draw):
     starts, trials = 5, 1200
     begin = block_starts(student, draw, starts + 2, 2, trials)
     for place in range(starts):
-        expect.rate(
+        expectations.rate(
             int((begin == place).sum()),
             trials,
             1 / starts,
@@ -1706,7 +1716,7 @@ def test_blocks_starts(student, draw):
 def test_blocks_independent(student, draw):
     """Every row draws its place by itself: two rows begin at the same one now and then."""
     begin = block_starts(student, draw, 6, 2, 1200)
-    expect.rate(
+    expectations.rate(
         int((begin[0::2] == begin[1::2]).sum()),
         600,
         1 / 4,
@@ -1739,7 +1749,7 @@ def test_blocks_only_one(student, draw):
     stream, _ = telling_stream(draw, 40)
     seen = student.observe("sample_blocks", stream, 5, 6, grad=False)
     rows_of(seen.value, 5, 6, "M=40, T=5, B=6")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -1748,11 +1758,11 @@ def test_blocks_every_call(student, draw):
     """Every call draws anew, from a long stream too."""
     # That all of twenty blocks begin at the same of 900 places happens with 900 ** -19.
     begin = torch.cat([block_starts(student, draw, 903, 3, 1) for _ in range(20)])
-    expect.true(
+    expectations.true(
         bool((begin != begin[0]).any()),
         "every call gives the same block; don't set a seed, and begin at a place that is drawn.",
     )
-    expect.true(
+    expectations.true(
         int(begin.max()) - int(begin.min()) > 90,
         "blocks of twenty calls all begin in one tenth of a stream of 903 tokens.",
     )
@@ -1778,29 +1788,29 @@ def dense(proxy, state, rows, columns, dtype=None):
 
 def same_groups(got, wanted, weight_decay, case):
     """Two groups with these parameters, in this order."""
-    found = expect.items(got, 2, what="the result (a list of two groups)")
+    found = expectations.items(got, 2, what="the result (a list of two groups)")
     names = ("first", "second")
     decays = (weight_decay, 0.0)
     for which, group, parameters, decay in zip(names, found, wanted, decays, strict=True):
-        expect.true(
+        expectations.true(
             isinstance(group, dict) and {"params", "weight_decay"} <= set(group),
             f'the {which} group should be a dict with "params" and "weight_decay" for {case}.',
         )
         given = group["params"]
-        expect.true(
+        expectations.true(
             isinstance(given, (list, tuple)),
             f'"params" of the {which} group should be a list of parameters, but is a '
-            f"{expect.type_name(given)} for {case}.",
+            f"{expectations.type_name(given)} for {case}.",
         )
-        expect.true(
+        expectations.true(
             len(given) == len(parameters),
             f"the {which} group should have {len(parameters)} parameters, but has {len(given)} for "
             f"{case}.",
         )
         for place, (one, value) in enumerate(zip(given, parameters, strict=True)):
             what = f"parameter {place} of the {which} group"
-            expect.shape(one, value.shape, what=what, case=case)
-            expect.close(one, value, what=what, case=case)
+            expectations.shape(one, value.shape, what=what, case=case)
+            expectations.close(one, value, what=what, case=case)
         same_number(group["weight_decay"], decay, f'"weight_decay" of the {which} group', case)
 
 
@@ -1896,11 +1906,11 @@ ADAMW = ("new parameter", "new first mean", "new second mean")
 def same_adamw(student, reference, tensors, step, rate, case, **options):
     seen = student.observe("adamw_step", *tensors, step, rate, grad=False, **options)
     wanted = reference.adamw_step(*tensors, step, rate, **options)
-    expect.items(seen.value, 3, what="the result (parameter, first, second)")
+    expectations.items(seen.value, 3, what="the result (parameter, first, second)")
     # The means first: the parameter follows from them.
     for place in (1, 2, 0):
-        expect.close(seen.value[place], wanted[place], what=f"the {ADAMW[place]}", case=case)
-    expect.unchanged(seen)
+        expectations.close(seen.value[place], wanted[place], what=f"the {ADAMW[place]}", case=case)
+    expectations.unchanged(seen)
 
 
 def adamw_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
@@ -2092,10 +2102,10 @@ def trainee(proxy, state, dtype=torch.float64):
 
 def losses_of(got, steps, case):
     """The result: a list of floats."""
-    found = expect.items(got, steps, what="the result (a list of losses)")
+    found = expectations.items(got, steps, what="the result (a list of losses)")
     for place, loss in enumerate(found):
         same_number(loss, loss, f"loss {place}", case)
-        expect.true(math.isfinite(loss), f"loss {place} is {loss} for {case}.")
+        expectations.true(math.isfinite(loss), f"loss {place} is {loss} for {case}.")
     return found
 
 
@@ -2104,9 +2114,9 @@ def same_trained(losses, after, wanted, want_after, case):
     for place, (got, want) in enumerate(zip(losses, wanted, strict=True)):
         same_number(got, want, f"the loss of step {place + 1}", case)
     for name, value in want_after.items():
-        expect.shape(after.get(name), value.shape, f"the parameter {name}", case=case)
-        expect.true(
-            expect.close_enough(after[name], value, SLACK),
+        expectations.shape(after.get(name), value.shape, f"the parameter {name}", case=case)
+        expectations.true(
+            expectations.close_enough(after[name], value, SLACK),
             f"the parameter {name} is wrong after {case}: the largest difference is "
             f"{float((after[name].double() - value.double()).abs().max()):.3g}.",
         )
@@ -2137,7 +2147,7 @@ def same_training(student, reference, state, length, batch, case, runs, dtype=to
             even_training(student, state, arguments, case)
             return
         changed = student.transcript[-1].outcome["mutated"]
-        expect.true(not changed, "your train changes the stream in place.")
+        expectations.true(not changed, "your train changes the stream in place.")
         got = losses_of(got, rest[0], words)
         now = mine.state()
         try:
@@ -2178,7 +2188,7 @@ def even_training(student, state, arguments, case):
     mine = trainee(student, state, state["0.weight"].dtype)
     got = losses_of(student.training("train", mine, *arguments), steps, case)
     after = mine.state()
-    expect.true(
+    expectations.true(
         _right_by_parts(student, state, arguments, got, after, case),
         f"the losses or the parameters are wrong for {case}, on a stream of one token repeated.",
     )
@@ -2200,7 +2210,7 @@ def own_training(parts, state, arguments):
     """What training gives by the student's own batches, groups, rates and, maybe, adamw_step."""
     stream, steps, length, batch, peak, warmup, *more = arguments
     weight_decay, clip = [*more, *(0.1, 1.0)[len(more) :]]
-    inputs, targets = expect.pair(parts.proxy.sample_blocks(stream, length, batch))
+    inputs, targets = expectations.pair(parts.proxy.sample_blocks(stream, length, batch))
     dtype = state["0.weight"].dtype
     decays = {}
     for group in parts.proxy.decay_groups(trainee(parts.proxy, state, dtype), weight_decay):
@@ -2305,7 +2315,7 @@ def test_train_mode(student, draw):
         case = f"a model that comes in {mode} mode"
         got = losses_of(student.training("train", model, stream, 1, 4, 1, 0.1, 0), 1, case)
         want = float(torch.nn.functional.cross_entropy(bias.expand(4, -1), stream[1:]))
-        expect.true(
+        expectations.true(
             abs(got[0] - want) <= 1e-4 * max(1.0, want) or _blocks_differ(student, stream, 4),
             f"the model should be in training mode, but its dropout does nothing for {case}.",
         )
@@ -2340,15 +2350,15 @@ def test_train_learns(student, draw):
         if not parts_to_blame(student, draw):
             raise
         return
-    losses = expect.items(got, 60, what="the result (a list of losses)")
+    losses = expectations.items(got, 60, what="the result (a list of losses)")
     diverged = any(isinstance(loss, float) and not math.isfinite(loss) for loss in losses)
     if diverged and parts_to_blame(student, draw):
         return
     losses_of(losses, 60, "60 steps")
     for which, half in zip(("first", "second"), halves, strict=True):
-        said = expect.tensor(model(half[None, 3:10]), what="what the model says")
+        said = expectations.tensor(model(half[None, 3:10]), what="what the model says")
         loss = float(torch.nn.functional.cross_entropy(said[0], half[4:11]))
-        expect.true(
+        expectations.true(
             loss < HELD_OUT or parts_to_blame(student, draw),
             f"after 60 steps on a simple stream the loss on its {which} half should be below "
             f"{HELD_OUT}, but is {loss:.3g}; the last step's was {losses[-1]:.3g}.",
@@ -2425,10 +2435,10 @@ def test_train_frozen(student, draw):
     case = "two steps with a frozen table"
     losses_of(student.training("train", model, one_block(draw, 5), 2, 5, 1, 0.1, 0, 0.5), 2, case)
     after = model.state()
-    expect.close(after["0.weight"], table, what="the frozen table", case=case)
+    expectations.close(after["0.weight"], table, what="the frozen table", case=case)
     for name, value in state.items():
-        got = expect.tensor(after[f"1.{name}"], what=f"the {name}", case=case)
-        expect.true(
+        got = expectations.tensor(after[f"1.{name}"], what=f"the {name}", case=case)
+        expectations.true(
             bool((got - value).abs().max() > 1e-3), f"the {name} of the layer stays for {case}."
         )
 
@@ -2448,10 +2458,10 @@ def test_train_every_batch(student, draw):
         if not parts_to_blame(student, draw):
             raise
         return
-    seen = (expect.tensor(model.state()["weight"], what="the table").abs().amax(1) > 0).sum()
+    seen = (expectations.tensor(model.state()["weight"], what="the table").abs().amax(1) > 0).sum()
     # 38 places, 80 blocks: each token of the first 39 but the first and the last is left out
     # with a probability below (36 / 38) ** 76 < 0.017; 20 of them, with less than 1e-20.
-    expect.true(
+    expectations.true(
         int(seen) > 20 or (int(seen) > 0 and parts_to_blame(student, draw)),
         f"20 steps of 4 blocks each saw {int(seen)} of 39 tokens; draw a batch in every step.",
     )
@@ -2467,7 +2477,7 @@ def test_temperature_values(student, reference, draw):
     """The logits divided by the temperature: above 1 they move together, below 1 apart."""
     for shape, temperature in [((4,), 2.0), ((2, 5), 0.5), ((2, 3, 4), 1.7)]:
         logits = draw.normal(*shape, scale=2)
-        expect.close(
+        expectations.close(
             student.scale_temperature(logits, temperature),
             reference.scale_temperature(logits, temperature),
             what="the logits",
@@ -2481,7 +2491,7 @@ def test_temperature_impossible(student, reference, draw):
     logits = draw.normal(2, 4)
     logits[0, 1] = logits[1, 3] = -torch.inf
     for temperature in (0.01, 3.0):
-        expect.close(
+        expectations.close(
             student.scale_temperature(logits, temperature),
             reference.scale_temperature(logits, temperature),
             what="the logits",
@@ -2506,9 +2516,9 @@ def test_temperature_flow(student, reference, draw):
     logits = draw.normal(3, 4).double().mT
     seen = student.observe("scale_temperature", logits, 0.3)
     wanted = reference.observe("scale_temperature", logits, 0.3)
-    expect.close(seen.value, wanted.value, what="the logits", case="a strided float64 input")
+    expectations.close(seen.value, wanted.value, what="the logits", case="a strided float64 input")
     same_gradients(seen, wanted, {"0": "the logits"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -2525,7 +2535,7 @@ def distinct(draw, *shape):
 
 def same_kept(student, reference, name, logits, amount, case):
     got, want = getattr(student, name)(logits, amount), getattr(reference, name)(logits, amount)
-    expect.close(got, want, what="the logits", case=case)
+    expectations.close(got, want, what="the logits", case=case)
 
 
 @exercise("keep_top_k", 2)
@@ -2578,8 +2588,8 @@ def test_top_k_flow(student, reference, draw):
     logits = distinct(draw, 5, 4).double().mT + 0.01 * draw.normal(4, 5).double()
     seen = student.observe("keep_top_k", logits, 2, grad=False)
     want = reference.keep_top_k(logits, 2)
-    expect.close(seen.value, want, what="the logits", case="a strided float64 input and k=2")
-    expect.unchanged(seen)
+    expectations.close(seen.value, want, what="the logits", case="a strided float64 input and k=2")
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -2660,8 +2670,10 @@ def test_top_p_flow(student, reference, draw):
     logits = spread(draw, 4, 9, avoid=(0.8,)).double().mT.contiguous().mT
     seen = student.observe("keep_top_p", logits, 0.8, grad=False)
     want = reference.keep_top_p(logits, 0.8)
-    expect.close(seen.value, want, what="the logits", case="a strided float64 input and p=0.8")
-    expect.unchanged(seen)
+    expectations.close(
+        seen.value, want, what="the logits", case="a strided float64 input and p=0.8"
+    )
+    expectations.unchanged(seen)
     # The largest probabilities: 0.3, 0.25 and 0.2; a thousand others share the rest.
     rest = draw.uniform(1000, low=0.5, high=1.5)
     shares = torch.cat([0.25 * rest / rest.sum(), torch.tensor([0.3, 0.2, 0.25])])
@@ -2695,8 +2707,10 @@ def own_shares(parts, logits, temperature=1.0, top_k=None, top_p=None):
         x = parts.proxy.keep_top_k(x, top_k)
     if top_p is not None:
         x = parts.proxy.keep_top_p(x, top_p)
-    shares = expect.tensor(x, what="a part").double().softmax(-1)
-    expect.true(shares.ndim == 2 and shares.shape[1] <= logits.shape[1], "A part is of odd shape.")
+    shares = expectations.tensor(x, what="a part").double().softmax(-1)
+    expectations.true(
+        shares.ndim == 2 and shares.shape[1] <= logits.shape[1], "A part is of odd shape."
+    )
     return torch.nn.functional.pad(shares, (0, logits.shape[1] - shares.shape[1]))
 
 
@@ -2708,11 +2722,11 @@ def spoilt(student, logits, **options):
 
 def tokens_of(got, count, vocabulary, case, what="the tokens"):
     """(B,) int64, all in the vocabulary."""
-    expect.shape(got, (count,), what=what, case=case)
-    expect.true(
+    expectations.shape(got, (count,), what=what, case=case)
+    expectations.true(
         got.dtype == torch.int64, f"{what} should be int64, but are {got.dtype} for {case}."
     )
-    expect.true(
+    expectations.true(
         bool(((got >= 0) & (got < vocabulary)).all()),
         f"{what} should lie in the vocabulary for {case}.",
     )
@@ -2728,7 +2742,7 @@ def as_often(student, tokens, logits, case, whole=None, **options):
 
     def judge(shares):
         for token, share in enumerate(shares.tolist()):
-            expect.rate(
+            expectations.rate(
                 int((tokens == token).sum()),
                 len(tokens),
                 share,
@@ -2778,7 +2792,7 @@ def certain(student, logits, case, **options):
         return
     got = tokens_of(got, *logits.shape, case)
     try:
-        expect.equal(got, logits.argmax(-1), what="the tokens", case=case)
+        expectations.equal(got, logits.argmax(-1), what="the tokens", case=case)
     except Mistake:
         if options.get("temperature", 1) == 0:
             raise
@@ -2787,7 +2801,7 @@ def certain(student, logits, case, **options):
         if own is None or not bool((own.gather(1, got.unsqueeze(1)) > 0).all()):
             raise
         surest = own.amax(1) > 1 - 1e-9
-        expect.equal(got[surest], own.argmax(1)[surest], what="the tokens", case=case)
+        expectations.equal(got[surest], own.argmax(1)[surest], what="the tokens", case=case)
 
 
 @exercise("sample_token")
@@ -2797,7 +2811,7 @@ def test_sample_greedy(student, draw):
         certain(student, distinct(draw, batch, 6), f"B={batch}, temperature=0", temperature=0.0)
     logits = torch.tensor([[1.0, 4.0, 4.0, 0.0], [2.0, 2.0, 2.0, 2.0], [-1.0, -3.0, -2.0, -1.0]])
     got = tokens_of(student.sample_token(logits, 0), 3, 4, "equal logits, temperature=0")
-    expect.equal(
+    expectations.equal(
         got, torch.tensor([1, 0, 0]), what="the tokens", case="equal logits, temperature=0"
     )
 
@@ -2840,20 +2854,20 @@ def test_sample_generator(student):
     for seed in seeds:
         seen = student.drawing("sample_token", logits, generator=Generator(seed))
         found.append(tokens_of(seen.value, 30, 9, "a generator"))
-        expect.true(
+        expectations.true(
             GLOBAL_GENERATOR not in seen.mutated,
             "your sample_token draws from PyTorch's own generator although one is given.",
         )
-    expect.true(
+    expectations.true(
         torch.equal(found[0], found[1]),
         "two generators with the same seed give different tokens; draw from the one that is given.",
     )
-    expect.true(
+    expectations.true(
         not torch.equal(found[0], found[2]),
         "generators with different seeds give the same tokens.",
     )
     free = [tokens_of(student.sample_token(logits), 30, 9, "no generator") for _ in range(2)]
-    expect.true(
+    expectations.true(
         not torch.equal(*free), "without a generator two calls give the same tokens; set no seed."
     )
 
@@ -2889,17 +2903,19 @@ def test_sample_rows(student, draw):
         as_often(student, got[place::2], row, f"row {place} of two kinds of rows")
         for place, row in enumerate((first, second))
     ]
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     # Neighbours that draw the same token do so by chance only.
-    expect.rate(
+    expectations.rate(
         int((got[0::2] == got[1::2]).sum()),
         DRAWS,
         float(shares[0] @ shares[1]),
         what="the share of neighbouring rows with the same token",
     )
     seen = student.observe("sample_token", logits[:4], 0.0, grad=False)
-    expect.equal(seen.value, torch.tensor([0, 1, 0, 1]), what="the tokens", case="temperature=0")
-    expect.unchanged(seen)
+    expectations.equal(
+        seen.value, torch.tensor([0, 1, 0, 1]), what="the tokens", case="temperature=0"
+    )
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -2944,19 +2960,19 @@ def own_text(parts, table, context, ids, count, stop=None, **options):
 
 def text_of(got, ids, most, vocabulary, case):
     """(B, T + n) int64 with n <= most, all in the vocabulary, beginning with ids."""
-    expect.tensor(got, what="the text", case=case)
-    expect.true(
+    expectations.tensor(got, what="the text", case=case)
+    expectations.true(
         got.dtype == torch.int64 and got.ndim == 2 and len(got) == len(ids),
         f"the text should be int64 with {len(ids)} rows, but is {got.dtype} of shape "
         f"{tuple(got.shape)} for {case}.",
     )
-    expect.true(
+    expectations.true(
         ids.shape[1] <= got.shape[1] <= ids.shape[1] + most,
         f"the text should have {ids.shape[1]} tokens and at most {most} new ones, but has "
         f"{got.shape[1]} for {case}.",
     )
-    expect.equal(got[:, : ids.shape[1]], ids, what="the beginning of the text", case=case)
-    expect.true(
+    expectations.equal(got[:, : ids.shape[1]], ids, what="the beginning of the text", case=case)
+    expectations.true(
         bool(((got >= 0) & (got < vocabulary)).all()),
         f"the text should lie in the vocabulary for {case}.",
     )
@@ -2976,9 +2992,9 @@ def same_text(student, reference, table, ids, count, case, context=1024, **optio
             raise
         options = {**options, "temperature": 1.0, "top_k": 1}
         seen = student.observe("generate", mine, ids, count, grad=False, **options)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     try:
-        expect.equal(seen.value, want, what="the text", case=case)
+        expectations.equal(seen.value, want, what="the text", case=case)
     except Mistake:
         own = by_parts(
             student, lambda parts: own_text(parts, table, context, ids, count, **options)
@@ -3068,7 +3084,7 @@ def as_written(student, model, ids, case, given, options):
             raise
         return
     got = text_of(got, ids, 2, 5, case)
-    expect.shape(got, (len(ids), 3), what="the text", case=case)
+    expectations.shape(got, (len(ids), 3), what="the text", case=case)
     tokens = got[:, 1:].flatten()
     try:
         as_often(student, tokens, FREE, case, rows, **options)
@@ -3091,7 +3107,7 @@ def alike(some, others, count):
         both = sum(counts) / (len(some) + len(others))
         try:
             for number, one in zip(counts, (some, others), strict=True):
-                expect.rate(number, len(one), both, "the share", false_alarm=1e-9)
+                expectations.rate(number, len(one), both, "the share", false_alarm=1e-9)
         except Mistake:
             return False
     return True
@@ -3127,20 +3143,24 @@ def same_seeds(student, model, ids):
     for name, seed in [("one", 5), ("again", 5), ("other", 6), ("zero", 0), ("zero again", 0)]:
         seen = student.drawing("generate", model, ids, 12, seed=seed)
         texts[name] = text_of(seen.value, ids, 12, 9, f"seed={seed}")
-        expect.shape(texts[name], (3, 14), what="the text", case=f"seed={seed}")
-        expect.true(
+        expectations.shape(texts[name], (3, 14), what="the text", case=f"seed={seed}")
+        expectations.true(
             GLOBAL_GENERATOR not in seen.mutated,
             "with a seed your generate changes the state of PyTorch's own generator; draw from a "
             "torch.Generator of your own.",
         )
     for one, other in [("one", "again"), ("zero", "zero again")]:
-        expect.true(torch.equal(texts[one], texts[other]), "the same seed writes a different text.")
+        expectations.true(
+            torch.equal(texts[one], texts[other]), "the same seed writes a different text."
+        )
     for one, other in [("one", "other"), ("one", "zero"), ("other", "zero")]:
-        expect.true(not torch.equal(texts[one], texts[other]), "different seeds write one text.")
+        expectations.true(
+            not torch.equal(texts[one], texts[other]), "different seeds write one text."
+        )
     free = [text_of(student.generate(model, ids, 12), ids, 12, 9, "no seed") for _ in range(2)]
-    expect.true(not torch.equal(*free), "without a seed two calls write the same text.")
+    expectations.true(not torch.equal(*free), "without a seed two calls write the same text.")
     text = texts["one"]
-    expect.true(
+    expectations.true(
         not (torch.equal(text[0], text[1]) and torch.equal(text[0], text[2]))
         and bool((text[:, 2:] != text[:, 2:3]).any()),
         "with a seed, rows or steps repeat the same draws; make one generator before the loop.",
@@ -3185,7 +3205,7 @@ def test_generate_mode(student, draw):
         case = f"a model in {'training' if train else 'evaluation'} mode"
         got = text_of(student.generate(model, ids, 1, temperature=0.0), ids, 1, 5, case)
         same = got[:, 1:] == weight[ids[:, 0]].argmax(-1, keepdim=True)
-        expect.true(
+        expectations.true(
             bool((same != train).all()),
             "your generate changes the mode of the model, which is the caller's business: "
             f"{case} writes what it should in the other.",
@@ -3205,11 +3225,11 @@ def test_generate_stop_again(student, reference, draw):
     ids = torch.ones(40, 1, dtype=torch.int64)
     got = text_of(student.generate(model, ids, 10, stop=2), ids, 10, 4, "stop=2")[:, 1:]
     over = (got == 2).long().cumsum(1) > 0
-    expect.true(
+    expectations.true(
         bool((got[over] == 2).all()),
         "a row that wrote stop should go on with stop and nothing else.",
     )
-    expect.true(
+    expectations.true(
         got.shape[1] == 10 or bool(over[:, -1].all() & ~over[:, :-1].all(0).any()),
         "writing should end with the step in which the last row writes stop.",
     )
@@ -3253,7 +3273,7 @@ class Attentions:
         x = draw.normal(2, 3, width).to(dtype)
         want = self.theirs(x)
         own = self.whole(x)
-        self.right = own is not None and expect.close_enough(own, want)
+        self.right = own is not None and expectations.close_enough(own, want)
 
     def whole(self, x):
         """What the student's own attention says without a cache."""
@@ -3282,7 +3302,7 @@ class Attentions:
     def close(self, value, want, x, past, case):
         """The output is `want`, or what it is by the student's own mask."""
         try:
-            expect.close(value, want, what="the output", case=case)
+            expectations.close(value, want, what="the output", case=case)
         except Mistake:
             own = self.by_mask(x, past)
             if own is None or not same_values(value, own):
@@ -3290,18 +3310,19 @@ class Attentions:
 
     def pair_of(self, got, rows, places, case):
         """The result and the cache, in the right shapes."""
-        value, cache = expect.pair(got, what="the result (output, cache)")
+        value, cache = expectations.pair(got, what="the result (output, cache)")
         shape = (rows, self.heads, places, self.width // self.heads)
         for words, part in zip(("keys", "values"), cached_pair(cache, case), strict=True):
-            expect.shape(part, shape, what=f"the cached {words}", case=case)
+            expectations.shape(part, shape, what=f"the cached {words}", case=case)
         return value, cache
 
 
 def cached_pair(cache, case):
     """Keys and values of a cache."""
-    expect.true(
+    expectations.true(
         isinstance(cache, (tuple, list)) and len(cache) == 2,
-        f"a cache should be a pair (keys, values), but is a {expect.type_name(cache)} for {case}.",
+        f"a cache should be a pair (keys, values), but is a {expectations.type_name(cache)} "
+        f"for {case}.",
     )
     return cache
 
@@ -3312,11 +3333,11 @@ def same_attended(both, x, past, case):
     seen = both.student.observe("attend_cached", both.mine, x, past, grad=False)
     places = x.shape[1] + (0 if past is None else past[0].shape[2])
     value, cache = both.pair_of(seen.value, len(x), places, case)
-    expect.unchanged(seen)
-    expect.shape(value, want.shape, what="the output", case=case)
+    expectations.unchanged(seen)
+    expectations.shape(value, want.shape, what="the output", case=case)
     if both.right:
         for words, got, part in zip(("keys", "values"), cache, want_cache, strict=True):
-            expect.close(got, part, what=f"the cached {words}", case=case)
+            expectations.close(got, part, what=f"the cached {words}", case=case)
         both.close(value, want, x, past, case)
     return value, cache
 
@@ -3376,7 +3397,9 @@ def test_attend_past(student, reference, draw):
         case = sizes(B=batch, T=length, P=places, D=8, H=2)
         _, cache = same_attended(both, x, past, case)
         for words, got, part in zip(("keys", "values"), cache, past, strict=True):
-            expect.close(got[:, :, :places], part, what=f"the old part of the {words}", case=case)
+            expectations.close(
+                got[:, :, :places], part, what=f"the old part of the {words}", case=case
+            )
 
 
 @aspect
@@ -3387,8 +3410,8 @@ def test_attend_without_dropout(student, reference, draw):
     both = Attentions(student, reference, draw, dropout=0.6)
     x, past = draw.normal(2, 2, 6).double(), random_past(draw, 2, 2, 3, 6)
     quiet, _ = same_attended(both, x, past, "evaluation mode, dropout=0.6")
-    got, _ = expect.pair(student.attend_cached(both.mine.train(), x, past))
-    expect.close(got, quiet, what="the output", case="training mode, dropout=0.6")
+    got, _ = expectations.pair(student.attend_cached(both.mine.train(), x, past))
+    expectations.close(got, quiet, what="the output", case="training mode, dropout=0.6")
 
 
 @aspect
@@ -3401,7 +3424,7 @@ def test_attend_float32(student, reference, draw):
     past = random_past(draw, 2, 1, 20, 4, torch.float32)
     value, cache = same_attended(both, x, past, "float32, P=20, T=3, one head")
     for part in (value, *cache):
-        expect.true(
+        expectations.true(
             part.dtype == torch.float32, f"the results should be float32, not {part.dtype}."
         )
 
@@ -3424,7 +3447,7 @@ class Cached:
         ids = draw.integers(0, self.options["vocab_size"], 2, 4)
         want = self.theirs(ids)
         own = self.whole(ids)
-        self.right = own is not None and expect.close_enough(own, want)
+        self.right = own is not None and expectations.close_enough(own, want)
         self.dtype = dtype
 
     def ids(self, draw, rows, length):
@@ -3443,9 +3466,9 @@ class Cached:
     def parts_of(self, got, ids, past, places, case):
         """The logits and the caches, in the right shapes."""
         rows = len(ids)
-        logits, caches = expect.pair(got, what="the result (logits, caches)")
+        logits, caches = expectations.pair(got, what="the result (logits, caches)")
         count, heads = self.options["num_layers"], self.options["num_heads"]
-        expect.true(
+        expectations.true(
             isinstance(caches, (list, tuple)) and len(caches) == count,
             f"there should be a list of {count} caches, one for each block, for {case}.",
         )
@@ -3453,7 +3476,9 @@ class Cached:
         try:
             for number, cache in enumerate(caches):
                 for words, part in zip(("keys", "values"), cached_pair(cache, case), strict=True):
-                    expect.shape(part, shape, what=f"the {words} of block {number}", case=case)
+                    expectations.shape(
+                        part, shape, what=f"the {words} of block {number}", case=case
+                    )
         except Mistake:
             if not _own_caches(self, ids, past, caches):
                 raise
@@ -3462,7 +3487,7 @@ class Cached:
     def close(self, logits, want, ids, past, case):
         """The logits are `want`, or what they are by the student's own attend_cached."""
         try:
-            expect.close(logits, want, what="the logits", case=case)
+            expectations.close(logits, want, what="the logits", case=case)
         except Mistake:
             for whole in (True, False):
                 own = by_parts(
@@ -3530,21 +3555,23 @@ def same_forward(both, ids, past, case):
     places = ids.shape[1] + (0 if past is None else past[0][0].shape[2])
     logits, caches = both.parts_of(seen.value, ids, past, places, case)
     if not _writes(both, past):
-        expect.unchanged(seen)
-    expect.shape(logits, want.shape, what="the logits", case=case)
+        expectations.unchanged(seen)
+    expectations.shape(logits, want.shape, what="the logits", case=case)
     if past is not None:
         for number, (cache, old) in enumerate(zip(caches, past, strict=True)):
             for words, got, part in zip(("keys", "values"), cache, old, strict=True):
                 what = f"the old part of the {words} of block {number}"
                 got = got[:, :, : part.shape[2]]
-                if not expect.close_enough(got, part) and not _own_caches(both, ids, past, caches):
-                    expect.close(got, part, what=what, case=case)
+                if not expectations.close_enough(got, part) and not _own_caches(
+                    both, ids, past, caches
+                ):
+                    expectations.close(got, part, what=what, case=case)
     if not both.right:
         return logits
     try:
         for number, (cache, old) in enumerate(zip(caches, want_caches, strict=True)):
             for words, got, part in zip(("keys", "values"), cache, old, strict=True):
-                expect.close(got, part, what=f"the {words} of block {number}", case=case)
+                expectations.close(got, part, what=f"the {words} of block {number}", case=case)
     except Mistake:
         if not _own_caches(both, ids, past, caches):
             raise
@@ -3572,7 +3599,7 @@ def _own_caches(both, ids, past, caches):
     """Whether the caches are those that the student's own attend_cached makes."""
     own = by_parts(both.student, lambda parts: both.by_parts(parts, ids, past))
     return own is not None and all(
-        expect.close_enough(got, want)
+        expectations.close_enough(got, want)
         for cache, made in zip(caches, own[1], strict=True)
         for got, want in zip(cache, made, strict=True)
     )
@@ -3651,11 +3678,11 @@ def test_cached_without_dropout(student, reference, draw):
     both = Cached(student, reference, draw, dtype=torch.float32, dropout=0.5)
     ids, past = both.ids(draw, 2, 2), both.past(draw, 2, 3)
     quiet = same_forward(both, ids, past, "evaluation mode, dropout=0.5, float32")
-    expect.true(
+    expectations.true(
         quiet.dtype == torch.float32, f"the logits should be float32, but are {quiet.dtype}."
     )
-    got, _ = expect.pair(student.cached_forward(both.mine.train(), ids, past))
-    expect.close(got, quiet, what="the logits", case="training mode, dropout=0.5")
+    got, _ = expectations.pair(student.cached_forward(both.mine.train(), ids, past))
+    expectations.close(got, quiet, what="the logits", case="training mode, dropout=0.5")
 
 
 # --------------------------------------------------------------------------------------------
@@ -3670,14 +3697,16 @@ def some_ids(draw, length):
 
 def same_response(student, reference, prompt, response, only=None):
     """Ids and mask are the reference's, both lists."""
-    got = expect.items(student.prompt_and_response(prompt, response), 2, "the result (ids, mask)")
+    got = expectations.items(
+        student.prompt_and_response(prompt, response), 2, "the result (ids, mask)"
+    )
     want = reference.prompt_and_response(prompt, response)
     case = f"a prompt of {len(prompt)} and a response of {len(response)}"
     for name, actual, expected in zip(("ids", "mask"), got, want, strict=True):
         if only in (None, name):
-            expect.equal(actual, expected, what=f"the list {name}", case=case)
+            expectations.equal(actual, expected, what=f"the list {name}", case=case)
     kinds = {type(value) for value in got[1]}
-    expect.true(
+    expectations.true(
         only == "ids" or kinds == {bool},
         f"the mask should hold True and False only for {case}.",
     )
@@ -3727,9 +3756,9 @@ def test_response_leaves_lists(student, draw):
     """The lists that are given stay as they are."""
     given = some_ids(draw, 3), some_ids(draw, 4)
     seen = student.observe("prompt_and_response", *given, grad=False)
-    ids, _ = expect.items(seen.value, 2, what="the result (ids, mask)")
-    expect.equal(ids, [START, *given[0], DELIMITER, *given[1], END], what="the list ids")
-    expect.unchanged(seen)
+    ids, _ = expectations.items(seen.value, 2, what="the result (ids, mask)")
+    expectations.equal(ids, [START, *given[0], DELIMITER, *given[1], END], what="the list ids")
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3746,17 +3775,17 @@ def own_inputs(student, pairs):
 
 def same_inputs(student, got, want, pairs, case):
     """A list of inputs is the reference's, or what the student's own entailment_input makes."""
-    rows = expect.items(got, len(want), what=f"the result for {case}")
+    rows = expectations.items(got, len(want), what=f"the result for {case}")
     if list(rows) == own_inputs(student, pairs):
         return
     for number, (actual, expected) in enumerate(zip(rows, want, strict=True)):
-        expect.equal(actual, expected, what=f"input {number} (counted from 0)", case=case)
+        expectations.equal(actual, expected, what=f"input {number} (counted from 0)", case=case)
 
 
 def refuses_input(student, name, words, given, pairs):
     """Bad input is refused, unless the student's own entailment_input, used rightly, takes it."""
     try:
-        expect.raises("ValueError", lambda: getattr(student, name)(*given), what=words)
+        expectations.raises("ValueError", lambda: getattr(student, name)(*given), what=words)
     except Mistake:
         made = own_inputs(student, pairs)
         answer = by_parts(student, lambda parts: getattr(parts.proxy, name)(*given))
@@ -3773,7 +3802,7 @@ def same_entailment(student, reference, draw, first, second):
     given = some_ids(draw, first), some_ids(draw, second)
     case = f"a premise of {first} and a hypothesis of {second} tokens"
     got, want = student.entailment_input(*given), reference.entailment_input(*given)
-    expect.equal(got, want, what="the list of ids", case=case)
+    expectations.equal(got, want, what="the list of ids", case=case)
 
 
 @exercise("entailment_input", 2)
@@ -3813,8 +3842,8 @@ def test_entailment_leaves_lists(student, draw):
     for given in [(text, some_ids(draw, 2)), (text, list(text))]:
         seen = student.observe("entailment_input", *given, grad=False)
         want = [START, *given[0], DELIMITER, *given[1], EXTRACT]
-        expect.equal(seen.value, want, what="the list of ids")
-        expect.unchanged(seen)
+        expectations.equal(seen.value, want, what="the list of ids")
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3862,7 +3891,7 @@ def test_similarity_leaves_lists(student, reference, draw):
     seen = student.observe("similarity_inputs", *given, grad=False)
     want = reference.similarity_inputs(*given)
     same_inputs(student, seen.value, want, [given, given[::-1]], "texts of 3 and 2 tokens")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3919,7 +3948,7 @@ def test_choice_leaves_lists(student, reference, draw):
     want = reference.choice_inputs(context, [one, two])
     pairs = [(context, one), (context, two)]
     same_inputs(student, seen.value, want, pairs, "answers of 2 and 3 tokens")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -4009,7 +4038,7 @@ class Classifiers:
     def same(self, ids, case, train=False):
         """Scores and logits are right."""
         got = (self.mine.train() if train else self.mine.eval())(ids)
-        expect.items(got, 2, what=f"the result ({', '.join(HEADS)})")
+        expectations.items(got, 2, what=f"the result ({', '.join(HEADS)})")
         same_by_parts(
             self.student,
             got,
@@ -4054,7 +4083,7 @@ def test_classifier_keeps_the_gpt(student, reference, draw):
     both = Classifiers(student, reference, draw, 2)
     after = both.mine.step(extract_rows(draw, [4, 3]), lr=0.5)
     given = both.given.state()
-    expect.true(
+    expectations.true(
         all(
             torch.equal(value, after.get(f"gpt.{name}", value + 1)) for name, value in given.items()
         ),
@@ -4104,11 +4133,11 @@ def test_classifier_dropout(student, reference, draw):
         if noisy(student, both, ids):
             return  # The student's own GPT drops something, or answers nothing.
         _, mine = both.made(student, 16, state, **({} if p == 0.1 else {"dropout": p}))
-        kept = expect.items(mine(ids), 2, what=f"the result ({', '.join(HEADS)})")
-        value = expect.items(mine.train()(ids), 2, what=f"the result ({', '.join(HEADS)})")
-        expect.finite(kept[0], what="the scores", case="eval mode")
-        expect.close(value[1], kept[1], what="the logits", case=f"train mode at dropout={p}")
-        expect.shape(value[0], (40, 16), what="the scores")
+        kept = expectations.items(mine(ids), 2, what=f"the result ({', '.join(HEADS)})")
+        value = expectations.items(mine.train()(ids), 2, what=f"the result ({', '.join(HEADS)})")
+        expectations.finite(kept[0], what="the scores", case="eval mode")
+        expectations.close(value[1], kept[1], what="the logits", case=f"train mode at dropout={p}")
+        expectations.shape(value[0], (40, 16), what="the scores")
         dropped(value[0] - 1, kept[0] - 1, p, "the features at EXTRACT")
 
 
@@ -4140,10 +4169,10 @@ def test_classifier_one_pass(student, reference, draw):
     if not tied(student, both, ids):
         return
     for words, handle in [("eval", mine), ("train", mine.train())]:
-        scores, logits = expect.items(handle(ids), 2, what=f"the result ({', '.join(HEADS)})")
-        expect.shape(scores, (4, 9), what="the scores", case=f"{words} mode")
-        expect.shape(logits, (4, 6, 9), what="the logits", case=f"{words} mode")
-        expect.close(
+        scores, logits = expectations.items(handle(ids), 2, what=f"the result ({', '.join(HEADS)})")
+        expectations.shape(scores, (4, 9), what="the scores", case=f"{words} mode")
+        expectations.shape(logits, (4, 6, 9), what="the logits", case=f"{words} mode")
+        expectations.close(
             scores,
             logits[ids == EXTRACT],
             what="the scores",
@@ -4172,7 +4201,7 @@ def test_classifier_gradients(student, reference, draw):
         ids = extract_rows(draw, [3, 5, 4])
         seen, wanted = both.mine.observe(ids), both.theirs.observe(ids)
         case = f"rows of 3, 5 and 4 tokens, {kind}, float64"
-        expect.items(seen.value, 2, what=f"the result ({', '.join(HEADS)})")
+        expectations.items(seen.value, 2, what=f"the result ({', '.join(HEADS)})")
         same_by_parts(
             student,
             seen.value,
@@ -4188,7 +4217,7 @@ def test_classifier_gradients(student, reference, draw):
             reached = ("classifier.weight", "classifier.bias", "gpt.token.weight")
             names = {label: name for label, name in names.items() if name in reached}
         same_flow(seen, wanted, names, case)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -4236,14 +4265,14 @@ def own_auxiliary(student, given, value):
 
 def same_losses(student, got, want, given, weight, case):
     """L2 is the reference's, L1 too or the student's own parts', L3 what the two make."""
-    expect.items(got, 3, what=f"the result ({', '.join(LOSSES)})")
-    expect.close(got[1], want[1], what="L2, the loss of the labels", case=case)
+    expectations.items(got, 3, what=f"the result ({', '.join(LOSSES)})")
+    expectations.close(got[1], want[1], what="L2, the loss of the labels", case=case)
     try:
-        expect.close(got[2], want[2], what="L1, the loss of the language model", case=case)
+        expectations.close(got[2], want[2], what="L1, the loss of the language model", case=case)
     except Mistake:
         if not own_auxiliary(student, given, got[2]):
             raise
-    expect.close(got[0], want[1] + weight * got[2], what="L3", case=case)
+    expectations.close(got[0], want[1] + weight * got[2], what="L3", case=case)
 
 
 def same_joint(student, reference, given, case, weight=None):
@@ -4309,14 +4338,14 @@ def test_joint_gradients(student, reference, draw):
                 and None in own_auxiliary(student, given, seen.value[2])
             ):
                 continue  # The student's own loss of a language model has none either.
-            expect.true(
+            expectations.true(
                 got is not None,
                 f"No gradient reaches the {words}; look for detach(), .data, .item() or no_grad().",
             )
-            if same and not expect.close_enough(got, alone):
+            if same and not expectations.close_enough(got, alone):
                 want = wanted.grads[label]
-                expect.close(got, want, what=f"the gradient of the {words}", case=case)
-        expect.unchanged(seen)
+                expectations.close(got, want, what=f"the gradient of the {words}", case=case)
+        expectations.unchanged(seen)
 
 
 def gradients_of_total(given, both):
@@ -4369,12 +4398,12 @@ def same_prompt(student, reference, *given, **more):
     case = f"{count} example{'' if count == 1 else 's'}" + ("" if given[0] else " and no task")
     case += "".join(f", {key}={value!r}" for key, value in more.items())
     if not isinstance(got, str):
-        expect.equal(got, want, what="the prompt", case=case)
+        expectations.equal(got, want, what="the prompt", case=case)
     if got == want:
         return
     mine, right = got.split("\n"), want.split("\n")
     for number, (actual, expected) in enumerate(zip(mine, right, strict=False), start=1):
-        expect.equal(actual, expected, what=f"line {number} of the prompt", case=case)
+        expectations.equal(actual, expected, what=f"line {number} of the prompt", case=case)
     raise Mistake(f"the prompt should have {len(right)} lines, but has {len(mine)} for {case}.")
 
 
@@ -4423,8 +4452,8 @@ def test_prompt_leaves_examples(student, reference):
     """The list of examples stays as it is."""
     seen = student.observe("build_prompt", TASK, FRENCH[:2], "cheese", grad=False)
     want = reference.build_prompt(TASK, FRENCH[:2], "cheese")
-    expect.equal(seen.value, want, what="the prompt", case="2 examples")
-    expect.unchanged(seen)
+    expectations.equal(seen.value, want, what="the prompt", case="2 examples")
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -4480,7 +4509,7 @@ def same_answers(student, got, want, make, prompt, answers, per_token, case):
         return torch.cat(found) / counts
 
     try:
-        expect.close(got, want, what="the result", case=case)
+        expectations.close(got, want, what="the result", case=case)
     except Mistake:
         found = (by_parts(student, own) for own in (at_once, one_by_one))
         if not (by_parts(student, likely) and any(same_values(got, own) for own in found)):
@@ -4570,8 +4599,8 @@ def test_answers_order(student, reference, draw):
     answers = [two, one, two, three, one]
     both.same(prompt, answers, "five answers, two of them twice, and logits in the hundreds")
     seen = student.observe("answer_scores", both.mine, prompt, answers, grad=False)
-    expect.shape(seen.value, (5,), what="the result")
-    expect.unchanged(seen)
+    expectations.shape(seen.value, (5,), what="the result")
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -4597,13 +4626,13 @@ def test_answers_gpt(student, reference, draw):
         case = f"your GPT, a prompt of 3, answers of 2, 4, 1 and 4 tokens, per_token={per_token}"
         given = prompt, answers, per_token
         same_answers(student, seen.value, want, model, *given, case)
-        expect.true(
+        expectations.true(
             all(grad is None for grad in seen.grads.values()),
             "The scores carry gradients that nobody needs; compute them under torch.no_grad().",
         )
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
     for name, value in mine.state().items():
-        expect.close(value, before[name], what=f"the parameter {name} afterwards")
+        expectations.close(value, before[name], what=f"the parameter {name} afterwards")
 
 
 def own_gpt_scores(student, model, prompt, answers):
@@ -4618,7 +4647,7 @@ def own_gpt_scores(student, model, prompt, answers):
         for answer in answers:
             ids = torch.tensor([[*prompt, *answer]])
             logits = alive(gpt(ids))
-            if not expect.close_enough(gpt(ids[:, :-1]), logits[:, :-1]):
+            if not expectations.close_enough(gpt(ids[:, :-1]), logits[:, :-1]):
                 return None
             places = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
             sums.append(logits[0].log_softmax(-1)[places, ids[0, places + 1]].sum())

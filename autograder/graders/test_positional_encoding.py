@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import torch
 
-from autograder import expect
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
-from autograder.grading import exercise, hidden
+from autograder.judging import expectations
+from autograder.judging.marks import exercise, hidden
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -24,44 +24,48 @@ from autograder.grading import exercise, hidden
 
 
 def near(actual, expected, largest=0, what="the table", case=""):
-    """Like `expect.close` for sines and cosines of the positions up to `largest`.
+    """Like `expectations.close` for sines and cosines of the positions up to `largest`.
 
     An angle computed in float32 is off by up to 2e-7 of itself, and so is its sine.
     """
-    expect.shape(actual, expected.shape, what=what, case=case)
+    expectations.shape(actual, expected.shape, what=what, case=case)
     if actual.dtype == expected.dtype and actual.is_floating_point():
         gap = (actual.double() - expected.double()).abs()
         if bool((gap <= 2e-5 + 2e-7 * largest).all()):
             return
-    expect.close(actual, expected, what=what, case=case)
+    expectations.close(actual, expected, what=what, case=case)
     # Close enough for `close`, which allows no more than the line above: never reached.
 
 
 def same_ids(actual, expected, what="the ids", case=""):
     """A list of Python integers; a tuple will do."""
-    expect.true(
+    expectations.true(
         isinstance(actual, (list, tuple)),
-        f"{what} should be a list of integers, but the result is a {expect.type_name(actual)}.",
+        f"{what} should be a list of integers, but the result is a "
+        f"{expectations.type_name(actual)}.",
     )
     odd = [value for value in actual if not isinstance(value, int) or isinstance(value, bool)]
-    expect.true(
+    expectations.true(
         not odd,
-        f"{what} should be Python integers, but one is a {expect.type_name((odd or [0])[0])}.",
+        f"{what} should be Python integers, but one is a "
+        f"{expectations.type_name((odd or [0])[0])}.",
     )
-    expect.equal(list(actual), list(expected), what=what, case=case)
+    expectations.equal(list(actual), list(expected), what=what, case=case)
 
 
 def same_pairs(actual, expected, what="the merges", case=""):
     """A list of pairs of integers; each pair may be a tuple or a list."""
-    expect.true(
+    expectations.true(
         isinstance(actual, (list, tuple)),
-        f"{what} should be a list of pairs, but the result is a {expect.type_name(actual)}.",
+        f"{what} should be a list of pairs, but the result is a {expectations.type_name(actual)}.",
     )
     for entry in actual:
         good = isinstance(entry, (list, tuple)) and [type(value) for value in entry] == [int, int]
-        expect.true(good, f"{what} should be pairs of integers, but one of them is {entry!r}.")
+        expectations.true(
+            good, f"{what} should be pairs of integers, but one of them is {entry!r}."
+        )
     got = [tuple(entry) for entry in actual]
-    expect.equal(got, [tuple(entry) for entry in expected], what=what, case=case)
+    expectations.equal(got, [tuple(entry) for entry in expected], what=what, case=case)
 
 
 def quoted(text: str) -> str:
@@ -115,7 +119,7 @@ def test_merge_pair_values(student, reference, draw):
             reference.merge_pair(ids, both, new),
             case=f"ids={ids}, pair={both}, new_id={new}",
         )
-        expect.unchanged(student.observe("merge_pair", ids, both, new, grad=False))
+        expectations.unchanged(student.observe("merge_pair", ids, both, new, grad=False))
 
 
 @exercise("merge_pair")
@@ -233,7 +237,7 @@ def test_train_bpe_bytes(student, reference):
 def test_train_bpe_refuses(student):
     """A negative number of merges raises a ValueError."""
     for count in (-1, -7):
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda count=count: student.train_bpe("abab", count),
             what=f"num_merges={count}",
@@ -283,7 +287,7 @@ def test_bpe_encode_values(student, reference, draw):
         (text_of(draw, "abc", 12), merges_of(draw, "abc", 8)),
     ]:
         same_encoding(student, reference, text, merges)
-        expect.unchanged(student.observe("bpe_encode", text, merges, grad=False))
+        expectations.unchanged(student.observe("bpe_encode", text, merges, grad=False))
 
 
 @exercise("bpe_encode")
@@ -354,7 +358,7 @@ def test_bpe_encode_learned_merges(student, reference, draw):
 
 
 def same_text(student, reference, ids, merges, case=""):
-    expect.equal(
+    expectations.equal(
         student.bpe_decode(ids, merges),
         reference.bpe_decode(ids, merges),
         what="the text",
@@ -373,7 +377,7 @@ def test_bpe_decode_values(student, reference, draw):
         ([], [(A, B)]),
     ]:
         same_text(student, reference, ids, merges)
-        expect.unchanged(student.observe("bpe_decode", ids, merges, grad=False))
+        expectations.unchanged(student.observe("bpe_decode", ids, merges, grad=False))
 
 
 @exercise("bpe_decode")
@@ -403,7 +407,7 @@ def test_bpe_decode_refuses(student):
         ([-1, A], [(A, B)]),
         ([999], []),
     ]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda ids=ids, merges=merges: student.bpe_decode(ids, merges),
             what=f"ids={ids} with {len(merges)} merges",
@@ -418,7 +422,7 @@ def test_bpe_decode_round_trip(student, reference, draw):
         text = text_of(draw, letters, 30, longest=6, spaces=[" ", "  ", "\n", "\u00a0", "\t"])
         merges = [tuple(merge) for merge in reference.train_bpe(text, 20)]
         ids = reference.bpe_encode(text, merges)
-        expect.equal(
+        expectations.equal(
             student.bpe_decode(ids, merges), text, what="the text", case=f"the text {quoted(text)}"
         )
 
@@ -445,13 +449,14 @@ PIECES = ["un", "##aff", "##able", "##a", "##b", "##ff", "a", "u", "##n", "able"
 def same_pieces(student, reference, word, vocabulary, **options):
     named = "".join(f", {name}={value!r}" for name, value in options.items())
     seen = student.observe("wordpiece_encode", word, vocabulary, grad=False, **options)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     actual = seen.value
-    expect.true(
+    expectations.true(
         isinstance(actual, (list, tuple)),
-        f"the pieces should be a list of strings, but the result is a {expect.type_name(actual)}.",
+        f"the pieces should be a list of strings, but the result is a "
+        f"{expectations.type_name(actual)}.",
     )
-    expect.equal(
+    expectations.equal(
         list(actual),
         list(reference.wordpiece_encode(word, vocabulary, **options)),
         what="the pieces",
@@ -492,7 +497,9 @@ def test_wordpiece_too_long(student, reference):
 @exercise("wordpiece_encode")
 def test_wordpiece_refuses(student):
     """An empty word raises a ValueError."""
-    expect.raises("ValueError", lambda: student.wordpiece_encode("", ["a", "##a"]), what="word=''")
+    expectations.raises(
+        "ValueError", lambda: student.wordpiece_encode("", ["a", "##a"]), what="word=''"
+    )
 
 
 @hidden
@@ -555,7 +562,7 @@ def test_embedding_values(student, reference, draw):
         mine, theirs = embedding_pair(student, reference, draw, vocab_size, d_model)
         ids = draw.integers(0, vocab_size, batch, length)
         case = sizes(B=batch, T=length, vocab_size=vocab_size, D=d_model)
-        expect.close(mine(ids), theirs(ids), what="the embeddings", case=case)
+        expectations.close(mine(ids), theirs(ids), what="the embeddings", case=case)
 
 
 @exercise("TokenEmbedding")
@@ -563,14 +570,16 @@ def test_embedding_refuses_ids(student, draw):
     """Ids outside the vocabulary, and ids that are no integers, raise a ValueError."""
     mine = student.module("TokenEmbedding", vocab_size=4, d_model=2)
     for ids in ([[1, 9]], [[0, 4]], [[-1, 2]], [[1, 2], [3, 5]], [[0.0, 1.0]], [[True, False]]):
-        expect.raises("ValueError", lambda ids=ids: mine(torch.tensor(ids)), what=f"ids={ids}")
+        expectations.raises(
+            "ValueError", lambda ids=ids: mine(torch.tensor(ids)), what=f"ids={ids}"
+        )
 
 
 @exercise("TokenEmbedding")
 def test_embedding_refuses_sizes(student):
     """A width or a vocabulary of 0 raises a ValueError as soon as the module is made."""
     for vocab_size, d_model in [(4, 0), (0, 4), (4, -1), (-2, 4)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda vocab_size=vocab_size, d_model=d_model: student.module(
                 "TokenEmbedding", vocab_size=vocab_size, d_model=d_model
@@ -584,7 +593,7 @@ def test_embedding_refuses_empty(student):
     """A batch without sequences or without tokens raises a ValueError."""
     mine = student.module("TokenEmbedding", vocab_size=4, d_model=2)
     for shape in [(0, 3), (2, 0)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda shape=shape: mine(torch.zeros(shape, dtype=torch.int64)),
             what=f"ids of shape {shape}",
@@ -598,11 +607,11 @@ def test_embedding_every_row(student, reference, draw):
     # A width of 4, whose root is exact, lets float64 be asked of a scale held in float32 too.
     mine, theirs = embedding_pair(student, reference, draw, 9, 4, dtype=torch.float64)
     ids = torch.arange(9).view(3, 3).t()
-    expect.close(mine(ids), theirs(ids), what="the embeddings", case="all ids, float64")
+    expectations.close(mine(ids), theirs(ids), what="the embeddings", case="all ids, float64")
     ids = draw.integers(0, 9, 1, 6).expand(3, 6)
     seen = mine.observe(ids, grad=False)
-    expect.close(seen.value, theirs(ids), what="the embeddings", case="expanded ids")
-    expect.unchanged(seen)
+    expectations.close(seen.value, theirs(ids), what="the embeddings", case="expanded ids")
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -626,7 +635,7 @@ def test_binary_code_values(student, reference):
     """Column k is the bit of value 2^k: column 0 alternates fastest."""
     for positions, bits in [([1, 6], 3), ([0, 1], 1), (list(range(8)), 3), ([5, 0, 12, 9], 4)]:
         positions = torch.tensor(positions)
-        expect.close(
+        expectations.close(
             student.binary_code(positions, bits),
             reference.binary_code(positions, bits),
             what="the code",
@@ -641,19 +650,21 @@ def test_binary_code_periods(student):
     positions = torch.arange(2**bits)
     seen = student.observe("binary_code", positions, bits, grad=False)
     code = seen.value
-    expect.shape(code, (2**bits, bits), what="the code")
+    expectations.shape(code, (2**bits, bits), what="the code")
     for k in range(bits):
         column, period = code[:, k], 2 ** (k + 1)
-        expect.true(
+        expectations.true(
             bool((column[: period // 2] == 0).all() and (column[period // 2 : period] == 1).all()),
             f"Column {k} should be 0 for {period // 2} positions and then 1 for as many.",
         )
-        expect.true(
+        expectations.true(
             bool((column[period:] == column[:-period]).all()),
             f"Column {k} should repeat after {period} positions.",
         )
-    expect.true(len(set(map(tuple, code.tolist()))) == 2**bits, "Two positions have one code.")
-    expect.unchanged(seen)
+    expectations.true(
+        len(set(map(tuple, code.tolist()))) == 2**bits, "Two positions have one code."
+    )
+    expectations.unchanged(seen)
 
 
 @exercise("binary_code")
@@ -669,7 +680,7 @@ def test_binary_code_refuses(student):
         (torch.tensor([0]), 0),
         (torch.tensor([0]), -2),
     ]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda positions=positions, bits=bits: student.binary_code(positions, bits),
             what=f"positions={positions.tolist()} with {bits} bits",
@@ -683,7 +694,7 @@ def test_binary_code_large(student, reference, draw):
     for bits in (10, 20, 30):
         positions = draw.integers(0, 2**bits, 9)
         positions[3], positions[4] = 2**bits - 1, 0
-        expect.close(
+        expectations.close(
             student.binary_code(positions, bits),
             reference.binary_code(positions, bits),
             what="the code",
@@ -700,7 +711,7 @@ def test_binary_code_large(student, reference, draw):
 def test_frequencies_values(student, reference):
     """Frequency k is 10000^(-2k/d_model), the first of them 1."""
     for d_model in (6, 2, 4, 8, 32):
-        expect.close(
+        expectations.close(
             student.angular_frequencies(d_model),
             reference.angular_frequencies(d_model),
             what="the frequencies",
@@ -712,7 +723,7 @@ def test_frequencies_values(student, reference):
 def test_frequencies_base(student, reference):
     """Another base gives other frequencies, for an odd width as well: there are ceil(d/2)."""
     for d_model, base in [(8, 100.0), (6, 2.0), (7, 10000.0), (1, 10000.0), (5, 1e6), (3, 10.0)]:
-        expect.close(
+        expectations.close(
             student.angular_frequencies(d_model, base),
             reference.angular_frequencies(d_model, base),
             what="the frequencies",
@@ -731,7 +742,7 @@ def test_frequencies_refuse(student):
         (4, 0.5),
         (4, -10.0),
     ]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda d_model=d_model, base=base: student.angular_frequencies(d_model, base),
             what=f"d_model={d_model}, base={base}",
@@ -745,23 +756,23 @@ def test_frequencies_ratio(student):
     for d_model in (64, 511, 1024):
         frequencies = student.angular_frequencies(d_model)
         case = f"d_model={d_model}"
-        expect.shape(frequencies, ((d_model + 1) // 2,), what="the frequencies", case=case)
-        expect.true(
+        expectations.shape(frequencies, ((d_model + 1) // 2,), what="the frequencies", case=case)
+        expectations.true(
             frequencies.dtype == torch.float32,
             f"the frequencies should be float32, but are {frequencies.dtype}.",
         )
         values = frequencies.double()
-        expect.true(
+        expectations.true(
             abs(float(values[0]) - 1) < 1e-6, f"The first frequency should be 1 for {case}."
         )
         ratio = 10000 ** (-2 / d_model)
         steps = values[1:] / values[:-1]
-        expect.true(
+        expectations.true(
             bool(((steps - ratio).abs() < 1e-5).all()),
             f"Each frequency should be {ratio:.5f} times the one before it for {case}.",
         )
         last = 10000 ** (-2 * (len(values) - 1) / d_model)
-        expect.true(
+        expectations.true(
             abs(float(values[-1]) / last - 1) < 1e-4,
             f"The last frequency should be {last:.3e} for {case}.",
         )
@@ -769,15 +780,16 @@ def test_frequencies_ratio(student):
 
 def same_vector(actual, expected, position, case):
     """A list of Python floats, as exact as float32 frequencies allow."""
-    expect.true(
+    expectations.true(
         isinstance(actual, (list, tuple)),
-        f"the vector should be a list of floats, but the result is a {expect.type_name(actual)}.",
+        f"the vector should be a list of floats, but the result is a "
+        f"{expectations.type_name(actual)}.",
     )
     odd = [value for value in actual if not isinstance(value, float)]
-    expect.true(
+    expectations.true(
         not odd,
         f"the vector should hold Python floats, but one entry is a "
-        f"{expect.type_name((odd or [0])[0])}{' for ' + case if case else ''}.",
+        f"{expectations.type_name((odd or [0])[0])}{' for ' + case if case else ''}.",
     )
     near(
         torch.tensor(actual, dtype=torch.float64),
@@ -816,7 +828,7 @@ def test_vector_odd_width_and_base(student, reference):
 def test_vector_refuses(student):
     """A position or width that is too small or no integer raises a ValueError."""
     for position, d_model in [(-1, 4), (1.5, 4), (2.0, 4), (1, 0), (1, -2), (1, 4.0)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda position=position, d_model=d_model: student.position_vector(position, d_model),
             what=f"position={position}, d_model={d_model}",
@@ -885,7 +897,7 @@ def test_table_refuses(student):
         (3, 4, 0.0),
         (3, 4, -2.0),
     ]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda length=length, d_model=d_model, base=base: student.sinusoidal_table(
                 length, d_model, base
@@ -906,7 +918,9 @@ def test_table_long(student, reference):
             case=sizes(length=length, d_model=d_model),
         )
     first = student.sinusoidal_table(2, 512)[0]
-    expect.close(first, torch.tensor([0.0, 1.0] * 256), what="the first row", case="d_model=512")
+    expectations.close(
+        first, torch.tensor([0.0, 1.0] * 256), what="the first row", case="d_model=512"
+    )
 
 
 @hidden
@@ -914,13 +928,13 @@ def test_table_long(student, reference):
 def test_table_products(student):
     """Sine and cosine of a pair belong to one angle, and products depend on distances alone."""
     table = student.sinusoidal_table(20, 10)
-    expect.shape(table, (20, 10), what="the table")
+    expectations.shape(table, (20, 10), what="the table")
     squares = table[:, 0::2] ** 2 + table[:, 1::2] ** 2
-    expect.close(squares, torch.ones(20, 5), what="sin² + cos² of each pair")
+    expectations.close(squares, torch.ones(20, 5), what="sin² + cos² of each pair")
     products = table @ table.t()
     for distance in (1, 3, 7):
         seen = products.diagonal(distance)
-        expect.true(
+        expectations.true(
             bool(((seen - seen[0]).abs() < 1e-4).all()),
             f"The product of two rows should depend on their distance only, not as at {distance}.",
         )
@@ -940,7 +954,7 @@ def test_encoding_values(student, reference, draw):
         seen = mine.observe(x, grad=False)
         case = sizes(B=batch, T=length, D=d_model)
         near(seen.value, theirs(x), 8, what="the sum", case=case)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 @exercise("PositionalEncoding")
@@ -948,21 +962,21 @@ def test_encoding_buffer(student):
     """The table is a buffer that is not saved: no parameters, and an empty state dict."""
     mine = student.module("PositionalEncoding", d_model=4, max_length=9)
     parameters, buffers, state = mine.parameters(), mine.buffers(), mine.state()
-    expect.true(
+    expectations.true(
         not parameters, f"There should be no parameters; yours: {', '.join(sorted(parameters))}."
     )
-    expect.true(
+    expectations.true(
         "table" in buffers,
         "There is no buffer called table; register it with self.register_buffer.",
     )
-    expect.true(
+    expectations.true(
         tuple(buffers["table"]) == (9, 4),
         f"The buffer table has the shape {tuple(buffers['table'])}; it should be (9, 4), "
         "which is (max_length, d_model).",
     )
     rows = student.module("PositionalEncoding", d_model=2).buffers().get("table", [0])[0]
-    expect.true(rows == 5000, f"By default the table should have 5000 rows, but has {rows}.")
-    expect.true(
+    expectations.true(rows == 5000, f"By default the table should have 5000 rows, but has {rows}.")
+    expectations.true(
         not state,
         f"The state dict should be empty, but holds {', '.join(sorted(state))}; "
         "register the buffer with persistent=False.",
@@ -980,9 +994,9 @@ def test_encoding_dropout(student, reference, draw):
     full = theirs(x)
     near(mine(x), full, 25, what="the sum", case=f"dropout={p} in eval mode")
     output = mine.train()(x)
-    expect.shape(output, full.shape, what="the sum")
+    expectations.shape(output, full.shape, what="the sum")
     dropped = output == 0
-    expect.rate(
+    expectations.rate(
         int(dropped.sum()),
         dropped.numel(),
         p,
@@ -1002,7 +1016,7 @@ def test_encoding_dropout(student, reference, draw):
         ("neighbouring tokens", dropped[:, 0::2], dropped[:, 1::2]),
         ("two examples", dropped[0::2], dropped[1::2]),
     ]:
-        expect.rate(
+        expectations.rate(
             int((left == right).sum()),
             left.numel(),
             p**2 + (1 - p) ** 2,
@@ -1015,7 +1029,7 @@ def test_encoding_dropout(student, reference, draw):
 def test_encoding_refuses(student, draw):
     """A longer sequence, another width, and a table without rows or columns raise a ValueError."""
     for d_model, most in [(0, 3), (4, 0), (-2, 3), (4, -1)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda d_model=d_model, most=most: student.module(
                 "PositionalEncoding", d_model=d_model, max_length=most
@@ -1024,7 +1038,7 @@ def test_encoding_refuses(student, draw):
         )
     mine = student.module("PositionalEncoding", d_model=4, max_length=3)
     for shape in [(2, 4, 4), (1, 9, 4), (2, 3, 5), (2, 3, 1), (1, 2, 2)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda shape=shape: mine(draw.normal(*shape)),
             what=f"x of shape {shape} with d_model=4, max_length=3",
@@ -1058,18 +1072,18 @@ def test_encoding_dtype(student, reference, draw):
         )
         x = draw.normal(2, 5, 4).to(dtype)
         got, want = mine.train()(x), theirs(x)
-        expect.true(
+        expectations.true(
             isinstance(got, torch.Tensor) and got.dtype == dtype,
             f"After .to({dtype}) the sum should have this dtype; does the table follow the module?",
         )
         if dtype == torch.float64:
             near(got, want, 6, what="the sum", case="float64")
         else:
-            expect.close(got, want, what="the sum", case="bfloat16")
+            expectations.close(got, want, what="the sum", case="bfloat16")
     for dtype, given in [(torch.float64, torch.float32), (torch.float32, torch.bfloat16)]:
         mine = student.module("PositionalEncoding", dtype=dtype, d_model=4, max_length=6)
         got = mine(draw.normal(2, 5, 4).to(given))
-        expect.true(
+        expectations.true(
             isinstance(got, torch.Tensor) and got.dtype == given,
             f"For an x of {given} the sum should have this dtype, also after .to({dtype}).",
         )
@@ -1084,7 +1098,7 @@ def test_encoding_gradients(student, reference, draw):
     seen, wanted = mine.observe(x), theirs.observe(x)
     near(seen.value, wanted.value, 6, what="the sum", case="B=2, T=3, D=4")
     same_gradients(seen, wanted, {"0": "x"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1129,7 +1143,7 @@ def test_half_table_refuses(student):
         (3, 4, 1.0),
         (3, 4, 0.5),
     ]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda length=length, d_model=d_model, base=base: student.half_and_half_table(
                 length, d_model, base
@@ -1144,7 +1158,7 @@ def test_half_table_long(student, reference):
     """Longer and wider tables agree with the interleaved one, column by column."""
     for length, d_model in [(60, 24), (2000, 10)]:
         table = student.half_and_half_table(length, d_model)
-        expect.shape(table, (length, d_model), what="the table")
+        expectations.shape(table, (length, d_model), what="the table")
         whole = reference.sinusoidal_table(length, d_model)
         half = d_model // 2
         case = sizes(length=length, d_model=d_model)
@@ -1156,7 +1170,7 @@ def test_half_table_long(student, reference):
 def test_columns_values(student, reference):
     """The even columns come first, then the odd ones."""
     for d_model in (6, 2, 4, 8):
-        expect.close(
+        expectations.close(
             student.interleaved_to_half(d_model),
             reference.interleaved_to_half(d_model),
             what="the columns",
@@ -1169,12 +1183,12 @@ def test_columns_reorder_the_table(student, reference):
     """sinusoidal_table(n, d)[:, columns] is half_and_half_table(n, d)."""
     for d_model in (8, 12):
         columns = student.interleaved_to_half(d_model)
-        expect.shape(columns, (d_model,), what="the columns")
-        expect.true(
+        expectations.shape(columns, (d_model,), what="the columns")
+        expectations.true(
             columns.dtype == torch.int64 and sorted(columns.tolist()) == list(range(d_model)),
             "The columns should be the int64 numbers 0 to d_model - 1, each once.",
         )
-        expect.close(
+        expectations.close(
             reference.sinusoidal_table(6, d_model)[:, columns],
             reference.half_and_half_table(6, d_model),
             what="the reordered table",
@@ -1186,7 +1200,7 @@ def test_columns_reorder_the_table(student, reference):
 def test_columns_refuse(student):
     """A width that is odd or below 2 raises a ValueError."""
     for d_model in (5, 1, 0, -2, -3):
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda d_model=d_model: student.interleaved_to_half(d_model),
             what=f"d_model={d_model}",
@@ -1198,7 +1212,7 @@ def test_columns_refuse(student):
 def test_columns_wide(student, reference, draw):
     """Wide vectors are reordered in the same way."""
     for d_model in (10, 2 * draw.choice(range(7, 40)), 512):
-        expect.close(
+        expectations.close(
             student.interleaved_to_half(d_model),
             reference.interleaved_to_half(d_model),
             what="the columns",
@@ -1229,7 +1243,7 @@ def test_rotation_moves_every_position(student, reference):
     """One matrix takes the vector of every position p to that of p + offset."""
     for offset, d_model in [(2, 4), (5, 8)]:
         matrix = student.offset_rotation(offset, d_model)
-        expect.shape(matrix, (d_model, d_model), what="the matrix")
+        expectations.shape(matrix, (d_model, d_model), what="the matrix")
         table = reference.sinusoidal_table(12, d_model)
         near(
             table[:-offset] @ matrix.t(),
@@ -1266,7 +1280,7 @@ def test_rotation_refuses(student):
         (1, 4, 1.0),
         (1, 4, 0.5),
     ]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda offset=offset, d_model=d_model, base=base: student.offset_rotation(
                 offset, d_model, base
@@ -1284,7 +1298,7 @@ def test_rotation_composes(student, reference, draw):
     two = student.offset_rotation(more, d_model)
     back = student.offset_rotation(-there, d_model)
     for matrix in (one, two, back):
-        expect.shape(matrix, (d_model, d_model), what="the matrix")
+        expectations.shape(matrix, (d_model, d_model), what="the matrix")
     near(
         one,
         reference.offset_rotation(there, d_model),
@@ -1354,8 +1368,8 @@ def test_learned_values(student, reference, draw):
         x = draw.normal(batch, length, d_model)
         case = sizes(B=batch, T=length, max_length=max_length, D=d_model)
         seen = mine.observe(x, grad=False)
-        expect.close(seen.value, theirs(x), what="the sum", case=case)
-        expect.unchanged(seen)
+        expectations.close(seen.value, theirs(x), what="the sum", case=case)
+        expectations.unchanged(seen)
 
 
 @exercise("LearnedPositions")
@@ -1363,7 +1377,7 @@ def test_learned_refuses(student, draw):
     """A sequence longer than the table, or of another width, raises a ValueError."""
     mine = student.module("LearnedPositions", max_length=3, d_model=4)
     for shape in [(2, 4, 4), (1, 9, 4), (2, 3, 5), (2, 3, 1), (1, 2, 2)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda shape=shape: mine(draw.normal(*shape)),
             what=f"x of shape {shape} with max_length=3, d_model=4",
@@ -1376,7 +1390,9 @@ def test_learned_large_batch(student, reference, draw):
     """A batch larger than the table, strided inputs and train mode make no difference."""
     mine, theirs = learned_pair(student, reference, draw, 4, 5, dtype=torch.float64)
     x = draw.normal(7, 5, 3).double().transpose(1, 2)
-    expect.close(mine.train()(x), theirs(x), what="the sum", case="B=7, max_length=4, float64")
+    expectations.close(
+        mine.train()(x), theirs(x), what="the sum", case="B=7, max_length=4, float64"
+    )
 
 
 @hidden
@@ -1387,7 +1403,7 @@ def test_learned_gradients(student, reference, draw):
     x = draw.normal(2, 4, 3).double()
     seen, wanted = mine.observe(x), theirs.observe(x)
     same_gradients(seen, wanted, {"0": "x", "parameter table.weight": "table.weight"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1399,7 +1415,7 @@ def test_learned_gradients(student, reference, draw):
 def test_indices_values(student, reference):
     """Entry [i, j] is j - i, cut to -k..k and moved up by k: row i looks to the right by j - i."""
     for length, most in [(4, 2), (3, 1), (2, 3), (1, 2), (6, 3)]:
-        expect.close(
+        expectations.close(
             student.relative_indices(length, most),
             reference.relative_indices(length, most),
             what="the indices",
@@ -1411,7 +1427,7 @@ def test_indices_values(student, reference):
 def test_indices_extremes(student, reference):
     """max_distance=0 leaves one index for all; a large one cuts nothing."""
     for length, most in [(3, 9), (3, 0), (1, 0), (5, 4), (5, 5)]:
-        expect.close(
+        expectations.close(
             student.relative_indices(length, most),
             reference.relative_indices(length, most),
             what="the indices",
@@ -1423,7 +1439,7 @@ def test_indices_extremes(student, reference):
 def test_indices_refuse(student):
     """A length below 1 and a negative max_distance raise a ValueError."""
     for length, most in [(0, 2), (-1, 2), (3, -1), (3, -4)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda length=length, most=most: student.relative_indices(length, most),
             what=f"length={length}, max_distance={most}",
@@ -1435,7 +1451,7 @@ def test_indices_refuse(student):
 def test_indices_long(student, reference, draw):
     """Longer sequences with other distances give indices from 0 to 2k."""
     for length, most in [(9, draw.choice([1, 2, 3])), (draw.choice(range(20, 40)), 8), (30, 29)]:
-        expect.close(
+        expectations.close(
             student.relative_indices(length, most),
             reference.relative_indices(length, most),
             what="the indices",
@@ -1544,7 +1560,7 @@ def test_relative_fully_masked(student, reference, draw):
 def test_relative_refuses(student, draw):
     """Heads that don't divide d_model, other widths, masks not bool or not fitting: ValueError."""
     for width, heads in [(6, 4), (4, 3)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda width=width, heads=heads: student.module(
                 "RelativeSelfAttention", d_model=width, num_heads=heads, max_distance=2
@@ -1554,16 +1570,16 @@ def test_relative_refuses(student, draw):
     mine = student.module("RelativeSelfAttention", d_model=4, num_heads=2, max_distance=2)
     for width in (5, 6, 2):
         x = draw.normal(2, 3, width)
-        expect.raises("ValueError", lambda x=x: mine(x), what=f"x of width {width}")
+        expectations.raises("ValueError", lambda x=x: mine(x), what=f"x of width {width}")
     x = draw.normal(2, 3, 4)
     for dtype in (torch.float32, torch.int64, torch.uint8):
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda dtype=dtype: mine(x, torch.ones(3, 3, dtype=dtype)),
             what=f"a mask of dtype {dtype}",
         )
     for shape in [(3, 4), (3, 3, 3), (4, 3), (2,), (1, 1, 3, 3), (2, 2, 3, 3)]:
-        expect.raises(
+        expectations.raises(
             "ValueError",
             lambda shape=shape: mine(x, torch.ones(shape, dtype=torch.bool)),
             what=f"a mask of shape {shape} for x of shape (2, 3, 4)",
@@ -1596,7 +1612,7 @@ def test_relative_sees_offsets_only(student, reference, draw):
     same_results(got, want, OUTPUT, "a sequence of equal tokens")
     weights = got[1]
     middle = weights[0, :, 4]
-    expect.close(
+    expectations.close(
         middle[:, : 4 - most + 1],
         middle[:, :1].expand(-1, 4 - most + 1),
         what="the weights beyond the clipping distance",
@@ -1617,4 +1633,4 @@ def test_relative_gradients(student, reference, draw):
     names |= {f"parameter {name}.bias": f"{name}.bias" for name in ("q_proj", "v_proj", "out_proj")}
     names |= {f"parameter {name}": name for name in ("key_offsets", "value_offsets")}
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import torch
 
-from autograder import expect
 from autograder.graders.common import (
     pair,
     refuses,
@@ -25,8 +24,9 @@ from autograder.graders.common import (
     same_parameters,
     sizes,
 )
-from autograder.grading import Mistake, aspect, exercise, hidden
-from autograder.proxy import StudentError, Todo
+from autograder.judging import expectations
+from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -38,14 +38,14 @@ SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 def same_states(mine, theirs, names, case=""):
     """A tuple of results agrees, in the order of the names; one of them may be a tuple itself."""
-    expect.items(mine, len(names), what=f"the result ({', '.join(names)})")
+    expectations.items(mine, len(names), what=f"the result ({', '.join(names)})")
     for name, actual, expected in zip(names, mine, theirs, strict=True):
         if isinstance(expected, (tuple, list)):
-            expect.items(actual, len(expected), what=f"the {name}")
+            expectations.items(actual, len(expected), what=f"the {name}")
             for part, got, want in zip(("h", "c"), actual, expected, strict=True):
-                expect.close(got, want, what=f"{part} of the {name}", case=case)
+                expectations.close(got, want, what=f"{part} of the {name}", case=case)
         else:
-            expect.close(actual, expected, what=f"the {name}", case=case)
+            expectations.close(actual, expected, what=f"the {name}", case=case)
 
 
 def same_list(actual, expected, what, case=""):
@@ -53,7 +53,7 @@ def same_list(actual, expected, what, case=""):
     suffix = f" for {case}" if case else ""
     if not isinstance(actual, (list, tuple)):
         raise Mistake(
-            f"{what} should be a list, but is a {expect.type_name(actual)}{suffix}"
+            f"{what} should be a list, but is a {expectations.type_name(actual)}{suffix}"
             + ("; .tolist() makes one." if isinstance(actual, torch.Tensor) else ".")
         )
     kind = type(expected[0]) if expected else object
@@ -62,7 +62,7 @@ def same_list(actual, expected, what, case=""):
         if expected and not (isinstance(item, kind) and not isinstance(item, bool)):
             raise Mistake(
                 f"{what} should hold {kind.__name__}s only, "
-                f"but holds a {expect.type_name(item)}{suffix}."
+                f"but holds a {expectations.type_name(item)}{suffix}."
             )
     if list(actual) != list(expected):
         raise Mistake(f"{what} should be {expected}, but is {list(actual)}{suffix}.")
@@ -70,9 +70,9 @@ def same_list(actual, expected, what, case=""):
 
 def same_padded(mine, theirs, case=""):
     """Ids and mask agree; the mask is boolean."""
-    ids, mask = expect.pair(mine, what="the result (ids, mask)")
-    expect.close(ids, theirs[0], what="the ids", case=case)
-    expect.close(mask, theirs[1], what="the mask", case=case)
+    ids, mask = expectations.pair(mine, what="the result (ids, mask)")
+    expectations.close(ids, theirs[0], what="the ids", case=case)
+    expectations.close(mask, theirs[1], what="the mask", case=case)
 
 
 def sentence(draw, length, words):
@@ -161,7 +161,7 @@ def test_vocabulary_min_count(student, reference, draw):
     sentences = [["a", "b", "a"], ["c", "a", "c"], sentence(draw, 12, "defg")]
     for least in (1, 2, 3, 50):
         seen = student.observe("build_vocabulary", sentences, grad=False, min_count=least)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
         same_list(
             seen.value,
             reference.build_vocabulary(sentences, min_count=least),
@@ -248,7 +248,7 @@ def test_encode_known(student, reference, draw):
             what="the ids",
             case=str(tokens),
         )
-        expect.unchanged(student.observe("encode", tokens, WORDS, grad=False))
+        expectations.unchanged(student.observe("encode", tokens, WORDS, grad=False))
 
 
 @exercise("encode")
@@ -256,7 +256,7 @@ def test_encode_unknown(student, reference, draw):
     """A token that is not in the vocabulary becomes UNK, and the vocabulary stays as it is."""
     for tokens in [["dog"], ["the", "Cat"], sentence(draw, 8, ["mat", "dog", "on", "", "matt"])]:
         seen = student.observe("encode", tokens, WORDS, grad=False)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
         same_list(
             seen.value,
             reference.encode(tokens, WORDS),
@@ -271,7 +271,7 @@ def test_encode_marks(student, reference):
     tokens = ["a", "cat"]
     for bos, eos in [(True, False), (False, True), (True, True), (False, False)]:
         seen = student.observe("encode", tokens, WORDS, grad=False, add_bos=bos, add_eos=eos)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
         same_list(
             seen.value,
             reference.encode(tokens, WORDS, add_bos=bos, add_eos=eos),
@@ -334,7 +334,7 @@ def test_encode_long(student, reference, draw):
 
 def same_text(student, reference, ids, vocabulary=WORDS):
     seen = student.observe("decode", ids, vocabulary, grad=False)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
     same_list(
         seen.value,
         reference.decode(ids, vocabulary),
@@ -436,7 +436,7 @@ def test_pad_longer(student, reference, draw):
         given = sequences(draw, lengths)
         for keep in ("start", "end"):
             seen = student.observe("pad_to_length", given, length, grad=False, keep=keep)
-            expect.unchanged(seen)
+            expectations.unchanged(seen)
             same_padded(
                 seen.value,
                 reference.pad_to_length(given, length, keep=keep),
@@ -518,7 +518,7 @@ def test_pad_batch_values(student, reference, draw):
     for lengths in ([1], [3], [2, 3], [4, 1, 6, 6]):
         given = sequences(draw, lengths)
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=f"lengths {lengths}")
-        expect.unchanged(student.observe("pad_batch", given, grad=False))
+        expectations.unchanged(student.observe("pad_batch", given, grad=False))
 
 
 @exercise("pad_batch")
@@ -619,16 +619,16 @@ def test_windows_lose_nothing(student, draw):
         (given,) = sequences(draw, [total])
         case = f"{total} ids, length={length} and stride={stride}"
         seen = student.observe("sliding_windows", given, length, stride, grad=False)
-        expect.unchanged(seen)
-        windows, mask = expect.pair(seen.value, what="the result (windows, mask)")
+        expectations.unchanged(seen)
+        windows, mask = expectations.pair(seen.value, what="the result (windows, mask)")
         count = 1 + max(0, -(-(total - length) // stride))
-        expect.shape(windows, (count, length), what="the windows", case=case)
-        expect.shape(mask, (count, length), what="the mask", case=case)
+        expectations.shape(windows, (count, length), what="the windows", case=case)
+        expectations.shape(mask, (count, length), what="the mask", case=case)
         place = stride * torch.arange(count).unsqueeze(1) + torch.arange(length)
-        expect.equal(mask, place < total, what="the mask", case=case)
+        expectations.equal(mask, place < total, what="the mask", case=case)
         ids = torch.tensor(given + [PAD] * length)
         wanted = torch.where(place < total, ids[place.clamp(max=total)], PAD)
-        expect.equal(windows, wanted, what="the windows", case=case)
+        expectations.equal(windows, wanted, what="the windows", case=case)
 
 
 @hidden
@@ -666,7 +666,7 @@ def same_cell(student, reference, draw, name, cases, scale=1.0, dtype=None):
         x, h = draw.normal(batch, inputs, scale=scale), draw.normal(batch, width, scale=0.7)
         x, h = x.to(dtype or x.dtype), h.to(dtype or h.dtype)
         case = sizes(B=batch, I=inputs, H=width)
-        expect.close(mine(x, h), theirs(x, h), what="the new state", case=case)
+        expectations.close(mine(x, h), theirs(x, h), what="the new state", case=case)
 
 
 def same_cell_steps(student, reference, draw, name):
@@ -676,7 +676,7 @@ def same_cell_steps(student, reference, draw, name):
     for step in range(4):
         x = draw.normal(2, 2)
         left, right = mine(x, left), theirs(x, right)
-        expect.close(left, right, what="the state", case=f"step {step} from a state of zeros")
+        expectations.close(left, right, what="the state", case=f"step {step} from a state of zeros")
 
 
 def cell_refusals(student, draw, name):
@@ -710,9 +710,11 @@ def cell_gradients(student, reference, draw, name):
     mine, theirs = cell_pair(student, reference, draw, name, 2, 3, dtype=torch.float64)
     x, h = draw.normal(2, 4).double().T, draw.normal(3, 4, scale=0.7).double().T
     seen, wanted = mine.observe(x, h), theirs.observe(x, h)
-    expect.close(seen.value, wanted.value, what="the new state", case="strided float64 inputs")
+    expectations.close(
+        seen.value, wanted.value, what="the new state", case="strided float64 inputs"
+    )
     same_gradients(seen, wanted, labels(gate_shapes("", 1, 1, 1), *CELL_LABELS.items()))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @exercise("RNNCell")
@@ -770,7 +772,7 @@ def test_gru_update_gate(student, reference, draw):
         state["bias_ih"][3:6] = bias
         mine, theirs = pair(student, reference, "GRUCell", state, input_size=2, hidden_size=3)
         x, h = draw.normal(2, 2), draw.normal(2, 3, scale=0.7)
-        expect.close(mine(x, h), theirs(x, h), what="the new state", case=words)
+        expectations.close(mine(x, h), theirs(x, h), what="the new state", case=words)
 
 
 @exercise("GRUCell")
@@ -789,7 +791,7 @@ def test_gru_reset_gate(student, reference, draw):
         state["bias_ih"][3:6] = -30.0
         mine, theirs = pair(student, reference, "GRUCell", state, input_size=2, hidden_size=3)
         x, h = draw.normal(2, 2), draw.normal(2, 3)
-        expect.close(mine(x, h), theirs(x, h), what="the new state", case=words)
+        expectations.close(mine(x, h), theirs(x, h), what="the new state", case=words)
 
 
 @hidden
@@ -888,7 +890,7 @@ def test_lstm_gradients(student, reference, draw):
     same_states(seen.value, wanted.value, ("new h", "new c"), "float64")
     names = {"0": "x", "1.0": "h", "1.1": "c"}
     same_gradients(seen, wanted, labels(gate_shapes("", 1, 1, 1), *names.items()))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1041,7 +1043,7 @@ def test_encoder_gradients(student, reference, draw):
         same_states(seen.value, wanted.value, ENCODED, f'cell="{cell}", float64')
         names = labels({"embedding.weight": 0, **gate_shapes("cell.", 1, 1, 1)})
         same_gradients(seen, wanted, names, f'cell="{cell}"')
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1126,8 +1128,8 @@ def test_bidirectional_reads_everything(student, draw):
         decoder_size=4,
     )
     ids = draw.integers(0, 6, 1, 6)
-    before = expect.pair(mine(ids), what="the result (states, state)")[0]
-    expect.shape(before, (1, 6, 6), what="the states")
+    before = expectations.pair(mine(ids), what="the result (states, state)")[0]
+    expectations.shape(before, (1, 6, 6), what="the states")
     for place, words, half, reached in [
         (0, "first", "forward", torch.ones(6, dtype=torch.bool)),
         (0, "first", "backward", torch.arange(6) == 0),
@@ -1136,11 +1138,11 @@ def test_bidirectional_reads_everything(student, draw):
     ]:
         other = ids.clone()
         other[0, place] = 6
-        after = expect.pair(mine(other), what="the result (states, state)")[0]
-        expect.shape(after, (1, 6, 6), what="the states")
+        after = expectations.pair(mine(other), what="the result (states, state)")[0]
+        expectations.shape(after, (1, 6, 6), what="the states")
         columns = slice(0, 3) if half == "forward" else slice(3, 6)
         changed = (after != before)[0, :, columns].any(-1)
-        expect.true(
+        expectations.true(
             torch.equal(changed, reached),
             f"Another {words} token changes the {half} states at the positions "
             f"{changed.nonzero().flatten().tolist()} of 6; it should change them at "
@@ -1227,7 +1229,7 @@ def test_bidirectional_gradients(student, reference, draw):
     names = ["embedding.weight", "bridge.weight", "bridge.bias"]
     names += [name for direction in DIRECTIONS for name in gate_shapes(direction, 1, 1, 1)]
     same_gradients(seen, wanted, labels(names))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1298,7 +1300,7 @@ def test_step_values(student, reference, draw):
         inputs = decoder_inputs(draw, batch, vocabulary, width, context)
         case = sizes(B=batch, V=vocabulary, embed=embed, H=width, C=context)
         got = mine(*inputs)
-        expect.items(got, 2, what="the result (logits, state)")
+        expectations.items(got, 2, what="the result (logits, state)")
         want = theirs(*inputs)
         # The logits follow from the state, so the state is compared first.
         same_states(got[::-1], want[::-1], STEP[::-1], case)
@@ -1314,14 +1316,16 @@ def test_step_depends_on_all(student, draw):
     )
     token, hidden_state, context = decoder_inputs(draw, 1, 6, 3, 4)
     others = (token + 1) % 6, -hidden_state, -context
-    result = expect.items(mine(token, hidden_state, context), 2, what="the result (logits, state)")
-    before = expect.tensor(result[0], what="the logits")
+    result = expectations.items(
+        mine(token, hidden_state, context), 2, what="the result (logits, state)"
+    )
+    before = expectations.tensor(result[0], what="the logits")
     for place, words in enumerate(("the previous token", "the state", "the context")):
         inputs = [token, hidden_state, context]
         inputs[place] = others[place]
-        after = expect.items(mine(*inputs), 2, what="the result (logits, state)")[0]
-        expect.shape(after, before.shape, what="the logits")
-        expect.true(
+        after = expectations.items(mine(*inputs), 2, what="the result (logits, state)")[0]
+        expectations.shape(after, before.shape, what="the logits")
+        expectations.true(
             not torch.equal(after, before),
             f"The logits stay the same when {words} changes; they depend on all three inputs.",
         )
@@ -1374,7 +1378,7 @@ def test_step_gradients(student, reference, draw):
     same_states(seen.value, wanted.value, STEP, "float64")
     names = labels(decoder_shapes(1, 1, 1, 1), ("1", "the state"), ("2", "the context"))
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1419,9 +1423,9 @@ def test_forcing_always(student, reference, draw):
         source, target_in = translator_inputs(draw, batch, length, steps)
         want = theirs(source, target_in)
         case = sizes(B=batch, T=length, U=steps)
-        expect.close(mine(source, target_in), want, what="the logits", case=case)
+        expectations.close(mine(source, target_in), want, what="the logits", case=case)
         got = mine(source, target_in, None, 1.0)
-        expect.close(got, want, what="the logits", case=f"{case}, a ratio of 1")
+        expectations.close(got, want, what="the logits", case=f"{case}, a ratio of 1")
 
 
 @exercise("Seq2Seq")
@@ -1434,7 +1438,7 @@ def test_forcing_never(student, reference, draw):
             got = mine(source, target_in, teacher_forcing_ratio=0.0)
             want = theirs(source, target_in, teacher_forcing_ratio=0.0)
             case = f"{sizes(B=batch, T=length, U=steps)}, a ratio of 0"
-            expect.close(got, want, what="the logits", case=case)
+            expectations.close(got, want, what="the logits", case=case)
             # The tokens of target_in after the first are not looked at.
             target_in = target_in.clone()
             target_in[:, 1:] = draw.integers(0, 6, batch, steps - 1)
@@ -1447,7 +1451,7 @@ def test_forcing_source_mask(student, reference, draw):
     source, target_in = translator_inputs(draw, 3, 4, 4)
     mask = right_padded([2, 4, 1])
     for ratio in (1.0, 0.0):
-        expect.close(
+        expectations.close(
             mine(source, target_in, mask, teacher_forcing_ratio=ratio),
             theirs(source, target_in, mask, teacher_forcing_ratio=ratio),
             what="the logits",
@@ -1518,17 +1522,17 @@ def forced_steps(student, draw, batch, steps, ratio, training=False):
     if training:
         mine.train()
     patterns = mine(torch.zeros(1, 1, dtype=torch.int64), every)
-    expect.shape(patterns, (1, size, size), what="the logits")
+    expectations.shape(patterns, (1, size, size), what="the logits")
     target_in = draw.integers(1, 6, batch, steps)
     target_in[:, 0] = BOS
     logits = mine(torch.zeros(batch, 2, dtype=torch.int64), target_in, teacher_forcing_ratio=ratio)
-    expect.shape(logits, (batch, steps, size), what="the logits")
+    expectations.shape(logits, (batch, steps, size), what="the logits")
     gaps = (logits.unsqueeze(2) - patterns[0]).abs().amax(-1)  # (B, U, V)
     fed = gaps.argmin(-1)  # (B, U)
     known = bool((gaps.amin(-1) < 1e-3).all())
     own = torch.tensor(FREE)[fed[:, :-1]]  # (B, U - 1)
     forced = fed[:, 1:] == target_in[:, 1:]
-    expect.true(
+    expectations.true(
         known and bool((forced | (fed[:, 1:] == own)).all()) and bool((fed[:, 0] == BOS).all()),
         "Some step was fed neither the token of target_in at that step nor the argmax of the "
         f"logits of the step before, with a ratio of {ratio}.",
@@ -1551,7 +1555,7 @@ def test_forcing_goes_on_after_eos(student, reference, draw):
     target_in = torch.tensor([[BOS, EOS, PAD, PAD, PAD], [BOS, 5, 6, EOS, PAD]])
     source = torch.zeros(2, 3, dtype=torch.int64)
     for ratio in (0.0, 1.0):
-        expect.close(
+        expectations.close(
             mine(source, target_in, teacher_forcing_ratio=ratio),
             theirs(source, target_in, teacher_forcing_ratio=ratio),
             what="the logits",
@@ -1566,7 +1570,7 @@ def test_forcing_rate(student, draw):
         forced = forced_steps(student, draw, 24, 33, ratio, training=True)
         share = float(forced.float().mean())
         near = abs(share - (1 - ratio)) < 0.1
-        expect.rate(
+        expectations.rate(
             int(forced.sum()),
             forced.numel(),
             ratio,
@@ -1583,7 +1587,7 @@ def test_forcing_drawn_for_each(student, draw):
     forced = forced_steps(student, draw, 24, 33, 0.5)
     again = forced_steps(student, draw, 24, 33, 0.5)
     # By chance with a probability of 2 ** -768: the seed of PyTorch's generator is another one.
-    expect.true(
+    expectations.true(
         not torch.equal(forced, again),
         "Two calls with a ratio of 0.5 force the same inputs; draw with PyTorch's global generator "
         "and don't set its seed in forward.",
@@ -1594,7 +1598,7 @@ def test_forcing_drawn_for_each(student, draw):
     ]:
         same = left == right
         rows = words.endswith("in one step")
-        expect.rate(
+        expectations.rate(
             int(same.sum()),
             same.numel(),
             0.5,
@@ -1603,7 +1607,7 @@ def test_forcing_drawn_for_each(student, draw):
             misconception="forcing_per_step" if rows and bool(same.all()) else None,
         )
     # Of 24 rows of 32 draws two are alike with a probability of 6e-8, two pairs with one of 2e-15.
-    expect.true(
+    expectations.true(
         len(set(map(tuple, forced.tolist()))) >= 23,
         "Several rows share their draws at a ratio of 0.5; draw for every row on its own.",
     )
@@ -1622,9 +1626,9 @@ def test_forcing_gradients(student, reference, draw):
         seen = mine.observe(source, target_in, mask, ratio)
         wanted = theirs.observe(source, target_in, mask, ratio)
         case = f"float64, a ratio of {ratio:g}"
-        expect.close(seen.value, wanted.value, what="the logits", case=case)
+        expectations.close(seen.value, wanted.value, what="the logits", case=case)
         same_gradients(seen, wanted, labels(names), f"a ratio of {ratio:g}")
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1641,7 +1645,7 @@ def test_log_prob_values(student, reference, draw):
         case = sizes(B=batch, U=steps, V=vocabulary)
         got = student.sequence_log_prob(logits, targets)
         want = reference.sequence_log_prob(logits, targets)
-        expect.close(got, want, what="the log-probability", case=case)
+        expectations.close(got, want, what="the log-probability", case=case)
 
 
 @exercise("sequence_log_prob")
@@ -1653,12 +1657,12 @@ def test_log_prob_mask(student, reference, draw):
         targets = draw.integers(0, 5, *mask.shape)
         got = student.sequence_log_prob(logits, targets, mask)
         want = reference.sequence_log_prob(logits, targets, mask)
-        expect.close(got, want, what="the log-probability", case=f"{lengths} real steps")
+        expectations.close(got, want, what="the log-probability", case=f"{lengths} real steps")
     mask = torch.tensor([[True, False, True, True], [False, True, False, True]])
     logits, targets = draw.normal(2, 4, 5, scale=2.0), draw.integers(0, 5, 2, 4)
     got = student.sequence_log_prob(logits, targets, mask)
     want = reference.sequence_log_prob(logits, targets, mask)
-    expect.close(got, want, what="the log-probability", case="masked steps between real ones")
+    expectations.close(got, want, what="the log-probability", case="masked steps between real ones")
 
 
 @exercise("sequence_log_prob")
@@ -1672,7 +1676,7 @@ def test_log_prob_masked_targets(student, reference, draw):
         got = student.sequence_log_prob(logits, given, mask)
         want = reference.sequence_log_prob(logits, given, mask)
         case = f"masked targets of {number}"
-        expect.close(got, want, what="the log-probability", case=case)
+        expectations.close(got, want, what="the log-probability", case=case)
 
 
 @exercise("sequence_log_prob")
@@ -1738,7 +1742,7 @@ def test_log_prob_extremes(student, reference, draw):
         ("a vocabulary of one token", draw.normal(1, 2, 1), zeros, right_padded([1], 2)),
     ]:
         got, want = student.sequence_log_prob(*given), reference.sequence_log_prob(*given)
-        expect.close(got, want, what="the log-probability", case=case)
+        expectations.close(got, want, what="the log-probability", case=case)
 
 
 @hidden
@@ -1750,9 +1754,11 @@ def test_log_prob_gradients(student, reference, draw):
     targets[1, 3] = -100
     seen = student.observe("sequence_log_prob", logits, targets, mask)
     wanted = reference.observe("sequence_log_prob", logits, targets, mask)
-    expect.close(seen.value, wanted.value, what="the log-probability", case="float64, strided")
+    expectations.close(
+        seen.value, wanted.value, what="the log-probability", case="float64, strided"
+    )
     same_gradients(seen, wanted, {"0": "the logits"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1775,7 +1781,7 @@ def test_loss_values(student, reference, draw):
         logits = draw.normal(batch, steps, vocabulary, scale=2.0)
         targets = padded_targets(draw, [steps] * batch, vocabulary)
         got, want = student.sequence_loss(logits, targets), reference.sequence_loss(logits, targets)
-        expect.close(got, want, what="the loss", case=sizes(B=batch, U=steps, V=vocabulary))
+        expectations.close(got, want, what="the loss", case=sizes(B=batch, U=steps, V=vocabulary))
 
 
 @exercise("sequence_loss")
@@ -1785,12 +1791,12 @@ def test_loss_padding(student, reference, draw):
         targets = padded_targets(draw, lengths, 6)
         logits = draw.normal(*targets.shape, 6, scale=2.0)
         got, want = student.sequence_loss(logits, targets), reference.sequence_loss(logits, targets)
-        expect.close(got, want, what="the loss", case=f"{lengths} real targets")
+        expectations.close(got, want, what="the loss", case=f"{lengths} real targets")
     targets = padded_targets(draw, [4, 3], 6)
     targets[0, 1] = targets[1, 0] = PAD
     logits = draw.normal(2, 4, 6, scale=2.0)
     got, want = student.sequence_loss(logits, targets), reference.sequence_loss(logits, targets)
-    expect.close(got, want, what="the loss", case="padding between real targets")
+    expectations.close(got, want, what="the loss", case="padding between real targets")
 
 
 @exercise("sequence_loss")
@@ -1802,7 +1808,7 @@ def test_loss_other_pad(student, reference, draw):
         logits = draw.normal(2, 4, 6, scale=2.0)
         got = student.sequence_loss(logits, targets, pad)
         want = reference.sequence_loss(logits, targets, pad)
-        expect.close(got, want, what="the loss", case=f"pad={pad}")
+        expectations.close(got, want, what="the loss", case=f"pad={pad}")
 
 
 @exercise("sequence_loss")
@@ -1833,7 +1839,7 @@ def test_loss_long(student, reference, draw):
         logits = draw.normal(2, steps, 7, scale=scale)
         targets = padded_targets(draw, [steps, steps // 2], 7)
         got, want = student.sequence_loss(logits, targets), reference.sequence_loss(logits, targets)
-        expect.close(got, want, what="the loss", case=case)
+        expectations.close(got, want, what="the loss", case=case)
 
 
 @hidden
@@ -1844,9 +1850,9 @@ def test_loss_gradients(student, reference, draw):
     logits = draw.normal(3, 4, 5).double()
     seen = student.observe("sequence_loss", logits, targets)
     wanted = reference.observe("sequence_loss", logits, targets)
-    expect.close(seen.value, wanted.value, what="the loss", case="float64")
+    expectations.close(seen.value, wanted.value, what="the loss", case="float64")
     same_gradients(seen, wanted, {"0": "the logits"})
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1946,7 +1952,7 @@ def log_probs(model, source, mask, targets):
 
 def same_greedy(student, reference, table, source, case, **options):
     mine, theirs = table_pair(student, reference, table)
-    expect.close(
+    expectations.close(
         student.greedy_decode(mine, source, **options),
         reference.greedy_decode(theirs, source, **options),
         what="the ids",
@@ -2034,20 +2040,20 @@ def test_greedy_any_translator(student, draw):
     model, source, mask = own_translator(student, draw, 12)
     for case, given in [("a source without a mask", None), ("a source with a mask", mask)]:
         ids = student.greedy_decode(model, source, source_mask=given, max_length=7)
-        expect.tensor(ids, what="the ids")
-        expect.true(
+        expectations.tensor(ids, what="the ids")
+        expectations.true(
             ids.ndim == 2 and len(ids) == 12 and 1 <= ids.shape[1] <= 7,
             f"the ids should have shape (12, at most 7), but have {tuple(ids.shape)} for {case}.",
         )
-        expect.true(
+        expectations.true(
             ids.dtype == torch.int64 and bool(((ids >= 0) & (ids < 6)).all()),
             f"the ids should be int64 and lie in the vocabulary, for {case}.",
         )
         best = log_probs(model, source, given, ids).argmax(-1)  # (6, n)
         over = torch.cumsum(ids == EOS, dim=1) - (ids == EOS).long() > 0  # after the first EOS
         wanted = best.masked_fill(over, PAD)
-        expect.equal(ids, wanted, what="the ids", case=f"{case}, a Seq2Seq as the translator")
-        expect.true(
+        expectations.equal(ids, wanted, what="the ids", case=f"{case}, a Seq2Seq as the translator")
+        expectations.true(
             ids.shape[1] == 7 or bool((ids == EOS).any(1).all()),
             f"the ids end after {ids.shape[1]} tokens, though max_length is 7 and not every row "
             f"has produced EOS, for {case}.",
@@ -2060,7 +2066,7 @@ def test_greedy_any_translator(student, draw):
 
 
 def same_search(got, want, case=""):
-    ids, log_prob = expect.pair(got, what="the result (ids, log_prob)")
+    ids, log_prob = expectations.pair(got, what="the result (ids, log_prob)")
     same_list(ids, want[0], what="the ids", case=case)
     same_number(log_prob, want[1], what="the log-probability", case=case)
 
@@ -2185,15 +2191,16 @@ def test_exhaustive_any_translator(student, draw):
 
 def same_hypotheses(got, want, case=""):
     """The same hypotheses in the same order, with the same scores."""
-    expect.true(
+    expectations.true(
         isinstance(got, (list, tuple)),
-        f"the result should be a list of pairs (ids, score), but is a {expect.type_name(got)}.",
+        f"the result should be a list of pairs (ids, score), but is a "
+        f"{expectations.type_name(got)}.",
     )
     for place, (found, wanted) in enumerate(zip(got, want, strict=False)):
-        ids, score = expect.pair(found, what=f"entry {place} of the result")
+        ids, score = expectations.pair(found, what=f"entry {place} of the result")
         same_list(ids, list(wanted[0]), what=f"the ids of hypothesis {place}", case=case)
         same_number(score, wanted[1], what=f"the score of hypothesis {place}", case=case)
-    expect.true(
+    expectations.true(
         len(got) == len(want),
         f"the result should hold {len(want)} hypotheses, but holds {len(got)} for {case}.",
     )
@@ -2292,13 +2299,13 @@ def test_beam_any_translator(student, draw):
         source, mask = sources[number : number + 1], masks[number : number + 1]
         mask = mask if number % 2 == 0 else None
         found = student.beam_search(model, source, 4, 5, source_mask=mask)
-        expect.true(
+        expectations.true(
             isinstance(found, (list, tuple)) and len(found) == 4,
             "the result should be a list of 4 hypotheses for a beam of 4.",
         )
-        pairs = [expect.pair(entry, what="a hypothesis") for entry in found]
+        pairs = [expectations.pair(entry, what="a hypothesis") for entry in found]
         for ids, _ in pairs:
-            expect.true(
+            expectations.true(
                 isinstance(ids, (list, tuple))
                 and 1 <= len(ids) <= 5
                 and all(type(token) is int and 0 <= token < 6 for token in ids),
@@ -2312,7 +2319,7 @@ def test_beam_any_translator(student, draw):
             case = f"a source {words}, a Seq2Seq as the translator"
             same_number(score, wanted, what=f"the score of {list(ids)}", case=case)
         scores = [score for _, score in pairs]
-        expect.true(
+        expectations.true(
             scores == sorted(scores, reverse=True),
             "the hypotheses should stand best first.",
         )

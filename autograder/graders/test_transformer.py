@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import torch
 
-from autograder import expect
 from autograder.graders.common import (
     State,
     attention_state,
@@ -34,8 +33,9 @@ from autograder.graders.common import (
     within,
 )
 from autograder.graders.parts import Parts, alive, flows, same_by_parts, same_flow
-from autograder.grading import Mistake, aspect, exercise, hidden
-from autograder.proxy import StudentError, Todo
+from autograder.judging import expectations
+from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
 # What the tests share
@@ -112,10 +112,10 @@ def own_connection(parts, width, norm_first) -> Callable:
         sublayer = parts.proxy.module(
             "LayerNorm", state={"gamma": two, "beta": one}, features=width
         )
-        got = expect.tensor(alive(mine(x, sublayer)), what="a part")
+        got = expectations.tensor(alive(mine(x, sublayer)), what="a part")
         norm = parts.of(mine, "norm")
         for connection in CONNECTIONS:
-            if expect.close_enough(got, connection(x, sublayer, norm)):
+            if expectations.close_enough(got, connection(x, sublayer, norm)):
                 return connection
     except (Mistake, StudentError, Todo):
         pass
@@ -200,7 +200,7 @@ def dropout_acts(added, places):
         places, added.tensor_split(len(places), dim=-1), strict=True
     ):
         gone = part.abs() < 1e-4
-        expect.rate(
+        expectations.rate(
             int(gone.sum()),
             gone.numel(),
             P + (1 - P) * P**terms,
@@ -208,7 +208,7 @@ def dropout_acts(added, places):
             false_alarm=2e-10,
         )
         left = part[~gone]
-        expect.true(
+        expectations.true(
             bool((left - left[0]).abs().max() > 1e-3),
             f"In train mode with dropout=0.5 nothing is dropped {inside}; pass dropout on to it.",
         )
@@ -228,7 +228,7 @@ def test_embeddings_values(student, reference, draw):
         mine, theirs = pair(student, reference, "Embeddings", state, **options)
         ids = draw.integers(0, size, batch, length)
         case = sizes(B=batch, T=length, V=size, D=width)
-        expect.close(mine(ids), theirs(ids), what="the vectors", case=case)
+        expectations.close(mine(ids), theirs(ids), what="the vectors", case=case)
 
 
 @aspect
@@ -236,8 +236,8 @@ def test_embeddings_values(student, reference, draw):
 def test_embeddings_initial(student, draw):
     """The table is drawn from a normal distribution of variance 1/D: scaled, entries have 1."""
     mine = student.module("Embeddings", vocab_size=160, d_model=16)
-    vectors = expect.tensor(mine(torch.arange(160).reshape(8, 20)), what="the vectors")
-    expect.shape(vectors, (8, 20, 16), what="the vectors")
+    vectors = expectations.tensor(mine(torch.arange(160).reshape(8, 20)), what="the vectors")
+    expectations.shape(vectors, (8, 20, 16), what="the vectors")
     standard_normal(vectors, "the entries of the vectors, scaled")
 
 
@@ -260,9 +260,9 @@ def test_embeddings_gradients(student, reference, draw):
     )
     ids = torch.tensor([[PAD, 4, 2], [4, PAD, 5]])
     seen, wanted = mine.train().observe(ids), theirs.observe(ids)
-    expect.close(seen.value, wanted.value, what="the vectors", case="float64")
+    expectations.close(seen.value, wanted.value, what="the vectors", case="float64")
     same_gradients(seen, wanted, labels(state))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 def drawn_as_embeddings(student, table, words):
@@ -289,16 +289,16 @@ def standard_normal(values, words):
     # Laurent and Massart's bounds on the tails of chi squared, each of 5e-10.
     rare = math.log(2e9)
     low, high = 1 - 2 * math.sqrt(rare / count), 1 + 2 * math.sqrt(rare / count) + 2 * rare / count
-    expect.true(
+    expectations.true(
         low <= variance <= high,
         f"The variance of {words} should be 1, but is {variance:.3g} over {count} values.",
     )
-    expect.true(
+    expectations.true(
         abs(mean) <= math.sqrt(2 * rare / count),
         f"The mean of {words} should be 0, but is {mean:.3g} over {count} values.",
     )
     inside = math.erf(math.sqrt(0.5))
-    expect.rate(
+    expectations.rate(
         int((values.abs() < 1).sum()), count, inside, what=f"the share of {words} within (-1, 1)"
     )
 
@@ -334,7 +334,7 @@ def test_attention_values(student, reference, draw):
         mine, theirs = attention_pair(student, reference, draw, width, heads)
         inputs = attention_inputs(draw, batch, queries, keys, width)
         case = f"{sizes(B=batch, Tq=queries, Tk=keys, D=width, H=heads)} without a mask"
-        expect.close(mine.train()(*inputs), theirs(*inputs), what="the output", case=case)
+        expectations.close(mine.train()(*inputs), theirs(*inputs), what="the output", case=case)
 
 
 @exercise("MultiHeadAttention", 2)
@@ -344,7 +344,7 @@ def test_attention_masks(student, reference, draw):
     inputs = attention_inputs(draw, 2, 3, 5, 4)
     for shape in [(3, 5), (1, 3, 5), (2, 3, 5), (2, 1, 5)]:
         mask = draw.mask(*shape, keep=0.5)
-        expect.close(
+        expectations.close(
             mine(*inputs, mask),
             theirs(*inputs, mask),
             what="the output",
@@ -362,7 +362,7 @@ def test_attention_stages(student, reference, draw):
     query, mask = draw.normal(2, 2, 6), draw.mask(2, 1, 5)
     heads = draw.normal(2, 3, 5, 2), draw.normal(2, 3, 5, 2)
     for words, given in [("no mask", ()), ("a mask of shape (2, 1, 5)", (mask,))]:
-        expect.close(
+        expectations.close(
             mine.method("attend", query, *heads, *given),
             theirs.method("attend", query, *heads, *given),
             what="the output",
@@ -402,13 +402,15 @@ def test_attention_dropout(student, reference, draw):
     query, key = draw.normal(8, 12, width), draw.normal(8, keys, width)
     value = torch.eye(keys).repeat(1, 2 * heads).expand(8, keys, width)
     want = theirs(query, key, value)
-    expect.close(mine(query, key, value), want, what="the output", case=f"dropout={p} in eval mode")
-    output = expect.tensor(mine.train()(query, key, value), what="the output")
-    expect.shape(output, (8, 12, width), what="the output")
+    expectations.close(
+        mine(query, key, value), want, what="the output", case=f"dropout={p} in eval mode"
+    )
+    output = expectations.tensor(mine.train()(query, key, value), what="the output")
+    expectations.shape(output, (8, 12, width), what="the output")
     shown = (8, 12, heads, 2, keys)
     used, copy = output.reshape(shown).transpose(1, 2).unbind(dim=3)  # (8, heads, 12, keys)
     weights = want.reshape(shown).transpose(1, 2)[:, :, :, 0]
-    expect.close(
+    expectations.close(
         copy,
         used,
         what="the second half of each head's output",
@@ -416,21 +418,21 @@ def test_attention_dropout(student, reference, draw):
         misconception="attention_dropout_on_output",
     )
     gone = used.abs() < 1e-9
-    expect.rate(
+    expectations.rate(
         int(gone.sum()),
         gone.numel(),
         p,
         what=f"the share of weights that are dropped at p={p}",
         false_alarm=5e-10,
     )
-    expect.rate(
+    expectations.rate(
         int((gone[:, 0] == gone[:, 1]).sum()),
         gone[:, 0].numel(),
         p**2 + (1 - p) ** 2,
         what=f"how often the decisions for two heads agree at p={p}",
         false_alarm=5e-10,
     )
-    expect.close(
+    expectations.close(
         used[~gone],
         weights[~gone] / (1 - p),
         what="the surviving weights",
@@ -447,12 +449,12 @@ def test_attention_gradients(student, reference, draw):
     inputs = query.double(), key.double().mT.contiguous().mT, value[:1].double().expand(2, 4, 6)
     mask = draw.mask(2, 3, 4)
     seen, wanted = mine.observe(*inputs, mask), theirs.observe(*inputs, mask)
-    expect.close(seen.value, wanted.value, what="the output", case="strided float64 inputs")
+    expectations.close(seen.value, wanted.value, what="the output", case="strided float64 inputs")
     names = labels(
         attention_state(draw, 1), ("0", "the query"), ("1", "the key"), ("2", "the value")
     )
     same_gradients(seen, wanted, names)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @hidden
@@ -463,7 +465,7 @@ def test_attention_extremes(student, reference, draw):
     query, key, value = (each.double() for each in attention_inputs(draw, 1, 3, 3, 4))
     given = 60 * query, 60 * key, value
     case = "inputs times 60, one head"
-    expect.close(mine(*given), theirs(*given), what="the output", case=case)
+    expectations.close(mine(*given), theirs(*given), what="the output", case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -484,7 +486,9 @@ def test_pad_mask_values(student, reference, draw):
     for lengths in ([1], [2, 4, 1]):
         ids = padded(draw, lengths)
         case = f"ids {ids.tolist()}"
-        expect.close(student.pad_mask(ids), reference.pad_mask(ids), what="the mask", case=case)
+        expectations.close(
+            student.pad_mask(ids), reference.pad_mask(ids), what="the mask", case=case
+        )
 
 
 @exercise("pad_mask")
@@ -492,7 +496,7 @@ def test_pad_mask_anywhere(student, reference, draw):
     """Padding is found by its id, wherever it stands; EOS and UNK are real tokens."""
     ids = torch.tensor([[PAD, BOS, 7, PAD, EOS], [UNK, 8, PAD, PAD, 5]])
     case = f"ids {ids.tolist()}"
-    expect.close(student.pad_mask(ids), reference.pad_mask(ids), what="the mask", case=case)
+    expectations.close(student.pad_mask(ids), reference.pad_mask(ids), what="the mask", case=case)
 
 
 @hidden
@@ -503,7 +507,7 @@ def test_pad_mask_other_id(student, reference, draw):
     ids[0, :2] = torch.tensor([0, 3])
     case = f"ids {ids.tolist()} and pad=3"
     got, want = student.pad_mask(ids, pad=3), reference.pad_mask(ids, pad=3)
-    expect.close(got, want, what="the mask", case=case)
+    expectations.close(got, want, what="the mask", case=case)
 
 
 @hidden
@@ -513,15 +517,15 @@ def test_pad_mask_leaves_ids(student, reference, draw):
     ids = draw.integers(0, 3, 30, 4).T
     seen = student.observe("pad_mask", ids, grad=False)
     case = "4 rows of 30 ids"
-    expect.close(seen.value, reference.pad_mask(ids), what="the mask", case=case)
-    expect.unchanged(seen)
+    expectations.close(seen.value, reference.pad_mask(ids), what="the mask", case=case)
+    expectations.unchanged(seen)
 
 
 @aspect
 @exercise("subsequent_mask")
 def test_subsequent_one(student, reference):
     """A single position attends to itself."""
-    expect.close(
+    expectations.close(
         student.subsequent_mask(1), reference.subsequent_mask(1), what="the mask", case="size=1"
     )
 
@@ -531,7 +535,7 @@ def test_subsequent_values(student, reference):
     """Position i attends to positions 0 to i: a triangle with its diagonal."""
     for size in (2, 5):
         got, want = student.subsequent_mask(size), reference.subsequent_mask(size)
-        expect.close(got, want, what="the mask", case=f"size={size}")
+        expectations.close(got, want, what="the mask", case=f"size={size}")
 
 
 @exercise("subsequent_mask")
@@ -544,13 +548,13 @@ def test_subsequent_refusals(student):
 @exercise("subsequent_mask")
 def test_subsequent_counts(student):
     """Of many positions, each attends to one more than the one before."""
-    got = expect.tensor(student.subsequent_mask(70), what="the mask")
-    expect.shape(got, (1, 70, 70), what="the mask", case="size=70")
+    got = expectations.tensor(student.subsequent_mask(70), what="the mask")
+    expectations.shape(got, (1, 70, 70), what="the mask", case="size=70")
     seen = got[0].long().sum(-1)
-    expect.equal(
+    expectations.equal(
         seen, torch.arange(1, 71), what="how many positions each may attend to", case="size=70"
     )
-    expect.true(
+    expectations.true(
         bool(got[0].diagonal().all()) and not bool(got[0].triu(1).any()),
         "For size=70 some position does not attend to itself, or attends to a later one.",
     )
@@ -605,7 +609,7 @@ def test_std_mask_padding_in_front(student, reference, draw):
 def test_std_mask_leaves_target(student, reference, draw):
     """The target is left as it is; as many rows as positions are no problem."""
     target = padded(draw, [4, 2, 3, 1])
-    expect.unchanged(same_std_mask(student, reference, target))
+    expectations.unchanged(same_std_mask(student, reference, target))
 
 
 # --------------------------------------------------------------------------------------------
@@ -623,11 +627,11 @@ def test_norm_initial(student, reference, draw):
     """At first gamma is 1 and beta is 0: every vector comes out with mean 0 and variance 1."""
     mine, theirs = pair(student, reference, "LayerNorm", features=6)
     x = draw.normal(2, 3, 6, scale=3.0)
-    expect.close(mine(x), theirs(x), what="the result", case="a new LayerNorm")
+    expectations.close(mine(x), theirs(x), what="the result", case="a new LayerNorm")
     state = mine.state()
     for name, value in (("gamma", torch.ones(6)), ("beta", torch.zeros(6))):
-        expect.true(name in state, f"There is no parameter called {name}.")
-        expect.close(state[name], value, what=f"the initial {name}")
+        expectations.true(name in state, f"There is no parameter called {name}.")
+        expectations.close(state[name], value, what=f"the initial {name}")
 
 
 @exercise("LayerNorm", 2)
@@ -636,7 +640,7 @@ def test_norm_values(student, reference, draw):
     mine, theirs = norm_pair(student, reference, draw, 4)
     for shape in [(4,), (3, 4), (2, 3, 4)]:
         x = draw.normal(*shape, scale=2.0) + 1.0
-        expect.close(mine(x), theirs(x), what="the result", case=f"x of shape {shape}")
+        expectations.close(mine(x), theirs(x), what="the result", case=f"x of shape {shape}")
 
 
 @exercise("LayerNorm")
@@ -646,10 +650,10 @@ def test_norm_eps(student, reference, draw):
     x = draw.normal(3, 4, scale=4e-3)
     x[1] = 1.0
     case = "x of variance 1.6e-5, and of 0 in row 1; eps=1e-5 by default"
-    expect.close(mine(x), theirs(x), what="the result", case=case)
+    expectations.close(mine(x), theirs(x), what="the result", case=case)
     mine, theirs = norm_pair(student, reference, draw, 2, eps=0.5)
     x = draw.normal(3, 2)
-    expect.close(mine(x), theirs(x), what="the result", case="D=2 and eps=0.5")
+    expectations.close(mine(x), theirs(x), what="the result", case="D=2 and eps=0.5")
 
 
 @exercise("LayerNorm")
@@ -677,14 +681,14 @@ def test_norm_each_alone(student, reference, draw):
     mine, theirs = norm_pair(student, reference, draw, 5, torch.float64)
     x = draw.normal(3, 4, 5).double()
     want = theirs(x)
-    expect.close(mine.train()(x), want, what="the result", case="float64 in train mode")
+    expectations.close(mine.train()(x), want, what="the result", case="float64 in train mode")
     other = x.clone()
     other[1:, 2:] = 100.0 * draw.normal(2, 2, 5).double()
-    after = expect.tensor(mine(other), what="the result")
-    expect.shape(after, (3, 4, 5), what="the result")
+    after = expectations.tensor(mine(other), what="the result")
+    expectations.shape(after, (3, 4, 5), what="the result")
     rows = torch.ones(3, 4, dtype=torch.bool)
     rows[1:, 2:] = False
-    expect.close(
+    expectations.close(
         after[rows], want[rows], what="the result of a vector", case="other vectors changed"
     )
 
@@ -696,9 +700,9 @@ def test_norm_gradients(student, reference, draw):
     mine, theirs = norm_pair(student, reference, draw, 3, torch.float64)
     x = draw.normal(3, 4, 2).double().transpose(0, 2)
     seen, wanted = mine.observe(x), theirs.observe(x)
-    expect.close(seen.value, wanted.value, what="the result", case="strided float64 inputs")
+    expectations.close(seen.value, wanted.value, what="the result", case="strided float64 inputs")
     same_gradients(seen, wanted, labels(["gamma", "beta"], ("0", "x")))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -727,7 +731,7 @@ def test_ffn_values(student, reference, draw):
         mine, theirs = ffn_pair(student, reference, draw, width, inner)
         x = draw.normal(batch, length, width)
         case = sizes(B=batch, T=length, D=width, F=inner)
-        expect.close(mine.train()(x), theirs(x), what="the output", case=case)
+        expectations.close(mine.train()(x), theirs(x), what="the output", case=case)
 
 
 @aspect
@@ -739,11 +743,11 @@ def test_ffn_positions(student, draw):
     x = draw.normal(2, 3, 8)
     other = x.clone()
     other[0, 1] += 1.0
-    both = [expect.tensor(mine(each), what="the output") for each in (x, other)]
+    both = [expectations.tensor(mine(each), what="the output") for each in (x, other)]
     for each in both:
-        expect.shape(each, x.shape, what="the output")
+        expectations.shape(each, x.shape, what="the output")
     changed = (both[0] - both[1]).abs().amax(-1) > 1e-5
-    expect.true(
+    expectations.true(
         changed.nonzero().tolist() == [[0, 1]],
         "Another vector at one position changes the output at the places "
         f"{changed.nonzero().tolist()}; it should at [[0, 1]] only.",
@@ -766,17 +770,17 @@ def test_ffn_dropout(student, draw):
         "PositionwiseFeedForward", state=state, d_model=width, d_ff=width, dropout=p
     )
     x = draw.uniform(8, 10, width, low=1.0, high=2.0)
-    expect.close(mine(x), x + 7.0, what="the output", case=f"dropout={p} in eval mode")
-    output = expect.tensor(mine.train()(x), what="the output")
-    expect.shape(output, x.shape, what="the output")
+    expectations.close(mine(x), x + 7.0, what="the output", case=f"dropout={p} in eval mode")
+    output = expectations.tensor(mine.train()(x), what="the output")
+    expectations.shape(output, x.shape, what="the output")
     gone = (output - 3.0).abs() < 1e-4
-    expect.rate(
+    expectations.rate(
         int(gone.sum()),
         gone.numel(),
         p,
         what=f"the share of inner values that are dropped at p={p}",
     )
-    expect.close(
+    expectations.close(
         output[~gone],
         ((x + 4.0) / (1 - p) + 3.0)[~gone],
         what="the output where nothing was dropped",
@@ -791,9 +795,9 @@ def test_ffn_gradients(student, reference, draw):
     mine, theirs = ffn_pair(student, reference, draw, 3, 5, torch.float64)
     x = draw.normal(3, 4, 2).double().transpose(0, 2)
     seen, wanted = mine.observe(x), theirs.observe(x)
-    expect.close(seen.value, wanted.value, what="the output", case="strided float64 inputs")
+    expectations.close(seen.value, wanted.value, what="the output", case="strided float64 inputs")
     same_gradients(seen, wanted, labels(ffn_state(draw, 1, 1), ("0", "x")))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -812,7 +816,7 @@ def test_block_values(student, reference, draw):
     mine, theirs = block_pair(student, reference, draw, 4)
     for shape in [(4,), (3, 4), (2, 3, 4)]:
         x = draw.normal(*shape)
-        expect.close(mine(x), theirs(x), what="the output", case=f"x of shape {shape}")
+        expectations.close(mine(x), theirs(x), what="the output", case=f"x of shape {shape}")
 
 
 @exercise("ResidualBlock")
@@ -821,7 +825,7 @@ def test_block_shortcut(student, draw):
     state = {"w_1.weight": draw.normal(5, 5), "w_2.weight": torch.zeros(5, 5)}
     mine = student.module("ResidualBlock", state=state, width=5)
     x = draw.normal(4, 5)
-    expect.close(mine(x), x.clamp(min=0), what="the output", case="a w_2 of zeros")
+    expectations.close(mine(x), x.clamp(min=0), what="the output", case="a w_2 of zeros")
 
 
 @aspect
@@ -831,9 +835,9 @@ def test_block_not_negative(student, draw):
     """No entry of the output is negative, and some are 0: the outer ReLU acts on the sum."""
     state = linear(draw, "w_1", 8, 8, False) | linear(draw, "w_2", 8, 8, False)
     mine = student.module("ResidualBlock", state=state, width=8)
-    output = expect.tensor(mine(draw.normal(20, 8)), what="the output")
-    expect.shape(output, (20, 8), what="the output")
-    expect.true(
+    output = expectations.tensor(mine(draw.normal(20, 8)), what="the output")
+    expectations.shape(output, (20, 8), what="the output")
+    expectations.true(
         bool((output >= 0).all()) and bool((output == 0).any()),
         "The output of ReLU is never negative and often 0, but yours "
         + ("has no 0 among 160 entries." if bool((output >= 0).all()) else "has negative entries."),
@@ -847,9 +851,9 @@ def test_block_gradients(student, reference, draw):
     mine, theirs = block_pair(student, reference, draw, 3, torch.float64)
     x = draw.normal(3, 6).double().T
     seen, wanted = mine.train().observe(x), theirs.observe(x)
-    expect.close(seen.value, wanted.value, what="the output", case="strided float64 inputs")
+    expectations.close(seen.value, wanted.value, what="the output", case="strided float64 inputs")
     same_gradients(seen, wanted, labels(["w_1.weight", "w_2.weight"], ("0", "x")))
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -905,7 +909,7 @@ def test_connection_any_sublayer(student, draw):
     """Any module can be the sub-layer, here one that adds something to each position."""
     sublayer = student.module("PositionalEncoding", d_model=4, max_length=6)
     x = draw.normal(2, 3, 4)
-    added = expect.tensor(sublayer(torch.zeros(1, 3, 4)), what="the code of positions")
+    added = expectations.tensor(sublayer(torch.zeros(1, 3, 4)), what="the code of positions")
     # With a gamma of 0 the norm answers beta, whatever it is given.
     beta = draw.normal(4)
     for norm_first, want in [(True, x + beta + added), (False, beta.expand(2, 3, 4))]:
@@ -916,7 +920,7 @@ def test_connection_any_sublayer(student, draw):
             norm_first=norm_first,
         )
         case = f"norm_first={norm_first}, a norm of gamma 0, PositionalEncoding as the sub-layer"
-        expect.close(mine(x, sublayer), want, what="the output", case=case)
+        expectations.close(mine(x, sublayer), want, what="the output", case=case)
 
 
 @hidden
@@ -932,18 +936,18 @@ def test_connection_dropout(student, draw):
         "SublayerConnection", state=state, d_model=width, dropout=p, norm_first=True
     )
     x = draw.normal(8, 10, width)
-    output = expect.tensor(mine.train()(x, sublayer), what="the output")
-    expect.shape(output, x.shape, what="the output")
+    output = expectations.tensor(mine.train()(x, sublayer), what="the output")
+    expectations.shape(output, x.shape, what="the output")
     added = output - x
     gone = added.abs() < 1e-4
-    expect.rate(
+    expectations.rate(
         int(gone.sum()),
         gone.numel(),
         p,
         what=f"the share of zeros in what is added to x, norm_first=True, train mode, dropout={p}",
         false_alarm=5e-10,
     )
-    expect.close(
+    expectations.close(
         added[~gone],
         torch.full_like(added[~gone], 1 / (1 - p)),
         what="what is added to x where nothing was dropped",
@@ -953,9 +957,9 @@ def test_connection_dropout(student, draw):
     # negative and one positive.
     state = {"norm.gamma": torch.ones(width), "norm.beta": torch.zeros(width)}
     mine = student.module("SublayerConnection", state=state, d_model=width, dropout=p)
-    output = expect.tensor(mine.train()(torch.zeros_like(x), sublayer), what="the output")
-    expect.shape(output, x.shape, what="the output")
-    expect.rate(
+    output = expectations.tensor(mine.train()(torch.zeros_like(x), sublayer), what="the output")
+    expectations.shape(output, x.shape, what="the output")
+    expectations.rate(
         int((output < -1e-3).sum()),
         output.numel(),
         p,
@@ -982,7 +986,7 @@ def test_connection_gradients(student, reference, draw):
 
         same_by_parts(student, seen.value, wanted.value, own, what="the output", case=case)
         same_flow(seen, wanted, names, case)
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1014,19 +1018,19 @@ def test_clones_are_separate(student, draw):
     state = module.state()
     copies = student.module("clones", module=module, n=3)
     length = copies.method("__len__")
-    expect.true(length == 3, f"clones(module, 3) holds {length} modules; it should hold 3.")
+    expectations.true(length == 3, f"clones(module, 3) holds {length} modules; it should hold 3.")
     own = list(copies.parameters())
     for number in range(3):
         for name in state:
-            expect.true(
+            expectations.true(
                 f"{number}.{name}" in own,
                 f"{name} of copy {number} is no parameter of its own: the three copies have the "
                 f"parameters {', '.join(own)}. Make each with copy.deepcopy.",
             )
     for name, value in copies.state().items():
         original = name.split(".", 1)[1]
-        expect.true(original in state, f"A copy has {original}, which the original has not.")
-        expect.close(value, state[original], what=f"{original} of copy {name.split('.')[0]}")
+        expectations.true(original in state, f"A copy has {original}, which the original has not.")
+        expectations.close(value, state[original], what=f"{original} of copy {name.split('.')[0]}")
 
 
 @exercise("clones")
@@ -1042,7 +1046,7 @@ def test_clones_one(student, draw):
     """A single copy is a list of one, and not the module itself: training one spares the other."""
     module, given = some_module(student, draw)
     copies = student.module("clones", module=module, n=1)
-    expect.true(copies.method("__len__") == 1, "clones(module, 1) should hold 1 module.")
+    expectations.true(copies.method("__len__") == 1, "clones(module, 1) should hold 1 module.")
     stays(module, given, copies)
 
 
@@ -1052,8 +1056,8 @@ def stays(module, given, copies):
     module.step(given)
     for name, value in copies.state().items():
         original = name.split(".", 1)[1]
-        expect.true(original in before, f"A copy has {original}, which the original has not.")
-        expect.close(
+        expectations.true(original in before, f"A copy has {original}, which the original has not.")
+        expectations.close(
             value, before[original], what=f"{name}", case="a step of training of the original"
         )
 
@@ -1066,8 +1070,8 @@ def test_clones_leave_the_original(student, draw):
     stays(module, given, student.module("clones", module=module, n=3))
     table = student.module("TableModel", table=draw.normal(1, 2, 3, 3))
     copies = student.module("clones", module=table, n=2)
-    expect.true(copies.method("__len__") == 2, "clones(module, 2) should hold 2 modules.")
-    expect.equal(
+    expectations.true(copies.method("__len__") == 2, "clones(module, 2) should hold 2 modules.")
+    expectations.equal(
         sorted(copies.buffers()),
         ["0.table", "1.table"],
         what="the buffers of two copies of a TableModel",
@@ -1134,8 +1138,8 @@ def test_encoder_layer_mask(student, draw):
     """What stands at masked positions reaches no other position; real ones reach all."""
     mine = student.module("EncoderLayer", **layer_options(8, 2, 16, norm_first=True))
     x, mask = draw.normal(1, 5, 8), key_mask([3], 5)
-    before = expect.tensor(mine(x, mask), what="the output")
-    expect.shape(before, x.shape, what="the output")
+    before = expectations.tensor(mine(x, mask), what="the output")
+    expectations.shape(before, x.shape, what="the output")
     for place, words, reached in [
         (4, "a masked position", [4]),
         (1, "a real one", [0, 1, 2, 3, 4]),
@@ -1143,7 +1147,7 @@ def test_encoder_layer_mask(student, draw):
         other = x.clone()
         other[0, place] = 3.0 * draw.normal(8)
         changed = changes(mine(other, mask), before)
-        expect.true(
+        expectations.true(
             changed == reached,
             f"With a mask that shows positions 0 to 2 of 5, another vector at {place}, {words}, "
             f"changes the output at {changed}; it should change it at {reached}.",
@@ -1152,7 +1156,7 @@ def test_encoder_layer_mask(student, draw):
 
 def changes(after, before) -> list[int]:
     """The positions at which two outputs of one example differ by more than rounding."""
-    expect.shape(after, before.shape, what="the output")
+    expectations.shape(after, before.shape, what="the output")
     return ((after - before).abs().amax(-1)[0] > 1e-5).nonzero().flatten().tolist()
 
 
@@ -1167,8 +1171,8 @@ def test_encoder_layer_dropout(student, draw):
     )
     x = draw.normal(6, SEEN_KEYS, 12)
     full = torch.ones(SEEN_KEYS, SEEN_KEYS, dtype=torch.bool)
-    output = expect.tensor(mine.train()(x, full), what="the output")
-    expect.shape(output, x.shape, what="the output")
+    output = expectations.tensor(mine.train()(x, full), what="the output")
+    expectations.shape(output, x.shape, what="the output")
     dropout_acts(output - x, DROPS[:1] + DROPS[2:])
 
 
@@ -1250,13 +1254,13 @@ def test_encoder_padding(student, draw):
         "Encoder", num_layers=2, **layer_options(8, 2, 16, dropout=0.5, norm_first=True)
     )
     x, mask = draw.normal(1, 8, 8), key_mask([6], 8)
-    before = expect.tensor(mine(x, mask), what="the output")
-    expect.shape(before, x.shape, what="the output")
+    before = expectations.tensor(mine(x, mask), what="the output")
+    expectations.shape(before, x.shape, what="the output")
     for place, reached in [(7, [7]), (0, [0, 1, 2, 3, 4, 5, 6, 7])]:
         other = x.clone()
         other[0, place] = 3.0 * draw.normal(8)
         changed = changes(mine(other, mask), before)
-        expect.true(
+        expectations.true(
             changed == reached,
             f"With a mask that shows positions 0 to 5 of 8, another vector at {place} changes the "
             f"output of two layers at {changed}; it should change it at {reached}.",
@@ -1319,12 +1323,12 @@ def test_decoder_layer_causality(student, draw):
     mine = student.module("DecoderLayer", **layer_options(8, 2, 16, norm_first=True))
     x, memory = draw.normal(1, 4, 8), draw.normal(1, 6, 8)
     masks = key_mask([4], 6), triangle(4)
-    before = expect.tensor(mine(x, memory, *masks), what="the output")
-    expect.shape(before, x.shape, what="the output")
+    before = expectations.tensor(mine(x, memory, *masks), what="the output")
+    expectations.shape(before, x.shape, what="the output")
     x = x.clone()
     x[0, 2] = 3.0 * draw.normal(8)
     changed = changes(mine(x, memory, *masks), before)
-    expect.true(
+    expectations.true(
         changed == [2, 3],
         f"Under the mask of a target, another vector at position 2 of 4 changes the output at "
         f"{changed}; it should change it at [2, 3].",
@@ -1338,13 +1342,13 @@ def test_decoder_layer_source_mask(student, draw):
     mine = student.module("DecoderLayer", **layer_options(8, 2, 16))
     x, memory = draw.normal(1, 3, 8), draw.normal(1, 6, 8)
     masks = key_mask([4], 6), triangle(3)
-    before = expect.tensor(mine(x, memory, *masks), what="the output")
-    expect.shape(before, x.shape, what="the output")
+    before = expectations.tensor(mine(x, memory, *masks), what="the output")
+    expectations.shape(before, x.shape, what="the output")
     for place, reached in [(5, []), (3, [0, 1, 2])]:
         other = memory.clone()
         other[0, place] = 3.0 * draw.normal(8)
         changed = changes(mine(x, other, *masks), before)
-        expect.true(
+        expectations.true(
             changed == reached,
             f"With a src_mask that shows positions 0 to 3 of 6, another vector of memory at "
             f"{place} changes the output at {changed}; it should change it at {reached}.",
@@ -1362,8 +1366,8 @@ def test_decoder_layer_dropout(student, draw):
     )
     x, memory = draw.normal(6, SEEN_KEYS, 12), draw.normal(6, SEEN_KEYS, 12)
     full = torch.ones(SEEN_KEYS, SEEN_KEYS, dtype=torch.bool)
-    output = expect.tensor(mine.train()(x, memory, full, full), what="the output")
-    expect.shape(output, x.shape, what="the output")
+    output = expectations.tensor(mine.train()(x, memory, full, full), what="the output")
+    expectations.shape(output, x.shape, what="the output")
     dropout_acts(output - x, DROPS)
 
 
@@ -1426,8 +1430,8 @@ def test_decoder_masks(student, draw):
     )
     x, memory = draw.normal(1, 8, 8), draw.normal(1, 5, 8)
     masks = key_mask([3], 5), triangle(8)
-    before = expect.tensor(mine(x, memory, *masks), what="the output")
-    expect.shape(before, x.shape, what="the output")
+    before = expectations.tensor(mine(x, memory, *masks), what="the output")
+    expectations.shape(before, x.shape, what="the output")
     later, hidden_memory = x.clone(), memory.clone()
     later[0, 5], hidden_memory[0, 4] = draw.normal(8), draw.normal(8)
     for words, given, reached in [
@@ -1435,7 +1439,7 @@ def test_decoder_masks(student, draw):
         ("another vector at a masked place of memory", (x, hidden_memory), []),
     ]:
         changed = changes(mine(*given, *masks), before)
-        expect.true(
+        expectations.true(
             changed == reached,
             f"Under both masks {words} changes the output of two layers at {changed}; "
             f"it should change it at {reached}.",
@@ -1481,16 +1485,16 @@ def test_generator_values(student, reference, draw):
         hidden_state = draw.normal(batch, length, width)
         case = sizes(B=batch, U=length, D=width, V=vocabulary)
         got, want = mine(hidden_state), theirs(hidden_state)
-        expect.close(got, want, what="the log-probabilities", case=case)
+        expectations.close(got, want, what="the log-probabilities", case=case)
 
 
 @exercise("Generator")
 def test_generator_sums(student, draw):
     """The probabilities of the tokens sum to 1 at every position."""
     mine = student.module("Generator", d_model=4, vocab_size=6)
-    output = expect.tensor(mine(draw.normal(2, 3, 4)), what="the log-probabilities")
-    expect.shape(output, (2, 3, 6), what="the log-probabilities")
-    expect.row_sums_one(output.exp(), "exp of each position's log-probabilities")
+    output = expectations.tensor(mine(draw.normal(2, 3, 4)), what="the log-probabilities")
+    expectations.shape(output, (2, 3, 6), what="the log-probabilities")
+    expectations.row_sums_one(output.exp(), "exp of each position's log-probabilities")
 
 
 @hidden
@@ -1500,8 +1504,8 @@ def test_generator_large(student, reference, draw):
     mine, theirs = generator_pair(student, reference, draw, 3, 5)
     hidden_state = 400.0 * draw.normal(2, 2, 3)
     got = mine(hidden_state)
-    expect.finite(got, what="the result", case="hidden states times 400")
-    expect.close(
+    expectations.finite(got, what="the result", case="hidden states times 400")
+    expectations.close(
         got, theirs(hidden_state), what="the log-probabilities", case="hidden states times 400"
     )
 
@@ -1514,11 +1518,11 @@ def test_generator_gradients(student, reference, draw):
     for shape in [(3,), (2, 3)]:
         hidden_state = draw.normal(*shape).double()
         seen, wanted = mine.train().observe(hidden_state), theirs.observe(hidden_state)
-        expect.close(seen.value, wanted.value, what="the log-probabilities", case="float64")
+        expectations.close(seen.value, wanted.value, what="the log-probabilities", case="float64")
         same_gradients(
             seen, wanted, labels(["proj.weight", "proj.bias"], ("0", "the hidden state"))
         )
-        expect.unchanged(seen)
+        expectations.unchanged(seen)
 
 
 # --------------------------------------------------------------------------------------------
@@ -1622,27 +1626,27 @@ def test_model_padding(student, draw):
     """More padding, on either side, changes nothing, and a longer target nothing before it."""
     mine = student.module("EncoderDecoder", **model_options(8, 9, 1, 8, 16, 2, max_length=9))
     source, target = padded(draw, [4, 3], high=8), padded(draw, [4, 3])
-    before = expect.tensor(mine(source, target), what="the log-probabilities")
-    expect.shape(before, (2, 4, 9), what="the log-probabilities")
+    before = expectations.tensor(mine(source, target), what="the log-probabilities")
+    expectations.shape(before, (2, 4, 9), what="the log-probabilities")
     wide = torch.nn.functional.pad(source, (0, 2))
     longer = torch.cat([target, draw.integers(UNK + 1, 9, 2, 2)], dim=1)
     for words, given in [
         ("two more columns of padding in the source", (wide, target)),
         ("two more tokens at the end of the target", (source, longer)),
     ]:
-        after = expect.tensor(mine(*given), what="the log-probabilities")
-        expect.shape(after, (2, given[1].shape[1], 9), what="the log-probabilities")
+        after = expectations.tensor(mine(*given), what="the log-probabilities")
+        expectations.shape(after, (2, given[1].shape[1], 9), what="the log-probabilities")
         same = (after[:, :4] - before).abs().amax(-1) < 1e-4
-        expect.true(
+        expectations.true(
             bool(same[0].all()) and bool(same[1, :3].all()),
             f"With {words} the log-probabilities before it change; a mask is missing.",
         )
     source = source.clone()
     source[0, 1] = UNK
-    after = expect.tensor(mine(source, target), what="the log-probabilities")
-    expect.shape(after, before.shape, what="the log-probabilities")
+    after = expectations.tensor(mine(source, target), what="the log-probabilities")
+    expectations.shape(after, before.shape, what="the log-probabilities")
     changed = (after - before).abs().amax(-1) > 1e-5
-    expect.true(
+    expectations.true(
         bool(changed[0].all()) and not bool(changed[1].any()),
         "Another source token in row 0 should change all log-probabilities of row 0, and no other.",
     )
@@ -1659,8 +1663,8 @@ def test_model_dropout(student, draw):
         rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8), p=0.5)
     ids = draw.integers(UNK + 1, 5, 1, 4).expand(2, 4)
     memory = mine.eval().method("encode", ids)
-    expect.shape(memory, (2, 4, 8), what="the memory")
-    expect.true(
+    expectations.shape(memory, (2, 4, 8), what="the memory")
+    expectations.true(
         bool((memory[0] - memory[1]).abs().max() < 1e-5),
         "In eval mode the memory of two equal sources differs.",
     )
@@ -1695,8 +1699,8 @@ def new_state(student, reference, **options) -> State:
     theirs = reference.module("make_model", **options)
     state, wanted = mine.state(), theirs.state()
     for name, value in wanted.items():
-        expect.true(name in state, f"The model has no parameter {name}.")
-        expect.shape(state[name], value.shape, what=f"the parameter {name}")
+        expectations.true(name in state, f"The model has no parameter {name}.")
+        expectations.shape(state[name], value.shape, what=f"the parameter {name}")
     return state
 
 
@@ -1731,15 +1735,15 @@ def test_make_model_initial(student, reference):
     kinds: dict[str, list[torch.Tensor]] = {}
     for name, value in state.items():
         if name.endswith((".bias", ".beta")):
-            expect.close(value, torch.zeros_like(value), what=f"the initial {name}")
+            expectations.close(value, torch.zeros_like(value), what=f"the initial {name}")
         elif name.endswith(".gamma"):
-            expect.close(value, torch.ones_like(value), what=f"the initial {name}")
+            expectations.close(value, torch.ones_like(value), what=f"the initial {name}")
         elif "embed" not in name:
             limit = math.sqrt(6 / sum(value.shape))
             kinds.setdefault(name.split(".")[-2], []).append(value.flatten() / limit)
     for kind, values in kinds.items():
         joined = torch.cat(values).double()
-        expect.true(
+        expectations.true(
             bool(joined.abs().max() <= 1.0001),
             f"The initial weights of {kind} exceed the bound of Xavier's uniform distribution, "
             "sqrt(6 / (inputs + outputs)).",
@@ -1748,7 +1752,7 @@ def test_make_model_initial(student, reference):
         count = joined.numel()
         margin = math.sqrt(math.log(2 * 7 / 1e-9) / (2 * count))
         mean = float((joined**2).mean())
-        expect.true(
+        expectations.true(
             abs(mean - 1 / 3) <= margin,
             f"The initial weights of {kind} have {mean * 3:.3g} times the variance of Xavier's "
             "uniform distribution.",
@@ -1758,7 +1762,7 @@ def test_make_model_initial(student, reference):
     ]
     for place, (name, value) in enumerate(weights):
         for other, second in weights[:place]:
-            expect.true(
+            expectations.true(
                 value.shape != second.shape or not torch.equal(value, second),
                 f"{name} begins as a copy of {other}; draw every weight by itself.",
             )
@@ -1778,9 +1782,9 @@ def test_make_model_shared(student, draw):
     mine = student.module("make_model", **model_options(8, 8, 1, 4, 6, 2, shared=True))
     named = mine.parameters()
     ids = padded(draw, [3, 2], high=8)
-    expect.shape(mine(ids, ids), (2, 3, 8), what="the log-probabilities", case="shared=True")
+    expectations.shape(mine(ids, ids), (2, 3, 8), what="the log-probabilities", case="shared=True")
     apart = [name for name in TABLES if name in named]
-    expect.true(
+    expectations.true(
         len(apart) == 1,
         f"With shared=True {' and '.join(apart) or 'none'} are parameters of their own; let all "
         f"three names, {', '.join(TABLES)}, stand for one nn.Parameter.",
@@ -1805,11 +1809,11 @@ def test_make_model_shared_initial(student, reference):
     options = model_options(400, 400, 1, 16, 8, 2, shared=True)
     state = new_state(student, reference, **options)
     for name in TABLES:
-        expect.close(state[name], state[TABLES[0]], what=name, case="shared=True")
+        expectations.close(state[name], state[TABLES[0]], what=name, case="shared=True")
     words = "the entries of the weight in common times sqrt(D)"
     drawn_as_embeddings(student, state[TABLES[2]], words)
     bias = state["generator.proj.bias"]
-    expect.close(bias, torch.zeros(400), what="the generator's initial bias")
+    expectations.close(bias, torch.zeros(400), what="the generator's initial bias")
 
 
 @hidden
@@ -1827,7 +1831,7 @@ def test_make_model_shared_gradient(student, reference, draw):
         (f"parameter {name}" for name in TABLES if f"parameter {name}" in seen.grads), label
     )
     seen.grads[label] = seen.grads.get(mine_label)
-    expect.tensor(seen.value, what="the result", case="shared=True")
+    expectations.tensor(seen.value, what="the result", case="shared=True")
     same_flow(seen, wanted, {label: "the weight in common"}, "shared=True")
 
 
@@ -1849,9 +1853,9 @@ def test_make_model_dropout(student, draw):
 def as_list(actual, what, case=""):
     """`actual`, which must be a list or a tuple."""
     suffix = f" for {case}" if case else ""
-    expect.true(
+    expectations.true(
         isinstance(actual, (list, tuple)),
-        f"{what} should be a list, but is a {expect.type_name(actual)}{suffix}"
+        f"{what} should be a list, but is a {expectations.type_name(actual)}{suffix}"
         + ("; .tolist() makes one." if isinstance(actual, torch.Tensor) else "."),
     )
     return list(actual)
@@ -1860,9 +1864,9 @@ def as_list(actual, what, case=""):
 def whole_number(actual, what, case=""):
     """`actual`, which must be an int; True is none."""
     suffix = f" for {case}" if case else ""
-    expect.true(
+    expectations.true(
         isinstance(actual, int) and not isinstance(actual, bool),
-        f"{what} should be an int, but is a {expect.type_name(actual)}{suffix}"
+        f"{what} should be an int, but is a {expectations.type_name(actual)}{suffix}"
         + ("; .item() makes one." if isinstance(actual, torch.Tensor) else "."),
     )
     return actual
@@ -1919,7 +1923,7 @@ class Models:
         self.mine, self.theirs = pair(student, reference, name, state, torch.float64, **options)
         start = sources_of(draw, [3, 2], 6), targets_of(draw, [2, 1], 6)
         said, wanted = self.mine(*start), self.theirs(*start)
-        self.right = isinstance(said, torch.Tensor) and expect.close_enough(said, wanted)
+        self.right = isinstance(said, torch.Tensor) and expectations.close_enough(said, wanted)
 
     def loss_at(self, state, source, target, smoothing):
         """The loss of the student's model with other parameters."""
@@ -1935,10 +1939,12 @@ def uncached(model, source, target):
     """
     mask = (source != PAD).unsqueeze(1)
     causal = triangle(target.shape[1])
-    memory = expect.tensor(model.method("encode", source, mask), what="the memory of your model")
+    memory = expectations.tensor(
+        model.method("encode", source, mask), what="the memory of your model"
+    )
     states = model.method("decode", memory, mask, target, causal)
-    said = expect.tensor(model.method("generator", states), what="what your model says")
-    expect.true(not bool(said.isnan().all()), "Your model says nothing but NaN.")
+    said = expectations.tensor(model.method("generator", states), what="what your model says")
+    expectations.true(not bool(said.isnan().all()), "Your model says nothing but NaN.")
     return memory, said
 
 
@@ -1951,15 +1957,15 @@ def same_shift(student, reference, target, case, *pad):
     seen = student.observe("shift_targets", target, *pad, grad=False)
     mine = seen.value
     theirs = reference.shift_targets(target, *pad)
-    expect.items(mine, 3, what="the result (tgt_in, tgt_out, number)")
-    expect.close(mine[0], theirs[0], what="tgt_in", case=case)
-    expect.close(mine[1], theirs[1], what="tgt_out", case=case)
+    expectations.items(mine, 3, what="the result (tgt_in, tgt_out, number)")
+    expectations.close(mine[0], theirs[0], what="tgt_in", case=case)
+    expectations.close(mine[1], theirs[1], what="tgt_out", case=case)
     number = whole_number(mine[2], "the number of real tokens", case)
-    expect.true(
+    expectations.true(
         number == theirs[2],
         f"the number of real tokens should be {theirs[2]}, but is {number} for {case}.",
     )
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @exercise("shift_targets")
@@ -1988,8 +1994,8 @@ def test_shift_refusals(student):
         },
     )
     ids = student.shift_targets(torch.tensor([[BOS, EOS]]))
-    expect.items(ids, 3, what="the result (tgt_in, tgt_out, number)")
-    expect.equal(ids[1], torch.tensor([[EOS]]), what="tgt_out", case="the target BOS, EOS")
+    expectations.items(ids, 3, what="the result (tgt_in, tgt_out, number)")
+    expectations.equal(ids[1], torch.tensor([[EOS]]), what="tgt_out", case="the target BOS, EOS")
 
 
 @hidden
@@ -2017,12 +2023,14 @@ def same_batches(student, reference, lengths, max_tokens, words=""):
         for index in batch:
             whole_number(index, "an index in a batch", case)
     for place, (batch, right) in enumerate(zip(batches, wanted, strict=False)):
-        expect.true(batch == right, f"batch {place} should be {right}, but is {batch} for {case}.")
-    expect.true(
+        expectations.true(
+            batch == right, f"batch {place} should be {right}, but is {batch} for {case}."
+        )
+    expectations.true(
         len(batches) == len(wanted),
         f"there should be {len(wanted)} batches, but there are {len(batches)} for {case}.",
     )
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @exercise("token_batches")
@@ -2074,7 +2082,7 @@ def test_batches_refusals(student):
                 ) from None
             # Its index, counted from 0 or from 1, or its length.
             numbers = "".join(c if c.isdigit() else " " for c in error.outcome["message"]).split()
-            expect.true(
+            expectations.true(
                 bool({"3", "4", "41"} & set(numbers)),
                 f"the ValueError for {words} should say which sentence it is: give its index, 3.",
                 misconception="batches_too_long_unnamed",
@@ -2122,7 +2130,7 @@ def tokens_to_say(draw, lengths, vocabulary, pad=PAD):
 
 
 def same_smoothing(student, reference, log_probs, target, case, *arguments):
-    expect.close(
+    expectations.close(
         student.label_smoothing_loss(log_probs, target, *arguments),
         reference.label_smoothing_loss(log_probs, target, *arguments),
         what="the loss",
@@ -2195,10 +2203,10 @@ def test_smoothing_gradients(student, reference, draw):
     log_probs = distributions(draw, 3, 4, 5, dtype=torch.float64)
     seen = student.observe("label_smoothing_loss", log_probs, target)
     wanted = reference.observe("label_smoothing_loss", log_probs, target)
-    expect.close(seen.value, wanted.value, what="the loss", case="float64")
-    expect.unchanged(seen)
+    expectations.close(seen.value, wanted.value, what="the loss", case="float64")
+    expectations.unchanged(seen)
     gradient = seen.grads.get("0")
-    expect.true(
+    expectations.true(
         gradient is not None,
         "No gradient reaches the log-probabilities; look for detach(), .data, .item() or "
         "no_grad().",
@@ -2207,7 +2215,7 @@ def test_smoothing_gradients(student, reference, draw):
     gradient, right = (
         one - log_probs.exp() * one.sum(-1, keepdim=True) for one in (gradient, wanted.grads["0"])
     )
-    expect.close(gradient, right, what="the gradient at the logits", case="float64")
+    expectations.close(gradient, right, what="the gradient at the logits", case="float64")
 
 
 # --------------------------------------------------------------------------------------------
@@ -2275,11 +2283,11 @@ ADAM = ("new parameter", "new first mean", "new second mean")
 def same_adam(student, reference, tensors, step, rate, case, **options):
     seen = student.observe("adam_step", *tensors, step, rate, grad=False, **options)
     wanted = reference.adam_step(*tensors, step, rate, **options)
-    expect.items(seen.value, 3, what="the result (parameter, first, second)")
+    expectations.items(seen.value, 3, what="the result (parameter, first, second)")
     # The means first: the parameter follows from them.
     for place in (1, 2, 0):
-        expect.close(seen.value[place], wanted[place], what=f"the {ADAM[place]}", case=case)
-    expect.unchanged(seen)
+        expectations.close(seen.value[place], wanted[place], what=f"the {ADAM[place]}", case=case)
+    expectations.unchanged(seen)
 
 
 def adam_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
@@ -2368,13 +2376,13 @@ def batch_of(draw, sources, targets):
 def train(proxy, model, *arguments, **options):
     """The loss and the moments of one step; `moments`, the third argument, must stay as it was."""
     got = proxy.training("train_step", model, *arguments, **options)
-    loss, moments = expect.pair(got, what="the result (loss, moments)")
+    loss, moments = expectations.pair(got, what="the result (loss, moments)")
     changed = {label.split(".")[0] for label in proxy.transcript[-1].outcome["mutated"]}
-    expect.true(
+    expectations.true(
         "3" not in changed,
         "your train_step changes the moments it was given; put the new ones into a new dict.",
     )
-    expect.true(not changed, "your train_step changes source or target in place.")
+    expectations.true(not changed, "your train_step changes source or target in place.")
     return loss, moments
 
 
@@ -2387,22 +2395,25 @@ def own_model(student, draw, num_layers=1, norm_first=False, **changes):
 
 def same_moments(mine, theirs, case):
     """The same means for the same parameters."""
-    expect.true(
-        isinstance(mine, dict), f"the moments should be a dict, but are a {expect.type_name(mine)}."
+    expectations.true(
+        isinstance(mine, dict),
+        f"the moments should be a dict, but are a {expectations.type_name(mine)}.",
     )
     for name, means in theirs.items():
-        expect.true(name in mine, f"the moments of {name} are missing for {case}.")
-        pair_ = expect.items(mine[name], 2, what=f"the entry of {name} in the moments")
+        expectations.true(name in mine, f"the moments of {name} are missing for {case}.")
+        pair_ = expectations.items(mine[name], 2, what=f"the entry of {name} in the moments")
         for words, got, want in zip(("first", "second"), pair_, means, strict=True):
             what = f"the {words} mean of {name}"
-            expect.shape(got, want.shape, what, case=case)
-            expect.true(
-                expect.close_enough(got, want, expect.GRADIENT_SLACK),
+            expectations.shape(got, want.shape, what, case=case)
+            expectations.true(
+                expectations.close_enough(got, want, expectations.GRADIENT_SLACK),
                 f"{what} is wrong for {case}: the largest difference is "
                 f"{float((got.double() - want).abs().max()):.3g}.",
             )
     extra = sorted(set(mine) - set(theirs))
-    expect.true(not extra, f"the moments hold {', '.join(extra)}, no parameter with a gradient.")
+    expectations.true(
+        not extra, f"the moments hold {', '.join(extra)}, no parameter with a gradient."
+    )
 
 
 def same_state(models, case):
@@ -2412,10 +2423,10 @@ def same_state(models, case):
         return  # `own_training` has looked
     got = models.mine.state()
     for name, value in want.items():
-        expect.shape(got.get(name), value.shape, f"the parameter {name}", case=case)
+        expectations.shape(got.get(name), value.shape, f"the parameter {name}", case=case)
         # A step divides by the root of the second mean, which may be next to nothing.
-        expect.true(
-            expect.close_enough(got[name], value, 10 * expect.GRADIENT_SLACK),
+        expectations.true(
+            expectations.close_enough(got[name], value, 10 * expectations.GRADIENT_SLACK),
             f"the parameter {name} is wrong after {case}: the largest difference is "
             f"{float((got[name] - value).abs().max()):.3g}.",
         )
@@ -2456,7 +2467,7 @@ def own_training(draw, models, before, given, loss, got, case, smoothing=0.1):
     for name in before:
         if not (isinstance(got, dict) and name in got):
             continue
-        first, second = expect.items(got[name], 2, what=f"the entry of {name} in the moments")
+        first, second = expectations.items(got[name], 2, what=f"the entry of {name} in the moments")
         zero = torch.zeros_like(before[name])
         old = moments.get(name, (zero, zero))
         gradients[name] = gradient = (first - 0.9 * old[0]) / 0.1
@@ -2466,8 +2477,8 @@ def own_training(draw, models, before, given, loss, got, case, smoothing=0.1):
             (f"the second mean of {name}", second, right),
             (f"the parameter {name}", after[name], before[name] - rate * change),
         ):
-            close = expect.close_enough(value, wanted, 10 * expect.GRADIENT_SLACK)
-            expect.true(close, f"{what} is wrong for {case}.")
+            close = expectations.close_enough(value, wanted, 10 * expectations.GRADIENT_SLACK)
+            expectations.true(close, f"{what} is wrong for {case}.")
     for _ in range(2):
         way = {name: draw.normal(*value.shape).double() for name, value in own_state.items()}
         if models.options.get("shared"):
@@ -2484,7 +2495,7 @@ def own_training(draw, models, before, given, loss, got, case, smoothing=0.1):
         )
         slope = (up - down) / 2e-6
         said = sum(float((gradients[name] * way[name]).sum()) for name in gradients if name in way)
-        expect.true(
+        expectations.true(
             abs(slope - said) <= 1e-4 * max(1.0, abs(slope)),
             f"the gradient behind the moments is not that of the loss of this batch, for {case}.",
         )
@@ -2508,7 +2519,7 @@ def test_train_loss(student, draw):
     options = small(1, **TINY)
     model = student.module("EncoderDecoder", state=state, dtype=torch.float64, **options)
     source, target = batch_of(draw, [4, 2, 3], [1, 4, 2])
-    said = expect.tensor(model(source, target[:, :-1]), what="what the model says")
+    said = expectations.tensor(model(source, target[:, :-1]), what="what the model says")
     loss, _ = train(student, model, source, target, {}, 1, 0.5)
     same_number(loss, smoothed(said, target), "the loss", "a batch with padding")
     said = model(source, target[:, :-1])
@@ -2577,13 +2588,13 @@ def test_train_mode(student, draw):
     """The model is used in the mode in which it comes: dropout acts in training mode only."""
     model = own_model(student, draw, dropout=0.5)
     source, target = sources_of(draw, [4, 4]), targets_of(draw, [3, 3])
-    said = expect.tensor(model(source, target[:, :-1]), what="what the model says")
+    said = expectations.tensor(model(source, target[:, :-1]), what="what the model says")
     noisy = model.train()(source, target[:, :-1])
     loss, _ = train(student, model.eval(), source, target, {}, 1, 0.0)
     same_number(loss, smoothed(said, target), "the loss", "a model in evaluation mode")
     loss, _ = train(student, model.train(), source, target, {}, 1, 0.0)
-    whole = not expect.close_enough(said, noisy)  # its dropout works
-    expect.true(
+    whole = not expectations.close_enough(said, noisy)  # its dropout works
+    expectations.true(
         not whole or abs(loss - smoothed(said, target)) > 1e-9,
         "your train_step switches dropout off; the mode of the model is the caller's business.",
     )
@@ -2674,7 +2685,7 @@ class OwnModel:
             self.whole = isinstance(said, torch.Tensor) and said.shape == wanted.shape
         except (StudentError, Todo):
             self.whole = False
-        self.right = self.whole and expect.close_enough(said, wanted)
+        self.right = self.whole and expectations.close_enough(said, wanted)
         if not self.whole:
             self.model = student.module("TableModel", table=self.table)
 
@@ -2694,7 +2705,7 @@ class OwnModel:
 
 def same_greedy(student, reference, models, source, length, case):
     mine, theirs = models
-    expect.close(
+    expectations.close(
         student.greedy_decode(mine, source, length),
         reference.greedy_decode(theirs, source, length),
         what="the ids",
@@ -2756,26 +2767,26 @@ def test_greedy_transformer(student, reference, draw):
     case = "padded sources, a Transformer as the model"
     wanted = reference.greedy_decode(own.theirs, source, 7)
     seen = student.observe("greedy_decode", own.model, source, 7, grad=False)
-    expect.unchanged(seen)
-    ids = expect.tensor(seen.value, what="the ids")
+    expectations.unchanged(seen)
+    ids = expectations.tensor(seen.value, what="the ids")
     if own.right:
-        expect.close(ids, wanted, what="the ids", case=case)
+        expectations.close(ids, wanted, what="the ids", case=case)
         return
-    expect.true(
+    expectations.true(
         ids.ndim == 2 and len(ids) == 12 and 1 <= ids.shape[1] <= 7 and ids.dtype == torch.int64,
         f"the ids should be int64 of the shape (12, at most 7), but are {ids.dtype} of "
         f"{tuple(ids.shape)} for {case}.",
     )
-    expect.true(
+    expectations.true(
         bool(((ids >= 0) & (ids < 16)).all()), f"the ids should lie in the vocabulary for {case}."
     )
     over = torch.cumsum(ids == EOS, dim=1) - (ids == EOS).long() > 0  # after the first EOS
-    expect.true(
+    expectations.true(
         not bool(over.all(0).any()) and (ids.shape[1] == 7 or bool((ids == EOS).any(1).all())),
         f"the ids should end when every row has produced EOS, or after 7 tokens, for {case}.",
     )
     wanted = own.log_probs(source, ids).argmax(-1).masked_fill(over, PAD)
-    expect.equal(ids, wanted, what="the ids", case=case)
+    expectations.equal(ids, wanted, what="the ids", case=case)
 
 
 @hidden
@@ -2807,20 +2818,20 @@ def same_hypotheses(got, want, case=""):
     """The same hypotheses with the same scores, best first; equal scores in any order."""
     pairs = []
     for place, entry in enumerate(as_list(got, "the result", case)):
-        ids, score = expect.pair(entry, what=f"entry {place} of the result")
+        ids, score = expectations.pair(entry, what=f"entry {place} of the result")
         pairs.append((ids_of(ids, f"the ids of hypothesis {place}", case), score))
     left = [(list(ids), score) for ids, score in want]
     for place, (ids, score) in enumerate(pairs[: len(want)]):
         wanted = left[0]
         equal = [one for one in left if abs(one[1] - wanted[1]) <= 1e-9]
         wanted = next((one for one in equal if one[0] == ids), wanted)
-        expect.true(
+        expectations.true(
             ids == wanted[0],
             f"the ids of hypothesis {place} should be {wanted[0]}, but are {ids} for {case}.",
         )
         same_number(score, wanted[1], what=f"the score of hypothesis {place}", case=case)
         left.remove(wanted)
-    expect.true(
+    expectations.true(
         len(pairs) == len(want),
         f"the result should hold {len(want)} hypotheses, but holds {len(pairs)} for {case}.",
     )
@@ -2924,10 +2935,12 @@ def test_beam_transformer(student, reference, draw):
         same_hypotheses(found, wanted, case)
         return
     found = as_list(found, "the result", case)
-    expect.true(len(found) == 4, f"the result should hold 4 hypotheses for a beam of 4 and {case}.")
-    pairs = [expect.pair(entry, what="a hypothesis") for entry in found]
+    expectations.true(
+        len(found) == 4, f"the result should hold 4 hypotheses for a beam of 4 and {case}."
+    )
+    pairs = [expectations.pair(entry, what="a hypothesis") for entry in found]
     rows = [ids_of(ids, "the ids of a hypothesis", case) for ids, _ in pairs]
-    expect.true(
+    expectations.true(
         all(1 <= len(ids) <= 5 and min(ids) >= 0 and max(ids) < 16 for ids in rows),
         f"the ids of a hypothesis should be 1 to max_length ids of the vocabulary for {case}.",
     )
@@ -2937,7 +2950,9 @@ def test_beam_transformer(student, reference, draw):
         total = float(steps[: len(ids)].sum()) / ((5 + len(ids)) / 6) ** 0.6
         same_number(score, total, what=f"the score of {ids}", case=case)
     scores = [score for _, score in pairs]
-    expect.true(scores == sorted(scores, reverse=True), "the hypotheses should stand best first.")
+    expectations.true(
+        scores == sorted(scores, reverse=True), "the hypotheses should stand best first."
+    )
 
 
 @hidden
@@ -3010,27 +3025,28 @@ def cache_of(memory, mask, state, num_layers, num_heads=2):
 
 def whole_cache(cache, shapes, case):
     """A cache has the five entries, and its tensors the given shapes (or None), layer by layer."""
-    expect.true(
-        isinstance(cache, dict), f"the cache should be a dict, but is a {expect.type_name(cache)}."
+    expectations.true(
+        isinstance(cache, dict),
+        f"the cache should be a dict, but is a {expectations.type_name(cache)}.",
     )
     for key in CACHE:
-        expect.true(key in cache, f'the cache has no entry "{key}" for {case}.')
+        expectations.true(key in cache, f'the cache has no entry "{key}" for {case}.')
     extra = sorted(set(cache) - set(CACHE))
-    expect.true(not extra, f"the cache has other entries than the five: {', '.join(extra)}.")
+    expectations.true(not extra, f"the cache has other entries than the five: {', '.join(extra)}.")
     for key, shape in shapes.items():
         what = f'the entry "{key}"'
         if key == "src_mask":
-            expect.shape(cache[key], shape[0], what, case=case)
-            expect.true(cache[key].dtype == torch.bool, f"{what} should be bool for {case}.")
+            expectations.shape(cache[key], shape[0], what, case=case)
+            expectations.true(cache[key].dtype == torch.bool, f"{what} should be bool for {case}.")
             continue
         parts = as_list(cache[key], what, case)
-        expect.true(
+        expectations.true(
             len(parts) == len(shape),
             f"{what} should hold {len(shape)} tensors, one for each layer, "
             f"but holds {len(parts)} for {case}.",
         )
         for layer, (part, wanted) in enumerate(zip(parts, shape, strict=True)):
-            expect.shape(part, wanted, f"{what}, layer {layer},", case=case)
+            expectations.shape(part, wanted, f"{what}, layer {layer},", case=case)
 
 
 def same_cache(cache, wanted, case, keys=CACHE):
@@ -3048,10 +3064,10 @@ def same_cache(cache, wanted, case, keys=CACHE):
     for key in keys:
         what = f'the entry "{key}"'
         if key == "src_mask":
-            expect.close(cache[key], wanted[key], what=what, case=case)
+            expectations.close(cache[key], wanted[key], what=what, case=case)
             continue
         for layer, (part, right) in enumerate(zip(cache[key], wanted[key], strict=True)):
-            expect.close(part, right, what=f"{what}, layer {layer},", case=case)
+            expectations.close(part, right, what=f"{what}, layer {layer},", case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -3068,7 +3084,9 @@ def started(student, draw, num_layers, lengths, norm_first=False, dtype=torch.fl
     source = sources_of(draw, lengths)
     seen = student.observe("start_cache", model, source, grad=False)
     mask = (source != PAD).unsqueeze(1)
-    memory = expect.tensor(model.method("encode", source, mask), what="the memory of your model")
+    memory = expectations.tensor(
+        model.method("encode", source, mask), what="the memory of your model"
+    )
     return seen, cache_of(memory, mask, state, num_layers, options["num_heads"])
 
 
@@ -3078,7 +3096,7 @@ def test_cache_contract(student, draw):
     """A dict of five entries, with one tensor a layer in each list and the stated shapes."""
     seen, wanted = started(student, draw, 2, [3, 4])
     same_cache(seen.value, wanted, "2 layers, B=2, S=4", keys=())
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @exercise("start_cache")
@@ -3129,11 +3147,11 @@ def random_cache(draw, num_layers, batch, length, sources, dtype=torch.float64):
 def same_step(student, reference, models, token, cache, case):
     wanted, cache_after = reference.decode_step(models.theirs, token, cache)
     seen = student.observe("decode_step", models.mine, token, cache, grad=False)
-    log_probs, after = expect.pair(seen.value, what="the result (log_probs, cache)")
+    log_probs, after = expectations.pair(seen.value, what="the result (log_probs, cache)")
     if models.right:
-        expect.close(log_probs, wanted, what="the log-probabilities", case=case)
+        expectations.close(log_probs, wanted, what="the log-probabilities", case=case)
         same_cache(after, cache_after, case)
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 def steppers(student, reference, draw, num_layers, norm_first=False):
@@ -3171,14 +3189,14 @@ def test_step_grows_the_cache(student, draw):
     model = own_model(student, draw, num_layers=2)
     cache = random_cache(draw, 2, 2, 3, [3, 4])
     seen = student.observe("decode_step", model, draw.integers(4, 8, 2), cache, grad=False)
-    log_probs, after = expect.pair(seen.value, what="the result (log_probs, cache)")
+    log_probs, after = expectations.pair(seen.value, what="the result (log_probs, cache)")
     case = "3 cached positions"
-    expect.shape(log_probs, (2, 8), what="the log-probabilities", case=case)
+    expectations.shape(log_probs, (2, 8), what="the log-probabilities", case=case)
     longer = [(2, 2, 4, 4)] * 2
     whole_cache(after, {"keys": longer, "values": longer}, case)
     cut = {key: [part[:, :, :3] for part in after[key]] for key in ("keys", "values")}
     same_cache({**after, **cut}, cache, f"{case}, the old part")
-    expect.unchanged(seen)
+    expectations.unchanged(seen)
 
 
 @exercise("decode_step")
@@ -3189,8 +3207,8 @@ def test_step_source_mask(student, draw):
     token = draw.integers(4, 8, 2)
 
     def log_probs(**changes):
-        return expect.tensor(
-            expect.pair(student.decode_step(model, token, {**cache, **changes}))[0],
+        return expectations.tensor(
+            expectations.pair(student.decode_step(model, token, {**cache, **changes}))[0],
             what="the log-probabilities",
         )
 
@@ -3200,7 +3218,7 @@ def test_step_source_mask(student, draw):
         key: [torch.where(padding, part + 5.0, part) for part in cache[key]]
         for key in ("memory_keys", "memory_values")
     }
-    expect.close(
+    expectations.close(
         log_probs(**hidden_changed),
         before,
         what="the log-probabilities",
@@ -3210,7 +3228,7 @@ def test_step_source_mask(student, draw):
         changed = [part.clone() for part in cache[key]]
         changed[0][:, :, place] += draw.normal(2, 2, 4).double()
         gap = (log_probs(**{key: changed}) - before).abs().amax(-1)
-        expect.true(
+        expectations.true(
             bool((gap > 1e-9).all()),
             f'the log-probabilities do not depend on entry {place} of "{key}" in the cache.',
         )
@@ -3225,9 +3243,9 @@ def same_chain(student, model, state, draw, num_layers, lengths, steps):
     cache = cache_of(memory, (source != PAD).unsqueeze(1), state, num_layers)
     for step in range(steps):
         got = student.decode_step(model, target[:, step], cache)
-        log_probs, cache = expect.pair(got, what="the result (log_probs, cache)")
+        log_probs, cache = expectations.pair(got, what="the result (log_probs, cache)")
         case = f"step {step} of {steps}, compared with the model without a cache"
-        expect.close(log_probs, said[:, step], what="the log-probabilities", case=case)
+        expectations.close(log_probs, said[:, step], what="the log-probabilities", case=case)
 
 
 def chain(student, draw, num_layers, norm_first, lengths, steps):
@@ -3259,16 +3277,16 @@ def test_step_float32(student, draw):
     model = student.module("EncoderDecoder", state=state, dtype=torch.float32, **small())
     cache = random_cache(draw, 1, 1, 12, [2], torch.float32)
     got = student.decode_step(model, torch.tensor([6]), cache)
-    log_probs, after = expect.pair(got, what="the result (log_probs, cache)")
+    log_probs, after = expectations.pair(got, what="the result (log_probs, cache)")
     case = "12 cached positions, float32"
-    expect.shape(log_probs, (1, 8), what="the log-probabilities", case=case)
+    expectations.shape(log_probs, (1, 8), what="the log-probabilities", case=case)
     longer = [(1, 2, 13, 4)]
     whole_cache(after, {"keys": longer, "values": longer}, case)
     for tensor in (log_probs, after["keys"][0], after["values"][0]):
-        expect.true(
+        expectations.true(
             tensor.dtype == torch.float32, f"the results should be float32, not {tensor.dtype}."
         )
-    expect.true(
+    expectations.true(
         abs(float(log_probs.double().exp().sum()) - 1) < 1e-4,
         f"the log-probabilities should be those of a distribution, for {case}.",
     )

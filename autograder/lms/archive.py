@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from autograder.assignment import ClassroomError
-from autograder.collect import CHECKPOINTS
-from autograder.collect import shown as _shown
+from autograder.common.errors import ClassroomError
+from autograder.grading.collect import CHECKPOINTS
+from autograder.grading.collect import shown as _shown
 
 MAX_ENTRIES = 50_000
 MAX_FILE = 100 << 20

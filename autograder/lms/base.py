@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autograder import harmless
-from autograder.assignment import ClassroomError
-from autograder.collect import NEARLY, best_notebook, student_id
-from autograder.files import replacing
+from autograder.common import escaping
+from autograder.common.errors import ClassroomError
+from autograder.common.files import replacing
+from autograder.grading.collect import NEARLY, best_notebook, student_id
 from autograder.lms.archive import READING, Archive, Entry, shown
 from autograder.lms.table import Table
 
@@ -107,7 +107,7 @@ class People:
         members = []
         for row in table.rows[1:]:
             cells = {
-                name: harmless.plain(row[place].strip())
+                name: escaping.plain(row[place].strip())
                 for place, name in reversed(list(enumerate(head)))
                 if place < len(row)
             }
@@ -330,7 +330,7 @@ def _write_roster(
         row = {key: getattr(member, key) for key in ("student", "first_name", "last_name", "name")}
         row |= member.ids
         cells = {
-            key: str(harmless.cell(value)) for key, value in row.items() if key in head and value
+            key: str(escaping.cell(value)) for key, value in row.items() if key in head and value
         }
         if member.student in known:
             for key, value in cells.items():

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from autograder.assignment import Assignment
-    from autograder.results import ExerciseResult, SubmissionResult
+    from autograder.judging.results import ExerciseResult, SubmissionResult
+    from autograder.units.assignment import Assignment
 
 WAYS = ("auto", "bubblewrap", "apart")
 
@@ -34,7 +34,8 @@ def stands_apart(root: Path, way: str = "auto") -> bool:
     Raises:
         SandboxUnavailable: student code could read the reference here.
     """
-    from autograder.walls import SandboxUnavailable, require_sandbox
+    from autograder.sandbox.launcher import require_sandbox
+    from autograder.sandbox.limits import SandboxUnavailable
 
     refusal = "it was asked for another way"
     if way in ("auto", "bubblewrap"):
@@ -78,10 +79,10 @@ def grade(
     """The result of what lies in `submitted`."""
     import nbformat
 
-    from autograder.collect import Submission, collect
+    from autograder.grading.collect import Submission, collect
+    from autograder.grading.worker_pool import grade_all
     from autograder.lms.archive import Archive
     from autograder.lms.base import Attempt, Found, Handed, People, place
-    from autograder.worker_pool import grade_all
 
     blank = nbformat.read(release, as_version=4)
     with tempfile.TemporaryDirectory(prefix="submission-") as scratch:
@@ -110,7 +111,7 @@ def results(
     An exercise is one entry with its visible tests and one with its hidden ones; its points are
     divided as its passed tests weigh.
     """
-    from autograder.harmless import visible
+    from autograder.common.escaping import visible
 
     tests = []
     for number, exercise in enumerate(assignment.exercises, 1):
@@ -137,7 +138,7 @@ def results(
 
 
 def _entries(one: ExerciseResult, title: str, number: int, hidden: str) -> list[dict[str, Any]]:
-    from autograder.harmless import visible
+    from autograder.common.escaping import visible
 
     parts = {shown: [test for test in one.tests if test.hidden != shown] for shown in (True, False)}
     weight = sum(test.weight for test in one.tests) or 1.0
@@ -204,8 +205,9 @@ def main(arguments: list[str] | None = None) -> int:
     root: Path = options.root
     code = 0
     try:
-        from autograder.assignment import AssignmentError, load
-        from autograder.walls import SandboxUnavailable
+        from autograder.common.errors import AssignmentError
+        from autograder.sandbox.limits import SandboxUnavailable
+        from autograder.units.assignment import load
 
         assignment = load(options.assignment)
         seed = int((root / "source" / "seed.txt").read_text(encoding="ascii"))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autograder.assignment import ClassroomError
-from autograder.classroom import Class
+from autograder.common.errors import ClassroomError
+from autograder.gradebook.classroom import Class
 from autograder.lms import TITLES, Tool, module
 from autograder.lms.base import People
 from autograder.lms.marks import Marks

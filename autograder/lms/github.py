@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 
-from autograder.harmless import csv_text
+from autograder.common.escaping import csv_text
 from autograder.lms.archive import Archive, Entry, shown
 from autograder.lms.base import Attempt, Found, Handed, People, utc
 from autograder.lms.marks import Marks, fill, points

@@ -13,8 +13,9 @@ from typing import Any
 
 import yaml
 
-from autograder import bundle
-from autograder.assignment import Assignment, ClassroomError, load
+from autograder.assignments import bundle
+from autograder.common.errors import ClassroomError
+from autograder.units.assignment import Assignment, load
 
 GRADER = "classroom-resources/autograding-command-grader@v1"
 REPORTER = "classroom-resources/autograding-grading-reporter@v1"

@@ -7,9 +7,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autograder import paths
-from autograder.assignment import ClassroomError, load
-from autograder.bundle import pins, write_zip
+from autograder.assignments.bundle import pins, write_zip
+from autograder.common import paths
+from autograder.common.errors import ClassroomError
+from autograder.units.assignment import load
 
 NEEDED = (
     *("torch", "numpy", "matplotlib", "ipykernel", "ipywidgets", "pytest", "rich", "typer"),
@@ -108,7 +109,7 @@ def _sources(chapter: str) -> Iterator[Path]:
 
 def _release(chapter: str) -> bytes:
     """The released notebook as a course has it, with which damaged ones are repaired."""
-    from autograder.books import prepare
+    from autograder.gradebook.course import prepare
 
     with tempfile.TemporaryDirectory(prefix="package-") as folder:
         prepare(Path(folder), chapter)

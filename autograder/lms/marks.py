@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autograder.assignment import ClassroomError
+from autograder.common.errors import ClassroomError
+from autograder.gradebook.standing import rows_of
 from autograder.lms.archive import shown
 from autograder.lms.base import Member, People
 from autograder.lms.table import Table
-from autograder.standing import rows_of
 
 if TYPE_CHECKING:
-    from autograder.classroom import Class
+    from autograder.gradebook.classroom import Class
 
 Row = tuple[int, dict[str, str], str]  # number in the table, ids, name
 

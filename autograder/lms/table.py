@@ -6,7 +6,7 @@ import codecs
 import re
 from pathlib import Path
 
-from autograder.assignment import ClassroomError
+from autograder.common.errors import ClassroomError
 
 MAX_BYTES = 64 << 20
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from autograder.variants import Misconception, Swap, mistakes_in
+from autograder.units.variants import Misconception, Swap, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
 

@@ -10,7 +10,7 @@ that a test asked: the first is then named.
 
 from __future__ import annotations
 
-from autograder.variants import Misconception, Swap, mistakes_in
+from autograder.units.variants import Misconception, Swap, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
 

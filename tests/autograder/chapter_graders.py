@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
-from autograder import demo_class, paths, trivial
-from autograder.builder import instructor
-from autograder.executor import Executor
-from autograder.runner import Graders
-from autograder.variants import (
+from autograder.assignments.builder import instructor
+from autograder.common import paths
+from autograder.demo import make_class
+from autograder.judging.runner import Graders
+from autograder.sandbox.executor import Executor
+from autograder.units.variants import (
     cells_of_source,
     changed_source,
     given_code,
@@ -31,6 +32,7 @@ from autograder.variants import (
     reference_namespace,
     wrong_namespace,
 )
+from autograder.verification import trivial
 
 SEEDS = (0, 1, 2)
 
@@ -111,7 +113,7 @@ class ChapterGraders:
             assert failures(graders, namespace, [styled[0]], seed) == []
 
     def test_a_whole_notebook_in_another_style_earns_every_point(self, graders):
-        for style in demo_class.styles(self.chapter).values():
+        for style in make_class.styles(self.chapter).values():
             cells = whole_notebook(self.chapter, style.answers, style.own)
             executor = Executor(run_cells(cells))
             for seed in SEEDS:
@@ -125,7 +127,7 @@ class ChapterGraders:
     def test_every_exercise_is_solved_in_at_least_two_styles_besides_the_reference(self, graders):
         solved = [exercise for exercise, _ in self.styles]
         right = reference_answers(self.chapter)
-        for style in demo_class.styles(self.chapter).values():
+        for style in make_class.styles(self.chapter).values():
             solved += [name for name, answer in style.answers.items() if answer != right[name]]
         assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 2] == []
 
@@ -143,11 +145,11 @@ class ChapterGraders:
         assert [gift for name in names for gift in trivial.gifts(graders, name, setting)[1]] == []
 
     def test_a_forbidden_function_earns_nothing_however_right_the_answer(self, graders):
-        extras = demo_class.extras(self.chapter)
+        extras = make_class.extras(self.chapter)
         right = reference_answers(self.chapter)
         for name, (exercise, _, source) in getattr(extras, "FORBIDDEN", {}).items():
             if name in getattr(extras, "TAMPERING", ()):
-                continue  # Only a process of its own survives it; see test_demo_class.
+                continue  # Only a process of its own survives it; see test_make_class.
             cells = whole_notebook(self.chapter, {**right, exercise: source}, {})
             namespace = run_cells(cells)
             executor = Executor(namespace)
@@ -193,7 +195,7 @@ class ChapterGraders:
         assert [e.name for e in graders.assignment.exercises if made.count(e.name) < 4] == []
 
     def test_the_demonstration_makes_known_mistakes_in_different_exercises(self):
-        extras = demo_class.extras(self.chapter)
+        extras = make_class.extras(self.chapter)
         known = {mistake.name: mistake.exercise for mistake in misconceptions(self.chapter)}
         made = [known[name] for name in getattr(extras, "MISTAKES", ())]
         assert len(set(made)) == len(made) >= 8

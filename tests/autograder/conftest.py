@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from autograder import paths, variants
-from autograder.assignment import Assignment, Exercise
-from autograder.executor import Executor
-from autograder.runner import Graders
-from autograder.variants import Misconception
+from autograder.common import paths
+from autograder.judging.runner import Graders
+from autograder.sandbox.executor import Executor
+from autograder.units import variants
+from autograder.units.assignment import Assignment, Exercise
+from autograder.units.variants import Misconception
 from tests.autograder.chapter_graders import graders_of
 from tests.autograder.helpers import no_sandbox
 
@@ -67,34 +68,35 @@ SOURCE = textwrap.dedent(
 
 GRADERS = textwrap.dedent(
     '''
-    from autograder import expect
-    from autograder.grading import exercise, hidden
+    from autograder.judging import expectations
+    from autograder.judging.marks import exercise, hidden
 
     @exercise("mean")
     def test_small(student, reference, draw):
         """Means of a small matrix."""
         x = draw.normal(2, 3)
-        expect.close(student.mean(x), reference.mean(x), "the mean")
+        expectations.close(student.mean(x), reference.mean(x), "the mean")
 
     @hidden
     @exercise("mean", weight=2)
     def test_other_axis(student, reference, draw):
         """Means along another axis."""
         x = draw.normal(4, 3)
-        expect.close(student.mean(x, dim=0), reference.mean(x, dim=0), "the mean")
+        expectations.close(student.mean(x, dim=0), reference.mean(x, dim=0), "the mean")
 
     @exercise("mean")
     def test_empty(student, reference, draw):
         """Refuses an empty tensor."""
-        expect.raises("ValueError", lambda: student.mean(draw.normal(0, 3)), "mean of nothing")
+        x = draw.normal(0, 3)
+        expectations.raises("ValueError", lambda: student.mean(x), "mean of nothing")
 
     @exercise("centre")
     def test_centre(student, reference, draw):
         """Centred rows."""
         x = draw.normal(3, 4)
         seen = student.observe("centre", x)
-        expect.close(seen.value, reference.centre(x), "the result")
-        expect.unchanged(seen, "centre")
+        expectations.close(seen.value, reference.centre(x), "the result")
+        expectations.unchanged(seen, "centre")
 
     @exercise("Scale")
     def test_scale(student, reference, draw):
@@ -103,8 +105,8 @@ GRADERS = textwrap.dedent(
         own = student.module("Scale", width=3, state=right.state())
         x = draw.normal(2, 3)
         seen, expected = own.observe(x), right.observe(x)
-        expect.close(seen.value, expected.value, "the result")
-        expect.gradients(seen, expected)
+        expectations.close(seen.value, expected.value, "the result")
+        expectations.gradients(seen, expected)
     '''
 )
 
@@ -173,7 +175,8 @@ def toy(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def solved() -> Callable[..., NotebookNode]:
     """Makes the students' notebook on attention with the reference's answers, some changed."""
-    from autograder import builder, repair
+    from autograder.assignments import builder
+    from autograder.grading import repair
 
     instructor, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
     answers = {
@@ -197,7 +200,7 @@ def solved() -> Callable[..., NotebookNode]:
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An nbgrader course on attention in which nobody has handed in yet; to be copied."""
-    from autograder.books import prepare
+    from autograder.gradebook.course import prepare
 
     course = tmp_path_factory.mktemp("prepared") / "course"
     prepare(course, "attention")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from autograder import worker_pool
+from autograder.grading import worker_pool
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "RuntimeError": lambda: RuntimeError("a fault"),
@@ -37,8 +37,9 @@ PROGRAM = worker_pool.PROGRAM.replace(
 
 def install() -> None:
     """Put the faults into the functions that handle a submission at each stage."""
-    from autograder import marker, repair, sandbox
-    from autograder.runner import Graders
+    from autograder.grading import marker, repair
+    from autograder.judging.runner import Graders
+    from autograder.sandbox import session
 
     now: list[str] = [""]
 
@@ -65,7 +66,7 @@ def install() -> None:
 
     failing("read", repair, "repair_file")
     failing("repair", repair, "repair")
-    failing("run", sandbox.Session, "load")
+    failing("run", session.Session, "load")
     kept, grade_one, converse = marker._kept, marker.grade_one, Graders._converse
 
     def keep(mended: Any, release: Any) -> str:

@@ -13,9 +13,11 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from autograder import bundle, paths
 from autograder.__main__ import main
-from autograder.walls import Sandbox, SandboxUnavailable
+from autograder.assignments import bundle
+from autograder.common import paths
+from autograder.sandbox.launcher import Sandbox
+from autograder.sandbox.limits import SandboxUnavailable
 
 
 @functools.cache

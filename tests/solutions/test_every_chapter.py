@@ -15,7 +15,7 @@ import jupytext
 import pytest
 import torch
 
-from autograder.paths import SOLUTIONS
+from autograder.common.paths import SOLUTIONS
 
 CHAPTERS = sorted(path.stem for path in SOLUTIONS.glob("[a-z]*.py"))
 

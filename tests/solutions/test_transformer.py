@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from autograder.forbidden_calls import ForbiddenCall, Refusal
+from autograder.sandbox.forbidden_calls import ForbiddenCall, Refusal
 from solutions import positional_encoding
 from solutions import transformer as tr
 from solutions.transformer import BOS, EOS, PAD, TableModel

@@ -13,12 +13,13 @@ import pytest
 from nbgrader.api import Gradebook
 
 from autograder.__main__ import main
-from autograder.assignment import ClassroomError, load
-from autograder.books import quiet_database
-from autograder.classroom import Class
+from autograder.common.errors import ClassroomError
+from autograder.gradebook.classroom import Class
+from autograder.gradebook.course import quiet_database
+from autograder.grading.marker import empty_result
 from autograder.lms.base import Member, People
 from autograder.lms.table import Table
-from autograder.marker import empty_result
+from autograder.units.assignment import load
 from tests.autograder.helpers import status_of
 from tests.autograder.lms import exports
 from tests.autograder.lms.exports import zipped
@@ -374,9 +375,9 @@ def test_an_empty_table_is_a_sentence() -> None:
 @pytest.mark.sandbox
 def test_from_canvas_to_canvas(tmp_path: Path, capsys) -> None:
     """The whole way: a download is imported, graded, and its marks stand in the gradebook."""
-    from autograder.classroom import grade
-    from autograder.collect import read_roster
-    from autograder.demo_class import Notebook, Style, reference_answers
+    from autograder.demo.make_class import Notebook, Style, reference_answers
+    from autograder.gradebook.classroom import grade
+    from autograder.grading.collect import read_roster
 
     released = Path(__file__).parents[3] / "exercises" / "attention" / "attention.ipynb"
     blank = Notebook(json.loads(released.read_text("utf-8")))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autograder.assignment import ClassroomError
+from autograder.common.errors import ClassroomError
 from autograder.lms import Tool, module
 from autograder.lms.archive import Archive, safe_path
 from autograder.lms.base import People, place, read_export

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from autograder.collect import collect, read_roster
+from autograder.grading.collect import collect, read_roster
 from autograder.lms import Tool, archive, canvas, moodle
 from autograder.lms.archive import Archive
 from autograder.lms.base import People

@@ -20,11 +20,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autograder import bundle, paths
-from autograder.assignment import ClassroomError, load
-from autograder.demo_class import Notebook, Style, reference_answers
+from autograder.assignments import bundle
+from autograder.common import paths
+from autograder.common.errors import ClassroomError
+from autograder.demo.make_class import Notebook, Style, reference_answers
+from autograder.judging.results import ExerciseResult, TestResult
 from autograder.lms import container, github_package, gradescope_package
-from autograder.results import ExerciseResult, TestResult
+from autograder.units.assignment import load
 from tests.autograder.helpers import assert_no_solutions, handed_out, status_of
 
 ATTENTION = load("attention")
@@ -174,7 +176,8 @@ for place in glob.glob("/tmp/gradescope-*/autograder") + ["{root}"]:
             found.append(open(os.path.join(place, name)).read()[:20])
         except OSError:
             pass
-    for name in ("results/results.json", "results/.results.part", "source/autograder/marker.py"):
+    for name in ("results/results.json", "results/.results.part",
+                 "source/autograder/grading/marker.py"):
         try:
             open(os.path.join(place, name), "w").write(json.dumps({{"score": 999, "tests": []}}))
             found.append("wrote")
@@ -279,7 +282,7 @@ def test_apart_closes_the_reference_to_others(root: Path) -> None:
 
 
 def test_without_a_wall_nothing_is_graded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from autograder.walls import SandboxUnavailable
+    from autograder.sandbox.limits import SandboxUnavailable
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(SandboxUnavailable, match="only root could run it as another user"):

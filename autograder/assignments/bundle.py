@@ -1,0 +1,358 @@
+"""The student's zip: notebook, checks and recorded answers; no solutions and no hidden tests.
+
+It unpacks to one folder that works where it is, without installing anything of ours:
+
+    attention/attention.ipynb       README.md  requirements.txt
+    attention/autograder/           the checks: the modules that they import, and no others
+    attention/toolkit/              what the notebook is given
+    attention/exercises/attention/  assignment.json, recorded.bin
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from autograder.common import paths
+from autograder.common.errors import AssignmentError
+from autograder.units.assignment import Assignment, load
+
+# What a student's folder never holds, even if a module of the checks mentions it.
+PRIVATE = frozenset(
+    {
+        *("benchmarks", "demo", "gradebook", "grading", "lms", "misconceptions", "reports"),
+        "verification",
+        *("assignments.builder", "assignments.bundle", "assignments.stock"),
+        *("common.escaping", "common.files", "common.progress"),
+        *("sandbox.fork_server", "sandbox.launcher", "sandbox.limits", "sandbox.meter"),
+        *("sandbox.session", "sandbox.worker"),
+        *("units.dependencies", "units.variants"),
+    }
+)
+START = (
+    "autograder",
+    "autograder.checking.check",
+    "autograder.commands",
+    "autograder.commands.check",
+)
+NEEDED = ("torch", "numpy", "ipykernel", "jupyterlab", "notebook", "pytest", "rich", "typer")
+OPTIONAL = ("matplotlib", "ipywidgets")
+STAMP = (1980, 1, 1, 0, 0, 0)  # The oldest time a zip can tell: the same bytes for each run.
+
+MAIN = '''"""`python -m autograder check NOTEBOOK`: the checks, from the command line."""
+
+from __future__ import annotations
+
+import typer
+
+from autograder.commands.check import run
+
+app = typer.Typer(name="autograder", add_completion=False, pretty_exceptions_enable=False)
+app.command("check")(run)
+
+
+@app.callback()
+def main() -> None:
+    """Check a notebook."""
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m autograder")
+'''
+
+README = """# {title}
+
+{count} exercises to code, {points} points{written}.
+Write your code in `{chapter}.ipynb`; under each exercise a cell with `check("…")` says what holds,
+what does not, and what to reread.
+
+## Begin
+
+You need Python 3.11, 3.12 or 3.13.
+
+```
+python -m venv .venv
+.venv/bin/pip install -r requirements.txt        (Windows: .venv\\Scripts\\pip)
+.venv/bin/jupyter lab {chapter}.ipynb             (Windows: .venv\\Scripts\\jupyter)
+```
+
+## While you work
+
+* `check("{first}")` judges one exercise, `check()` shows all of them.
+* `python -m autograder check {chapter}.ipynb` does the same for the whole notebook.
+* Keep the cells that are there, with their order and the names in them; add as many as you like.
+* The grade also counts tests that are not in this folder: other inputs, the same contract.
+
+## Hand in
+
+Save the notebook and hand in `{chapter}.ipynb`, and nothing else, under that name.
+{book}"""
+
+
+class BundleError(AssignmentError):
+    """The zip cannot be made; one sentence with the remedy."""
+
+
+def bundle(chapter: str, out: Path, book: str = "") -> Path:
+    """Write the student's zip of `chapter` to `out`; the same bytes for each run.
+
+    Args:
+        chapter: the chapter's name.
+        out: the zip to write.
+        book: where students read the book: the URL of its first page's folder.
+
+    Raises:
+        AssignmentError: something is missing; the message says what to run.
+    """
+    files = contents(chapter, book)
+    _check_recorded(chapter)
+    write_zip(out, {f"{chapter}/{name}": data for name, data in files.items()})
+    return out
+
+
+def write_zip(out: Path, files: Mapping[str, bytes], executable: Collection[str] = ()) -> None:
+    """Write a zip that has the same bytes for each run."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(out, "w") as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, STAMP)
+            entry.external_attr = (0o100755 if name in executable else 0o100644) << 16
+            entry.create_system = 3
+            archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)
+
+
+def _check_recorded(chapter: str) -> None:
+    """Right code passes with the recorded answers, as it must in the student's folder."""
+    from autograder.assignments import recorded
+    from autograder.judging.runner import Graders
+    from autograder.sandbox.executor import Executor
+    from autograder.sandbox.wire import WireError
+    from autograder.units.variants import reference_namespace
+
+    remedy = f"run python -m autograder build {chapter}"
+    try:
+        recording = recorded.read(paths.EXERCISES / chapter / recorded.FILE)
+        results = Graders(chapter, hidden=False).run(
+            Executor(reference_namespace(chapter)).execute, recording=recording, diagnose=False
+        )
+    except (WireError, KeyError) as error:
+        raise BundleError(
+            f"The recorded answers of {chapter} do not fit its tests; {remedy}."
+        ) from error
+    wrong = [name for name, result in results.items() if not result.passed]
+    if wrong:
+        raise BundleError(
+            f"The recorded answers of {chapter} are out of date (see {wrong[0]}); {remedy}."
+        )
+
+
+def contents(chapter: str, book: str = "") -> dict[str, bytes]:
+    """The files of the student's folder: {path in the folder: bytes}."""
+    assignment = replace(load(chapter), book=book)
+    source = paths.EXERCISES / chapter
+    files: dict[str, bytes] = {}
+    notebook, recorded = f"{chapter}.ipynb", "recorded.bin"
+    for name, target in ((notebook, notebook), (recorded, f"exercises/{chapter}/{recorded}")):
+        try:
+            files[target] = (source / name).read_bytes()
+        except FileNotFoundError:
+            raise BundleError(
+                f"exercises/{chapter}/{name} is missing; run python -m autograder build {chapter}."
+            ) from None
+    files[f"exercises/{chapter}/assignment.json"] = assignment.to_json().encode()
+    graders = paths.GRADERS / f"test_{chapter}.py"
+    shown = visible(graders.read_text(encoding="utf-8"), graders.name)
+    for module in sorted(modules({*START, *_imports(shown, "autograder")}, "autograder")):
+        file = _file(module)
+        files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
+    files["autograder/__main__.py"] = MAIN.encode()
+    files["autograder/graders/__init__.py"] = b""
+    files[f"autograder/graders/{graders.name}"] = shown.encode()
+    given = _imports(_notebook_code(files[notebook]), "toolkit")
+    for module in sorted(modules({"toolkit", *given}, "toolkit")):
+        file = _file(module)
+        files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
+    files["requirements.txt"] = _requirements(files).encode()
+    files["README.md"] = _readme(assignment).encode()
+    return files
+
+
+def modules(start: Iterable[str], package: str) -> set[str]:
+    """`start` and every module of `package` that it imports, directly or not; never PRIVATE.
+
+    The packages around a module come with it.
+    """
+    hidden = {f"autograder.{name}" for name in PRIVATE}
+    found: set[str] = set()
+    waiting = list(start)
+    while waiting:
+        module = waiting.pop()
+        parts = module.split(".")
+        around = [".".join(parts[:length]) for length in range(1, len(parts))]
+        if module in found or any(name in hidden for name in (*around, module)):
+            continue
+        found.add(module)
+        waiting.extend(around)
+        waiting.extend(_imports(_file(module).read_text(encoding="utf-8"), package))
+    return found
+
+
+def _imports(code: str, package: str) -> set[str]:
+    """The modules of `package` that `code` imports anywhere."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return {name for name in names if name.split(".")[0] == package and _file(name).is_file()}
+
+
+def _file(module: str) -> Path:
+    path = paths.ROOT.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _notebook_code(data: bytes) -> str:
+    import json
+
+    cells = json.loads(data)["cells"]
+    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+
+
+# Graders without their hidden tests.
+
+
+def visible(source: str, name: str = "the graders") -> str:
+    """The graders' source without hidden tests and what only they use.
+
+    Raises:
+        BundleError: a hidden test stands where it cannot be taken out.
+    """
+    while True:
+        tree = ast.parse(source)
+        out = [node for node in tree.body if _is_hidden(node)]
+        if not out:
+            out = _unused(tree)
+        if not out:
+            break
+        source = _without(source, out)
+    rest = [
+        node
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.Name, ast.Attribute))
+        and (node.id if isinstance(node, ast.Name) else node.attr) == "hidden"
+    ]
+    if rest:
+        raise BundleError(
+            f"{name}, line {rest[0].lineno} of its visible part: only a whole test function can "
+            "be hidden; make it a function of its own with @hidden."
+        )
+    return source
+
+
+def _is_hidden(node: ast.stmt) -> bool:
+    decorators = getattr(node, "decorator_list", [])
+    return any(
+        isinstance(part, (ast.Name, ast.Attribute))
+        and (part.id if isinstance(part, ast.Name) else part.attr) == "hidden"
+        for decorator in decorators
+        for part in ast.walk(decorator)
+    )
+
+
+def _unused(tree: ast.Module) -> list[ast.stmt]:
+    """Helpers and constants at the top level that nothing refers to any more."""
+    within = [{part.id for part in ast.walk(node) if _is_name(part)} for node in tree.body]
+    users = Counter(name for names in within for name in names)
+    out = []
+    for node, own in zip(tree.body, within, strict=True):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            if node.name.lower().startswith("test") or node.decorator_list:
+                continue
+            names = {node.name}
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {part.id for target in targets for part in ast.walk(target) if _is_name(part)}
+            if any(name.startswith(("pytest", "__")) for name in names):
+                continue
+        else:
+            continue
+        # Used by anything but itself?
+        if names and not any(users[name] > (name in own) for name in names):
+            out.append(node)
+    return out
+
+
+def _is_name(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name)
+
+
+def _without(source: str, nodes: Iterable[ast.stmt]) -> str:
+    """`source` without the lines of `nodes` and the comments that stand directly above them."""
+    lines = source.split("\n")
+    gone: set[int] = set()
+    for node in nodes:
+        decorators = getattr(node, "decorator_list", [])
+        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+        while first > 1 and lines[first - 2].startswith("#"):
+            first -= 1
+        gone.update(range(first, (node.end_lineno or node.lineno) + 1))
+    kept = [line for number, line in enumerate(lines, 1) if number not in gone]
+    return re.sub(r"\n{4,}", "\n\n\n", "\n".join(kept)).rstrip("\n") + "\n"
+
+
+# Words.
+
+
+def pinned() -> dict[str, str]:
+    """The lines of the course's requirements.txt, by the package's name in small letters."""
+    text = (paths.ROOT / "requirements.txt").read_text(encoding="utf-8")
+    lines = re.findall(r"^[A-Za-z0-9_.-]+==\S+", text, re.MULTILINE)
+    return {line.partition("==")[0].lower(): line for line in lines}
+
+
+def pins(wanted: Iterable[str]) -> list[str]:
+    """The lines of the course's requirements.txt that fix the versions of `wanted`."""
+    known = pinned()
+    names = [name.lower() for name in wanted]
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise BundleError(f"requirements.txt pins no {', '.join(missing)}; add the version.")
+    return [known[name] for name in names]
+
+
+def _requirements(files: dict[str, bytes]) -> str:
+    """The course's pins of what the folder needs."""
+    code = "\n".join(
+        data.decode() if name.endswith(".py") else _notebook_code(data)
+        for name, data in files.items()
+        if name.endswith((".py", ".ipynb"))
+    )
+    wanted = [
+        *NEEDED,
+        *(name for name in OPTIONAL if re.search(rf"\bimport {name}\b|\bfrom {name}\b", code)),
+    ]
+    return "".join(f"{line}\n" for line in pins(wanted))
+
+
+def _readme(assignment: Assignment) -> str:
+    from autograder.common.cards import number
+
+    count = len(assignment.questions)
+    words = f"{count} written question{'s' if count != 1 else ''}"
+    return README.format(
+        title=assignment.title,
+        chapter=assignment.chapter,
+        count=len(assignment.exercises),
+        points=number(assignment.points),
+        written=f", and {words}, {number(assignment.written_points)} points" if count else "",
+        first=assignment.exercises[0].name,
+        book=f"\nThe book: {assignment.book}\n" if assignment.book else "",
+    )

@@ -1,0 +1,4 @@
+"""What things cost on this machine: `python -m autograder.benchmarks`.
+
+Imports any package but `commands` and `lms`.
+"""

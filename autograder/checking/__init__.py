@@ -1,0 +1,4 @@
+"""The student's `check`, in the notebook and on the command line.
+
+Imports `assignments` and what that may import; never `verification`.
+"""

@@ -1,0 +1,252 @@
+"""Which mistake is it? Replays what a student's code was asked on the known wrong modules."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import heapq
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autograder.judging.expectations import GRADIENT_SLACK, close_enough
+from autograder.judging.proxy import Exchange
+from autograder.sandbox.executor import Outcome, Request, walk
+
+# Kinds of outcome that say nothing about which mistake was made.
+MUTE = ("todo", "missing", "timeout", "crash", "memory", "protocol")
+
+
+def same_outcome(left: Outcome, right: Outcome) -> bool:
+    """Two implementations answered alike: same values, gradients, changed inputs, or same error."""
+    if left["kind"] != right["kind"] or left["kind"] in MUTE:
+        return False
+    if left["kind"] == "error":
+        # Two modules with wrong parameters are alike only if the same parameters are wrong.
+        same_words = left["type"] != "StateMismatch" or left["message"] == right["message"]
+        return left["type"] == right["type"] and same_words
+    if sorted(left["mutated"]) != sorted(right["mutated"]):
+        return False
+    if not same_value(left["value"], right["value"]):
+        return False
+    if left["grads"].keys() != right["grads"].keys():
+        return False
+    return all(
+        _same_gradient(gradient, right["grads"][label]) for label, gradient in left["grads"].items()
+    )
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """Equal up to rounding, through nested lists, tuples and dicts."""
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        return (
+            isinstance(left, torch.Tensor)
+            and isinstance(right, torch.Tensor)
+            and left.dtype == right.dtype
+            and close_enough(left, right)
+        )
+    if isinstance(left, (list, tuple)):
+        return (
+            isinstance(right, (list, tuple))
+            and len(left) == len(right)
+            and all(map(same_value, left, right))
+        )
+    if isinstance(left, dict):
+        return (
+            isinstance(right, dict)
+            and left.keys() == right.keys()
+            and all(same_value(value, right[key]) for key, value in left.items())
+        )
+    if isinstance(left, float) and isinstance(right, float):
+        return left == right or abs(left - right) <= 1e-6 * max(abs(left), abs(right))
+    return type(left) is type(right) and left == right
+
+
+def _same_gradient(left: torch.Tensor | None, right: torch.Tensor | None) -> bool:
+    if left is None or right is None:
+        present = right if left is None else left
+        return present is None or not bool(present.abs().max() > 0)
+    return close_enough(left, right, GRADIENT_SLACK)
+
+
+def fingerprint(request: Request) -> str:
+    """A short digest of a request, to see that a replay was asked the same thing."""
+    digest = hashlib.blake2b(digest_size=8)
+    digest.update(repr(_skeleton(request)).encode())
+    for _, tensor in walk(request):
+        digest.update(tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _skeleton(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (str(value.dtype), tuple(value.shape), value.stride())
+    if isinstance(value, dict):
+        return sorted((key, _skeleton(item)) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return [_skeleton(item) for item in value]
+    return value
+
+
+@dataclass
+class Evidence:
+    """What one test saw, and how it ended.
+
+    Args:
+        test: its name.
+        failed: whether it found a mistake.
+        hint: the misconception that the test itself names.
+        answered: whether good input was answered.
+        forbidden: forbidden functions that the code was seen to call.
+        timed_out: whether the test ended because the code did not.
+        recall: makes the transcript, which is needed only where a mistake is to be named.
+    """
+
+    test: str
+    failed: bool
+    hint: str | None
+    answered: bool
+    forbidden: tuple[str, ...]
+    timed_out: bool
+    recall: Callable[[], list[Exchange]] = field(repr=False)
+
+    @functools.cached_property
+    def transcript(self) -> list[Exchange]:
+        """The exchanges with the student's code."""
+        return self.recall()
+
+
+# Answers a transcript's requests, in order, as another implementation would; None where unknown.
+# Most candidates differ at the first answer, so the others are worked out only when asked for.
+Replay = Callable[[str, list[Exchange]], Iterable[Outcome | None]]
+
+
+@dataclass
+class Candidate:
+    """A wrong module that might explain the failures.
+
+    Args:
+        name: of the mistake.
+        replay: its answers to a test's transcript.
+    """
+
+    name: str
+    replay: Replay = field(repr=False)
+
+
+def diagnose(
+    evidence: list[Evidence],
+    reference: Replay,
+    candidates: Iterable[Candidate],
+) -> tuple[str | None, bool]:
+    """The candidate that explains most of the failed tests, and whether the first is among them.
+
+    A candidate explains a failed test when it answers every request of the test as the student's
+    code did, and at least one of those answers is not the reference's. It is ruled out when,
+    in a test that was passed, it answers differently from the student's code.
+    """
+    failed = [item for item in evidence if item.failed and item.transcript]
+    if not failed:
+        return None, False
+    passed = [item for item in evidence if not item.failed]
+    court = _Court(failed, passed, reference)
+    winner = court.winner(list(candidates))
+    if winner is not None:
+        return winner
+    hints = [item.hint for item in failed if item.hint and item.hint != "forbidden"]
+    if not hints:
+        return None, False
+    name = max(hints, key=hints.count)
+    first = failed[0].hint == name
+    # A hint from a minority of the failures is a side effect of some other mistake.
+    return (name, first) if first or 2 * hints.count(name) > len(failed) else (None, False)
+
+
+def explained(
+    evidence: list[Evidence],
+    reference: Replay,
+    candidates: Iterable[Candidate],
+) -> bool:
+    """Whether one of the candidates explains every failed test and is not ruled out."""
+    failed = [item for item in evidence if item.failed and item.transcript]
+    passed = [item for item in evidence if not item.failed]
+    court = _Court(failed, passed, reference)
+    return bool(failed) and any(map(court.explains_all, candidates))
+
+
+class _Court:
+    """Finds the candidate with as few questions as it takes."""
+
+    def __init__(
+        self,
+        failed: list[Evidence],
+        passed: list[Evidence],
+        reference: Replay,
+    ) -> None:
+        self._failed = failed
+        self._passed = passed
+        self._reference = reference
+        self._right: dict[str, list[Outcome | None]] = {}
+
+    def winner(self, candidates: list[Candidate]) -> tuple[str, bool] | None:
+        """Who explains most of the failed tests, and whether the first; of equals the first.
+
+        Most candidates are out after one test. Who does not explain the first failure is asked
+        about the tests that were passed: who contradicts one of them need not be asked about the
+        other failures. Whoever explains all of them is not compared with those that come later.
+        """
+        queue = [(-len(self._failed), place) for place in range(len(candidates))]
+        found: dict[int, list[bool]] = {place: [] for _, place in queue}
+        while queue:
+            most, place = heapq.heappop(queue)
+            if not most:
+                return None
+            candidate, explains = candidates[place], found[place]
+            if len(explains) == len(self._failed):
+                if not self._contradicts(candidate):
+                    return candidate.name, explains[0]
+                continue
+            explains.append(self._explains(candidate, self._failed[len(explains)]))
+            heapq.heappush(queue, (most + (not explains[-1]), place))
+        return None
+
+    def explains_all(self, candidate: Candidate) -> bool:
+        """Whether a candidate answers every test as the student's code did."""
+        return all(
+            self._explains(candidate, seen) for seen in self._failed
+        ) and not self._contradicts(candidate)
+
+    def _explains(self, candidate: Candidate, seen: Evidence) -> bool:
+        if any(exchange.outcome["kind"] in MUTE for exchange in seen.transcript):
+            return False  # No candidate need be asked, which may take long.
+        answers = candidate.replay(seen.test, seen.transcript)
+        return self._agrees(seen, answers) and self._is_wrong(seen)
+
+    def _agrees(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
+        return all(
+            answer is not None and same_outcome(exchange.outcome, answer)
+            for exchange, answer in zip(seen.transcript, answers, strict=True)
+        )
+
+    def _is_wrong(self, seen: Evidence) -> bool:
+        """Whether the student's code has answered something else than the reference."""
+        if seen.test not in self._right:
+            self._right[seen.test] = list(self._reference(seen.test, seen.transcript))
+        return any(
+            correct is not None and not same_outcome(exchange.outcome, correct)
+            for exchange, correct in zip(seen.transcript, self._right[seen.test], strict=True)
+        )
+
+    def _contradicts(self, candidate: Candidate) -> bool:
+        return any(
+            self._differs(seen, candidate.replay(seen.test, seen.transcript))
+            for seen in self._passed
+        )
+
+    def _differs(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
+        return any(
+            answer is not None and not same_outcome(exchange.outcome, answer)
+            for exchange, answer in zip(seen.transcript, answers, strict=False)
+        )

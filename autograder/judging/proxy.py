@@ -1,0 +1,275 @@
+"""What a grader holds instead of student code: calls go out as requests, values come back."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from autograder.judging.marks import Mistake
+from autograder.sandbox.executor import GENERATOR, MODULE, Outcome, Request
+from autograder.sandbox.timelimit import did_not_return
+
+
+class StudentError(Exception):
+    """The student's code raised, hung, or died. `types` names the exception and its bases."""
+
+    def __init__(self, outcome: Outcome, what: str) -> None:
+        self.outcome = outcome
+        self.kind: str = outcome["kind"]
+        self.types: list[str] = outcome.get("types", [])
+        self.what = what
+        super().__init__(describe_error(outcome, what))
+
+
+class Todo(Exception):
+    """There is nothing to judge yet: the stub is untouched, or the name is not defined."""
+
+
+def describe_error(outcome: Outcome, what: str) -> str:
+    """One sentence on why `what` yielded no value."""
+    kind, message = outcome["kind"], outcome.get("message", "")
+    if kind == "error":
+        if outcome["type"] in ("StateMismatch", "NotAModule"):
+            return f"{what}: {message}."
+        where = f" ({outcome['where']})" if outcome.get("where") else ""
+        return f"{what} raised {outcome['type']}: {message}{where}"
+    if kind == "timeout" and "used_up" in outcome:
+        return f"{what} was not run to its end: {outcome['used_up']}."
+    if kind == "timeout" and "seconds" in outcome:
+        return did_not_return(what, outcome["seconds"], outcome["where"])
+    if kind == "timeout":
+        return f"{what} did not finish in time; is there a loop that never ends?"
+    if kind == "crash":
+        return f"{what} ended the Python process; remove calls such as exit() or os._exit()."
+    if kind == "memory":
+        return f"{what} used more memory than it may; is there a tensor that grows without need?"
+    return f"{what} gave no readable answer: {message}"
+
+
+@dataclass(frozen=True)
+class Generator:
+    """Among the arguments of a function: a torch.Generator that has just got this seed."""
+
+    seed: int
+
+
+def _plain(value: Any, used: dict[str, bool]) -> Any:
+    """`value`, or what stands in a request for the module of a handle; noted in `used`."""
+    if isinstance(value, Generator):
+        return {GENERATOR: value.seed}
+    if not isinstance(value, Handle):
+        return value
+    used[str(value._number)] = value._training
+    return {MODULE: value._number}
+
+
+def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The part of a request that says with what a function is called."""
+    used: dict[str, bool] = {}
+    arguments: dict[str, Any] = {
+        "args": [_plain(value, used) for value in args],
+        "kwargs": {key: _plain(value, used) for key, value in kwargs.items()},
+    }
+    if used:
+        arguments["modules"] = used
+    if any(isinstance(value, Generator) for value in (*args, *kwargs.values())):
+        arguments["generators"] = True
+    return arguments
+
+
+@dataclass
+class Observation:
+    """A value and what else was seen: gradients by input label, inputs changed in place.
+
+    Labels are positions (`"0"`, `"1"`), keyword names (`"mask"`) or `"parameter q_proj.weight"`.
+    """
+
+    value: Any
+    grads: dict[str, torch.Tensor | None] = field(default_factory=dict)
+    mutated: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Exchange:
+    """One entry of a transcript: what was asked, and what came back."""
+
+    request: Request
+    outcome: Outcome
+
+
+class Proxy:
+    """Stands for one implementation. `execute` carries a request to it and brings the outcome.
+
+    Args:
+        execute: carries one request to the implementation.
+        rng: from which the seed of every request is derived.
+    """
+
+    def __init__(
+        self,
+        execute: Callable[[Request], Outcome],
+        *,
+        rng: int = 0,
+    ) -> None:
+        self._execute = execute
+        self._rng = rng
+        self._handles = 0
+        self.transcript: list[Exchange] = []
+        self.fault: BaseException | None = None  # Of the way to the implementation, not its own.
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return functools.partial(self._call, name)
+
+    def _call(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        return self.observe(name, *args, grad=False, **kwargs).value
+
+    def observe(self, name: str, /, *args: Any, grad: bool = True, **kwargs: Any) -> Observation:
+        """Call function `name`, with gradients of a random weighted sum of its outputs.
+
+        A handle among the arguments reaches the function as the module that it stands for.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": grad}
+        return self._ask(request, f"Your {name}")
+
+    def drawing(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
+        """Call function `name`; if PyTorch's own generator moves, it is in `mutated`.
+
+        It is called `executor.GLOBAL_GENERATOR` there.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
+        return self._ask({**request, "still": True}, f"Your {name}")
+
+    def training(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call function `name` where gradients are recorded, so that it can train a handle.
+
+        Otherwise a call whose gradients nobody asks for runs under `torch.no_grad()`.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
+        return self._ask({**request, "autograd": True}, f"Your {name}").value
+
+    def module(
+        self,
+        name: str,
+        /,
+        *,
+        state: dict[str, torch.Tensor] | None = None,
+        dtype: torch.dtype | None = None,
+        **kwargs: Any,
+    ) -> Handle:
+        """Create class `name` with `kwargs`, load `state` strictly; the handle is in eval mode.
+
+        `name` may also be a function that returns a module, and a handle among the arguments
+        reaches it as the module that it stands for.
+        """
+        self._handles += 1
+        arguments = _arguments((), kwargs)
+        del arguments["args"]
+        request = {
+            "op": "create",
+            "handle": self._handles,
+            "name": name,
+            **arguments,
+            "state": state,
+            "dtype": str(dtype).removeprefix("torch.") if dtype else None,
+        }
+        self._ask(request, f"Your {name}")
+        return Handle(self, request["handle"], name)
+
+    def aside(self) -> Proxy:
+        """Another way to the same implementation: what is asked there is not in the transcript.
+
+        Its handles are numbered apart.
+        """
+        other = Proxy(self._execute, rng=self._rng)
+        other._handles = 1 << 20
+        return other
+
+    def _ask(self, request: Request, what: str) -> Observation:
+        position = len(self.transcript)
+        request["rng"] = zlib.crc32(f"{self._rng}:{position}".encode())
+        # The weights of the sum whose gradient is taken: the same for student and reference,
+        # whatever else the two were asked before.
+        request["cotangent"] = zlib.crc32(f"{self._rng}".encode())
+        try:
+            outcome = self._execute(request)
+        except BaseException as error:
+            self.fault = error
+            raise
+        self.transcript.append(Exchange(request, outcome))
+        if outcome["kind"] in ("todo", "missing"):
+            raise Todo(outcome.get("message", ""))
+        if outcome["kind"] != "value":
+            raise StudentError(outcome, what)
+        if outcome["forbidden"]:
+            raise Mistake(
+                f"{what} calls torch's {', '.join(outcome['forbidden'])}, "
+                "which this exercise asks you to write yourself.",
+                misconception="forbidden",
+            )
+        return Observation(outcome["value"], outcome["grads"], outcome["mutated"])
+
+
+class Handle:
+    """A module that lives where the implementation lives."""
+
+    def __init__(self, proxy: Proxy, number: int, name: str) -> None:
+        self._proxy = proxy
+        self._number = number
+        self._name = name
+        self._training = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.observe(*args, grad=False, **kwargs).value
+
+    def observe(self, *args: Any, grad: bool = True, **kwargs: Any) -> Observation:
+        """Forward, with gradients to the inputs and to the parameters."""
+        return self.observe_method("forward", *args, grad=grad, **kwargs)
+
+    def method(self, method: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Call another method of the module."""
+        return self.observe_method(method, *args, grad=False, **kwargs).value
+
+    def observe_method(
+        self, method: str, /, *args: Any, grad: bool = True, **kwargs: Any
+    ) -> Observation:
+        """Call another method, with gradients to the inputs and to the parameters."""
+        return self._ask("invoke", **_arguments(args, kwargs), grad=grad, method=method)
+
+    def through(self, proxy: Proxy) -> Handle:
+        """The same module in eval mode, reached through another proxy (`Proxy.aside`)."""
+        return Handle(proxy, self._number, self._name)
+
+    def train(self) -> Handle:
+        self._training = True
+        return self
+
+    def eval(self) -> Handle:
+        self._training = False
+        return self
+
+    def parameters(self) -> dict[str, list[int]]:
+        """Name and shape of each parameter."""
+        return self._ask("inspect").value["parameters"]
+
+    def buffers(self) -> dict[str, list[int]]:
+        """Name and shape of each buffer."""
+        return self._ask("inspect").value["buffers"]
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """The state dict."""
+        return self._ask("inspect").value["state"]
+
+    def step(self, *args: Any, lr: float = 0.1, **kwargs: Any) -> dict[str, torch.Tensor]:
+        """The state after one step of gradient descent on a random weighted sum of outputs."""
+        return self._ask("step", args=list(args), kwargs=kwargs, lr=lr).value["state"]
+
+    def _ask(self, op: str, **request: Any) -> Observation:
+        request = {"op": op, "handle": self._number, "training": self._training, **request}
+        return self._proxy._ask(request, f"Your {self._name}")

@@ -1,0 +1,116 @@
+"""What the reference and the misconceptions answer, recorded for notebooks without either.
+
+A student's bundle holds no reference. For the visible tests at a fixed seed the inputs are known,
+so the answers can be recorded once: the reference's, to compare with, and each misconception's,
+to name a mistake. The file is in the wire format: data, never code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autograder.judging import diagnosis
+from autograder.judging.proxy import Exchange
+from autograder.sandbox import wire
+from autograder.sandbox.executor import Executor, Outcome, Request
+
+if TYPE_CHECKING:
+    from autograder.judging.runner import Graders
+
+SEED = 0
+FILE = "recorded.bin"
+LIMIT = 64 * 2**20
+
+
+class Recording:
+    """Recorded answers of one chapter's visible tests.
+
+    `data` is {"chapter", "tests": {test: {"exercise", "reference": [outcome], "asked":
+    [fingerprint], "answers": {name: [outcome]}}}, "says": {name: [sentence, section, exercise]}};
+    the answers of the reference stand under the name "".
+    """
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.data = data
+        self.says: dict[str, tuple[str, str]] = {
+            name: (says, section) for name, (says, section, _) in data["says"].items()
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> Recording:
+        """Read a recording.
+
+        Raises:
+            FileNotFoundError: there is none at `path`.
+            autograder.sandbox.wire.WireError: the file is damaged.
+        """
+        return cls(wire.decode(path.read_bytes(), limit=LIMIT))
+
+    def write(self, path: Path) -> None:
+        path.write_bytes(wire.encode(self.data))
+
+    def reference(self, test: str) -> Callable[[Request], Outcome]:
+        """Answers the reference's requests of `test` in the order in which they were recorded."""
+        outcomes = iter(self.data["tests"][test]["reference"])
+
+        def execute(request: Request) -> Outcome:
+            return next(outcomes)
+
+        return execute
+
+    def candidates(self, exercise: str) -> list[str]:
+        """The misconceptions of an exercise, in their file's order."""
+        return [name for name, entry in self.data["says"].items() if entry[2] == exercise]
+
+    def replay(self, name: str) -> diagnosis.Replay:
+        """The recorded answers of one misconception ("" is the reference) to a test's requests."""
+
+        def answers(test: str, transcript: list[Exchange]) -> list[Outcome | None]:
+            recorded = self.data["tests"].get(test, {})
+            known = recorded.get("answers", {}).get(name, [])
+            asked = recorded.get("asked", [])
+            found: list[Outcome | None] = []
+            same = True
+            for position, exchange in enumerate(transcript):
+                same = (
+                    same
+                    and position < len(known)
+                    and asked[position] == diagnosis.fingerprint(exchange.request)
+                )
+                found.append(known[position] if same else None)
+            return found
+
+        return answers
+
+
+def record(chapter: str, graders: Graders) -> Recording:
+    """Ask the reference and every misconception what the visible tests ask a student's code.
+
+    Args:
+        graders: the chapter's graders without the hidden ones.
+
+    Raises:
+        ValueError: the reference fails one of its own tests.
+    """
+    from autograder.units.variants import misconceptions, reference_namespace, wrong_namespace
+
+    tests: dict[str, Any] = {}
+    for item, student, reference in graders.transcripts(reference_namespace(chapter), SEED):
+        answers = {"": [exchange.outcome for exchange in student]}
+        for mistake in misconceptions(chapter):
+            if mistake.exercise == item.exercise:
+                executor = Executor(wrong_namespace(chapter, mistake.name))
+                answers[mistake.name] = [executor.execute(exchange.request) for exchange in student]
+        tests[item.name] = {
+            "exercise": item.exercise,
+            "reference": [exchange.outcome for exchange in reference],
+            "asked": [diagnosis.fingerprint(exchange.request) for exchange in student],
+            "answers": answers,
+        }
+    says = {
+        mistake.name: [mistake.says, mistake.section, mistake.exercise]
+        for mistake in misconceptions(chapter)
+    }
+    return Recording({"chapter": chapter, "tests": tests, "says": says})

@@ -1,0 +1,4 @@
+"""What people read of a class: class report, feedback pages, charts, what to teach again.
+
+Imports `gradebook` and what that may import.
+"""

@@ -1,0 +1,4 @@
+"""Where student code runs: launcher, fork server, session, worker, wire format, limits.
+
+Imports `common`. What is copied into the sandbox imports only what is copied with it.
+"""

@@ -1,0 +1,4 @@
+"""What a unit asks for, its wrong versions, and the files that its marks depend on.
+
+Imports `common`.
+"""

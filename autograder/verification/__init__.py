@@ -1,0 +1,4 @@
+"""The graders' own test: misconceptions, answers without work, mutants.
+
+Imports `assignments` and what that may import; never `checking`.
+"""

@@ -1,0 +1,214 @@
+"""The graders, judged: by the reference, by every misconception, by trivial answers and mutants.
+
+The reference must earn full marks; every misconception must lose points and be named; an answer
+without work must earn nothing, whatever the other exercises are; every mutant of the reference
+must be noticed, or be listed with the reason why it is equivalent.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import tomllib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from autograder.common.paths import PACKAGE
+from autograder.judging.runner import Graders
+from autograder.sandbox.executor import Executor
+from autograder.units.variants import (
+    load_variant,
+    misconceptions,
+    reference_namespace,
+    source_of,
+    wrong_namespace,
+)
+from autograder.verification import trivial
+from autograder.verification.mutants import Mutant, mutants
+
+SEEDS = (0, 1)
+SECONDS_PER_MUTANT = 20
+
+
+@dataclass
+class Verdict:
+    """How the graders of one chapter did."""
+
+    chapter: str
+    exercises: int = 0
+    points: float = 0.0
+    reference: float = 0.0
+    misconceptions: int = 0
+    rejected: int = 0
+    diagnosed: int = 0
+    mutants: int = 0
+    killed: int = 0
+    equivalent: int = 0
+    trivial: int = 0
+    refused: int = 0
+    accepted: list[str] = field(default_factory=list)
+    unnamed: dict[str, str | None] = field(default_factory=dict)
+    survivors: list[str] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)
+    gifts: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        """Everything holds that the graders promise."""
+        return (
+            self.reference == self.points
+            and self.rejected == self.misconceptions
+            and self.diagnosed >= 0.9 * self.misconceptions
+            and not (self.survivors or self.stale or self.gifts)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sound": self.sound}
+
+
+class _TooSlow(BaseException):
+    """A mutant that does not end; not an Exception, so that no code under test catches it."""
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise _TooSlow
+
+
+_graders: dict[str, Graders] = {}
+
+
+def graders_of(chapter: str) -> Graders:
+    """The chapter's graders, collected once per process."""
+    if chapter not in _graders:
+        _graders[chapter] = Graders(chapter)
+    return _graders[chapter]
+
+
+def equivalents(chapter: str) -> dict[str, str]:
+    """Mutants that mean the same as the reference, each with the reason."""
+    path = PACKAGE / "equivalents" / f"{chapter}.toml"
+    if not path.exists():
+        return {}
+    entries = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"]
+    return {entry["mutant"]: entry["reason"] for entry in entries}
+
+
+def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | None]:
+    """Name, whether it lost points, and what the diagnosis called it."""
+    chapter, name, exercise = task
+    results = graders_of(chapter).run(
+        Executor(wrong_namespace(chapter, name)).execute, exercises=[exercise]
+    )
+    result = results[exercise]
+    return name, result.points < result.max_points, result.misconception
+
+
+def judge_trivial(task: tuple[str, str, str]) -> tuple[int, list[str]]:
+    """How many answers without work an exercise was given, and those that earn something."""
+    chapter, exercise, setting = task
+    return trivial.gifts(graders_of(chapter), exercise, setting)
+
+
+def judge_mutant(task: tuple[str, Mutant]) -> tuple[str, bool]:
+    """Name, and whether a grader noticed."""
+    chapter, mutant = task
+    signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(SECONDS_PER_MUTANT)
+    try:
+        namespace = load_variant(mutant.source, "mutant")
+        results = graders_of(chapter).run(
+            Executor(namespace).execute,
+            exercises=[mutant.exercise],
+            diagnose=False,
+            stop_at_failure=True,
+        )
+    except (Exception, _TooSlow):
+        return mutant.name, True  # it does not even load, or never ends
+    finally:
+        signal.alarm(0)
+    return mutant.name, not all(result.passed for result in results.values())
+
+
+def _single_threaded() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def verify(
+    chapter: str,
+    *,
+    jobs: int = 1,
+    exercises: list[str] | None = None,
+    progress: Callable[[str, int, int], None] = lambda what, done, total: None,
+) -> Verdict:
+    """Judge the graders of a chapter.
+
+    Args:
+        chapter: whose graders.
+        jobs: processes to use.
+        exercises: only these; all by default.
+        progress: told what is being done, how many are done, and of how many.
+    """
+    assignment = graders_of(chapter).assignment
+    chosen = [item for item in assignment.exercises if not exercises or item.name in exercises]
+    names = {item.name for item in chosen}
+    verdict = Verdict(chapter, exercises=len(chosen), points=sum(item.points for item in chosen))
+    reasons = equivalents(chapter)
+
+    wrong = [item for item in misconceptions(chapter) if item.exercise in names]
+    changed = [mutant for mutant in mutants(source_of(chapter)) if mutant.exercise in names]
+    idle = [(chapter, item.name, setting) for item in chosen for setting in trivial.SETTINGS]
+
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
+
+        def each(what: str, function: Callable, tasks: list) -> Iterator:
+            for done, result in enumerate(pool.map(function, tasks, chunksize=4), start=1):
+                progress(what, done, len(tasks))
+                yield result
+
+        results = graders_of(chapter)
+        earned = []
+        for seed in SEEDS:
+            outcome = results.run(
+                Executor(reference_namespace(chapter)).execute,
+                seed=seed,
+                exercises=sorted(names),
+            )
+            earned.append(sum(result.points for result in outcome.values()))
+        verdict.reference = min(earned)
+
+        for name, lost, named in each(
+            "misconceptions",
+            judge_misconception,
+            [(chapter, item.name, item.exercise) for item in wrong],
+        ):
+            verdict.misconceptions += 1
+            verdict.rejected += lost
+            verdict.diagnosed += named == name
+            if not lost:
+                verdict.accepted.append(name)
+            elif named != name:
+                verdict.unnamed[name] = named
+        for count, gifts in each("answers without work", judge_trivial, idle):
+            verdict.trivial += count
+            verdict.refused += count - len(gifts)
+            verdict.gifts += gifts
+        for name, killed in each(
+            "mutants", judge_mutant, [(chapter, mutant) for mutant in changed]
+        ):
+            verdict.mutants += 1
+            verdict.killed += killed
+            if not killed and name in reasons:
+                verdict.equivalent += 1
+            elif not killed:
+                verdict.survivors.append(name)
+            elif name in reasons:
+                verdict.stale.append(name)
+    present = {mutant.name for mutant in changed}
+    if not exercises:
+        verdict.stale.extend(name for name in reasons if name not in present)
+    return verdict

@@ -1,0 +1,507 @@
+"""What `check` tells a student, in the notebook and on the command line."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from autograder.assignments import builder, recorded, stock
+from autograder.checking import check
+from autograder.checking.check import Judge, checks_for
+from autograder.checking.notebook import check_notebook
+from autograder.common import paths
+from autograder.common.errors import AssignmentError
+from autograder.sandbox import wire
+from autograder.sandbox.wire import WireError
+from autograder.units import variants
+from autograder.units.assignment import load
+
+ATTENTION = load("attention")
+NAMES = ATTENTION.names
+
+
+@pytest.fixture(scope="module")
+def solutions() -> dict[str, str]:
+    """The reference's cells by exercise, as the instructor's notebook holds them."""
+    notebook, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
+    return {
+        cell.metadata.nbgrader.grade_id: cell.source
+        for cell in notebook.cells
+        if "nbgrader" in cell.metadata
+    }
+
+
+def run_cell(namespace: dict[str, Any], source: str, name: str = "<cell 1>") -> None:
+    """Execute a cell as IPython does: its lines stay known, for messages."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec"), namespace)
+
+
+@pytest.fixture
+def notebook(solutions: dict[str, str]) -> dict[str, Any]:
+    """The names of a notebook in which everything is right."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for name in ("setup", *NAMES):
+        run_cell(namespace, solutions[name], f"<right {name}>")
+    namespace["check"] = checks_for("attention")
+    return namespace
+
+
+def said(namespace: dict[str, Any], capsys: pytest.CaptureFixture[str], name: str = "") -> str:
+    """What `check(name)` prints where there is no notebook."""
+    capsys.readouterr()
+    exec(f"result = check({name!r})" if name else "result = check()", namespace)
+    assert namespace["result"] is None
+    out = capsys.readouterr()
+    assert out.err == ""
+    assert "Traceback" not in out.out
+    return out.out
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge("attention")
+
+
+def test_recorded_answers_are_used_not_the_reference(judge: Judge) -> None:
+    assert judge.recording is not None
+
+
+def test_damaged_recorded_answers_are_noticed(tmp_path: Path, judge: Judge) -> None:
+    original = (paths.EXERCISES / "attention" / recorded.FILE).read_bytes()
+    path = tmp_path / recorded.FILE
+    path.write_bytes(original[: len(original) // 2])
+    with pytest.raises(WireError):
+        recorded.read(path)
+    path.write_bytes(wire.encode({"something": "else"}))
+    with pytest.raises(WireError, match="no file of recorded answers"):
+        recorded.read(path)
+    data = wire.decode(original)
+    part = data["parts"]["causal_mask"]
+    part[len(part) // 2] ^= 255
+    path.write_bytes(wire.encode(data))
+    damaged = recorded.read(path)
+    tests = {owner: name for name, owner in data["exercises"].items()}
+    assert damaged.data["tests"][tests["split_heads"]]["answers"]
+    with pytest.raises(WireError):
+        damaged.data["tests"][tests["causal_mask"]]
+
+
+def test_recorded_answers_to_other_questions_are_not_used(notebook: dict[str, Any]) -> None:
+    judge = Judge("attention")
+    assert judge.recording is not None
+    for entry in judge.recording.data["tests"].values():
+        entry["asked"] = ["another question"]
+    assert judge.card("causal_mask", notebook).status == "passed"
+    assert judge.recording is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_right_code_passes(judge: Judge, notebook: dict[str, Any], name: str) -> None:
+    card = judge.card(name, notebook)
+    assert card.status == "passed", card
+    assert card.points == card.max_points == ATTENTION.exercise(name).points
+    assert card.tests
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_untouched_stub_is_todo_for_every_test(judge: Judge, name: str) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(namespace, "import math\nimport torch\nfrom torch import Tensor, nn\n")
+    run_cell(namespace, ATTENTION.exercise(name).stub)
+    result, *_ = judge.judge(ATTENTION.exercise(name), namespace)
+    assert {test.outcome for test in result.tests} == {"todo"}
+    assert result.points == 0
+    card = judge.card(name, namespace)
+    assert card.status == "todo"
+    assert "not written yet" in card.headline
+    assert card.tests == []
+
+
+def test_a_known_mistake_is_the_first_line_with_what_to_reread(
+    notebook: dict[str, Any], solutions: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = solutions["scaled_dot_product_attention"].replace("math.sqrt(d_k)", "d_k")
+    assert wrong != solutions["scaled_dot_product_attention"]
+    run_cell(notebook, wrong)
+    text = said(notebook, capsys, "scaled_dot_product_attention")
+    first, *rest = text.splitlines()
+    assert first.startswith("✗ ")
+    assert "√d_k" in first
+    assert "0 of 5 points on the visible tests" in rest[0]
+    assert rest[1].startswith("  Reread ")
+    assert "Smallest failing case: scaled_dot_product_attention(" in text
+    assert "expected" in text
+
+
+@pytest.mark.slow
+def test_known_mistakes_are_named_in_the_notebook_too(judge: Judge) -> None:
+    named = lost = 0
+    for mistake in variants.misconceptions("attention"):
+        namespace = dict(variants.wrong_namespace("attention", mistake.name))
+        card = judge.card(mistake.exercise, namespace)
+        assert card.status in ("passed", "failed"), mistake.name
+        lost += card.status == "failed"
+        named += card.headline == mistake.says
+    # Some show in hidden tests only, and a few differ from another mistake on other inputs only.
+    assert lost >= 0.9 * len(variants.misconceptions("attention"))
+    assert named >= 0.95 * lost
+
+
+def test_an_unknown_mistake_says_what_differs(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(
+        notebook,
+        "def context_vector(weights, values):\n"
+        "    if weights.shape[-1] != values.shape[-2]:\n"
+        "        raise ValueError('one weight for each value')\n"
+        "    return weights @ values + 7\n",
+    )
+    text = said(notebook, capsys, "context_vector")
+    assert re.match(r"✗ The .+ wrong everywhere .+ expected .+, got ", text), text
+    assert "Smallest failing case: context_vector(" in text
+
+
+def test_a_failing_case_of_few_numbers_is_shown_with_them(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(notebook, "def causal_mask(length):\n    return torch.ones(length, length).bool()\n")
+    text = said(notebook, capsys, "causal_mask")
+    assert re.search(r"Smallest failing case: causal_mask\(\d+\)", text)
+
+
+def test_tests_that_pass_are_listed_with_those_that_fail(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(
+        notebook,
+        "def merge_heads(x):\n    B, H, T, Dh = x.shape\n    return x.reshape(B, T, H * Dh)\n",
+    )
+    text = said(notebook, capsys, "merge_heads")
+    assert "✗" in text.splitlines()[0]
+    run_cell(
+        notebook,
+        "def padding_mask(lengths, max_length=None):\n"
+        "    T = int(lengths.max()) if max_length is None else max_length\n"
+        "    return (torch.arange(T) < lengths[:, None])[:, None]\n",
+    )
+    text = said(notebook, capsys, "padding_mask")
+    marks = [line.strip()[0] for line in text.splitlines() if line.startswith(("  ✓", "  ✗"))]
+    assert marks[0] == "✗"
+    assert marks[-1] == "✓"
+
+
+def test_the_students_own_line_is_shown_when_the_code_raises(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(
+        notebook,
+        "def context_vector(weights, values):\n    total = wieghts @ values\n    return total\n",
+    )
+    text = said(notebook, capsys, "context_vector")
+    assert "NameError" in text.splitlines()[0]
+    assert "line 2: total = wieghts @ values" in text.splitlines()[0]
+    assert "autograder/" not in text
+
+
+def test_a_call_of_what_was_to_be_written_earns_nothing(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(
+        notebook,
+        "def masked_softmax(scores, mask=None, dim=-1):\n"
+        "    if mask is not None:\n"
+        "        scores = scores.masked_fill(~mask, float('-inf'))\n"
+        "    return torch.softmax(scores, dim)\n",
+    )
+    text = said(notebook, capsys, "masked_softmax")
+    assert text.startswith("✗")
+    assert "which this exercise asks you to write yourself" in text
+    assert "0 of 4 points" in text
+
+
+def test_a_softmax_tried_elsewhere_costs_nothing(notebook: dict[str, Any], judge: Judge) -> None:
+    notebook["In"] = ["", "torch.softmax(torch.ones(3), 0)"]
+    run_cell(notebook, "def compare(x):\n    return torch.softmax(x, 0)\n")
+    assert judge.card("masked_softmax", notebook).status == "passed"
+
+
+def test_an_earlier_version_of_a_cell_does_not_count(
+    notebook: dict[str, Any], solutions: dict[str, str], judge: Judge
+) -> None:
+    notebook["In"] = ["", "def masked_softmax(s, mask=None, dim=-1):\n    return s.softmax(dim)"]
+    run_cell(notebook, notebook["In"][1], "<cell 1>")
+    assert judge.card("masked_softmax", notebook).status == "failed"
+    run_cell(notebook, solutions["masked_softmax"], "<cell 2>")
+    assert judge.card("masked_softmax", notebook).status == "passed"
+
+
+def test_an_exercise_that_calls_a_wrong_one_points_to_it(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(notebook, "def masked_softmax(scores, mask=None, dim=-1):\n    return scores * 0.3\n")
+    text = said(notebook, capsys, "scaled_dot_product_attention")
+    assert "It calls your `masked_softmax`, which does not pass its own check yet" in text
+
+
+def test_an_exercise_that_calls_an_unwritten_one_names_it(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(notebook, ATTENTION.exercise("masked_softmax").stub)
+    text = said(notebook, capsys, "scaled_dot_product_attention")
+    assert text.startswith(
+        "○ `scaled_dot_product_attention` calls `masked_softmax`, which is not written yet"
+    )
+
+
+def test_a_name_that_is_not_defined_asks_to_run_its_cell(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    del notebook["causal_mask"]
+    text = said(notebook, capsys, "causal_mask")
+    assert text.startswith("○ `causal_mask` is not defined yet: run the cell that defines it")
+
+
+def test_a_misspelt_name_gets_a_suggestion(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(notebook, capsys, "mask_softmax")
+    assert text == "! There is no exercise called mask_softmax. Did you mean masked_softmax?\n"
+    assert "The exercises are DotScore, " in said(notebook, capsys, "zzz")
+
+
+def test_the_function_itself_may_be_named(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    exec("check(causal_mask)", notebook)
+    assert capsys.readouterr().out.startswith("✓ `causal_mask` passes")
+
+
+def test_without_a_name_all_exercises_are_shown(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(notebook, ATTENTION.exercise("causal_mask").stub)
+    text = said(notebook, capsys)
+    lines = text.splitlines()
+    assert len(lines) == len(NAMES) + 1
+    assert [line.split()[1] for line in lines[1:]] == list(NAMES)
+    assert "✓ DotScore" in text
+    assert "○ causal_mask" in text
+
+
+def test_what_the_code_prints_while_judged_is_not_shown(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(
+        notebook,
+        "import sys, warnings\n"
+        "def context_vector(weights, values):\n"
+        "    print('debug'); print('debug', file=sys.stderr); warnings.warn('debug')\n"
+        "    if weights.shape[-1] != values.shape[-2]:\n"
+        "        raise ValueError('Tk')\n"
+        "    return weights @ values\n",
+    )
+    text = said(notebook, capsys, "context_vector")
+    assert text.startswith("✓")
+    assert "debug" not in text
+
+
+def test_an_interrupted_check_says_so_and_the_next_one_works(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_cell(notebook, "def split_heads(x, num_heads):\n    raise KeyboardInterrupt\n")
+    assert said(notebook, capsys, "split_heads").startswith("! You stopped the check")
+    assert said(notebook, capsys, "merge_heads").startswith("✓")
+
+
+def test_an_assignment_that_is_not_there_is_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    namespace: dict[str, Any] = {"check": checks_for("nothing")}
+    assert said(namespace, capsys, "x").startswith("! There is no assignment called nothing here")
+
+
+def test_checking_leaves_the_notebooks_random_numbers_alone(
+    notebook: dict[str, Any], judge: Judge
+) -> None:
+    import torch
+
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    judge.card("attention_dropout", notebook)
+    assert torch.equal(torch.rand(2), expected)
+
+
+# Points for stock nbgrader.
+
+
+def test_stock_points_are_floats_and_count_hidden_tests(
+    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    notebook["points"] = stock.points
+    exec("got = points('attention', 'causal_mask')", notebook)
+    assert notebook["got"] == 1.0
+    assert type(notebook["got"]) is float
+    run_cell(notebook, ATTENTION.exercise("causal_mask").stub)
+    exec("got = points('attention', 'causal_mask')", notebook)
+    assert notebook["got"] == 0.0
+    out = capsys.readouterr()
+    assert (out.out, out.err) == ("", "")
+    hidden = [item for item in stock._graders("attention").items if item.hidden]
+    assert hidden
+
+
+# Notebooks.
+
+
+def write_notebook(path: Path, sources: dict[str, str], changes: dict[str, str]) -> Path:
+    """The student's notebook with the given cells filled in."""
+    text = (paths.EXERCISES / "attention" / "attention.ipynb").read_text(encoding="utf-8")
+    data = nbformat.reads(text, as_version=4)
+    for cell in data.cells:
+        name = cell.metadata.get("nbgrader", {}).get("grade_id")
+        if name in NAMES:
+            cell.source = changes.get(name, sources[name])
+    path.write_text(nbformat.writes(data), encoding="utf-8")
+    return path
+
+
+WRONG_CAUSAL = "def causal_mask(length):\n    return torch.ones(length, length).bool()\n"
+
+
+def test_a_right_notebook_passes(tmp_path: Path, solutions: dict[str, str]) -> None:
+    path = write_notebook(tmp_path / "attention.ipynb", solutions, {})
+    report = check_notebook(path)
+    assert report.passed
+    assert report.troubles == ()
+    assert [card.name for card in report.cards] == list(NAMES)
+
+
+def test_a_cell_that_fails_is_reported_and_the_others_count(
+    tmp_path: Path, solutions: dict[str, str]
+) -> None:
+    changes = {
+        "causal_mask": WRONG_CAUSAL + "\n1 / 0",
+        "split_heads": "def split_heads(x, num_heads)\n    return x",
+        "merge_heads": "%matplotlib inline\n" + solutions["merge_heads"],
+    }
+    path = write_notebook(tmp_path / "attention.ipynb", solutions, changes)
+    report = check_notebook(path, ["causal_mask", "split_heads", "merge_heads"])
+    assert not report.passed
+    assert [card.status for card in report.cards] == ["failed", "todo", "passed"]
+    assert any("line 4: 1 / 0 raised ZeroDivisionError" in line for line in report.troubles)
+    assert any("line 1: expected ':'" in line for line in report.troubles)
+
+
+BROKEN = {
+    "cut": ('{"cells": [', "not a readable notebook"),
+    "empty": ("", "not a readable notebook"),
+    "a list": ("[]", "holds no cells"),
+    "old": ('{"worksheets": []}', "holds no cells"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_notebook_is_one_sentence(tmp_path: Path, kind: str) -> None:
+    text, expected = BROKEN[kind]
+    path = tmp_path / "attention.ipynb"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(AssignmentError, match=expected) as caught:
+        check_notebook(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_notebook_and_a_nameless_one_are_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AssignmentError, match="There is no notebook at"):
+        check_notebook(tmp_path / "nothing.ipynb")
+    path = tmp_path / "homework.ipynb"
+    path.write_text('{"cells": [{"cell_type": "code", "source": 3}, 7]}', encoding="utf-8")
+    with pytest.raises(AssignmentError, match="add --chapter seq2seq"):
+        check_notebook(path)
+    with pytest.raises(AssignmentError, match="Did you mean causal_mask"):
+        check_notebook(path, ["causal_msk"], chapter="attention")
+
+
+def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "autograder", "check", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=paths.ROOT,
+        check=False,
+    )
+
+
+def test_the_exit_status_says_whether_all_pass(tmp_path: Path, solutions: dict[str, str]) -> None:
+    path = write_notebook(tmp_path / "a.ipynb", solutions, {"causal_mask": WRONG_CAUSAL})
+    good = command(path, "--exercise", "merge_heads")
+    assert (good.returncode, good.stderr) == (0, "")
+    bad = command(path, "--exercise", "causal_mask", "--exercise", "merge_heads")
+    assert bad.returncode == 1
+    assert "causal_mask" in bad.stdout
+    assert "Traceback" not in bad.stdout + bad.stderr
+    path.write_text("{", encoding="utf-8")
+    broken = command(path)
+    assert broken.returncode == 1
+    assert broken.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_in_jupyter_the_card_is_displayed_and_stock_points_are_the_result(
+    tmp_path: Path,
+) -> None:
+    instructor, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
+    for cell in instructor.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "causal_mask":
+            cell.source = WRONG_CAUSAL
+    NotebookClient(
+        instructor, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    seen = {}
+    for cell in instructor.cells:
+        grade_id = cell.metadata.get("nbgrader", {}).get("grade_id", "")
+        if not grade_id.startswith("check_"):
+            continue
+        shown, result = cell.outputs
+        assert shown.output_type == "display_data"
+        assert "tbh-card" in shown.data["text/html"]
+        assert shown.data["text/plain"]
+        assert result.output_type == "execute_result"
+        seen[grade_id.removeprefix("check_")] = float(result.data["text/plain"])
+    assert list(seen) == list(NAMES)
+    lost = {name for name in NAMES if seen[name] < ATTENTION.exercise(name).points}
+    assert "causal_mask" in lost
+    assert lost <= {"causal_mask", "MaskedSelfAttention", "decoder_mask"}
+
+
+def test_names_used_looks_into_methods_and_nested_functions() -> None:
+    namespace: dict[str, Any] = {}
+    exec(
+        "def f(x):\n    return [g(y) for y in x]\nclass C:\n    def m(self): return h()", namespace
+    )
+    assert "g" in check.names_used(namespace["f"])
+    assert "h" in check.names_used(namespace["C"])
+
+
+def test_importing_the_package_loads_neither_torch_nor_pytest_nor_nbgrader() -> None:
+    code = (
+        "import json, sys; import autograder; autograder.checks_for('attention'); "
+        "print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=paths.ROOT, check=True
+    )
+    loaded = set(json.loads(done.stdout))
+    assert not loaded & {"torch", "pytest", "nbgrader", "IPython", "numpy", "rich", "typer"}

@@ -1,0 +1,36 @@
+"""The doctor names what is missing and the command that brings it."""
+
+from __future__ import annotations
+
+from typer.testing import CliRunner
+
+from autograder import __main__ as command_line
+from autograder.grading import doctor
+
+
+def test_every_version_that_is_looked_at_is_pinned():
+    pinned = doctor.pins()
+    for names in doctor.PACKAGES.values():
+        for name in names:
+            assert name in pinned, name
+
+
+def test_a_missing_package_comes_with_its_remedy():
+    found = doctor._package(doctor.DO, "no-such-package-here", "1.0")
+    assert not found.ok
+    assert found.detail == "missing"
+    assert "pip install" in found.remedy
+
+
+def test_another_version_than_the_pinned_one_is_told():
+    found = doctor._package(doctor.DO, "pytest", "0.1")
+    assert not found.ok
+    assert "instead of 0.1" in found.detail
+
+
+def test_without_bubblewrap_the_doctor_says_what_to_type(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = CliRunner().invoke(command_line._app(["doctor"]), ["doctor"])
+    assert said.exit_code == 1
+    assert "apt-get install" in said.output
+    assert "bubblewrap" in said.output

@@ -1,0 +1,145 @@
+"""The mistake is named when, and only when, a known wrong module answers alike."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from autograder.judging.diagnosis import Candidate, Evidence, diagnose, same_outcome
+from autograder.judging.proxy import Exchange
+
+
+def test_a_known_mistake_is_named_in_another_style(toy):
+    source = "def mean(x, dim=-1):\n    return x.sum(dim).div(len(x))\n"
+    result = toy.run(source)["mean"]
+    assert result.misconception == "divides_by_rows"
+    assert result.message == "You divide by the number of rows."
+    assert result.section == "toy-mean"
+
+
+def test_an_unknown_mistake_is_not_given_a_name(toy):
+    source = "def mean(x, dim=-1):\n    return x.sum(dim) / x.shape[dim] + 0.1\n"
+    result = toy.run(source)["mean"]
+    assert result.misconception is None
+    assert "expected" in result.message
+
+
+def test_a_candidate_that_contradicts_a_passed_test_is_ruled_out(toy):
+    # Wrong only along the last axis, and there as "sum_only" is; right along the first.
+    source = (
+        "def mean(x, dim=-1):\n"
+        "    if x.numel() == 0: raise ValueError('empty')\n"
+        "    return x.sum(dim) if dim == -1 else x.sum(dim) / x.shape[dim]\n"
+    )
+    assert toy.run(source)["mean"].misconception is None
+
+
+def test_a_mistake_inherited_from_an_earlier_exercise_is_traced_to_it(toy):
+    source = toy.source.replace(" / x.shape[dim]", "")
+    results = toy.run(source)
+    assert results["mean"].misconception == "sum_only"
+    assert results["centre"].misconception == "sum_only"
+    assert results["centre"].message.startswith("This follows from your mean")
+
+
+def test_code_that_only_raises_is_not_given_a_name(toy):
+    result = toy.run("def mean(x, dim=-1):\n    raise KeyError('x')\n")["mean"]
+    assert result.misconception is None
+    assert "KeyError" in result.message
+
+
+def test_calling_the_forbidden_function_is_its_own_diagnosis(toy):
+    result = toy.run("def mean(x, dim=-1):\n    return x.mean(dim)\n")["mean"]
+    assert result.misconception == "forbidden"
+
+
+def test_a_lesser_mistake_does_not_hide_the_first_failure(toy):
+    # Values are wrong in a way nobody knows; that they are also summed elsewhere comes second.
+    source = (
+        "def mean(x, dim=-1):\n"
+        "    if x.numel() == 0: raise ValueError('empty')\n"
+        "    return x.sum(dim) / x.shape[dim] + 7 if dim == -1 else x.sum(dim)\n"
+    )
+    result = toy.run(source)["mean"]
+    assert result.misconception == "sum_only"
+    assert result.message.startswith("the mean is wrong")
+    assert result.message.endswith("Besides: You forget to divide.")
+
+
+def test_modules_with_other_wrong_parameters_are_not_confused():
+    def mismatch(message):
+        types = ["StateMismatch", "Exception"]
+        return {"kind": "error", "type": types[0], "types": types, "message": message}
+
+    assert same_outcome(mismatch("missing a"), mismatch("missing a"))
+    assert not same_outcome(mismatch("missing a"), mismatch("not asked for: b"))
+
+
+def evidence_of(answers, failed):
+    """Tests with one exchange each, in which a student gave these answers.
+
+    Their paths are those of the answers, as where a test's answers decide how it ends.
+    """
+
+    def value(number):
+        return {"kind": "value", "value": number, "mutated": [], "grads": {}, "forbidden": []}
+
+    return [
+        Evidence(
+            str(place),
+            failed=place < failed,
+            hint=None,
+            answered=True,
+            forbidden=(),
+            timed_out=False,
+            recall=lambda answer=answer: [Exchange({"op": "call"}, value(answer))],
+        )
+        for place, answer in enumerate(answers)
+    ], value
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_the_first_of_those_that_explain_most_is_found_with_few_questions(seed):
+    chance = random.Random(seed)
+    tests = chance.randint(1, 5)
+    failed = chance.randint(1, tests)
+    student = [chance.randint(1, 2) for _ in range(tests)]
+    evidence, value = evidence_of(student, failed)
+    right = [chance.randint(0, 2) if place < failed else student[place] for place in range(tests)]
+    known = [[chance.randint(1, 2) for _ in range(tests)] for _ in range(chance.randint(0, 12))]
+    asked = []
+
+    def candidate(place, answers):
+        def replay(test, transcript):
+            asked.append((place, test))
+            return [value(answers[int(test)])]
+
+        return Candidate(str(place), replay)
+
+    found = diagnose(
+        evidence,
+        lambda test, transcript: [value(right[int(test)])],
+        [candidate(place, answers) for place, answers in enumerate(known)],
+    )
+
+    best = chosen(student, failed, right, known)
+    assert found == best
+    assert len(asked) == len(set(asked))  # nobody is asked twice
+    if (
+        best[0] is not None
+        and student[:failed] == known[int(best[0])][:failed]
+        and all(student[i] != right[i] for i in range(failed))
+    ):
+        later = [test for place, test in asked if place > int(best[0])]
+        assert not later
+
+
+def chosen(student, failed, right, known):
+    """Who explains most of the failed tests and contradicts no other; of equals the first."""
+    best, most = (None, False), 0
+    for place, answers in enumerate(known):
+        explains = [student[i] == answers[i] != right[i] for i in range(failed)]
+        if sum(explains) > most and student[failed:] == answers[failed:]:
+            best, most = (str(place), explains[0]), sum(explains)
+    return best

@@ -1,0 +1,99 @@
+"""Whatever goes wrong with one of five students is theirs alone, and is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autograder.gradebook import classroom
+from autograder.gradebook.course import UNRECORDED, UNSHOWN, Books
+from autograder.grading import collect
+from autograder.grading.journal import Journal
+from autograder.grading.marker import UNJUDGED
+from autograder.judging import results
+from autograder.reports import class_report
+from tests.autograder.gradebook.test_classroom import CHAPTER
+from tests.autograder.helpers import put, status_of
+
+STUDENTS = ["s1", "s2", "s3", "s4", "s5"]
+ONE = "s3"
+ERRORS = [
+    RuntimeError("somewhere"),
+    RecursionError("maximum recursion depth exceeded"),
+    MemoryError(),
+    OSError(5, "Input/output error"),
+    UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
+]
+# Where it happens: the owner and the name of what handles one student, how to know whom from its
+# arguments, and how the note begins.
+STAGES: dict[str, tuple[Any, str, Callable[..., str], str]] = {
+    "collected": (collect, "_handed_in", lambda entry, *_: entry.stem, ""),
+    "kept": (Journal, "keep", lambda _, chapter, key, result, *__: result.student, UNJUDGED),
+    "entered": (Books, "record", lambda _, submission, *__: submission.student, UNRECORDED),
+    "given feedback": (Books, "feedback", lambda _, student: student, UNRECORDED),
+    "written": (results.SubmissionResult, "to_json", lambda one: one.student, UNSHOWN),
+    "counted": (class_report._Page, "add", lambda _, row: row.student, UNSHOWN),
+    "shown": (class_report._Grid, "add", lambda _, row: row.student, UNSHOWN),
+    "in the table of marks": (class_report, "_line", lambda _, row: row.student, UNSHOWN),
+}
+
+
+def grade(submitted: Path, course: Path) -> int:
+    where = ["--submitted", str(submitted), "--course", str(course)]
+    return status_of(["grade", CHAPTER, *where, "--jobs", "1"])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ERRORS[0], *(pytest.param(error, marks=pytest.mark.slow) for error in ERRORS[1:])],
+    ids=[type(error).__name__ for error in ERRORS],
+)
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_others_have_their_marks(tmp_path, course, monkeypatch, capfd, stage, error):
+    owner, name, whose, begin = STAGES[stage]
+    for student in STUDENTS:
+        put(tmp_path / "in" / f"{student}.ipynb", b"\x00 no notebook")
+    plain = getattr(owner, name)
+    failed: list[str] = []
+
+    def broken(*arguments, **options):
+        student = whose(*arguments, **options)
+        # What is kept or written in the place of the marks can be.
+        if student == ONE and not (stage in ("kept", "written") and failed):
+            failed.append(student)
+            raise error
+        return plain(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, broken)
+        status = grade(tmp_path / "in", course)
+    said = capfd.readouterr()
+    assert failed, "nothing failed"
+    assert "Traceback" not in said.out + said.err
+    data = json.loads((course / "graded" / CHAPTER / "results.json").read_text())
+    people = {one["student"]: one for one in data["submissions"]}
+    assert list(people) == STUDENTS
+    if stage == "collected":  # It is a result like any other.
+        assert status == 0
+        assert "cannot be opened" in json.dumps(people[ONE])
+    else:
+        assert status == 1
+        assert [note for note in people[ONE]["notes"] if note.startswith(begin)]
+        assert f"{ONE}: {begin}" in said.err
+    for student in set(STUDENTS) - {ONE}:
+        assert people[student]["status"] == "unreadable"
+        assert people[student]["notes"] == []
+        assert student in said.out
+        assert (course / "feedback" / student / CHAPTER / f"{CHAPTER}.html").is_file()
+    rows = (course / "graded" / CHAPTER / "grades.csv").read_text().splitlines()
+    assert len(rows) == 1 + len(STUDENTS) - (stage == "in the table of marks")
+    # Nothing is lost: the next start does what is left to do.
+    assert grade(tmp_path / "in", course) == 0
+    after = classroom.Class.read(course, CHAPTER).results
+    assert [(one.student, one.status, one.notes) for one in after] == [
+        (student, "unreadable", []) for student in STUDENTS
+    ]

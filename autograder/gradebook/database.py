@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -56,6 +57,7 @@ from autograder.common.files import naming_disk_errors
 
 # SQLAlchemy 2.1 takes another driver for a bare postgresql:// than the one we install.
 DRIVER = "psycopg2"
+OUR_CONFIG = "written by `python -m autograder grade`"  # in the nbgrader_config.py of a course
 REACH_SECONDS = 10
 
 
@@ -95,6 +97,10 @@ def configured(course: Path) -> str | None:
     except ClassroomError:
         raise
     except Exception as error:  # The file is a program: whatever it does wrong ends up here.
+        text = file.read_text(encoding="utf-8", errors="replace")
+        if isinstance(error, ModuleNotFoundError) and OUR_CONFIG in text:
+            found = re.search(r"db_url='([^']+)'", text)  # An earlier version of us has written it.
+            return found[1] if found else None
         raise ClassroomError(f"{file} cannot be read ({error}); mend or remove it.") from error
     finally:
         sys.path[:] = path

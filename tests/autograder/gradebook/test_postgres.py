@@ -19,7 +19,7 @@ import pytest
 from autograder.common import paths
 from autograder.common.errors import ClassroomError
 from autograder.gradebook import classroom, database
-from autograder.gradebook.course import Books, prepare, quiet_database
+from autograder.gradebook.course import CONFIG, Books, prepare, quiet_database
 from autograder.grading import repair
 from autograder.grading.collect import Person, Submission
 from autograder.grading.marker import Graded, empty_result
@@ -323,3 +323,16 @@ def test_an_instructors_own_configuration_is_heeded_and_kept(tmp_path):
     own.write_text("c = get_config(\n", encoding="utf-8")
     with pytest.raises(ClassroomError, match="cannot be read"):
         database.url_of(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["", ", db_url='sqlite:////srv/marks.db'"])
+def test_a_configuration_that_an_earlier_version_wrote_is_brought_up_to_date(tmp_path, place):
+    file = tmp_path / "nbgrader_config.py"
+    written = CONFIG.format(root=str(paths.ROOT), db_url=place)
+    file.write_text(written.replace("gradebook.plugin", "earlier_plugin"), encoding="utf-8")
+    if place:
+        assert database.url_of(tmp_path) == "sqlite:////srv/marks.db"
+    else:
+        assert database.url_of(tmp_path) == database.default_url(tmp_path)
+        prepare(tmp_path, CHAPTER)
+        assert file.read_text(encoding="utf-8") == written

@@ -365,7 +365,8 @@ CHEATS = (
                     raise AttributeError(name)
                 return lambda *args, **kwargs: 100.0
 
-        names = ["assignments.stock", "judging.runner", "judging.marks", "judging.expectations",
+        names = ["assignments.stock", "judging.runner", "judging.grader_marks",
+                 "judging.expectations",
                  "judging.proxy", "judging.results", "checking.check", "judging.diagnosis",
                  "graders", f"graders.test_{CHAPTER}", "gradebook.classroom", "grading.marker",
                  "gradebook.plugin", "sandbox.wire", "sandbox.executor", "sandbox.worker",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from autograder.judging import expectations
-from autograder.judging.marks import Mistake
+from autograder.judging.grader_marks import Mistake
 
 State = dict[str, torch.Tensor]
 

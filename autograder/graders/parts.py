@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from autograder.judging import expectations
-from autograder.judging.marks import Mistake
+from autograder.judging.grader_marks import Mistake
 from autograder.judging.proxy import Handle, Observation, Todo
 
 # Gradients through many layers may be this many tolerances off.

@@ -15,7 +15,7 @@ import torch
 
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
-from autograder.judging.marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden
 
 # --------------------------------------------------------------------------------------------
 # What the tests share

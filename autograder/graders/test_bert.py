@@ -46,7 +46,7 @@ from autograder.graders.parts import (
     same_values,
 )
 from autograder.judging import expectations
-from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
 from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------

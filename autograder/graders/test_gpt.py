@@ -46,7 +46,7 @@ from autograder.graders.parts import (
     to_blame,
 )
 from autograder.judging import expectations
-from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
 from autograder.judging.proxy import Generator, StudentError, Todo
 from autograder.sandbox.executor import GLOBAL_GENERATOR
 

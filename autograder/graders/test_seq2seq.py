@@ -25,7 +25,7 @@ from autograder.graders.common import (
     sizes,
 )
 from autograder.judging import expectations
-from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
 from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from autograder.graders.common import (
 )
 from autograder.graders.parts import Parts, alive, flows, same_by_parts, same_flow
 from autograder.judging import expectations
-from autograder.judging.marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
 from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------

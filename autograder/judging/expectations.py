@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autograder.judging.marks import Mistake
+from autograder.judging.grader_marks import Mistake
 from autograder.judging.proxy import Observation, StudentError
 
 # Relative error allowed, per dtype, as a share of the largest expected value: room for another

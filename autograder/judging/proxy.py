@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from autograder.judging.marks import Mistake
+from autograder.judging.grader_marks import Mistake
 from autograder.sandbox.executor import GENERATOR, MODULE, Outcome, Request
 from autograder.sandbox.timelimit import did_not_return
 

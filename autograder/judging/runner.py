@@ -27,7 +27,7 @@ from _pytest.main import Session
 from _pytest.runner import runtestprotocol
 
 from autograder.common.paths import GRADERS
-from autograder.judging import diagnosis, foresight
+from autograder.judging import diagnosis, foresight, scoring
 from autograder.judging.diagnosis import Candidate, Evidence
 from autograder.judging.foresight import Execute, Messages, Script, constant_part, scripts_of
 from autograder.judging.known_answers import Ask, Departed, Inconstant, Known, Step, snapshot
@@ -341,15 +341,15 @@ class Graders:
                     evidence.append(seen)
                     if stop_at_failure and test.outcome != "passed":
                         break
-            _earn_refusals(exercise.name, tests, evidence)
-            result = _score(exercise.name, exercise.points, exercise.section, tests)
+            scoring.earn_refusals(exercise.name, tests, evidence)
+            result = scoring.score(exercise.name, exercise.points, exercise.section, tests)
             aspects = {item.name for item in items if item.aspect}
             if (
                 not stop_at_failure
-                and _without_values(tests, evidence, aspects)
+                and scoring.without_values(tests, evidence, aspects)
                 and not self._explained(exercise.name, evidence, seed, recording)
             ):
-                _put_off(tests, f"This counts once {exercise.name} gives right values.")
+                scoring.put_off(tests, f"This counts once {exercise.name} gives right values.")
                 result.points = 0.0
             if diagnose and any(item.failed for item in evidence):
                 if not exercise.forbids:
@@ -358,9 +358,9 @@ class Graders:
                     self._diagnose(result, evidence, exercise.needs, found, seed, recording)
             used = dict.fromkeys(name for seen in evidence for name in seen.forbidden)
             if used:
-                _withdraw(result, list(used))
+                scoring.withdraw(result, list(used))
             elif undone and result.points:
-                _withdraw_undone(result, undone)
+                scoring.withdraw_undone(result, undone)
             results[exercise.name] = result
             tell(result)
         return results
@@ -604,67 +604,6 @@ def _chance_put_back() -> Iterator[None]:
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:
     return TestResult(item.name, item.purpose, item.hidden, item.weight, outcome, message)
-
-
-def _withdraw(result: ExerciseResult, used: list[str]) -> None:
-    """Calling the function that the exercise asks for earns nothing, however right the values."""
-    result.points = 0.0
-    result.misconception = "forbidden"
-    result.message = (
-        f"Your {result.name} calls torch's {', '.join(used)}, "
-        "which this exercise asks you to write yourself."
-    )
-
-
-def _withdraw_undone(result: ExerciseResult, undone: list[str]) -> None:
-    """Code that makes a forbidden function callable again could have called it."""
-    result.points = 0.0
-    result.misconception = "forbidden"
-    result.message = (
-        f"While {result.name} is judged, torch's {', '.join(undone)} can't be called; "
-        "something in this notebook undoes that."
-    )
-
-
-def _earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) -> None:
-    """A test that only saw bad input refused counts once good input is answered somewhere.
-
-    Otherwise code that raises ValueError whatever it is given would earn points.
-    """
-    answered = {seen.test for seen in evidence if seen.answered}
-    if any(test.outcome == "passed" and test.name in answered for test in tests):
-        return
-    _put_off(tests, f"Refusing bad input counts once {name} answers good input.")
-
-
-def _without_values(tests: list[TestResult], evidence: list[Evidence], aspects: set[str]) -> bool:
-    """Whether something is passed, but nothing that an answer without work does not pass."""
-    passed = {test.name for test in tests if test.outcome == "passed"}
-    telling = {seen.test for seen in evidence if seen.answered} - aspects
-    return bool(passed) and not passed & telling
-
-
-def _put_off(tests: list[TestResult], message: str) -> None:
-    """What is passed does not count yet."""
-    open_ = "todo" if any(test.outcome == "todo" for test in tests) else "failed"
-    for test in tests:
-        if test.outcome == "passed":
-            test.outcome = open_
-            test.message = message
-
-
-def _score(name: str, points: float, section: str, tests: list[TestResult]) -> ExerciseResult:
-    """The passed share of the points; the first line is what the first failed test says."""
-    total = sum(test.weight for test in tests)
-    passed = sum(test.weight for test in tests if test.outcome == "passed")
-    share = passed / total if total else 0.0
-    result = ExerciseResult(name, round(points * share, 2), points, section=section, tests=tests)
-    open_tests = [test for test in tests if test.outcome != "passed"]
-    if open_tests and all(test.outcome == "todo" for test in open_tests):
-        result.message = f"{name} is not written yet."
-    elif open_tests:
-        result.message = next(test.message for test in open_tests if test.outcome == "failed")
-    return result
 
 
 def _fault_is_students(error: BaseException, transcript: list[Exchange]) -> bool:

@@ -69,7 +69,7 @@ SOURCE = textwrap.dedent(
 GRADERS = textwrap.dedent(
     '''
     from autograder.judging import expectations
-    from autograder.judging.marks import exercise, hidden
+    from autograder.judging.grader_marks import exercise, hidden
 
     @exercise("mean")
     def test_small(student, reference, draw):

@@ -205,7 +205,7 @@ def test_outdated_recorded_answers_are_not_handed_out(
     assert not (tmp_path / "x.zip").exists()
 
 
-GRADERS = '''from autograder.judging.marks import exercise, hidden
+GRADERS = '''from autograder.judging.grader_marks import exercise, hidden
 
 SECRET = 41
 SHARED = 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from autograder.judging import expectations
-from autograder.judging.marks import Mistake
+from autograder.judging.grader_marks import Mistake
 from autograder.judging.proxy import Observation
 
 

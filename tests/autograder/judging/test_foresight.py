@@ -26,7 +26,7 @@ GRADERS = textwrap.dedent(
     '''
     import torch
     from autograder.judging import expectations
-    from autograder.judging.marks import exercise
+    from autograder.judging.grader_marks import exercise
 
     @exercise("mean")
     def test_plain(student, reference, draw):

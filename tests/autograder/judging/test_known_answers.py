@@ -150,7 +150,7 @@ def test_a_test_that_asks_at_random_is_judged_all_the_same(toy):
     path.write_text(
         "import torch\n"
         "from autograder.judging import expectations\n"
-        "from autograder.judging.marks import exercise\n"
+        "from autograder.judging.grader_marks import exercise\n"
         "asked = []\n"
         "@exercise('mean')\n"
         "def test_random(student, reference, draw):\n"

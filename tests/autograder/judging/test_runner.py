@@ -51,7 +51,7 @@ def test_refusing_everything_earns_nothing(toy):
 
 SHAPE_FIRST = """
 from autograder.judging import expectations
-from autograder.judging.marks import aspect, exercise
+from autograder.judging.grader_marks import aspect, exercise
 
 @aspect
 @exercise("centre")
@@ -184,7 +184,7 @@ def test_a_grader_without_an_exercise_is_refused(toy):
 def test_a_fault_of_the_grader_itself_is_raised_not_graded(toy):
     path = toy.path.with_name("test_faulty.py")
     path.write_text(
-        "from autograder.judging.marks import exercise\n"
+        "from autograder.judging.grader_marks import exercise\n"
         "@exercise('mean')\n"
         "def test_broken(student, draw):\n"
         "    undefined_name\n"

@@ -10,7 +10,7 @@ from autograder.verification import verify
 
 WEAK = """
 from autograder.judging import expectations
-from autograder.judging.marks import exercise
+from autograder.judging.grader_marks import exercise
 
 @exercise("mean")
 def test_shape_only(student, reference, draw):

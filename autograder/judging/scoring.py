@@ -1,0 +1,67 @@
+"""From an exercise's tests to its points: the passed share, and what takes it away again."""
+
+from __future__ import annotations
+
+from autograder.judging.diagnosis import Evidence
+from autograder.judging.results import ExerciseResult, TestResult
+
+
+def score(name: str, points: float, section: str, tests: list[TestResult]) -> ExerciseResult:
+    """The passed share of the points; the first line is what the first failed test says."""
+    total = sum(test.weight for test in tests)
+    passed = sum(test.weight for test in tests if test.outcome == "passed")
+    share = passed / total if total else 0.0
+    result = ExerciseResult(name, round(points * share, 2), points, section=section, tests=tests)
+    open_tests = [test for test in tests if test.outcome != "passed"]
+    if open_tests and all(test.outcome == "todo" for test in open_tests):
+        result.message = f"{name} is not written yet."
+    elif open_tests:
+        result.message = next(test.message for test in open_tests if test.outcome == "failed")
+    return result
+
+
+def withdraw(result: ExerciseResult, used: list[str]) -> None:
+    """Calling the function that the exercise asks for earns nothing, however right the values."""
+    result.points = 0.0
+    result.misconception = "forbidden"
+    result.message = (
+        f"Your {result.name} calls torch's {', '.join(used)}, "
+        "which this exercise asks you to write yourself."
+    )
+
+
+def withdraw_undone(result: ExerciseResult, undone: list[str]) -> None:
+    """Code that makes a forbidden function callable again could have called it."""
+    result.points = 0.0
+    result.misconception = "forbidden"
+    result.message = (
+        f"While {result.name} is judged, torch's {', '.join(undone)} can't be called; "
+        "something in this notebook undoes that."
+    )
+
+
+def earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) -> None:
+    """A test that only saw bad input refused counts once good input is answered somewhere.
+
+    Otherwise code that raises ValueError whatever it is given would earn points.
+    """
+    answered = {seen.test for seen in evidence if seen.answered}
+    if any(test.outcome == "passed" and test.name in answered for test in tests):
+        return
+    put_off(tests, f"Refusing bad input counts once {name} answers good input.")
+
+
+def without_values(tests: list[TestResult], evidence: list[Evidence], aspects: set[str]) -> bool:
+    """Whether something is passed, but nothing that an answer without work does not pass."""
+    passed = {test.name for test in tests if test.outcome == "passed"}
+    telling = {seen.test for seen in evidence if seen.answered} - aspects
+    return bool(passed) and not passed & telling
+
+
+def put_off(tests: list[TestResult], message: str) -> None:
+    """What is passed does not count yet."""
+    open_ = "todo" if any(test.outcome == "todo" for test in tests) else "failed"
+    for test in tests:
+        if test.outcome == "passed":
+            test.outcome = open_
+            test.message = message

@@ -18,7 +18,8 @@ class Limits:
     `seconds_total` is for everything that a submission costs: reading and repairing the notebook,
     running it, starting its process again, judging it. They are seconds in which one of its
     processes, or the one that judges it, ran or slept; waiting for a core is not counted. Its own
-    processes may have `memory_bytes`, and the judging process may grow by `judging_bytes`.
+    processes may have `memory_bytes`, and the judging process may grow by `judging_bytes`. Some of
+    its processes are ours: one for each set of functions that exercises forbid, at most 4 so far.
     """
 
     seconds_per_call: float = SECONDS_PER_CALL
@@ -26,7 +27,7 @@ class Limits:
     seconds_total: float = 180.0
     memory_bytes: int = 750 << 20
     judging_bytes: int = 750 << 20
-    processes: int = 32
+    processes: int = 36
     file_bytes: int = 16 << 20
     output_bytes: int = 1 << 20
     answer_bytes: int = 16 << 20  # of one answer; the largest right one has 0.6 MB

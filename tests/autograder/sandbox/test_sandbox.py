@@ -256,6 +256,7 @@ def test_no_file_of_ours_or_of_anybody_is_in_sight(submit, tmp_path):
             return [sorted(os.listdir(p)) for p in ("/grader", ours, f"{ours}/sandbox")]
         """,
         "import importlib.util",
+        limits=Limits(seconds_per_call=60),  # to look through all folders of a cold disk
     )
     paths = [ROOT, ROOT / "solutions", ROOT / ".git", tmp_path, Path.home() / ".bashrc"]
     paths += ["/home", "/var", "/etc/shadow", "/etc/hostname", "/sys", "/run", "/boot"]

@@ -29,7 +29,6 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.common import paths
-from autograder.common.kept_texts import kept_for
 from autograder.grading.collect import MAX_FILE_BYTES, too_large
 
 MAX_BYTES = 64 * 2**20  # of what is parsed: in memory it can take ten times as much
@@ -480,7 +479,6 @@ def _parse(source: str) -> ast.Module | None:
     return _parsed(_plain_python(source)) if tree is None else tree
 
 
-@kept_for(characters=2_000_000)
 def defined_names(source: str) -> tuple[str, ...]:
     """Functions and classes defined at the top level of `source`, even if it does not parse."""
     tree = _parse(source)
@@ -510,7 +508,6 @@ def _lines(source: str) -> list[str]:
     return [line.rstrip() for line in source.splitlines() if line.strip()]
 
 
-@kept_for(characters=2_000_000)
 def _untouched(source: str, stub: str) -> bool:
     """Nothing was written: the stub, whatever became of its comments, or nothing at all."""
     if not source.strip() or _same(source, stub):

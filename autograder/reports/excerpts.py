@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autograder.common.kept_texts import kept_for
 from autograder.units.variants import (
     Misconception,
     cell_spans,
@@ -108,9 +107,8 @@ class Cell:
     statements: tuple[Statement, ...]
 
     @classmethod
-    @kept_for(characters=200_000)
     def read(cls, source: str) -> Cell:
-        """The cell with that source; of a class many have equal ones."""
+        """The cell with that source."""
         if len(source) > MAX_CELL:
             return cls(source, ())
         try:

@@ -1,0 +1,727 @@
+"""Graders of the unit `transformer-decoding`: one group of tests for each exercise."""
+
+from __future__ import annotations
+
+import torch
+
+from autograder.graders.common import pair, refuses, same_number
+from autograder.graders.transformer.common import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    Models,
+    as_list,
+    heads,
+    own_model,
+    small,
+    small_state,
+    sources_of,
+    triangle,
+    whole_number,
+)
+from autograder.judging import expectations
+from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.proxy import StudentError, Todo
+
+
+def uncached(model, source, target):
+    """What a model says of the token after each one of target, by encode, decode and generator.
+
+    Every mask is the grader's own, since a model's own forward makes masks that may be wrong.
+    """
+    mask = (source != PAD).unsqueeze(1)
+    causal = triangle(target.shape[1])
+    memory = expectations.tensor(
+        model.method("encode", source, mask), what="the memory of your model"
+    )
+    states = model.method("decode", memory, mask, target, causal)
+    said = expectations.tensor(model.method("generator", states), what="what your model says")
+    expectations.true(not bool(said.isnan().all()), "Your model says nothing but NaN.")
+    return memory, said
+
+
+# --------------------------------------------------------------------------------------------
+# What the searches share
+# --------------------------------------------------------------------------------------------
+
+
+def random_table(draw, sources=1, steps=4, vocabulary=6, scale=1.5):
+    """A table of random logits: what is likely next depends on source, place and previous token."""
+    return draw.normal(sources, steps, vocabulary, vocabulary, scale=scale).double()
+
+
+def table_pair(student, reference, table):
+    return pair(student, reference, "TableModel", table=table)
+
+
+def first_tokens(*first):
+    """Sources whose first tokens are given: a table needs no more."""
+    return torch.tensor([[token] for token in first])
+
+
+def misleading_table():
+    """Token 4 looks best, 0.6 to 0.4 for 5, but 5 goes on to EOS with 0.95 and 4 with 0.5."""
+    table = torch.full((1, 2, 6, 6), -20.0, dtype=torch.float64)
+    table[0, 0, BOS, [4, 5]] = torch.tensor([0.6, 0.4], dtype=torch.float64).log()
+    table[0, 1, 4, [EOS, 4, 5]] = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    table[0, 1, 5, [EOS, 4]] = torch.tensor([0.95, 0.05], dtype=torch.float64).log()
+    return table
+
+
+def ending_table(draw, ends, steps=6, vocabulary=6):
+    """A random table in which source s ends after ends[s] tokens, or never for None."""
+    table = random_table(draw, len(ends), steps, vocabulary)
+    table[:, :, :, EOS] = -20.0
+    for source, end in enumerate(ends):
+        if end is not None:
+            table[source, end - 1, :, EOS] = 20.0
+    return table
+
+
+def telling_state(draw):
+    """Parameters of a Transformer that tells whether a search hides what it should hide.
+
+    Most random Transformers write much the same for every source, mask or no mask. This one, the
+    best of a thousand, writes something else for seven padded sources in ten as soon as one of the
+    masks is missing. Its numbers are the same for every draw and do not depend on the order of the
+    names; PAD is never likely, so that it makes no difference whether a search masks it.
+    """
+    state = {}
+    for name, like in small_state(draw, 2, tgt_vocab=16).items():
+        numbers = type(draw)(520, name)
+        kind = name.split(".")[-1]
+        if kind == "weight":
+            scale = (4.0 if "lut" in name else 1.2) * like.shape[1] ** -0.5
+        else:
+            scale = 0.3 if kind == "bias" else 0.2
+        state[name] = numbers.normal(*like.shape, scale=scale).double() + (kind == "gamma")
+    state["generator.proj.bias"][PAD] = -60.0
+    return state
+
+
+class OwnModel:
+    """The student's own Transformer; a table while there is none that runs.
+
+    The searches must work with any model, but answer for nobody's layers: where the student's model
+    says something else than the reference's, `right` is False, and what it says itself is asked
+    for.
+    """
+
+    def __init__(self, student, reference, draw):
+        state = telling_state(draw)
+        self.table = random_table(draw, sources=7, vocabulary=16)
+        self.table[..., PAD] = -60.0
+        options = small(2, tgt_vocab=16)
+        self.theirs = reference.module(
+            "EncoderDecoder", state=state, dtype=torch.float64, **options
+        )
+        start = sources_of(draw, [4, 2]), draw.integers(UNK + 1, 16, 2, 3)
+        wanted = self.theirs(*start)
+        try:
+            self.model = student.module(
+                "EncoderDecoder", state=state, dtype=torch.float64, **options
+            )
+            said = self.model(*start)
+            self.whole = isinstance(said, torch.Tensor) and said.shape == wanted.shape
+        except (StudentError, Todo):
+            self.whole = False
+        self.right = self.whole and expectations.close_enough(said, wanted)
+        if not self.whole:
+            self.model = student.module("TableModel", table=self.table)
+
+    def log_probs(self, source, ids):
+        """What it says of the next token along the rows of ids: (B, n, V)."""
+        fed = torch.cat([torch.full_like(ids[:, :1], BOS), ids[:, :-1]], dim=1)
+        if self.whole:
+            return uncached(self.model, source, fed)[1].double()
+        place = torch.arange(fed.shape[1]).clamp(max=self.table.shape[1] - 1)
+        return self.table[source[:, :1], place, fed].log_softmax(-1)
+
+
+# --------------------------------------------------------------------------------------------
+# greedy_decode
+# --------------------------------------------------------------------------------------------
+
+
+def same_greedy(student, reference, models, source, length, case):
+    mine, theirs = models
+    expectations.close(
+        student.greedy_decode(mine, source, length),
+        reference.greedy_decode(theirs, source, length),
+        what="the ids",
+        case=case,
+    )
+
+
+@exercise("greedy_decode")
+def test_greedy_one_row(student, reference, draw):
+    """From BOS, each step takes the likeliest token; EOS belongs to the result, BOS does not."""
+    ends = [1, 4]
+    models = table_pair(student, reference, ending_table(draw, ends))
+    for row, end in enumerate(ends):
+        case = f"one source, EOS at token {end}"
+        same_greedy(student, reference, models, first_tokens(row), 6, case)
+
+
+@hidden
+@exercise("greedy_decode")
+def test_greedy_max_length(student, reference, draw):
+    """Without EOS the result has max_length tokens, and no more."""
+    models = table_pair(student, reference, ending_table(draw, [None, 3]))
+    for length in (1, 5):
+        case = f"a source that never ends, max_length={length}"
+        same_greedy(student, reference, models, first_tokens(0), length, case)
+    case = "two sources of which one never ends, max_length=4"
+    same_greedy(student, reference, models, first_tokens(0, 1), 4, case)
+
+
+@exercise("greedy_decode", weight=2)
+def test_greedy_rows_end_apart(student, reference, draw):
+    """A row that has produced EOS gets PAD, while the others go on; the longest one ends it all."""
+    ends = [2, 5, 1, 2, 3]
+    table = ending_table(draw, ends)
+    # After EOS this table would go on with token 5, EOS again and so on.
+    table[:, :, EOS, 5] += 9.0
+    models = table_pair(student, reference, table)
+    for rows in ([2, 4], [0, 1, 2, 3, 4]):
+        case = f"sources that end after {[ends[row] for row in rows]} tokens"
+        same_greedy(student, reference, models, first_tokens(*rows), 8, case)
+
+
+@exercise("greedy_decode")
+def test_greedy_refusals(student, draw):
+    """A max_length below 1 is refused with a ValueError."""
+    mine = student.module("TableModel", table=random_table(draw))
+    refuses(
+        lambda length: student.greedy_decode(mine, first_tokens(0), length),
+        {"max_length=0": (0,), "max_length=-3": (-3,)},
+    )
+
+
+@aspect
+@exercise("greedy_decode", weight=2)
+def test_greedy_transformer(student, reference, draw):
+    """Every row follows the model's own argmax, and never sees the padding of its source."""
+    own = OwnModel(student, reference, draw)
+    source = sources_of(draw, [6, 2, 4, 1, 3, 4, 2, 3, 1, 2, 4, 3])
+    case = "padded sources, a Transformer as the model"
+    wanted = reference.greedy_decode(own.theirs, source, 7)
+    seen = student.observe("greedy_decode", own.model, source, 7, grad=False)
+    expectations.unchanged(seen)
+    ids = expectations.tensor(seen.value, what="the ids")
+    if own.right:
+        expectations.close(ids, wanted, what="the ids", case=case)
+        return
+    expectations.true(
+        ids.ndim == 2 and len(ids) == 12 and 1 <= ids.shape[1] <= 7 and ids.dtype == torch.int64,
+        f"the ids should be int64 of the shape (12, at most 7), but are {ids.dtype} of "
+        f"{tuple(ids.shape)} for {case}.",
+    )
+    expectations.true(
+        bool(((ids >= 0) & (ids < 16)).all()), f"the ids should lie in the vocabulary for {case}."
+    )
+    over = torch.cumsum(ids == EOS, dim=1) - (ids == EOS).long() > 0  # after the first EOS
+    expectations.true(
+        not bool(over.all(0).any()) and (ids.shape[1] == 7 or bool((ids == EOS).any(1).all())),
+        f"the ids should end when every row has produced EOS, or after 7 tokens, for {case}.",
+    )
+    wanted = own.log_probs(source, ids).argmax(-1).masked_fill(over, PAD)
+    expectations.equal(ids, wanted, what="the ids", case=case)
+
+
+@hidden
+@exercise("greedy_decode", weight=3)
+def test_greedy_random_tables(student, reference, draw):
+    """Any table, any batch; PAD, BOS and UNK are tokens like others, and some are impossible."""
+    table = random_table(draw, 5, 7, 7)
+    table[:, :, :, PAD] += 1.0
+    table[draw.uniform(*table.shape) < 0.2] = -torch.inf
+    table[:, :, :, 5] = 0.0
+    models = table_pair(student, reference, table)
+    for batch, length in [(1, 20), (9, 9)]:
+        source = draw.integers(0, 5, batch, 3)
+        case = f"a random table, B={batch} and max_length={length}"
+        same_greedy(student, reference, models, source, length, case)
+
+
+# --------------------------------------------------------------------------------------------
+# beam_search
+# --------------------------------------------------------------------------------------------
+
+
+def ids_of(found, what, case):
+    """The ids of a hypothesis: a list of ints."""
+    return [whole_number(token, what, case) for token in as_list(found, what, case)]
+
+
+def same_hypotheses(got, want, case=""):
+    """The same hypotheses with the same scores, best first; equal scores in any order."""
+    pairs = []
+    for place, entry in enumerate(as_list(got, "the result", case)):
+        ids, score = expectations.pair(entry, what=f"entry {place} of the result")
+        pairs.append((ids_of(ids, f"the ids of hypothesis {place}", case), score))
+    left = [(list(ids), score) for ids, score in want]
+    for place, (ids, score) in enumerate(pairs[: len(want)]):
+        wanted = left[0]
+        equal = [one for one in left if abs(one[1] - wanted[1]) <= 1e-9]
+        wanted = next((one for one in equal if one[0] == ids), wanted)
+        expectations.true(
+            ids == wanted[0],
+            f"the ids of hypothesis {place} should be {wanted[0]}, but are {ids} for {case}.",
+        )
+        same_number(score, wanted[1], what=f"the score of hypothesis {place}", case=case)
+        left.remove(wanted)
+    expectations.true(
+        len(pairs) == len(want),
+        f"the result should hold {len(want)} hypotheses, but holds {len(pairs)} for {case}.",
+    )
+
+
+def same_beam(student, reference, models, case, *arguments, source=0, **options):
+    mine, theirs = models
+    same_hypotheses(
+        student.beam_search(mine, first_tokens(source), *arguments, **options),
+        reference.beam_search(theirs, first_tokens(source), *arguments, **options),
+        case,
+    )
+
+
+@exercise("beam_search")
+def test_beam_of_one(student, reference, draw):
+    """A beam of 1 is greedy search: one hypothesis, with its log-probability for alpha=0."""
+    models = table_pair(student, reference, ending_table(draw, [3, None]))
+    for source, words, length in [(0, "at token 3", 4), (1, "never", 3)]:
+        case = f"a beam of 1, EOS {words}, max_length={length}, alpha=0"
+        same_beam(student, reference, models, case, 1, length, 0.0, source=source)
+
+
+@exercise("beam_search")
+def test_beam_beats_greedy(student, reference):
+    """A beam of 2 finds what greedy search misses: 0.4 · 0.95 against 0.6 · 0.5."""
+    models = table_pair(student, reference, misleading_table())
+    case = "0.4 · 0.95 against 0.6 · 0.5, a beam of 2, alpha=0"
+    same_beam(student, reference, models, case, 2, 2, 0.0)
+
+
+@exercise("beam_search")
+def test_beam_values(student, reference, draw):
+    """Hypotheses, their order and their scores, for beams of several sizes."""
+    table = random_table(draw, 2, 5)
+    table[:, 0, :, EOS] -= 3.0
+    models = table_pair(student, reference, table)
+    for beam, length, source in [(2, 3, 0), (6, 5, 1)]:
+        case = f"a beam of {beam}, max_length={length}"
+        same_beam(student, reference, models, case, beam, length, source=source)
+
+
+@exercise("beam_search", weight=2)
+def test_beam_finished_leave(student, reference, draw):
+    """What ends in EOS leaves the beam, which shrinks; what is live at the end joins as it is."""
+    table = random_table(draw, 2, 5)
+    table[0, :, :, EOS] += 1.5
+    table[1, :, :, EOS] = -20.0
+    models = table_pair(student, reference, table)
+    for beam, length in [(2, 2), (4, 5)]:
+        case = f"hypotheses that end early, a beam of {beam}, max_length={length}"
+        same_beam(student, reference, models, case, beam, length)
+    case = "no hypothesis that ends, a beam of 3, max_length=3"
+    same_beam(student, reference, models, case, 3, 3, source=1)
+
+
+@exercise("beam_search", weight=2)
+def test_beam_length_penalty(student, reference, draw):
+    """The score is the log-probability divided by ((5 + len(ids)) / 6) ** alpha, EOS counted."""
+    # exp(-1) at once against exp(-1.24) in three tokens: the order turns with alpha.
+    table = torch.full((2, 5, 6, 6), -30.0, dtype=torch.float64)
+    table[0, 0, BOS, [EOS, 4]] = torch.tensor([-1.0, -0.46], dtype=torch.float64)
+    table[0, 1, 4, [5, 3]] = torch.tensor([-0.48, -0.97], dtype=torch.float64)
+    table[0, 2, 5, [EOS, 4]] = torch.tensor([-0.3, -1.35], dtype=torch.float64)
+    table[1] = random_table(draw, 1, 5)
+    table[1, :, :, EOS] += 1.5
+    models = table_pair(student, reference, table)
+    for alpha in (0.0, 1.0):
+        case = f"a short and a long hypothesis, alpha={alpha}"
+        same_beam(student, reference, models, case, 2, 3, alpha)
+    for alpha in (0.6, 5.0):
+        case = f"a beam of 4, alpha={alpha}"
+        same_beam(student, reference, models, case, 4, 5, source=1, alpha=alpha)
+
+
+@exercise("beam_search")
+def test_beam_refusals(student, draw):
+    """A beam or max_length below 1, a negative alpha and several sources are refused."""
+    mine = student.module("TableModel", table=random_table(draw, 2))
+    one = first_tokens(0)
+    refuses(
+        student.beam_search,
+        {
+            "beam_size=0": (mine, one, 0, 3),
+            "max_length=0": (mine, one, 2, 0),
+            "alpha=-0.5": (mine, one, 2, 3, -0.5),
+            "two sources": (mine, first_tokens(0, 1), 2, 3),
+        },
+    )
+
+
+@exercise("beam_search")
+def test_beam_transformer(student, reference, draw):
+    """Each score is what a Transformer itself says of the hypothesis, for a padded source."""
+    own = OwnModel(student, reference, draw)
+    source = sources_of(draw, [5, 3])[1:]  # (1, 5), two of them padding
+    case = "a padded source, a Transformer as the model"
+    wanted = reference.beam_search(own.theirs, source, 4, 5)
+    found = student.beam_search(own.model, source, 4, 5)
+    if own.right:
+        same_hypotheses(found, wanted, case)
+        return
+    found = as_list(found, "the result", case)
+    expectations.true(
+        len(found) == 4, f"the result should hold 4 hypotheses for a beam of 4 and {case}."
+    )
+    pairs = [expectations.pair(entry, what="a hypothesis") for entry in found]
+    rows = [ids_of(ids, "the ids of a hypothesis", case) for ids, _ in pairs]
+    expectations.true(
+        all(1 <= len(ids) <= 5 and min(ids) >= 0 and max(ids) < 16 for ids in rows),
+        f"the ids of a hypothesis should be 1 to max_length ids of the vocabulary for {case}.",
+    )
+    padded = torch.tensor([[*ids, *[PAD] * (5 - len(ids))] for ids in rows])
+    said = own.log_probs(source.expand(4, -1), padded).gather(-1, padded.unsqueeze(-1))
+    for ids, (_, score), steps in zip(rows, pairs, said.squeeze(-1), strict=True):
+        total = float(steps[: len(ids)].sum()) / ((5 + len(ids)) / 6) ** 0.6
+        same_number(score, total, what=f"the score of {ids}", case=case)
+    scores = [score for _, score in pairs]
+    expectations.true(
+        scores == sorted(scores, reverse=True), "the hypotheses should stand best first."
+    )
+
+
+@hidden
+@exercise("beam_search", weight=2)
+def test_beam_wide(student, reference, draw):
+    """A beam with room for everything finds all there is, the best first; alpha as well."""
+    models = table_pair(student, reference, random_table(draw, 1, 3, 5))
+    case = "a beam of 150, V=5, max_length=3, alpha=1"
+    same_beam(student, reference, models, case, 150, 3, alpha=1.0)
+
+
+@hidden
+@exercise("beam_search", weight=2)
+def test_beam_impossible_tokens(student, reference, draw):
+    """What has the probability 0 is dropped, so that fewer than beam_size may be left."""
+    table = random_table(draw, 1, 4, 6)
+    table[:, :, :, [PAD, BOS, UNK]] = -torch.inf
+    table[:, 0, :, 5] = -torch.inf
+    table[:, 2, 4, :] = -torch.inf
+    table[:, 2, 4, EOS] = 0.0
+    models = table_pair(student, reference, table)
+    for beam, length in [(3, 1), (8, 4)]:
+        case = f"tokens of probability 0, a beam of {beam}, max_length={length}"
+        same_beam(student, reference, models, case, beam, length)
+
+
+@hidden
+@exercise("beam_search", weight=2)
+def test_beam_tiny_probabilities(student, reference, draw):
+    """Log-probabilities are added, so that improbable hypotheses do not vanish; ties may stand."""
+    table = random_table(draw, 2, 2, 5)
+    table[0, :, :, 3:] -= 900.0
+    table[0, :, :, EOS] -= 901.0
+    table[0, :, :, BOS] -= 900.0
+    # Two tokens that are equally probable, whatever comes before.
+    table[1] = -torch.inf
+    table[1, :, :, [EOS, 4]] = 0.0
+    models = table_pair(student, reference, table)
+    case = "tokens of probability exp(-900), a beam of 9"
+    same_beam(student, reference, models, case, 9, 2)
+    case = "tokens of equal probability, a beam of 5"
+    same_beam(student, reference, models, case, 5, 2, source=1)
+
+
+# --------------------------------------------------------------------------------------------
+# What the tests of the cache share
+# --------------------------------------------------------------------------------------------
+
+CACHE = ("src_mask", "memory_keys", "memory_values", "keys", "values")
+
+
+def cache_of(memory, mask, state, num_layers, num_heads=2):
+    """The cache before the first step, of a memory that is given."""
+    layers = [f"decoder.layers.{index}.src_attn" for index in range(num_layers)]
+    nothing = memory.new_zeros(len(memory), num_heads, 0, memory.shape[-1] // num_heads)
+    return {
+        "src_mask": mask,
+        "memory_keys": [heads(memory, state, f"{name}.k_proj", num_heads) for name in layers],
+        "memory_values": [heads(memory, state, f"{name}.v_proj", num_heads) for name in layers],
+        "keys": [nothing.clone() for _ in layers],
+        "values": [nothing.clone() for _ in layers],
+    }
+
+
+def whole_cache(cache, shapes, case):
+    """A cache has the five entries, and its tensors the given shapes (or None), layer by layer."""
+    expectations.true(
+        isinstance(cache, dict),
+        f"the cache should be a dict, but is a {expectations.type_name(cache)}.",
+    )
+    for key in CACHE:
+        expectations.true(key in cache, f'the cache has no entry "{key}" for {case}.')
+    extra = sorted(set(cache) - set(CACHE))
+    expectations.true(not extra, f"the cache has other entries than the five: {', '.join(extra)}.")
+    for key, shape in shapes.items():
+        what = f'the entry "{key}"'
+        if key == "src_mask":
+            expectations.shape(cache[key], shape[0], what, case=case)
+            expectations.true(cache[key].dtype == torch.bool, f"{what} should be bool for {case}.")
+            continue
+        parts = as_list(cache[key], what, case)
+        expectations.true(
+            len(parts) == len(shape),
+            f"{what} should hold {len(shape)} tensors, one for each layer, "
+            f"but holds {len(parts)} for {case}.",
+        )
+        for layer, (part, wanted) in enumerate(zip(parts, shape, strict=True)):
+            expectations.shape(part, wanted, f"{what}, layer {layer},", case=case)
+
+
+def same_cache(cache, wanted, case, keys=CACHE):
+    """The entries of a cache are the wanted ones."""
+    whole_cache(
+        cache,
+        {
+            key: [tuple(wanted[key].shape)]
+            if key == "src_mask"
+            else [tuple(part.shape) for part in wanted[key]]
+            for key in CACHE
+        },
+        case,
+    )
+    for key in keys:
+        what = f'the entry "{key}"'
+        if key == "src_mask":
+            expectations.close(cache[key], wanted[key], what=what, case=case)
+            continue
+        for layer, (part, right) in enumerate(zip(cache[key], wanted[key], strict=True)):
+            expectations.close(part, right, what=f"{what}, layer {layer},", case=case)
+
+
+# --------------------------------------------------------------------------------------------
+# start_cache
+# --------------------------------------------------------------------------------------------
+
+
+def started(student, draw, num_layers, lengths, norm_first=False, dtype=torch.float64, **sizes):
+    """The student's cache at the start, and what it should be for the memory of their model."""
+    options = small(num_layers, norm_first, **sizes)
+    state = small_state(draw, num_layers, norm_first)
+    state = {name: value.to(dtype) for name, value in state.items()}
+    model = student.module("EncoderDecoder", state=state, dtype=dtype, **options)
+    source = sources_of(draw, lengths)
+    seen = student.observe("start_cache", model, source, grad=False)
+    mask = (source != PAD).unsqueeze(1)
+    memory = expectations.tensor(
+        model.method("encode", source, mask), what="the memory of your model"
+    )
+    return seen, cache_of(memory, mask, state, num_layers, options["num_heads"])
+
+
+@aspect
+@exercise("start_cache")
+def test_cache_contract(student, draw):
+    """A dict of five entries, with one tensor a layer in each list and the stated shapes."""
+    seen, wanted = started(student, draw, 2, [3, 4])
+    same_cache(seen.value, wanted, "2 layers, B=2, S=4", keys=())
+    expectations.unchanged(seen)
+
+
+@exercise("start_cache")
+def test_cache_memory(student, draw):
+    """Each layer's own src_attn projects the memory, keys by k_proj and values by v_proj."""
+    seen, wanted = started(student, draw, 2, [4, 4])
+    same_cache(seen.value, wanted, "2 layers, sources of 4 tokens")
+
+
+@exercise("start_cache")
+def test_cache_padding(student, draw):
+    """src_mask marks the padding, and the encoder gets it too."""
+    seen, wanted = started(student, draw, 1, [2, 5, 3])
+    same_cache(seen.value, wanted, "sources of 2, 5 and 3 tokens")
+
+
+@hidden
+@exercise("start_cache", weight=2)
+def test_cache_other_models(student, draw):
+    """Norms first, more heads, float32."""
+    seen, wanted = started(
+        student, draw, 2, [5, 1], norm_first=True, dtype=torch.float32, num_heads=4
+    )
+    same_cache(seen.value, wanted, "norms first, 4 heads, float32")
+
+
+# --------------------------------------------------------------------------------------------
+# decode_step
+# --------------------------------------------------------------------------------------------
+
+
+def random_cache(draw, num_layers, batch, length, sources, dtype=torch.float64):
+    """A cache after `length` steps, of random numbers; `sources` are the lengths of the sources."""
+
+    def parts(steps):
+        return [draw.normal(batch, 2, steps, 4).to(dtype) for _ in range(num_layers)]
+
+    longest = max(sources)
+    return {
+        "src_mask": (torch.arange(longest) < torch.tensor(sources).unsqueeze(1)).unsqueeze(1),
+        "memory_keys": parts(longest),
+        "memory_values": parts(longest),
+        "keys": parts(length),
+        "values": parts(length),
+    }
+
+
+def same_step(student, reference, models, token, cache, case):
+    wanted, cache_after = reference.decode_step(models.theirs, token, cache)
+    seen = student.observe("decode_step", models.mine, token, cache, grad=False)
+    log_probs, after = expectations.pair(seen.value, what="the result (log_probs, cache)")
+    if models.right:
+        expectations.close(log_probs, wanted, what="the log-probabilities", case=case)
+        same_cache(after, cache_after, case)
+    expectations.unchanged(seen)
+
+
+def steppers(student, reference, draw, num_layers, norm_first=False):
+    """Two small models with the same parameters."""
+    state = small_state(draw, num_layers, norm_first)
+    return Models(student, reference, draw, state, **small(num_layers, norm_first))
+
+
+@exercise("decode_step", weight=2)
+def test_step_values(student, reference, draw):
+    """A step attends to all cached keys and its own, at the position after them."""
+    models = steppers(student, reference, draw, 2)
+    cache = random_cache(draw, 2, 2, 0, [3, 3])
+    same_step(student, reference, models, torch.tensor([BOS, BOS]), cache, "an empty cache")
+    cache = random_cache(draw, 2, 3, 4, [2, 4, 3])
+    same_step(student, reference, models, draw.integers(4, 8, 3), cache, "4 cached positions")
+    if not models.right:  # Then the step is to agree with the student's own model.
+        same_chain(student, models.mine, models.state, draw, 2, [3, 4], 3)
+
+
+@exercise("decode_step", weight=2)
+def test_step_norm_first(student, reference, draw):
+    """With the norms first: keys and values come from the normalised input, and a norm ends it."""
+    models = steppers(student, reference, draw, 2, norm_first=True)
+    cache = random_cache(draw, 2, 2, 3, [4, 2])
+    token = draw.integers(4, 8, 2)
+    same_step(student, reference, models, token, cache, "3 cached positions, norms first")
+    if not models.right:
+        same_chain(student, models.mine, models.state, draw, 2, [3, 4], 3)
+
+
+@exercise("decode_step")
+def test_step_grows_the_cache(student, draw):
+    """Keys and values grow by one position; all else stays, and so does the given cache."""
+    model = own_model(student, draw, num_layers=2)
+    cache = random_cache(draw, 2, 2, 3, [3, 4])
+    seen = student.observe("decode_step", model, draw.integers(4, 8, 2), cache, grad=False)
+    log_probs, after = expectations.pair(seen.value, what="the result (log_probs, cache)")
+    case = "3 cached positions"
+    expectations.shape(log_probs, (2, 8), what="the log-probabilities", case=case)
+    longer = [(2, 2, 4, 4)] * 2
+    whole_cache(after, {"keys": longer, "values": longer}, case)
+    cut = {key: [part[:, :, :3] for part in after[key]] for key in ("keys", "values")}
+    same_cache({**after, **cut}, cache, f"{case}, the old part")
+    expectations.unchanged(seen)
+
+
+@exercise("decode_step")
+def test_step_source_mask(student, draw):
+    """What src_mask hides does not matter; what it shows does, and so does every cached key."""
+    model = own_model(student, draw)
+    cache = random_cache(draw, 1, 2, 3, [2, 4])
+    token = draw.integers(4, 8, 2)
+
+    def log_probs(**changes):
+        return expectations.tensor(
+            expectations.pair(student.decode_step(model, token, {**cache, **changes}))[0],
+            what="the log-probabilities",
+        )
+
+    before = log_probs()
+    padding = ~cache["src_mask"].unsqueeze(-1)  # (2, 1, 4, 1)
+    hidden_changed = {
+        key: [torch.where(padding, part + 5.0, part) for part in cache[key]]
+        for key in ("memory_keys", "memory_values")
+    }
+    expectations.close(
+        log_probs(**hidden_changed),
+        before,
+        what="the log-probabilities",
+        case="other memory at the padding",
+    )
+    for key, place in (("memory_values", 1), ("keys", 0)):
+        changed = [part.clone() for part in cache[key]]
+        changed[0][:, :, place] += draw.normal(2, 2, 4).double()
+        gap = (log_probs(**{key: changed}) - before).abs().amax(-1)
+        expectations.true(
+            bool((gap > 1e-9).all()),
+            f'the log-probabilities do not depend on entry {place} of "{key}" in the cache.',
+        )
+
+
+def same_chain(student, model, state, draw, num_layers, lengths, steps):
+    """Steps with a cache give what the student's own model says without one."""
+    source = sources_of(draw, lengths)
+    target = draw.integers(4, 8, len(lengths), steps)
+    target[:, 0] = BOS
+    memory, said = uncached(model, source, target)
+    cache = cache_of(memory, (source != PAD).unsqueeze(1), state, num_layers)
+    for step in range(steps):
+        got = student.decode_step(model, target[:, step], cache)
+        log_probs, cache = expectations.pair(got, what="the result (log_probs, cache)")
+        case = f"step {step} of {steps}, compared with the model without a cache"
+        expectations.close(log_probs, said[:, step], what="the log-probabilities", case=case)
+
+
+def chain(student, draw, num_layers, norm_first, lengths, steps):
+    state = small_state(draw, num_layers, norm_first)
+    options = small(num_layers, norm_first)
+    model = student.module("EncoderDecoder", state=state, dtype=torch.float64, **options)
+    same_chain(student, model, state, draw, num_layers, lengths, steps)
+
+
+@hidden
+@exercise("decode_step", weight=2)
+def test_step_equals_uncached(student, draw):
+    """Step by step the log-probabilities are those of the model without a cache."""
+    chain(student, draw, 2, False, [4, 2, 3], 4)
+
+
+@hidden
+@exercise("decode_step")
+def test_step_equals_uncached_norm_first(student, draw):
+    """The same with the norms first, for one row."""
+    chain(student, draw, 1, True, [3], 3)
+
+
+@hidden
+@exercise("decode_step")
+def test_step_float32(student, draw):
+    """Twelve cached positions, one row; a float32 model gives float32, and so does its cache."""
+    state = {name: value.float() for name, value in small_state(draw, 1).items()}
+    model = student.module("EncoderDecoder", state=state, dtype=torch.float32, **small())
+    cache = random_cache(draw, 1, 1, 12, [2], torch.float32)
+    got = student.decode_step(model, torch.tensor([6]), cache)
+    log_probs, after = expectations.pair(got, what="the result (log_probs, cache)")
+    case = "12 cached positions, float32"
+    expectations.shape(log_probs, (1, 8), what="the log-probabilities", case=case)
+    longer = [(1, 2, 13, 4)]
+    whole_cache(after, {"keys": longer, "values": longer}, case)
+    for tensor in (log_probs, after["keys"][0], after["values"][0]):
+        expectations.true(
+            tensor.dtype == torch.float32, f"the results should be float32, not {tensor.dtype}."
+        )
+    expectations.true(
+        abs(float(log_probs.double().exp().sum()) - 1) < 1e-4,
+        f"the log-probabilities should be those of a distribution, for {case}.",
+    )

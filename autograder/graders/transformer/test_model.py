@@ -1,0 +1,1014 @@
+"""Graders of the unit `transformer-model`: one group of tests for each exercise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from autograder.graders.common import (
+    State,
+    labels,
+    linear,
+    pair,
+    refuses,
+    rows_differ,
+    same_gradients,
+    sizes,
+    within,
+)
+from autograder.graders.parts import Parts, alive, flows, same_by_parts, same_flow
+from autograder.graders.transformer.common import (
+    CONNECTIONS,
+    DECODER,
+    ENCODER,
+    UNK,
+    changes,
+    layer_state,
+    model_state,
+    padded,
+    stack_state,
+    standard_normal,
+    triangle,
+)
+from autograder.judging import expectations
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.proxy import StudentError, Todo
+
+
+def own_connection(parts, width, norm_first) -> Callable:
+    """The one of CONNECTIONS that the student's own SublayerConnection is."""
+    wave = torch.arange(2.0 * width).reshape(1, 2, width)
+    x, one, two = (torch.sin(wave + 1), torch.cos(wave[0, 0]), torch.cos(wave[0, 1]))
+    try:
+        mine = parts.proxy.module(
+            "SublayerConnection",
+            state={"norm.gamma": one, "norm.beta": two},
+            d_model=width,
+            norm_first=norm_first,
+        )
+        sublayer = parts.proxy.module(
+            "LayerNorm", state={"gamma": two, "beta": one}, features=width
+        )
+        got = expectations.tensor(alive(mine(x, sublayer)), what="a part")
+        norm = parts.of(mine, "norm")
+        for connection in CONNECTIONS:
+            if expectations.close_enough(got, connection(x, sublayer, norm)):
+                return connection
+    except (Mistake, StudentError, Todo):
+        pass
+    return CONNECTIONS[norm_first]
+
+
+def as_loaded(parts, mine, state) -> State:
+    """The parameters of a module; not those given where the student's clones share theirs."""
+    copies = parts.proxy.module("clones", module=parts.proxy.module("LayerNorm", features=1), n=2)
+    if len(copies.parameters()) == 4:
+        return state
+    return parts.aside(mine).state()
+
+
+def layer_by_parts(parts, mine, state, norm_first, x, mask, memory=None, src_mask=None):
+    """An encoder layer, or with `memory` a decoder layer, put together from the student's parts."""
+    width = x.shape[-1]
+    state = as_loaded(parts, mine, state)
+    connect = own_connection(parts, width, norm_first)
+    attend, look = parts.of(mine, "self_attn"), parts.of(mine, "src_attn")
+    sublayers = [lambda x: attend(x, x, x, mask)]
+    if memory is not None:
+        sublayers.append(lambda x: look(x, memory, memory, src_mask))
+    for place, sublayer in enumerate([*sublayers, parts.of(mine, "feed_forward")]):
+        norm = within(state, f"sublayer.{place}.norm.")
+        norm = parts.make("LayerNorm", state=norm, features=width, dtype=x.dtype)
+        x = connect(x, sublayer, norm)
+    return x
+
+
+def stack_by_parts(parts, mine, state, name, norm_first, x, *given, **options):
+    """A stack of two of the student's layers, each on what the one before returned."""
+    state = as_loaded(parts, mine, state)
+    for number in range(2):
+        layer = parts.make(
+            name,
+            state=within(state, f"layers.{number}."),
+            dtype=x.dtype,
+            norm_first=norm_first,
+            **options,
+        )
+        x = layer(x, *given)
+    return parts.of(mine, "norm")(x) if norm_first else x
+
+
+# Dropout in a layer: everything is set to constants, so that each sub-layer adds ones to a part of
+# the features that no other sub-layer writes to. In train mode these parts show what was dropped.
+
+P = 0.5
+SEEN_KEYS, INNER = 10, 12
+
+
+def dropout_state(attentions, width) -> State:
+    """The parameters of such a layer, and which features each sub-layer writes to."""
+    count = len(attentions) + 1
+    share = width // count
+    state: State = {}
+    for place, name in enumerate([*attentions, "feed_forward"]):
+        out = torch.zeros(width, width)
+        out[place * share : (place + 1) * share] = 1.0
+        if name == "feed_forward":
+            state |= {
+                "feed_forward.w_1.weight": torch.zeros(INNER, width),
+                "feed_forward.w_1.bias": torch.ones(INNER),
+                "feed_forward.w_2.weight": out[:, :1].expand(width, INNER) / INNER,
+                "feed_forward.w_2.bias": torch.zeros(width),
+            }
+        else:
+            for part in ("q_proj", "k_proj", "v_proj"):
+                state[f"{name}.{part}.weight"] = torch.zeros(width, width)
+                state[f"{name}.{part}.bias"] = torch.ones(width)
+            state[f"{name}.out_proj.weight"] = torch.eye(width) * out
+            state[f"{name}.out_proj.bias"] = torch.zeros(width)
+        state[f"sublayer.{place}.norm.gamma"] = torch.ones(width)
+        state[f"sublayer.{place}.norm.beta"] = torch.zeros(width)
+    return state
+
+
+def dropout_acts(added, places):
+    """What each sub-layer has added, features last: dropped in the connection and inside."""
+    for (name, inside, terms), part in zip(
+        places, added.tensor_split(len(places), dim=-1), strict=True
+    ):
+        gone = part.abs() < 1e-4
+        expectations.rate(
+            int(gone.sum()),
+            gone.numel(),
+            P + (1 - P) * P**terms,
+            what=f"in train mode at dropout=0.5, the share of zeros in what {name} adds",
+            false_alarm=2e-10,
+        )
+        left = part[~gone]
+        expectations.true(
+            bool((left - left[0]).abs().max() > 1e-3),
+            f"In train mode with dropout=0.5 nothing is dropped {inside}; pass dropout on to it.",
+        )
+
+
+def drawn_as_embeddings(student, table, words):
+    """A table times sqrt(D) is standard normal, or else no table of the student's Embeddings is."""
+    size, width = table.shape
+    try:
+        standard_normal(math.sqrt(width) * table, words)
+    except Mistake as mistake:
+        try:
+            made = Parts(student).proxy.module("Embeddings", vocab_size=size, d_model=width)
+            standard_normal(math.sqrt(width) * made.state()["lut.weight"], words)
+        except Mistake:
+            return
+        except (StudentError, Todo, KeyError):
+            pass
+        raise mistake
+
+
+# --------------------------------------------------------------------------------------------
+# clones
+# --------------------------------------------------------------------------------------------
+
+
+def some_module(student, draw):
+    """A module with parameters, the first that there is, and an input for it."""
+    vectors, ids = draw.normal(2, 3), draw.integers(0, 4, 1, 5)
+    for name, options, given in [
+        ("Embeddings", {"vocab_size": 4, "d_model": 3}, ids),
+        ("LayerNorm", {"features": 3}, vectors),
+        ("PositionwiseFeedForward", {"d_model": 3, "d_ff": 2}, vectors),
+        ("Generator", {"d_model": 3, "vocab_size": 2}, vectors),
+    ]:
+        try:
+            module = student.module(name, **options)
+        except (Todo, StudentError):
+            continue
+        return module, given
+    raise Todo("There is no module yet of which copies could be made.")
+
+
+@exercise("clones", 2)
+def test_clones_are_separate(student, draw):
+    """A list of n modules with parameters of their own, all of the original's values."""
+    module, _ = some_module(student, draw)
+    state = module.state()
+    copies = student.module("clones", module=module, n=3)
+    length = copies.method("__len__")
+    expectations.true(length == 3, f"clones(module, 3) holds {length} modules; it should hold 3.")
+    own = list(copies.parameters())
+    for number in range(3):
+        for name in state:
+            expectations.true(
+                f"{number}.{name}" in own,
+                f"{name} of copy {number} is no parameter of its own: the three copies have the "
+                f"parameters {', '.join(own)}. Make each with copy.deepcopy.",
+            )
+    for name, value in copies.state().items():
+        original = name.split(".", 1)[1]
+        expectations.true(original in state, f"A copy has {original}, which the original has not.")
+        expectations.close(value, state[original], what=f"{original} of copy {name.split('.')[0]}")
+
+
+@exercise("clones")
+def test_clones_refusals(student, draw):
+    """n below 1 is refused with a ValueError."""
+    module, _ = some_module(student, draw)
+    refuses(lambda n: student.module("clones", module=module, n=n), {"n=-1": (-1,), "n=0": (0,)})
+
+
+@hidden
+@exercise("clones")
+def test_clones_one(student, draw):
+    """A single copy is a list of one, and not the module itself: training one spares the other."""
+    module, given = some_module(student, draw)
+    copies = student.module("clones", module=module, n=1)
+    expectations.true(copies.method("__len__") == 1, "clones(module, 1) should hold 1 module.")
+    stays(module, given, copies)
+
+
+def stays(module, given, copies):
+    """Training the original leaves the copies as they were: none of them is the original."""
+    before = module.state()
+    module.step(given)
+    for name, value in copies.state().items():
+        original = name.split(".", 1)[1]
+        expectations.true(original in before, f"A copy has {original}, which the original has not.")
+        expectations.close(
+            value, before[original], what=f"{name}", case="a step of training of the original"
+        )
+
+
+@hidden
+@exercise("clones")
+def test_clones_leave_the_original(student, draw):
+    """The original is in none of the places, and buffers are copied too."""
+    module, given = some_module(student, draw)
+    stays(module, given, student.module("clones", module=module, n=3))
+    table = student.module("TableModel", table=draw.normal(1, 2, 3, 3))
+    copies = student.module("clones", module=table, n=2)
+    expectations.true(copies.method("__len__") == 2, "clones(module, 2) should hold 2 modules.")
+    expectations.equal(
+        sorted(copies.buffers()),
+        ["0.table", "1.table"],
+        what="the buffers of two copies of a TableModel",
+    )
+
+
+# --------------------------------------------------------------------------------------------
+# EncoderLayer
+# --------------------------------------------------------------------------------------------
+
+
+def layer_options(width, heads, inner, **more):
+    return {"d_model": width, "num_heads": heads, "d_ff": inner, **more}
+
+
+def key_mask(lengths, longest=None):
+    """(B, 1, T): rows with the given numbers of real tokens."""
+    return (torch.arange(longest or max(lengths)) < torch.tensor(lengths).unsqueeze(1)).unsqueeze(1)
+
+
+def same_layer(student, reference, name, state, options, cases, train=False):
+    """A layer is right on each case: words -> x, mask, or x, memory, src_mask, tgt_mask."""
+    mine, theirs = pair(student, reference, name, state, **options)
+    for case, given in cases.items():
+        got = (mine.train() if train else mine)(*given)
+        x, *rest = given
+        memory, src_mask, mask = rest if len(rest) == 3 else (None, None, *rest)
+
+        def own(parts, x=x, mask=mask, memory=memory, src_mask=src_mask):
+            first = options.get("norm_first", False)
+            return layer_by_parts(parts, mine, state, first, x, mask, memory, src_mask)
+
+        same_by_parts(student, got, theirs(*given), own, what="the output", case=case)
+
+
+@exercise("EncoderLayer", 2)
+def test_encoder_layer_post(student, reference, draw):
+    """Self-attention, then feed-forward, each followed by its norm; in train mode too."""
+    cases = {
+        "one vector, post-norm": (draw.normal(1, 1, 6), key_mask([1])),
+        "B=2, S=4 and a mask, post-norm": (draw.normal(2, 4, 6), key_mask([4, 2])),
+    }
+    state, options = layer_state(draw, ENCODER, 6, 5), layer_options(6, 3, 5)
+    same_layer(student, reference, "EncoderLayer", state, options, cases, train=True)
+
+
+@exercise("EncoderLayer", 2)
+def test_encoder_layer_pre(student, reference, draw):
+    """With norm_first each sub-layer gets the norm of its input, for queries, keys and values."""
+    case = "B=2, S=3 and a mask (B, S, S), norm_first=True, dropout=0.4 in eval mode"
+    options = layer_options(4, 2, 7, dropout=0.4, norm_first=True)
+    cases = {case: (draw.normal(2, 3, 4), draw.mask(2, 3, 3))}
+    state = layer_state(draw, ENCODER, 4, 7)
+    same_layer(student, reference, "EncoderLayer", state, options, cases)
+
+
+@exercise("EncoderLayer")
+def test_encoder_layer_mask(student, draw):
+    """What stands at masked positions reaches no other position; real ones reach all."""
+    mine = student.module("EncoderLayer", **layer_options(8, 2, 16, norm_first=True))
+    x, mask = draw.normal(1, 5, 8), key_mask([3], 5)
+    before = expectations.tensor(mine(x, mask), what="the output")
+    expectations.shape(before, x.shape, what="the output")
+    for place, words, reached in [
+        (4, "a masked position", [4]),
+        (1, "a real one", [0, 1, 2, 3, 4]),
+    ]:
+        other = x.clone()
+        other[0, place] = 3.0 * draw.normal(8)
+        changed = changes(mine(other, mask), before)
+        expectations.true(
+            changed == reached,
+            f"With a mask that shows positions 0 to 2 of 5, another vector at {place}, {words}, "
+            f"changes the output at {changed}; it should change it at {reached}.",
+        )
+
+
+@hidden
+@exercise("EncoderLayer")
+def test_encoder_layer_dropout(student, draw):
+    """dropout reaches attention weights, feed-forward and both connections."""
+    mine = student.module(
+        "EncoderLayer",
+        state=dropout_state(ENCODER, 12),
+        **layer_options(12, 3, INNER, dropout=P, norm_first=True),
+    )
+    x = draw.normal(6, SEEN_KEYS, 12)
+    full = torch.ones(SEEN_KEYS, SEEN_KEYS, dtype=torch.bool)
+    output = expectations.tensor(mine.train()(x, full), what="the output")
+    expectations.shape(output, x.shape, what="the output")
+    dropout_acts(output - x, DROPS[:1] + DROPS[2:])
+
+
+DROPS = [
+    ("self-attention", "among the weights of self_attn", SEEN_KEYS),
+    ("source attention", "among the weights of src_attn", SEEN_KEYS),
+    ("feed-forward", "in the inner layer of feed_forward", INNER),
+]
+
+
+@hidden
+@exercise("EncoderLayer")
+def test_encoder_layer_gradients(student, reference, draw):
+    """Without a mask: gradients reach x and every parameter; x is left as it was."""
+    state = layer_state(draw, ENCODER, 4, 3)
+    options = layer_options(4, 2, 3, norm_first=True)
+    mine, theirs = pair(student, reference, "EncoderLayer", state, torch.float64, **options)
+    x = draw.normal(4, 3, 2).double().transpose(0, 2)
+
+    def own(parts):
+        return layer_by_parts(parts, mine, state, True, x, None)
+
+    names, case = labels(state, ("0", "x")), "float64 without a mask, norm_first=True"
+    flows(student, mine, theirs, (x,), own, "the output", case, names)
+
+
+# --------------------------------------------------------------------------------------------
+# Encoder
+# --------------------------------------------------------------------------------------------
+
+
+def same_stack(student, reference, draw, name, given, norm_first, case, train=False, **more):
+    """A stack of two layers, and with norm_first a norm, is right by the reference or by parts."""
+    attentions = ENCODER if name == "Encoder" else DECODER
+    width = given[0].shape[-1]
+    state = stack_state(draw, attentions, 2, width, 5, norm_first)
+    options = layer_options(width, 2, 5)
+    more |= {"norm_first": True} if norm_first else {}
+    mine, theirs = pair(student, reference, name, state, num_layers=2, **options, **more)
+    got = (mine.train() if train else mine)(*given)
+
+    def own(parts):
+        return stack_by_parts(parts, mine, state, f"{name}Layer", norm_first, *given, **options)
+
+    same_by_parts(student, got, theirs(*given), own, what="the output", case=case)
+
+
+@aspect
+@exercise("Encoder", 2)
+def test_encoder_post(student, reference, draw):
+    """Each layer reads what the one before returned; post-norm layers need no final norm."""
+    case = "two layers, x of shape (2, 3, 4), post-norm"
+    given = draw.normal(2, 3, 4), key_mask([3, 1])
+    same_stack(student, reference, draw, "Encoder", given, False, case, train=True)
+
+
+@exercise("Encoder", 2)
+def test_encoder_pre(student, reference, draw):
+    """With norm_first a final norm acts on what the last layer returns."""
+    given = draw.normal(2, 3, 4), key_mask([2, 3])
+    case = "two layers, x of shape (2, 3, 4), norm_first=True, dropout=0.3 in eval mode"
+    same_stack(student, reference, draw, "Encoder", given, True, case, dropout=0.3)
+
+
+@exercise("Encoder")
+def test_encoder_refusals(student):
+    """A stack without layers is refused with a ValueError."""
+    refuses(
+        lambda count: student.module("Encoder", num_layers=count, **layer_options(4, 2, 5)),
+        {"num_layers=0": (0,), "num_layers=-1": (-1,)},
+    )
+
+
+@hidden
+@exercise("Encoder")
+def test_encoder_padding(student, draw):
+    """Through two layers nothing leaks from padding; dropout acts in train mode only."""
+    mine = student.module(
+        "Encoder", num_layers=2, **layer_options(8, 2, 16, dropout=0.5, norm_first=True)
+    )
+    x, mask = draw.normal(1, 8, 8), key_mask([6], 8)
+    before = expectations.tensor(mine(x, mask), what="the output")
+    expectations.shape(before, x.shape, what="the output")
+    for place, reached in [(7, [7]), (0, [0, 1, 2, 3, 4, 5, 6, 7])]:
+        other = x.clone()
+        other[0, place] = 3.0 * draw.normal(8)
+        changed = changes(mine(other, mask), before)
+        expectations.true(
+            changed == reached,
+            f"With a mask that shows positions 0 to 5 of 8, another vector at {place} changes the "
+            f"output of two layers at {changed}; it should change it at {reached}.",
+        )
+    twice = x.expand(2, 8, 8)
+    rows_differ(mine.train()(twice), "the output", (2, 8, 8), p=0.5)
+
+
+@hidden
+@exercise("Encoder")
+def test_encoder_gradients(student, reference, draw):
+    """Every layer has parameters of its own, and gradients reach them all."""
+    state = stack_state(draw, ENCODER, 2, 2, 3, norm_first=True)
+    options = layer_options(2, 1, 3, norm_first=True)
+    mine, theirs = pair(
+        student, reference, "Encoder", state, torch.float64, num_layers=2, **options
+    )
+    x = draw.normal(2, 3, 2).double()
+
+    def own(parts):
+        more = layer_options(2, 1, 3)
+        return stack_by_parts(parts, mine, state, "EncoderLayer", True, x, **more)
+
+    names, case = labels(state, ("0", "x")), "two layers, float64 without a mask, norm_first=True"
+    flows(student, mine, theirs, (x,), own, "the output", case, names)
+
+
+# --------------------------------------------------------------------------------------------
+# DecoderLayer
+# --------------------------------------------------------------------------------------------
+
+
+@exercise("DecoderLayer", 2)
+def test_decoder_layer_post(student, reference, draw):
+    """Queries come from the decoder, keys and values from memory, each step with its norm."""
+    one = draw.normal(1, 1, 6), draw.normal(1, 2, 6), key_mask([1], 2), key_mask([1])
+    many = draw.normal(2, 3, 6), 2.0 * draw.normal(2, 5, 6), key_mask([5, 3]), draw.mask(2, 3, 3)
+    cases = {
+        "B=1, U=1, S=2, both masks, post-norm": one,
+        "B=2, U=3, S=5, both masks, post-norm": many,
+    }
+    state, options = layer_state(draw, DECODER, 6, 5), layer_options(6, 3, 5)
+    same_layer(student, reference, "DecoderLayer", state, options, cases, train=True)
+
+
+@exercise("DecoderLayer", 2)
+def test_decoder_layer_pre(student, reference, draw):
+    """With norm_first x is normalised before each sub-layer, and memory is used as it is."""
+    x, memory = draw.normal(2, 3, 4), 2.0 * draw.normal(2, 3, 4) + 1.0
+    given = x, memory, key_mask([3, 2]), triangle(3)
+    case = "B=2, U=S=3, both masks, norm_first=True, dropout=0.4 in eval mode"
+    state = layer_state(draw, DECODER, 4, 7)
+    options = layer_options(4, 2, 7, dropout=0.4, norm_first=True)
+    same_layer(student, reference, "DecoderLayer", state, options, {case: given})
+
+
+@exercise("DecoderLayer")
+def test_decoder_layer_causality(student, draw):
+    """Under the mask of a target a position sees none that follows it."""
+    mine = student.module("DecoderLayer", **layer_options(8, 2, 16, norm_first=True))
+    x, memory = draw.normal(1, 4, 8), draw.normal(1, 6, 8)
+    masks = key_mask([4], 6), triangle(4)
+    before = expectations.tensor(mine(x, memory, *masks), what="the output")
+    expectations.shape(before, x.shape, what="the output")
+    x = x.clone()
+    x[0, 2] = 3.0 * draw.normal(8)
+    changed = changes(mine(x, memory, *masks), before)
+    expectations.true(
+        changed == [2, 3],
+        f"Under the mask of a target, another vector at position 2 of 4 changes the output at "
+        f"{changed}; it should change it at [2, 3].",
+    )
+
+
+@hidden
+@exercise("DecoderLayer")
+def test_decoder_layer_source_mask(student, draw):
+    """Masked positions of memory reach nothing, the others every position."""
+    mine = student.module("DecoderLayer", **layer_options(8, 2, 16))
+    x, memory = draw.normal(1, 3, 8), draw.normal(1, 6, 8)
+    masks = key_mask([4], 6), triangle(3)
+    before = expectations.tensor(mine(x, memory, *masks), what="the output")
+    expectations.shape(before, x.shape, what="the output")
+    for place, reached in [(5, []), (3, [0, 1, 2])]:
+        other = memory.clone()
+        other[0, place] = 3.0 * draw.normal(8)
+        changed = changes(mine(x, other, *masks), before)
+        expectations.true(
+            changed == reached,
+            f"With a src_mask that shows positions 0 to 3 of 6, another vector of memory at "
+            f"{place} changes the output at {changed}; it should change it at {reached}.",
+        )
+
+
+@hidden
+@exercise("DecoderLayer")
+def test_decoder_layer_dropout(student, draw):
+    """dropout reaches both attentions, feed-forward and all three connections."""
+    mine = student.module(
+        "DecoderLayer",
+        state=dropout_state(DECODER, 12),
+        **layer_options(12, 3, INNER, dropout=P, norm_first=True),
+    )
+    x, memory = draw.normal(6, SEEN_KEYS, 12), draw.normal(6, SEEN_KEYS, 12)
+    full = torch.ones(SEEN_KEYS, SEEN_KEYS, dtype=torch.bool)
+    output = expectations.tensor(mine.train()(x, memory, full, full), what="the output")
+    expectations.shape(output, x.shape, what="the output")
+    dropout_acts(output - x, DROPS)
+
+
+@hidden
+@exercise("DecoderLayer")
+def test_decoder_layer_gradients(student, reference, draw):
+    """Without masks: gradients reach x, memory and every parameter; inputs are left alone."""
+    state = layer_state(draw, DECODER, 4, 3)
+    options = layer_options(4, 2, 3, norm_first=True)
+    mine, theirs = pair(student, reference, "DecoderLayer", state, torch.float64, **options)
+    x = draw.normal(4, 3, 2).double().transpose(0, 2)
+    memory = draw.normal(2, 4, 4).double()
+
+    def own(parts):
+        return layer_by_parts(parts, mine, state, True, x, None, memory)
+
+    names = labels(state, ("0", "x"), ("1", "the memory"))
+    case = "float64 without masks, norm_first=True"
+    flows(student, mine, theirs, (x, memory), own, "the output", case, names)
+
+
+# --------------------------------------------------------------------------------------------
+# Decoder
+# --------------------------------------------------------------------------------------------
+
+
+@aspect
+@exercise("Decoder", 2)
+def test_decoder_post(student, reference, draw):
+    """Every layer reads the same memory; post-norm layers need no final norm."""
+    case = "two layers, B=2, U=3, S=4, D=4, post-norm"
+    given = draw.normal(2, 3, 4), draw.normal(2, 4, 4), key_mask([4, 2]), triangle(3)
+    same_stack(student, reference, draw, "Decoder", given, False, case, train=True)
+
+
+@exercise("Decoder", 2)
+def test_decoder_pre(student, reference, draw):
+    """With norm_first a final norm acts on what the last layer returns."""
+    masks = key_mask([2, 3]), draw.mask(2, 3, 3)
+    given = draw.normal(2, 3, 4), draw.normal(2, 3, 4), *masks
+    case = "two layers, B=2, U=S=3, D=4, norm_first=True, dropout=0.3 in eval mode"
+    same_stack(student, reference, draw, "Decoder", given, True, case, dropout=0.3)
+
+
+@exercise("Decoder")
+def test_decoder_refusals(student):
+    """A stack without layers is refused with a ValueError."""
+    refuses(
+        lambda count: student.module("Decoder", num_layers=count, **layer_options(4, 2, 5)),
+        {"num_layers=0": (0,), "num_layers=-1": (-1,)},
+    )
+
+
+@hidden
+@exercise("Decoder")
+def test_decoder_masks(student, draw):
+    """Through two layers nothing leaks from later positions or masked memory; dropout acts."""
+    mine = student.module(
+        "Decoder", num_layers=2, **layer_options(8, 2, 16, dropout=0.5, norm_first=True)
+    )
+    x, memory = draw.normal(1, 8, 8), draw.normal(1, 5, 8)
+    masks = key_mask([3], 5), triangle(8)
+    before = expectations.tensor(mine(x, memory, *masks), what="the output")
+    expectations.shape(before, x.shape, what="the output")
+    later, hidden_memory = x.clone(), memory.clone()
+    later[0, 5], hidden_memory[0, 4] = draw.normal(8), draw.normal(8)
+    for words, given, reached in [
+        ("another vector at position 5 of 8", (later, memory), [5, 6, 7]),
+        ("another vector at a masked place of memory", (x, hidden_memory), []),
+    ]:
+        changed = changes(mine(*given, *masks), before)
+        expectations.true(
+            changed == reached,
+            f"Under both masks {words} changes the output of two layers at {changed}; "
+            f"it should change it at {reached}.",
+        )
+    twice = x.expand(2, 8, 8), memory.expand(2, 5, 8)
+    rows_differ(mine.train()(*twice), "the output", (2, 8, 8), p=0.5)
+
+
+@hidden
+@exercise("Decoder")
+def test_decoder_gradients(student, reference, draw):
+    """Gradients reach memory from every layer, and every parameter."""
+    state = stack_state(draw, DECODER, 2, 2, 3)
+    mine, theirs = pair(
+        student, reference, "Decoder", state, torch.float64, num_layers=2, **layer_options(2, 1, 3)
+    )
+    given = draw.normal(2, 3, 2).double(), draw.normal(2, 4, 2).double()
+
+    def own(parts):
+        more = layer_options(2, 1, 3)
+        return stack_by_parts(parts, mine, state, "DecoderLayer", False, *given, **more)
+
+    names = labels(state, ("0", "x"), ("1", "the memory"))
+    case = "two layers, float64 without masks, post-norm"
+    flows(student, mine, theirs, given, own, "the output", case, names)
+
+
+# --------------------------------------------------------------------------------------------
+# Generator
+# --------------------------------------------------------------------------------------------
+
+
+def generator_pair(student, reference, draw, width, vocabulary, dtype=None):
+    state = linear(draw, "proj", vocabulary, width)
+    return pair(student, reference, "Generator", state, dtype, d_model=width, vocab_size=vocabulary)
+
+
+@exercise("Generator", 2)
+def test_generator_values(student, reference, draw):
+    """The log-probabilities are log_softmax(proj(h)) over the vocabulary."""
+    for batch, length, width, vocabulary in [(1, 1, 2, 3), (3, 2, 4, 7)]:
+        mine, theirs = generator_pair(student, reference, draw, width, vocabulary)
+        hidden_state = draw.normal(batch, length, width)
+        case = sizes(B=batch, U=length, D=width, V=vocabulary)
+        got, want = mine(hidden_state), theirs(hidden_state)
+        expectations.close(got, want, what="the log-probabilities", case=case)
+
+
+@exercise("Generator")
+def test_generator_sums(student, draw):
+    """The probabilities of the tokens sum to 1 at every position."""
+    mine = student.module("Generator", d_model=4, vocab_size=6)
+    output = expectations.tensor(mine(draw.normal(2, 3, 4)), what="the log-probabilities")
+    expectations.shape(output, (2, 3, 6), what="the log-probabilities")
+    expectations.row_sums_one(output.exp(), "exp of each position's log-probabilities")
+
+
+@hidden
+@exercise("Generator")
+def test_generator_large(student, reference, draw):
+    """Improbable tokens keep a finite log-probability: the logarithm is not taken afterwards."""
+    mine, theirs = generator_pair(student, reference, draw, 3, 5)
+    hidden_state = 400.0 * draw.normal(2, 2, 3)
+    got = mine(hidden_state)
+    expectations.finite(got, what="the result", case="hidden states times 400")
+    expectations.close(
+        got, theirs(hidden_state), what="the log-probabilities", case="hidden states times 400"
+    )
+
+
+@hidden
+@exercise("Generator")
+def test_generator_gradients(student, reference, draw):
+    """One vector by itself works too; gradients reach it and both parameters; float64 stays."""
+    mine, theirs = generator_pair(student, reference, draw, 3, 4, torch.float64)
+    for shape in [(3,), (2, 3)]:
+        hidden_state = draw.normal(*shape).double()
+        seen, wanted = mine.train().observe(hidden_state), theirs.observe(hidden_state)
+        expectations.close(seen.value, wanted.value, what="the log-probabilities", case="float64")
+        same_gradients(
+            seen, wanted, labels(["proj.weight", "proj.bias"], ("0", "the hidden state"))
+        )
+        expectations.unchanged(seen)
+
+
+# --------------------------------------------------------------------------------------------
+# EncoderDecoder
+# --------------------------------------------------------------------------------------------
+
+
+def model_options(sources, targets, layers, width, inner, heads, **more):
+    return {
+        "src_vocab": sources,
+        "tgt_vocab": targets,
+        "num_layers": layers,
+        "d_model": width,
+        "d_ff": inner,
+        "num_heads": heads,
+        **more,
+    }
+
+
+def translator_pair(student, reference, draw, layers=1, dtype=None, norm_first=False, **more):
+    """EncoderDecoders for vocabularies of 8 and 9 words."""
+    state = model_state(draw, 8, 9, layers, 6, 5, norm_first)
+    options = model_options(8, 9, layers, 6, 5, 3, norm_first=norm_first, **more)
+    return state, *pair(student, reference, "EncoderDecoder", state, dtype, **options)
+
+
+def encode_by_parts(parts, mine, source, mask):
+    x = parts.of(mine, "position")(parts.of(mine, "src_embed")(source))
+    return parts.of(mine, "encoder")(x, mask)
+
+
+def decode_by_parts(parts, mine, memory, src_mask, target, mask):
+    x = parts.of(mine, "position")(parts.of(mine, "tgt_embed")(target))
+    return parts.of(mine, "decoder")(x, memory, src_mask, mask)
+
+
+def translate_by_parts(parts, mine, source, target):
+    src_mask, mask = parts.proxy.pad_mask(source), parts.proxy.make_std_mask(target)
+    memory = encode_by_parts(parts, mine, source, src_mask)
+    hidden_state = decode_by_parts(parts, mine, memory, src_mask, target, mask)
+    return parts.of(mine, "generator")(hidden_state)
+
+
+@exercise("EncoderDecoder")
+def test_model_encode(student, reference, draw):
+    """encode embeds the source, adds positions up to max_length, runs the encoder under a mask."""
+    _, mine, theirs = translator_pair(student, reference, draw, dropout=0.0, max_length=4)
+    source = padded(draw, [4, 2], high=8)
+    for words, mask in [("its mask", key_mask([4, 2])), ("no mask", None)]:
+        same_by_parts(
+            student,
+            mine.train().method("encode", source, mask),
+            theirs.method("encode", source, mask),
+            lambda parts, mask=mask: encode_by_parts(parts, mine, source, mask),
+            what="the memory",
+            case=f"source {source.tolist()} and {words}, dropout=0 in train mode",
+        )
+    refuses(
+        lambda ids: mine.method("encode", ids),
+        {"a source of 5 tokens where max_length is 4": (padded(draw, [5], high=8),)},
+    )
+
+
+@exercise("EncoderDecoder")
+def test_model_decode(student, reference, draw):
+    """decode embeds the target, adds positions, and reads memory; the generator comes later."""
+    _, mine, theirs = translator_pair(student, reference, draw, max_length=9)
+    target = padded(draw, [2, 4])
+    given = draw.normal(2, 3, 6), key_mask([3, 2]), target, draw.mask(2, 4, 4)
+    same_by_parts(
+        student,
+        mine.method("decode", *given),
+        theirs.method("decode", *given),
+        lambda parts: decode_by_parts(parts, mine, *given),
+        what="the result of decode",
+        case=f"target {target.tolist()}, B=2, S=3, in eval mode",
+    )
+
+
+@exercise("EncoderDecoder", 2)
+def test_model_forward(student, reference, draw):
+    """forward makes the masks, encodes, decodes and generates: log-probabilities (B, U, V)."""
+    _, mine, theirs = translator_pair(
+        student, reference, draw, 2, norm_first=True, dropout=0.0, max_length=9
+    )
+    for lengths in [([3], [3]), ([4, 2, 5], [3, 5, 1])]:
+        source, target = padded(draw, lengths[0], high=8), padded(draw, lengths[1])
+        same_by_parts(
+            student,
+            mine.train()(source, target),
+            theirs(source, target),
+            lambda parts, given=(source, target): translate_by_parts(parts, mine, *given),
+            what="the log-probabilities",
+            case=f"source {source.tolist()}, target {target.tolist()}, norm_first=True",
+        )
+
+
+@hidden
+@exercise("EncoderDecoder")
+def test_model_padding(student, draw):
+    """More padding, on either side, changes nothing, and a longer target nothing before it."""
+    mine = student.module("EncoderDecoder", **model_options(8, 9, 1, 8, 16, 2, max_length=9))
+    source, target = padded(draw, [4, 3], high=8), padded(draw, [4, 3])
+    before = expectations.tensor(mine(source, target), what="the log-probabilities")
+    expectations.shape(before, (2, 4, 9), what="the log-probabilities")
+    wide = torch.nn.functional.pad(source, (0, 2))
+    longer = torch.cat([target, draw.integers(UNK + 1, 9, 2, 2)], dim=1)
+    for words, given in [
+        ("two more columns of padding in the source", (wide, target)),
+        ("two more tokens at the end of the target", (source, longer)),
+    ]:
+        after = expectations.tensor(mine(*given), what="the log-probabilities")
+        expectations.shape(after, (2, given[1].shape[1], 9), what="the log-probabilities")
+        same = (after[:, :4] - before).abs().amax(-1) < 1e-4
+        expectations.true(
+            bool(same[0].all()) and bool(same[1, :3].all()),
+            f"With {words} the log-probabilities before it change; a mask is missing.",
+        )
+    source = source.clone()
+    source[0, 1] = UNK
+    after = expectations.tensor(mine(source, target), what="the log-probabilities")
+    expectations.shape(after, before.shape, what="the log-probabilities")
+    changed = (after - before).abs().amax(-1) > 1e-5
+    expectations.true(
+        bool(changed[0].all()) and not bool(changed[1].any()),
+        "Another source token in row 0 should change all log-probabilities of row 0, and no other.",
+    )
+
+
+@aspect
+@hidden
+@exercise("EncoderDecoder")
+def test_model_dropout(student, draw):
+    """dropout reaches the positions, the encoder and the decoder, in train mode only."""
+    mine = student.module("EncoderDecoder", **model_options(5, 6, 1, 8, 16, 2, dropout=0.5))
+    x = draw.normal(1, 8, 8).expand(2, 8, 8)
+    for name, given in [("position", (x,)), ("encoder", (x, None)), ("decoder", (x, x))]:
+        rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8), p=0.5)
+    ids = draw.integers(UNK + 1, 5, 1, 4).expand(2, 4)
+    memory = mine.eval().method("encode", ids)
+    expectations.shape(memory, (2, 4, 8), what="the memory")
+    expectations.true(
+        bool((memory[0] - memory[1]).abs().max() < 1e-5),
+        "In eval mode the memory of two equal sources differs.",
+    )
+
+
+@hidden
+@exercise("EncoderDecoder")
+def test_model_gradients(student, reference, draw):
+    """Gradients reach every parameter; the two tables and the generator are apart; float64."""
+    state, mine, theirs = translator_pair(
+        student, reference, draw, dtype=torch.float64, max_length=9
+    )
+    source, target = padded(draw, [4, 2], high=8), padded(draw, [3, 2])
+
+    def own(parts):
+        return translate_by_parts(parts, mine, source, target)
+
+    names = labels(state)
+    flows(student, mine, theirs, (source, target), own, "the output", "float64", names)
+
+
+# --------------------------------------------------------------------------------------------
+# make_model
+# --------------------------------------------------------------------------------------------
+
+TABLES = ("src_embed.lut.weight", "tgt_embed.lut.weight", "generator.proj.weight")
+
+
+def new_state(student, reference, **options) -> State:
+    """The parameters of a new model, whose names and shapes are the reference's."""
+    mine = student.module("make_model", **options)
+    theirs = reference.module("make_model", **options)
+    state, wanted = mine.state(), theirs.state()
+    for name, value in wanted.items():
+        expectations.true(name in state, f"The model has no parameter {name}.")
+        expectations.shape(state[name], value.shape, what=f"the parameter {name}")
+    return state
+
+
+@exercise("make_model", 2)
+def test_make_model_assembles(student, reference, draw):
+    """The arguments reach the EncoderDecoder, and dropout=0 is deterministic in train mode."""
+    for targets, layers, norm_first in [(9, 1, False), (8, 2, True)]:
+        state = model_state(draw, 8, targets, layers, 6, 5, norm_first)
+        options = model_options(8, targets, layers, 6, 5, 3, dropout=0.0, norm_first=norm_first)
+        mine, theirs = pair(student, reference, "make_model", state, **options)
+        source, target = padded(draw, [4, 2], high=8), padded(draw, [3, 4], high=8)
+
+        def own(parts, state=state, options=options, given=(source, target)):
+            return parts.make("EncoderDecoder", state=state, **options)(*given)
+
+        same_by_parts(
+            student,
+            mine.train()(source, target),
+            theirs(source, target),
+            own,
+            what="the log-probabilities",
+            case=f"vocabularies of 8 and {targets}, {layers} layer(s), norm_first={norm_first}, "
+            "dropout=0 in train mode",
+        )
+
+
+@exercise("make_model", 2)
+def test_make_model_initial(student, reference):
+    """Linear weights by Xavier, biases 0, gamma 1 and beta 0; layers differ from each other."""
+    options = model_options(10, 20, 2, 8, 24, 2, norm_first=True)
+    state = new_state(student, reference, **options)
+    kinds: dict[str, list[torch.Tensor]] = {}
+    for name, value in state.items():
+        if name.endswith((".bias", ".beta")):
+            expectations.close(value, torch.zeros_like(value), what=f"the initial {name}")
+        elif name.endswith(".gamma"):
+            expectations.close(value, torch.ones_like(value), what=f"the initial {name}")
+        elif "embed" not in name:
+            limit = math.sqrt(6 / sum(value.shape))
+            kinds.setdefault(name.split(".")[-2], []).append(value.flatten() / limit)
+    for kind, values in kinds.items():
+        joined = torch.cat(values).double()
+        expectations.true(
+            bool(joined.abs().max() <= 1.0001),
+            f"The initial weights of {kind} exceed the bound of Xavier's uniform distribution, "
+            "sqrt(6 / (inputs + outputs)).",
+        )
+        # The mean square of a uniform distribution on (-1, 1) is 1/3; Hoeffding's bound.
+        count = joined.numel()
+        margin = math.sqrt(math.log(2 * 7 / 1e-9) / (2 * count))
+        mean = float((joined**2).mean())
+        expectations.true(
+            abs(mean - 1 / 3) <= margin,
+            f"The initial weights of {kind} have {mean * 3:.3g} times the variance of Xavier's "
+            "uniform distribution.",
+        )
+    weights = [
+        (name, value) for name, value in state.items() if value.ndim == 2 and "embed" not in name
+    ]
+    for place, (name, value) in enumerate(weights):
+        for other, second in weights[:place]:
+            expectations.true(
+                value.shape != second.shape or not torch.equal(value, second),
+                f"{name} begins as a copy of {other}; draw every weight by itself.",
+            )
+
+
+@exercise("make_model")
+def test_make_model_embeddings(student, reference):
+    """Both tables are drawn from a normal distribution of variance 1/D, not by Xavier."""
+    state = new_state(student, reference, **model_options(100, 110, 1, 8, 4, 2))
+    for name in TABLES[:2]:
+        drawn_as_embeddings(student, state[name], f"the entries of {name} times sqrt(D)")
+
+
+@exercise("make_model", 2)
+def test_make_model_shared(student, draw):
+    """With shared=True both tables and the generator's weight are one parameter."""
+    mine = student.module("make_model", **model_options(8, 8, 1, 4, 6, 2, shared=True))
+    named = mine.parameters()
+    ids = padded(draw, [3, 2], high=8)
+    expectations.shape(mine(ids, ids), (2, 3, 8), what="the log-probabilities", case="shared=True")
+    apart = [name for name in TABLES if name in named]
+    expectations.true(
+        len(apart) == 1,
+        f"With shared=True {' and '.join(apart) or 'none'} are parameters of their own; let all "
+        f"three names, {', '.join(TABLES)}, stand for one nn.Parameter.",
+    )
+
+
+@exercise("make_model")
+def test_make_model_refusals(student):
+    """With shared=True vocabularies of two sizes are refused with a ValueError."""
+    refuses(
+        lambda sources, targets: student.module(
+            "make_model", **model_options(sources, targets, 1, 4, 6, 2, shared=True)
+        ),
+        {"shared=True with vocabularies of 8 and 9": (8, 9), "of 9 and 8": (9, 8)},
+    )
+
+
+@hidden
+@exercise("make_model")
+def test_make_model_shared_initial(student, reference):
+    """The weight in common is drawn from a normal distribution of variance 1/D."""
+    options = model_options(400, 400, 1, 16, 8, 2, shared=True)
+    state = new_state(student, reference, **options)
+    for name in TABLES:
+        expectations.close(state[name], state[TABLES[0]], what=name, case="shared=True")
+    words = "the entries of the weight in common times sqrt(D)"
+    drawn_as_embeddings(student, state[TABLES[2]], words)
+    bias = state["generator.proj.bias"]
+    expectations.close(bias, torch.zeros(400), what="the generator's initial bias")
+
+
+@hidden
+@exercise("make_model")
+def test_make_model_shared_gradient(student, reference, draw):
+    """The weight in common learns from source, target and output."""
+    state = model_state(draw, 8, 8, 1, 4, 6)
+    state |= dict.fromkeys(TABLES, state[TABLES[0]])
+    options = model_options(8, 8, 1, 4, 6, 2, shared=True)
+    mine, theirs = pair(student, reference, "make_model", state, torch.float64, **options)
+    source, target = padded(draw, [4, 2], high=8), padded(draw, [3, 2], high=8)
+    seen, wanted = mine.observe(source, target), theirs.observe(source, target)
+    label = f"parameter {TABLES[0]}"
+    mine_label = next(
+        (f"parameter {name}" for name in TABLES if f"parameter {name}" in seen.grads), label
+    )
+    seen.grads[label] = seen.grads.get(mine_label)
+    expectations.tensor(seen.value, what="the result", case="shared=True")
+    same_flow(seen, wanted, {label: "the weight in common"}, "shared=True")
+
+
+@hidden
+@exercise("make_model")
+def test_make_model_dropout(student, draw):
+    """dropout acts in train mode in the positions and in both stacks."""
+    mine = student.module("make_model", **model_options(5, 6, 1, 8, 16, 2, dropout=0.5))
+    x = draw.normal(1, 8, 8).expand(2, 8, 8)
+    for name, given in [("position", (x,)), ("encoder", (x, None)), ("decoder", (x, x))]:
+        rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8), p=0.5)

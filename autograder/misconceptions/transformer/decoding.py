@@ -1,0 +1,835 @@
+"""Known mistakes of `transformer-decoding`: the reference with one cell changed."""
+
+from __future__ import annotations
+
+from autograder.units.variants import Misconception, mistakes_in
+
+MISCONCEPTIONS: list[Misconception] = []
+LOOP = "        for layer in self.layers:\n            x = layer(x, mask)"
+LOOK = "self.src_attn(x, memory, memory, src_mask)"
+LOOP = "        for layer in self.layers:\n            x = layer(x, memory, src_mask, tgt_mask)"
+SCORED = "torch.log_softmax(self.proj(hidden), dim=-1)"
+
+# --------------------------------------------------------------------------------------------
+# Decoding
+# --------------------------------------------------------------------------------------------
+
+add = mistakes_in(MISCONCEPTIONS, "greedy_decode", "trf-greedy")
+ENCODE = "memory = model.encode(source, src_mask)"
+LOOP = "while target.shape[1] <= max_length and not finished.all():"
+LAST = "log_probs = model.generator(hidden[:, -1])"
+TOKEN = "token = log_probs.argmax(dim=-1).masked_fill(finished, PAD)"
+OVER = "finished = finished | (token == EOS)"
+RESULT = "return target[:, 1:]"
+add(
+    "greedy_first_position",
+    "You read the distribution of the first position at every step; the last position says what "
+    "comes next.",
+    (LAST, "log_probs = model.generator(hidden[:, 0])"),
+)
+add(
+    "greedy_all_positions_again",
+    "You replace the whole target by the argmax of all positions; only the last position's token "
+    "is appended.",
+    (
+        "target = torch.cat([target, token.unsqueeze(1)], dim=1)",
+        "best = model.generator(hidden).argmax(dim=-1)\n"
+        "        target = torch.cat([target[:, :1], best[:, :-1], token.unsqueeze(1)], dim=1)",
+    ),
+)
+add(
+    "greedy_begins_with_source",
+    "Your target begins with the first token of the source; it begins with BOS.",
+    ("target = torch.full_like(source[:, :1], BOS)", "target = source[:, :1]"),
+)
+add(
+    "greedy_begins_with_pad",
+    "Your target begins with PAD; it begins with BOS.",
+    ("target = torch.full_like(source[:, :1], BOS)", "target = torch.zeros_like(source[:, :1])"),
+)
+add(
+    "greedy_begins_with_eos",
+    "Your target begins with EOS; it begins with BOS.",
+    (
+        "target = torch.full_like(source[:, :1], BOS)",
+        "target = torch.full_like(source[:, :1], EOS)",
+    ),
+)
+add(
+    "greedy_encodes_the_target",
+    "You encode the target and decode the source; encode(source, src_mask) makes the memory once.",
+    (ENCODE, "memory = model.encode(torch.full_like(source, BOS), src_mask)"),
+)
+add(
+    "greedy_bos_kept",
+    "Your ids begin with BOS; it is fed to the model but is no part of the result.",
+    (RESULT, "return target"),
+)
+add(
+    "greedy_eos_dropped",
+    "Your rows lack EOS; it belongs to the result.",
+    (
+        RESULT,
+        "ids = target[:, 1:].masked_fill(target[:, 1:] == EOS, PAD)\n"
+        "    return ids[:, : max(1, int((ids != PAD).sum(dim=1).max()))]",
+    ),
+)
+add(
+    "greedy_tokens_after_eos",
+    "Your rows go on after EOS; they get PAD from then on.",
+    (TOKEN, "token = log_probs.argmax(dim=-1)"),
+)
+add(
+    "greedy_eos_repeated",
+    "Your rows get EOS again and again once they have ended; they get PAD.",
+    (TOKEN, TOKEN.replace("PAD", "EOS")),
+)
+add(
+    "greedy_stops_with_the_first",
+    "You stop when the first row ends; go on until every row has ended.",
+    (LOOP, "while target.shape[1] <= max_length and not finished.any():"),
+)
+add(
+    "greedy_never_stops",
+    "You always take max_length steps; stop when every row has ended, so that no column is padding "
+    "alone.",
+    (LOOP, "while target.shape[1] <= max_length:"),
+)
+add(
+    "greedy_stops_on_read",
+    "You stop one step late, when EOS has been read; a row ends when it writes EOS.",
+    (
+        LOOP,
+        "while target.shape[1] <= max_length and not (target == EOS).any(dim=1).logical_and("
+        "target[:, -1] != EOS).all():",
+    ),
+)
+add(
+    "greedy_one_short",
+    "Your rows get max_length - 1 tokens; BOS is not counted.",
+    (LOOP, "while target.shape[1] < max(2, max_length) and not finished.all():"),
+)
+add(
+    "greedy_one_too_many",
+    "Your rows get max_length + 1 tokens; EOS is counted.",
+    (LOOP, "while target.shape[1] <= max_length + 1 and not finished.all():"),
+)
+add(
+    "greedy_ends_at_pad",
+    "Your rows end at PAD; only EOS ends a row.",
+    (OVER, "finished = finished | (token == EOS) | (token == PAD)"),
+)
+add(
+    "greedy_source_not_masked",
+    "Your model attends to the padding of the source; hand pad_mask(source) to encode and decode.",
+    ("src_mask = pad_mask(source)", "src_mask = torch.ones_like(pad_mask(source))"),
+)
+add(
+    "greedy_encoder_not_masked",
+    "Your encoder attends to the padding; it needs pad_mask(source) as decode does.",
+    (ENCODE, "memory = model.encode(source)"),
+    read="trf-mask-errors",
+)
+add(
+    "greedy_decoder_not_masked",
+    "Your decoder attends to the padding of the source; hand src_mask to decode too.",
+    (
+        "model.decode(memory, src_mask, target, tgt_mask)",
+        "model.decode(memory, torch.ones_like(src_mask), target, tgt_mask)",
+    ),
+    read="trf-mask-errors",
+)
+add(
+    "greedy_target_not_masked",
+    "Your earlier positions see later ones; the causal mask matters when decoding too, as soon as "
+    "there are two layers.",
+    (
+        "tgt_mask = subsequent_mask(target.shape[1]).to(target.device)",
+        "tgt_mask = None",
+    ),
+    read="trf-mask-errors",
+)
+add(
+    "greedy_last_token_only",
+    "You feed only the last token; without a cache the model needs the whole target so far.",
+    (
+        "model.decode(memory, src_mask, target, tgt_mask)",
+        "model.decode(memory, src_mask, target[:, -1:], tgt_mask[:, -1:, -1:])",
+    ),
+)
+add(
+    "greedy_sampled",
+    "You draw the token at random; greedy decoding takes the likeliest.",
+    (TOKEN, TOKEN.replace("argmax(dim=-1)", "exp().multinomial(1).squeeze(1)")),
+)
+add(
+    "greedy_specials_forbidden",
+    "You never write PAD, BOS and UNK; every id may be the likeliest.",
+    (
+        LAST,
+        f"{LAST}.clone()\n        log_probs[:, [PAD, BOS, UNK]] = -math.inf",
+    ),
+)
+add(
+    "greedy_same_token_for_all",
+    "All rows get the token of the first one; each row has its own argmax.",
+    (TOKEN, TOKEN.replace("argmax(dim=-1)", "argmax(dim=-1)[:1].expand(len(source))")),
+)
+add(
+    "greedy_log_probs",
+    "You return log-probabilities; the ids are asked for.",
+    (RESULT, "return log_probs"),
+)
+add(
+    "greedy_length_unchecked",
+    "A max_length below 1 is not refused; raise a ValueError.",
+    ("if max_length < 1:", "max_length = max(1, max_length)\n    if False:"),
+)
+
+add = mistakes_in(MISCONCEPTIONS, "beam_search", "trf-beam")
+WIDTH = "width = min(beam_size - len(finished), totals.numel())"
+TOTALS = "totals = so_far.unsqueeze(1) + log_probs"
+SCORE = "total / ((5 + len(ids)) / 6) ** alpha"
+SCORED = f"scored = [(ids, {SCORE}) for ids, total in finished + live]"
+SORTED = "sorted(scored, key=lambda pair: pair[1], reverse=True)"
+AT_EOS = "(finished if token == EOS else extended).append(hypothesis)"
+ON = "while live and len(live[0][0]) < max_length:"
+add(
+    "beam_no_penalty",
+    "Your score is the bare log-probability; divide it by ((5 + len(ids)) / 6) ** alpha.",
+    (SCORE, "total"),
+)
+add(
+    "beam_plain_length",
+    "You divide by len(ids) ** alpha, as in sequence to sequence; here it is "
+    "((5 + len(ids)) / 6) ** alpha.",
+    (SCORE, "total / len(ids) ** alpha"),
+)
+add(
+    "beam_sixth_missing",
+    "You divide by (5 + len(ids)) ** alpha; it is ((5 + len(ids)) / 6) ** alpha, which is 1 for "
+    "one token.",
+    (SCORE, "total / (5 + len(ids)) ** alpha"),
+)
+add(
+    "beam_sixth_outside",
+    "Your 6 has no exponent; it is (5 + len(ids)) ** alpha / 6 ** alpha.",
+    (SCORE, "total / ((5 + len(ids)) ** alpha / 6)"),
+)
+add(
+    "beam_penalty_multiplied",
+    "You multiply by the penalty; divide by it, so that long hypotheses lose less.",
+    (SCORE, "total * ((5 + len(ids)) / 6) ** alpha"),
+)
+add(
+    "beam_alpha_factor",
+    "You multiply by alpha; it is an exponent: ((5 + len(ids)) / 6) ** alpha.",
+    (SCORE, "total / (alpha * (5 + len(ids)) / 6 if alpha else 1)"),
+)
+add(
+    "beam_alpha_fixed",
+    "You always use 0.6; use the argument alpha.",
+    (SCORE, SCORE.replace("alpha", "0.6")),
+)
+add(
+    "beam_length_with_bos",
+    "Your length counts BOS; len(ids) counts the tokens of the result, EOS included.",
+    (SCORE, SCORE.replace("5 + len(ids)", "6 + len(ids)")),
+)
+add(
+    "beam_length_without_eos",
+    "Your length leaves EOS out; len(ids) counts it.",
+    (SCORE, SCORE.replace("len(ids)", "len(ids) - (ids[-1] == EOS)")),
+)
+add(
+    "beam_same_length_for_all",
+    "You divide every score by the penalty of max_length; each hypothesis has a length of its own.",
+    (SCORE, SCORE.replace("len(ids)", "max_length")),
+)
+add(
+    "beam_sorted_before_penalty",
+    "Your hypotheses are sorted by log-probability; the order follows the score.",
+    (
+        f"return {SORTED}",
+        "by_total = sorted(finished + live, key=lambda pair: pair[1], reverse=True)\n"
+        f"    return [(ids, {SCORE}) for ids, total in by_total]",
+    ),
+)
+add(
+    "beam_penalty_during_search",
+    "Your survivors are chosen by the score; during the search the log-probability decides, and "
+    "the penalty only counts at the end.",
+    (
+        WIDTH,
+        f"{WIDTH}\n"
+        "        steps = len(live[0][0]) + 1\n"
+        "        ended = torch.arange(totals.shape[1]) == EOS\n"
+        "        real = totals\n"
+        "        totals = torch.where(ended, totals / ((5 + steps) / 6) ** alpha, totals)",
+    ),
+    (
+        "row, token = divmod(place, totals.shape[1])",
+        "row, token = divmod(place, totals.shape[1])\n            total = real[row, token].item()",
+    ),
+)
+add(
+    "beam_penalty_every_step",
+    "You divide by the penalty at every step, so that it counts again and again; divide once, at "
+    "the end.",
+    (TOTALS, f"{TOTALS}\n        totals = totals / ((6 + len(live[0][0])) / 6) ** alpha"),
+    (SCORE, "total"),
+)
+add(
+    "beam_greedy",
+    "Your search keeps one hypothesis whatever beam_size says; keep the beam_size best.",
+    ("    src_mask = pad_mask(source)", "    beam_size = 1\n    src_mask = pad_mask(source)"),
+)
+add(
+    "beam_each_extended_once",
+    "You take the best extension of each hypothesis; the survivors are the best among the "
+    "extensions of all hypotheses together.",
+    (
+        "best, places = totals.flatten().topk(width)",
+        "if len(live) > 1:\n"
+        "            keep = torch.full_like(totals, -math.inf)\n"
+        "            top = totals.argmax(dim=-1, keepdim=True)\n"
+        "            totals = keep.scatter(1, top, totals.gather(1, top))\n"
+        "        best, places = totals.flatten().topk(width)",
+    ),
+)
+add(
+    "beam_never_shrinks",
+    "Your beam stays as wide as before when hypotheses finish; those that end leave it, and it "
+    "shrinks by as many.",
+    (WIDTH, "width = min(beam_size, totals.numel())"),
+    (SORTED, f"{SORTED}[:beam_size]"),
+)
+add(
+    "beam_too_many_results",
+    "You return more than beam_size hypotheses: the beam must shrink by as many as have finished.",
+    (WIDTH, "width = min(beam_size, totals.numel())"),
+)
+add(
+    "beam_stops_with_the_first",
+    "Your search ends when the first hypothesis finishes; go on until nothing is live or "
+    "max_length is reached.",
+    (ON, "while live and not finished and len(live[0][0]) < max_length:"),
+)
+add(
+    "beam_finished_dropped",
+    "Your finished hypotheses are lost; put them aside, they belong to the result.",
+    (
+        AT_EOS,
+        "if token != EOS:\n"
+        "                extended.append(hypothesis)\n"
+        "            elif not extended and not finished:\n"
+        "                finished.append(hypothesis)",
+    ),
+)
+add(
+    "beam_finished_extended",
+    "Your hypotheses go on after EOS; those that end are finished and leave the beam.",
+    (AT_EOS, "extended.append(hypothesis)"),
+)
+add(
+    "beam_unfinished_dropped",
+    "You drop what is still live after max_length tokens; it joins the result as it is.",
+    ("for ids, total in finished + live]", "for ids, total in finished]"),
+)
+add(
+    "beam_unfinished_only_without_finished",
+    "You use live hypotheses only if none has finished; what is live after max_length tokens joins "
+    "the finished ones.",
+    ("for ids, total in finished + live]", "for ids, total in finished or live]"),
+)
+add(
+    "beam_eos_dropped",
+    "Your finished hypotheses lack EOS; it belongs to the ids.",
+    (
+        SCORED,
+        f"scored = [(ids[:-1] if ids[-1] == EOS else ids, {SCORE}) "
+        "for ids, total in finished + live]",
+    ),
+)
+add(
+    "beam_bos_included",
+    "Your hypotheses begin with BOS; it is fed to the model but is no part of the ids.",
+    (SCORED, f"scored = [([BOS, *ids], {SCORE}) for ids, total in finished + live]"),
+)
+add(
+    "beam_bos_not_fed",
+    "You don't feed BOS; every target begins with it.",
+    ("[[BOS, *ids] for ids, _ in live]", "[ids or [BOS] for ids, _ in live]"),
+)
+add(
+    "beam_worst_first",
+    "Your worst hypothesis comes first; the best score does.",
+    (SORTED, "sorted(scored, key=lambda pair: pair[1])"),
+)
+add(
+    "beam_not_sorted",
+    "Your hypotheses stand in the order in which they finished; sort them by score, best first.",
+    (f"return {SORTED}", "return scored"),
+)
+add(
+    "beam_best_only",
+    "You return the best hypothesis only; all finished and remaining ones are asked for.",
+    (SORTED, f"{SORTED}[:1]"),
+)
+add(
+    "beam_log_probs_not_added",
+    "Your scores are those of the last step; add up the log-probabilities of all tokens.",
+    (TOTALS, "totals = 0 * so_far.unsqueeze(1) + log_probs"),
+)
+add(
+    "beam_probabilities_added",
+    "You add up probabilities; the probability of a sequence is a product: add log-probabilities.",
+    (TOTALS, "totals = (so_far.unsqueeze(1) + log_probs.exp())"),
+)
+add(
+    "beam_product",
+    "You multiply probabilities, which vanish in improbable hypotheses; add log-probabilities.",
+    (TOTALS, "totals = (so_far.exp().unsqueeze(1) * log_probs.exp()).log()"),
+)
+add(
+    "beam_probabilities",
+    "Your scores are probabilities; log-probabilities are asked for.",
+    (SCORE, f"math.exp({SCORE})"),
+)
+add(
+    "beam_impossible_kept",
+    "Hypotheses of probability 0 stay in your beam; drop them, even if fewer than beam_size are "
+    "left.",
+    ("if total == -math.inf:", "if False:"),
+)
+add(
+    "beam_one_short",
+    "Your search ends one token early; max_length tokens are allowed, BOS not counted.",
+    (ON, "while live and len(live[0][0]) < max(1, max_length - 1):"),
+)
+add(
+    "beam_one_too_many",
+    "Your hypotheses may have max_length + 1 tokens; EOS is counted.",
+    (ON, "while live and len(live[0][0]) < max_length + 1:"),
+)
+add(
+    "beam_first_position",
+    "You read the distribution of the first position at every step; the last position says what "
+    "comes next.",
+    ("model.generator(hidden[:, -1])", "model.generator(hidden[:, 0])"),
+)
+add(
+    "beam_last_token_only",
+    "You feed only the last token of each hypothesis; without a cache the model needs all of them.",
+    ("[[BOS, *ids] for ids, _ in live]", "[[BOS, *ids][-1:] for ids, _ in live]"),
+)
+add(
+    "beam_source_not_masked",
+    "Your model attends to the padding of the source; hand pad_mask(source) to encode and decode.",
+    ("src_mask = pad_mask(source)", "src_mask = torch.ones_like(pad_mask(source))"),
+)
+add(
+    "beam_encoder_not_masked",
+    "Your encoder attends to the padding; it needs pad_mask(source) as decode does.",
+    (ENCODE, "memory = model.encode(source)"),
+    read="trf-mask-errors",
+)
+add(
+    "beam_target_not_masked",
+    "Your earlier positions see later ones; the causal mask matters when decoding too, as soon as "
+    "there are two layers.",
+    (
+        "            target,\n            tgt_mask,\n",
+        "            target,\n            None,\n",
+    ),
+    read="trf-mask-errors",
+)
+add(
+    "beam_tensor_ids",
+    "Your ids are tensors; lists of ints are asked for, .tolist() makes them.",
+    (SCORED, f"scored = [(torch.tensor(ids), {SCORE}) for ids, total in finished + live]"),
+)
+add(
+    "beam_score_first",
+    "Your pairs are (score, ids); they are (ids, score).",
+    (f"return {SORTED}", f"return [(score, ids) for ids, score in {SORTED}]"),
+)
+add(
+    "beam_settings_unchecked",
+    "A beam_size or max_length below 1, or a negative alpha, is not refused; raise a ValueError.",
+    ("if value < least:", "if False:"),
+    (
+        "    src_mask = pad_mask(source)",
+        "    beam_size, max_length = max(1, beam_size), max(1, max_length)\n"
+        "    src_mask = pad_mask(source)",
+    ),
+)
+add(
+    "beam_batch_accepted",
+    "More than one source is not refused; raise a ValueError.",
+    ("if len(source) != 1:", "source = source[:1]\n    if False:"),
+)
+
+# --------------------------------------------------------------------------------------------
+# The cache
+# --------------------------------------------------------------------------------------------
+
+add = mistakes_in(MISCONCEPTIONS, "start_cache", "trf-cache")
+PAIRS = "pairs = [layer.src_attn.project(memory, memory) for layer in model.decoder.layers]"
+add(
+    "start_projected_by_self_attn",
+    "You project the memory with the layers' self_attn; its keys and values come from src_attn.",
+    (PAIRS, PAIRS.replace("src_attn", "self_attn")),
+)
+add(
+    "start_not_projected",
+    "Your memory is split into heads without k_proj and v_proj; call src_attn.project.",
+    (
+        PAIRS,
+        "whole = memory.unflatten(-1, (model.decoder.layers[0].src_attn.num_heads, -1))\n"
+        "    whole = whole.transpose(1, 2)\n"
+        "    pairs = [(whole, whole) for _ in model.decoder.layers]",
+    ),
+)
+add(
+    "start_one_layer_for_all",
+    "All of your layers have the keys and values of the first; each projects the memory itself.",
+    (
+        PAIRS,
+        "pairs = [model.decoder.layers[0].src_attn.project(memory, memory)] "
+        "* len(model.decoder.layers)",
+    ),
+)
+add(
+    "start_embedding_projected",
+    "You project the embedded source; the memory is what the whole encoder makes of it.",
+    (ENCODE, "memory = model.position(model.src_embed(source))"),
+)
+add(
+    "start_encoder_not_masked",
+    "Your encoder attends to the padding; hand src_mask to encode.",
+    (ENCODE, "memory = model.encode(source)"),
+    read="trf-mask-errors",
+)
+add(
+    "start_mask_missing",
+    'Your "src_mask" is None; every later step needs the mask of the source.',
+    ('"src_mask": src_mask,', '"src_mask": None,'),
+)
+add(
+    "start_mask_flat",
+    'Your "src_mask" has the shape (B, S); it is (B, 1, S), as pad_mask makes it.',
+    ('"src_mask": src_mask,', '"src_mask": src_mask.squeeze(1),'),
+)
+add(
+    "start_mask_inverted",
+    'Your "src_mask" is True at the padding; True means may be attended to.',
+    ('"src_mask": src_mask,', '"src_mask": ~src_mask,'),
+)
+add(
+    "start_memory_instead",
+    "Your cache holds the memory itself; it holds its keys and values for each layer.",
+    (
+        '        "memory_keys": [keys for keys, _ in pairs],  # N x (B, H, S, D/H)\n'
+        '        "memory_values": [values for _, values in pairs],  # N x (B, H, S, D/H)\n',
+        '        "memory": memory,\n',
+    ),
+)
+add(
+    "start_keys_and_values_swapped",
+    "Keys and values of your memory are swapped; project returns (keys, values).",
+    (
+        '"memory_keys": [keys for keys, _ in pairs]',
+        '"memory_keys": [values for _, values in pairs]',
+    ),
+    (
+        '"memory_values": [values for _, values in pairs]',
+        '"memory_values": [keys for keys, _ in pairs]',
+    ),
+)
+add(
+    "start_values_are_keys",
+    "Your values of the memory are its keys; project returns (keys, values).",
+    (
+        '"memory_values": [values for _, values in pairs]',
+        '"memory_values": [keys for keys, _ in pairs]',
+    ),
+)
+add(
+    "start_not_empty",
+    'Your "keys" and "values" begin with those of the memory; before the first step they are '
+    "empty.",
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[keys for keys, _ in pairs]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[values for _, values in pairs]"),
+)
+add(
+    "start_zero_position",
+    'Your "keys" and "values" begin with one position of zeros, which would be attended to; begin '
+    "with none.",
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[0 * keys[:, :, :1] for keys, _ in pairs]"),
+    (
+        "[values[:, :, :0] for _, values in pairs]",
+        "[0 * values[:, :, :1] for _, values in pairs]",
+    ),
+)
+add(
+    "start_none",
+    'Your "keys" and "values" are None at first; empty tensors (B, H, 0, D/H) need no case of '
+    "their own.",
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[None for _ in pairs]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[None for _ in pairs]"),
+)
+add(
+    "start_empty_lists",
+    'Your "keys" and "values" are empty lists; they hold one empty tensor for each layer.',
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[]"),
+)
+add(
+    "start_heads_merged",
+    "Your tensors have the shape (B, S, D); they are split into heads, (B, H, S, D/H).",
+    (
+        PAIRS,
+        f"{PAIRS}\n"
+        "    pairs = [tuple(x.transpose(1, 2).flatten(2) for x in pair) for pair in pairs]",
+    ),
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[keys[:, :0] for keys, _ in pairs]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[values[:, :0] for _, values in pairs]"),
+)
+add(
+    "start_stacked",
+    "Your layers are stacked in one tensor; a list with one tensor for each layer is asked for.",
+    (
+        '"memory_keys": [keys for keys, _ in pairs]',
+        '"memory_keys": torch.stack([keys for keys, _ in pairs])',
+    ),
+    (
+        '"memory_values": [values for _, values in pairs]',
+        '"memory_values": torch.stack([values for _, values in pairs])',
+    ),
+)
+
+add = mistakes_in(MISCONCEPTIONS, "decode_step", "trf-cache")
+POSITION = 'position = cache["keys"][0].shape[2]'
+EMBED = "x = model.position(model.tgt_embed(token.unsqueeze(1)), start=position)"
+PROJECT = "new_keys, new_values = layer.self_attn.project(x, x)"
+KEYS = 'keys.append(torch.cat([cache["keys"][n], new_keys], dim=2))'
+VALUES = 'values.append(torch.cat([cache["values"][n], new_values], dim=2))'
+ATTEND = "return layer.self_attn.attend(x, keys[n], values[n])"
+MEMORY = 'memory = cache["memory_keys"][n], cache["memory_values"][n]'
+LOOK = 'return layer.src_attn.attend(x, *memory, cache["src_mask"])'
+CLOSE = 'return model.generator(x[:, 0]), {**cache, "keys": keys, "values": values}'
+add(
+    "step_position_zero",
+    "Your token always stands at position 0; its position is the number of cached keys.",
+    (POSITION, "position = 0"),
+)
+add(
+    "step_position_from_one",
+    "Your positions begin at 1; the first token stands at position 0.",
+    (POSITION, f"{POSITION} + 1"),
+)
+add(
+    "step_position_late",
+    "Your position is one behind from the second step on; it is the number of cached keys.",
+    (POSITION, f"position = max(0, {POSITION.removeprefix('position = ')} - 1)"),
+)
+add(
+    "step_position_missing",
+    "You don't add the code of the position; model.position does, with start=.",
+    (EMBED, "x = model.tgt_embed(token.unsqueeze(1))"),
+)
+add(
+    "step_position_of_the_source",
+    "You take the position from the length of the source; it is the number of cached keys.",
+    (POSITION, 'position = cache["memory_keys"][0].shape[2]'),
+)
+add(
+    "step_keys_overwritten",
+    "Your new keys and values replace the cached ones; append them.",
+    (KEYS, "keys.append(new_keys)"),
+    (VALUES, "values.append(new_values)"),
+)
+add(
+    "step_keys_in_front",
+    "Your new keys and values stand before the cached ones; append them at the end.",
+    (KEYS, 'keys.append(torch.cat([new_keys, cache["keys"][n]], dim=2))'),
+    (VALUES, 'values.append(torch.cat([new_values, cache["values"][n]], dim=2))'),
+)
+add(
+    "step_values_not_appended",
+    "Your values stay those of the new token alone; append them to the cached ones as the keys.",
+    (VALUES, "values.append(new_values.expand_as(keys[n]))"),
+)
+add(
+    "step_itself_not_seen",
+    "Your token attends to the cached positions only; it sees itself as well, so append first.",
+    (
+        ATTEND,
+        'if cache["keys"][n].shape[2] == 0:\n'
+        "                return layer.self_attn.attend(x, keys[n], values[n])\n"
+        '            return layer.self_attn.attend(x, cache["keys"][n], cache["values"][n])',
+    ),
+)
+add(
+    "step_cache_unused",
+    "Your token attends to itself alone; it attends to all cached keys and values and its own.",
+    (ATTEND, "return layer.self_attn.attend(x, new_keys, new_values)"),
+)
+add(
+    "step_one_layer_for_all",
+    "All layers use the cached keys and values of the first one; each has its own.",
+    (KEYS, KEYS.replace("[n]", "[0]")),
+    (VALUES, VALUES.replace("[n]", "[0]")),
+)
+add(
+    "step_memory_of_the_first_layer",
+    "All layers attend to the memory as the first one projects it; each has its own keys and "
+    "values.",
+    (MEMORY, MEMORY.replace("[n]", "[0]")),
+)
+add(
+    "step_memory_from_x",
+    "Your src_attn projects the new token; its keys and values are those of the memory, in the "
+    "cache.",
+    (LOOK, "return layer.src_attn(x, x, x)"),
+)
+add(
+    "step_memory_swapped",
+    "Keys and values of the memory are swapped; attend takes the keys first.",
+    (MEMORY, 'memory = cache["memory_values"][n], cache["memory_keys"][n]'),
+)
+add(
+    "step_source_not_masked",
+    "Your token attends to the padding of the source; hand src_mask to src_attn.attend.",
+    (LOOK, "return layer.src_attn.attend(x, *memory)"),
+    read="trf-mask-errors",
+)
+add(
+    "step_norm_order_ignored",
+    "You always put the norm after the sum; call sublayer, which knows the order of its model.",
+    (
+        "x = layer.sublayer[0](x, attend_to_target)",
+        "first, second, third = layer.sublayer\n        x = first.norm(x + attend_to_target(x))",
+    ),
+    (
+        "x = layer.sublayer[1](x, attend_to_source)",
+        "x = second.norm(x + attend_to_source(x))",
+    ),
+    (
+        "x = layer.sublayer[2](x, layer.feed_forward)",
+        "x = third.norm(x + layer.feed_forward(x))",
+    ),
+    read="trf-norm-order",
+)
+add(
+    "step_norm_first_always",
+    "You always normalise the input of a sub-layer; call sublayer, which knows the order of its "
+    "model.",
+    (
+        "x = layer.sublayer[0](x, attend_to_target)",
+        "first, second, third = layer.sublayer\n        x = x + attend_to_target(first.norm(x))",
+    ),
+    (
+        "x = layer.sublayer[1](x, attend_to_source)",
+        "x = x + attend_to_source(second.norm(x))",
+    ),
+    (
+        "x = layer.sublayer[2](x, layer.feed_forward)",
+        "x = x + layer.feed_forward(third.norm(x))",
+    ),
+    read="trf-norm-order",
+)
+add(
+    "step_final_norm_missing",
+    "With the norms first the decoder ends with a norm; apply it before the generator.",
+    ("if model.decoder.norm is not None:", "if False:"),
+    read="trf-norm-order",
+)
+add(
+    "step_keys_not_normalised",
+    "Your keys and values come from the input before the norm; project what the sub-layer is "
+    "given.",
+    (
+        "        def attend_to_target(",
+        "        before = x\n\n        def attend_to_target(",
+    ),
+    (PROJECT, "new_keys, new_values = layer.self_attn.project(before, before)"),
+    read="trf-norm-order",
+)
+add(
+    "step_no_residual",
+    "Your sub-layers replace x; each adds to it, as sublayer does.",
+    ("x = layer.sublayer[0](x, attend_to_target)", "x = attend_to_target(x)"),
+    ("x = layer.sublayer[1](x, attend_to_source)", "x = attend_to_source(x)"),
+    ("x = layer.sublayer[2](x, layer.feed_forward)", "x = layer.feed_forward(x)"),
+)
+add(
+    "step_source_attention_missing",
+    "Your step leaves out the attention to the source; it is the second sub-layer.",
+    ("x = layer.sublayer[1](x, attend_to_source)", "pass"),
+)
+add(
+    "step_feed_forward_missing",
+    "Your step leaves out the feed-forward network; it is the third sub-layer.",
+    ("x = layer.sublayer[2](x, layer.feed_forward)", "pass"),
+)
+add(
+    "step_first_layer_only",
+    "Your step runs through the first layer only; it runs through all of them.",
+    ("enumerate(model.decoder.layers)", "enumerate(model.decoder.layers[:1])"),
+)
+add(
+    "step_cache_changed",
+    "You change the cache that you were given; put the longer keys and values into a new one.",
+    (
+        CLOSE,
+        'cache["keys"], cache["values"] = keys, values\n    return model.generator(x[:, 0]), cache',
+    ),
+)
+add(
+    "step_cache_not_grown",
+    "You return the cache as it was; its keys and values are one position longer now.",
+    (CLOSE, "return model.generator(x[:, 0]), {**cache}"),
+)
+add(
+    "step_memory_dropped",
+    "Your new cache holds keys and values only; the next step needs src_mask and the memory too.",
+    (CLOSE, 'return model.generator(x[:, 0]), {"keys": keys, "values": values}'),
+)
+add(
+    "step_source_mask_grown",
+    'You make "src_mask" one place longer; it belongs to the source, which does not grow.',
+    (
+        CLOSE,
+        'mask = cache["src_mask"]\n'
+        '    longer = {**cache, "src_mask": torch.cat([mask, mask[:, :, :1]], dim=2)}\n'
+        '    return model.generator(x[:, 0]), {**longer, "keys": keys, "values": values}',
+    ),
+)
+add(
+    "step_three_axes",
+    "Your log-probabilities have the shape (B, 1, V); there is one position only: (B, V).",
+    (CLOSE, CLOSE.replace("x[:, 0]", "x")),
+)
+add(
+    "step_hidden_returned",
+    "You return the decoder's vector; apply the generator to it.",
+    (CLOSE, CLOSE.replace("model.generator(x[:, 0])", "x[:, 0]")),
+)
+add(
+    "step_logits_returned",
+    "You return logits; the generator makes log-probabilities of them.",
+    (CLOSE, CLOSE.replace("model.generator(", "model.generator.proj(")),
+)
+add(
+    "step_source_embedding",
+    "You embed the token with src_embed; it is a token of the target.",
+    (EMBED, EMBED.replace("tgt_embed", "src_embed").replace("token.", "(token % 7).")),
+)
+add(
+    "step_embedding_not_scaled",
+    "You look the token up without the factor sqrt(D); call tgt_embed itself.",
+    (EMBED, EMBED.replace("model.tgt_embed(", "model.tgt_embed.lut(")),
+    read="trf-embeddings",
+)

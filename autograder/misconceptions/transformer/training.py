@@ -1,0 +1,842 @@
+"""Known mistakes of `transformer-training`: the reference with one cell changed."""
+
+from __future__ import annotations
+
+from autograder.units.variants import Misconception, mistakes_in
+
+MISCONCEPTIONS: list[Misconception] = []
+MEAN = "x.mean(dim=-1, keepdim=True)"
+
+# --------------------------------------------------------------------------------------------
+# Targets and batches
+# --------------------------------------------------------------------------------------------
+
+add = mistakes_in(MISCONCEPTIONS, "shift_targets", "trf-shift")
+CUT = "tgt_in, tgt_out = target[:, :-1], target[:, 1:]"
+COUNT = "int((tgt_out != pad).sum())"
+add(
+    "shift_swapped",
+    "You give the decoder what it is to say, and ask for what it reads; tgt_in is all but the last "
+    "id, tgt_out all but the first.",
+    (CUT, "tgt_in, tgt_out = target[:, 1:], target[:, :-1]"),
+)
+add(
+    "shift_none",
+    "Your input and output are the same ids, so the model only learns to copy; tgt_out is one "
+    "position ahead of tgt_in.",
+    (CUT, "tgt_in, tgt_out = target[:, :-1], target[:, :-1]"),
+)
+add(
+    "shift_by_two",
+    "Your tgt_out is two positions ahead of tgt_in; one is asked for: all but the last id, and all "
+    "but the first.",
+    (CUT, "tgt_in, tgt_out = target[:, :-2], target[:, 2:]"),
+    ("if target.shape[1] < 2:", "if target.shape[1] < 3:"),
+)
+add(
+    "shift_eos_dropped",
+    "Your tgt_out lacks the last id of each row, so the model never learns to write EOS; drop only "
+    "BOS from it.",
+    (CUT, "tgt_in, tgt_out = target[:, :-1], target[:, 1:-1]"),
+)
+add(
+    "shift_whole_input",
+    "Your tgt_in is the whole target; leave out its last id, for which there is nothing left to "
+    "say.",
+    (CUT, "tgt_in, tgt_out = target, target[:, 1:]"),
+)
+add(
+    "shift_eos_out_of_input",
+    "You replace EOS by padding in tgt_in; it is simply all but the last id of each row.",
+    (
+        CUT,
+        "tgt_in, tgt_out = target[:, :-1].masked_fill(target[:, :-1] == EOS, pad), target[:, 1:]",
+    ),
+)
+add(
+    "shift_counts_padding",
+    "Your number counts padding too; only ids of tgt_out that are not pad are real.",
+    (COUNT, "tgt_out.numel()"),
+)
+add(
+    "shift_counts_input",
+    "You count the real ids of tgt_in; count those of tgt_out, which the loss is about.",
+    (COUNT, "int((tgt_in != pad).sum())"),
+)
+add(
+    "shift_counts_target",
+    "You count the real ids of the whole target; BOS is never said, so count those of tgt_out.",
+    (COUNT, "int((target != pad).sum())"),
+)
+add(
+    "shift_counts_words",
+    "Your number leaves EOS out; it is said like every other token.",
+    (COUNT, "int(((tgt_out != pad) & (tgt_out != EOS)).sum())"),
+)
+add(
+    "shift_pad_ignored",
+    "You compare with 0 whatever pad says; padding is what equals pad.",
+    (COUNT, "int((tgt_out != 0).sum())"),
+)
+add(
+    "shift_number_tensor",
+    "Your number is a tensor; an int is asked for, .item() makes one.",
+    (COUNT, "(tgt_out != pad).sum()"),
+)
+add(
+    "shift_short_accepted",
+    "A target of fewer than 2 ids is not refused; raise a ValueError.",
+    ("if target.shape[1] < 2:", "if False:"),
+)
+
+add = mistakes_in(MISCONCEPTIONS, "token_batches", "trf-batches")
+ORDER = "sorted(range(len(lengths)), key=lambda i: (*lengths[i], i))"
+LENGTH = "length = max(lengths[i])"
+LONGEST = "longest = max(longest, length)"
+FITS = "if batches and (len(batches[-1]) + 1) * longest <= max_tokens:"
+TOO_LONG = "if length > max_tokens:"
+add(
+    "batches_not_sorted",
+    "Your sentences stay in the order in which they came; sort them by source length, target "
+    "length and index, so that a batch needs little padding.",
+    (ORDER, "range(len(lengths))"),
+)
+add(
+    "batches_by_target",
+    "You sort by the target length first; the source length comes first.",
+    (ORDER, "sorted(range(len(lengths)), key=lambda i: (lengths[i][1], lengths[i][0], i))"),
+)
+add(
+    "batches_by_source_only",
+    "You sort by the source length alone; among equal ones the target length decides, then the "
+    "index.",
+    (ORDER, "sorted(range(len(lengths)), key=lambda i: lengths[i][0])"),
+)
+add(
+    "batches_by_sum",
+    "You sort by the sum of both lengths; the source length comes first, then the target length.",
+    (ORDER, "sorted(range(len(lengths)), key=lambda i: (sum(lengths[i]), i))"),
+)
+add(
+    "batches_longest_first",
+    "Your longest sentences come first; the order begins with the shortest.",
+    (ORDER, "sorted(range(len(lengths)), key=lambda i: (*lengths[i], i), reverse=True)"),
+)
+add(
+    "batches_ties_reversed",
+    "Sentences of equal lengths stand in reverse order of their index; the smaller index first.",
+    (ORDER, "sorted(range(len(lengths)), key=lambda i: (*lengths[i], -i))"),
+)
+add(
+    "batches_count_sentences",
+    "You limit the number of sentences in a batch; max_tokens limits its places, number times "
+    "longest sentence.",
+    (FITS, "if batches and len(batches[-1]) + 1 <= max_tokens:"),
+)
+add(
+    "batches_source_only",
+    "You watch the source side alone; the limit holds for the target side as well.",
+    (LENGTH, "length = lengths[i][0]"),
+)
+add(
+    "batches_target_only",
+    "You watch the target side alone; the limit holds for the source side as well.",
+    (LENGTH, "length = lengths[i][1]"),
+)
+add(
+    "batches_padding_free",
+    "You add up the lengths; padding takes places too: a batch has number times longest sentence "
+    "of them, on each side.",
+    (LONGEST, "longest += length"),
+    (FITS, "if batches and longest <= max_tokens:"),
+)
+add(
+    "batches_both_sides_together",
+    "You let source and target share max_tokens; each side has that many places for itself.",
+    (LENGTH, "length = sum(lengths[i])"),
+)
+add(
+    "batches_longest_of_the_last",
+    "You multiply by the length of the sentence that comes; the longest of the batch decides, and "
+    "a target may be longer earlier on.",
+    (LONGEST, "longest = length"),
+)
+add(
+    "batches_longest_kept",
+    "The longest sentence of one batch still counts in the next; begin anew with every batch.",
+    ("batches.append([i])\n            longest = length", "batches.append([i])"),
+)
+add(
+    "batches_one_too_many",
+    "You check the limit before you count the sentence that comes, so a batch grows beyond "
+    "max_tokens; count it first.",
+    (FITS, "if batches and len(batches[-1]) * longest <= max_tokens:"),
+)
+add(
+    "batches_never_full",
+    "Your batches stay below max_tokens; they may reach it.",
+    (FITS, "if batches and (len(batches[-1]) + 1) * longest < max_tokens:"),
+)
+add(
+    "batches_last_lost",
+    "Your last batch is missing; what is left when the sentences end is a batch too.",
+    ("return batches", "return batches[:-1]"),
+)
+add(
+    "batches_too_long_dropped",
+    "You drop sentences that are too long without a word; raise a ValueError that names the first.",
+    (
+        '            raise ValueError(f"sentence {i} has {length} tokens, more than '
+        'max_tokens={max_tokens}")',
+        "            continue",
+    ),
+)
+add(
+    "batches_too_long_alone",
+    "You give a sentence that is too long a batch of its own; raise a ValueError that says which "
+    "it is.",
+    (TOO_LONG, "if False:"),
+)
+add(
+    "batches_too_long_unnamed",
+    "Your ValueError doesn't say which sentence is too long; put its index into the message.",
+    (
+        'f"sentence {i} has {length} tokens, more than max_tokens={max_tokens}"',
+        '"a sentence is too long"',
+    ),
+)
+add(
+    "batches_limit_unchecked",
+    "A max_tokens below 1 is not refused; raise a ValueError.",
+    ("if max_tokens < 1:", "max_tokens = max(1, max_tokens)\n    if False:"),
+)
+
+# --------------------------------------------------------------------------------------------
+# The loss
+# --------------------------------------------------------------------------------------------
+
+add = mistakes_in(MISCONCEPTIONS, "label_smoothing_loss", "trf-smoothing")
+UNIFORM = "uniform = -log_probs.mean(dim=-1)"
+MIX = "loss = (1 - smoothing) * correct + smoothing * uniform"
+MEAN = "return loss.masked_fill(~real, 0.0).sum() / real.sum()"
+add(
+    "smoothing_over_the_others",
+    "You spread eps over the V - 1 other tokens; here it is spread over all V, the right one "
+    "included, as PyTorch does.",
+    (
+        MIX,
+        "loss = (1 - smoothing) * correct + smoothing / (log_probs.shape[-1] - 1) "
+        "* (uniform * log_probs.shape[-1] - correct)",
+    ),
+)
+add(
+    "smoothing_without_pad",
+    "You spread eps over V - 2 tokens, leaving out PAD and the right one, as the annotated "
+    "Transformer does; here it is spread over all V.",
+    (
+        MIX,
+        "loss = (1 - smoothing) * correct + smoothing / (log_probs.shape[-1] - 2) "
+        "* (uniform * log_probs.shape[-1] - correct + log_probs[..., 0])",
+    ),
+)
+add(
+    "smoothing_pad_left_out",
+    "You leave PAD out of the tokens that share eps; all V share it.",
+    (
+        UNIFORM,
+        "uniform = -(log_probs.sum(dim=-1) - log_probs[..., 0]) / (log_probs.shape[-1] - 1)",
+    ),
+)
+add(
+    "smoothing_denominator",
+    "You divide the sum over all V tokens by V - 1; the share of each is eps / V.",
+    (UNIFORM, "uniform = -log_probs.sum(dim=-1) / (log_probs.shape[-1] - 1)"),
+)
+add(
+    "smoothing_sum",
+    "You multiply eps by the sum over the vocabulary; each of the V tokens gets eps / V.",
+    (UNIFORM, "uniform = -log_probs.sum(dim=-1)"),
+)
+add(
+    "smoothing_not_taken_away",
+    "Your right token keeps its whole weight; it gets 1 - eps, and its share of eps.",
+    (MIX, "loss = correct + smoothing * uniform"),
+)
+add(
+    "smoothing_right_token_without_share",
+    "Your right token gets 1 - eps only; it also has its share eps / V, as all V tokens have.",
+    (
+        MIX,
+        "loss = (1 - smoothing) * correct + smoothing * (uniform - correct / log_probs.shape[-1])",
+    ),
+)
+add(
+    "smoothing_weights_swapped",
+    "Your weights are swapped: eps belongs to the mean over the vocabulary, 1 - eps to the right "
+    "token.",
+    (MIX, "loss = smoothing * correct + (1 - smoothing) * uniform"),
+)
+add(
+    "smoothing_ignored",
+    "Your loss ignores smoothing; a share eps of the target is spread over the vocabulary.",
+    (MIX, "loss = correct"),
+)
+add(
+    "smoothing_always_a_tenth",
+    "You always smooth by 0.1; use the argument smoothing.",
+    (MIX, "loss = 0.9 * correct + 0.1 * uniform"),
+)
+add(
+    "smoothing_entropy",
+    "You subtract the entropy of the smoothed target, which makes it a Kullback-Leibler "
+    "divergence; the cross-entropy itself is asked for.",
+    (
+        MIX,
+        "rest = smoothing / log_probs.shape[-1]\n"
+        "    most = 1 - smoothing + rest\n"
+        "    entropy = -most * math.log(most)\n"
+        "    if smoothing:\n"
+        "        entropy -= (log_probs.shape[-1] - 1) * rest * math.log(rest)\n"
+        "    loss = (1 - smoothing) * correct + smoothing * uniform - entropy",
+    ),
+)
+add(
+    "smoothing_log_of_log",
+    "You take the logarithm once more; log_probs are logarithms already.",
+    (MIX, f"correct, uniform = (-correct).exp(), (-uniform).exp()\n    {MIX}"),
+)
+add(
+    "smoothing_probabilities",
+    "You average probabilities; the loss is made of log-probabilities.",
+    (
+        UNIFORM,
+        "uniform = -log_probs.exp().mean(dim=-1)\n    correct = -(-correct).exp()",
+    ),
+)
+add(
+    "smoothing_of_the_mean",
+    "You take the logarithm of the mean probability, which is a constant; take the mean of the "
+    "log-probabilities.",
+    (UNIFORM, "uniform = -log_probs.exp().mean(dim=-1).log()"),
+)
+add(
+    "smoothing_positive",
+    "Your loss has the wrong sign; it is minus a log-probability, at least 0.",
+    (MEAN, "return -loss.masked_fill(~real, 0.0).sum() / real.sum()"),
+)
+add(
+    "smoothing_summed",
+    "Your loss is a sum; divide by the number of real tokens.",
+    (MEAN, "return loss.masked_fill(~real, 0.0).sum()"),
+)
+add(
+    "smoothing_divided_by_all",
+    "You divide by all B * U places; divide by the number of real tokens.",
+    (MEAN, "return loss.masked_fill(~real, 0.0).mean()"),
+)
+add(
+    "smoothing_divided_by_rows",
+    "You divide by the number of sentences; divide by the number of real tokens.",
+    (MEAN, "return loss.masked_fill(~real, 0.0).sum() / len(target)"),
+)
+add(
+    "smoothing_mean_of_means",
+    "You average the means of the sentences, so that tokens of short ones weigh more; average over "
+    "all real tokens of the batch at once.",
+    (
+        MEAN,
+        "kept = real.any(dim=1)\n"
+        "    rows = loss.masked_fill(~real, 0.0).sum(dim=1)[kept] / real.sum(dim=1)[kept]\n"
+        "    return rows.mean()",
+    ),
+)
+add(
+    "smoothing_padding_counted",
+    "Padding counts in your loss as if it were a token to say; leave it out of the sum and of the "
+    "number.",
+    (MEAN, "return loss.mean()"),
+    (
+        "ids = target.masked_fill(~real, 0)",
+        "ids = torch.where((target < 0) | (target >= log_probs.shape[-1]), 0, target)",
+    ),
+)
+add(
+    "smoothing_padding_in_the_sum",
+    "Padding is left out of your number but not of the sum; leave it out of both.",
+    (MEAN, "return loss.sum() / real.sum()"),
+)
+add(
+    "smoothing_padding_still_smoothed",
+    "You leave padding out of the term of the right token, but not out of the smoothing term; "
+    "leave it out of both.",
+    (MIX, "loss = (1 - smoothing) * correct.masked_fill(~real, 0.0) + smoothing * uniform"),
+    (MEAN, "return loss.sum() / real.sum()"),
+)
+add(
+    "smoothing_pad_ignored",
+    "You compare with 0 whatever pad says; padding is what equals pad.",
+    ("real = target != pad", "real = target != 0"),
+    (
+        "ids = target.masked_fill(~real, 0)",
+        "ids = torch.where((target < 0) | (target >= log_probs.shape[-1]), 0, target)",
+    ),
+)
+add(
+    "smoothing_pad_outside_fails",
+    "A pad outside the vocabulary reaches gather; put a harmless id at the padding first.",
+    ("ids = target.masked_fill(~real, 0)", "ids = target"),
+)
+add(
+    "smoothing_one_accepted",
+    "smoothing=1 is not refused: nothing would be left for the right token; raise a ValueError.",
+    ("if not 0 <= smoothing < 1:", "if not 0 <= smoothing <= 1:"),
+)
+add(
+    "smoothing_unchecked",
+    "A smoothing outside [0, 1) is not refused; raise a ValueError.",
+    ("if not 0 <= smoothing < 1:", "if False:"),
+)
+add(
+    "smoothing_nothing_real",
+    "A batch of padding only is not refused: 0 / 0 is NaN; raise a ValueError.",
+    ("if not real.any():", "if False:"),
+)
+add(
+    "smoothing_detached",
+    "Your loss has no gradient; look for detach(), .data, .item() or no_grad().",
+    (MEAN, f"{MEAN.replace('loss.', 'loss.detach().')}"),
+)
+
+# --------------------------------------------------------------------------------------------
+# The optimiser
+# --------------------------------------------------------------------------------------------
+
+add = mistakes_in(MISCONCEPTIONS, "learning_rate", "trf-optimiser")
+RATE = "return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)"
+add(
+    "rate_inverse_square",
+    "Your rate falls with the inverse square of the step; it is the inverse square root, "
+    "step ** -0.5.",
+    (RATE, "return factor * d_model**-0.5 * min(step**-2.0, step * warmup**-1.5)"),
+)
+add(
+    "rate_inverse_square_joined",
+    "Your rate falls with the inverse square of the step; it is the inverse square root, "
+    "step ** -0.5.",
+    (RATE, "return factor * d_model**-0.5 * min(step**-2.0, step * warmup**-3.0)"),
+)
+add(
+    "rate_max",
+    "You take the larger of the two; the smaller one makes the rate rise first and fall later.",
+    (RATE, "return factor * d_model**-0.5 * max(step**-0.5, step * warmup**-1.5)"),
+)
+add(
+    "rate_without_warmup",
+    "Your rate has no warm-up: it falls from the first step; take the smaller of step ** -0.5 and "
+    "step * warmup ** -1.5, and mind the signs of both exponents.",
+    (RATE, "return factor * d_model**-0.5 * step**-0.5"),
+)
+add(
+    "rate_only_rises",
+    "Your rate never falls; after the warm-up it is step ** -0.5, with a negative exponent.",
+    (RATE, "return factor * d_model**-0.5 * step * warmup**-1.5"),
+)
+add(
+    "rate_constant_after_warmup",
+    "Your rate stays constant after the warm-up; it falls with step ** -0.5.",
+    (RATE, "return factor * d_model**-0.5 * min(warmup**-0.5, step * warmup**-1.5)"),
+)
+add(
+    "rate_without_width",
+    "Your rate lacks the factor d_model ** -0.5.",
+    (RATE, "return factor * min(step**-0.5, step * warmup**-1.5)"),
+)
+add(
+    "rate_width_inverse",
+    "You divide by d_model; divide by its square root.",
+    (RATE, "return factor / d_model * min(step**-0.5, step * warmup**-1.5)"),
+)
+add(
+    "rate_width_multiplied",
+    "You multiply by the square root of d_model; divide by it.",
+    (RATE, "return factor * d_model**0.5 * min(step**-0.5, step * warmup**-1.5)"),
+)
+add(
+    "rate_warmup_exponent",
+    "Your warmup has the exponent -0.5; with -1.5 the two branches meet at step = warmup.",
+    (RATE, "return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-0.5)"),
+)
+add(
+    "rate_warmup_linear",
+    "You divide step by warmup, which ends the warm-up too early; it is step * warmup ** -1.5.",
+    (RATE, "return factor * d_model**-0.5 * min(step**-0.5, step / warmup)"),
+)
+add(
+    "rate_factor_ignored",
+    "Your rate ignores factor; it multiplies the whole.",
+    (RATE, RATE.replace("factor * ", "")),
+)
+add(
+    "rate_from_step_zero",
+    "You count steps from 0; step is 1 at the first one and goes into the formula as it is.",
+    (RATE, "step += 1\n    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)"),
+)
+add(
+    "rate_tensor",
+    "Your rate is a tensor; a float is asked for.",
+    (RATE, f"{RATE.replace('return ', 'return torch.tensor(')})"),
+)
+add(
+    "rate_unchecked",
+    "A step or a warmup below 1 is not refused; raise a ValueError.",
+    ("if value < 1:", "if False:"),
+    (RATE, "step, warmup = max(step, 1), max(warmup, 1)\n    " + RATE),
+)
+add(
+    "rate_warmup_unchecked",
+    "A warmup below 1 is not refused; raise a ValueError.",
+    ('(("step", step), ("warmup", warmup))', '(("step", step),)'),
+    (RATE, "warmup = max(warmup, 1)\n    " + RATE),
+)
+
+add = mistakes_in(MISCONCEPTIONS, "adam_step", "trf-optimiser")
+FIRST = "first = beta_1 * first + (1 - beta_1) * gradient"
+SECOND = "second = beta_2 * second + (1 - beta_2) * gradient**2"
+FIRST_CORRECTED = "first_corrected = first / (1 - beta_1**step)"
+SECOND_CORRECTED = "second_corrected = second / (1 - beta_2**step)"
+NEW = "new = parameter - rate * first_corrected / (second_corrected.sqrt() + eps)"
+add(
+    "adam_not_corrected",
+    "You don't correct the bias; divide the means by 1 - beta_1 ** step and 1 - beta_2 ** step "
+    "before you use them.",
+    (FIRST_CORRECTED, "first_corrected = first"),
+    (SECOND_CORRECTED, "second_corrected = second"),
+)
+add(
+    "adam_first_not_corrected",
+    "You don't correct the bias of the first mean; divide it by 1 - beta_1 ** step.",
+    (FIRST_CORRECTED, "first_corrected = first"),
+)
+add(
+    "adam_second_not_corrected",
+    "You don't correct the bias of the second mean; divide it by 1 - beta_2 ** step.",
+    (SECOND_CORRECTED, "second_corrected = second"),
+)
+add(
+    "adam_corrected_without_step",
+    "You divide by 1 - beta whatever the step; the bias dies out: divide by 1 - beta ** step.",
+    (FIRST_CORRECTED, "first_corrected = first / (1 - beta_1)"),
+    (SECOND_CORRECTED, "second_corrected = second / (1 - beta_2)"),
+)
+add(
+    "adam_corrected_from_zero",
+    "You correct the bias with step - 1, as if steps counted from 0; the first step is 1.",
+    (FIRST_CORRECTED, "first_corrected = first / (1 - beta_1 ** max(step - 1, 1))"),
+    (SECOND_CORRECTED, "second_corrected = second / (1 - beta_2 ** max(step - 1, 1))"),
+)
+add(
+    "adam_corrected_by_next",
+    "You correct the bias with step + 1; step is 1 at the first step already.",
+    (FIRST_CORRECTED, "first_corrected = first / (1 - beta_1 ** (step + 1))"),
+    (SECOND_CORRECTED, "second_corrected = second / (1 - beta_2 ** (step + 1))"),
+)
+add(
+    "adam_corrected_means_returned",
+    "You return the corrected means; the next step needs them without the correction.",
+    ("return new, first, second", "return new, first_corrected, second_corrected"),
+)
+add(
+    "adam_eps_in_the_root",
+    "You add eps under the root; it is added to the root.",
+    (NEW, "new = parameter - rate * first_corrected / (second_corrected + eps).sqrt()"),
+)
+add(
+    "adam_eps_before_correction",
+    "You add eps to the root of the uncorrected second mean, which makes it a larger one in early "
+    "steps; add it to the root of the corrected mean.",
+    (
+        NEW,
+        "root = (second.sqrt() + eps) / math.sqrt(1 - beta_2**step)\n"
+        "    new = parameter - rate * first_corrected / root",
+    ),
+)
+add(
+    "adam_eps_missing",
+    "You don't add eps; where the gradient is 0, 0 / 0 is NaN.",
+    (NEW, "new = parameter - rate * first_corrected / second_corrected.sqrt()"),
+)
+add(
+    "adam_eps_ignored",
+    "You add 1e-9 whatever eps says; use the argument.",
+    (NEW, NEW.replace("eps", "1e-9")),
+)
+add(
+    "adam_without_root",
+    "You divide by the second mean; divide by its square root.",
+    (NEW, "new = parameter - rate * first_corrected / (second_corrected + eps)"),
+)
+add(
+    "adam_betas_swapped",
+    "Your betas are swapped: the first belongs to the mean of gradients, the second to that of "
+    "their squares.",
+    ("beta_1, beta_2 = betas", "beta_2, beta_1 = betas"),
+)
+add(
+    "adam_shares_swapped",
+    "Your shares are swapped: beta belongs to the old mean, 1 - beta to the new gradient.",
+    (FIRST, "first = (1 - beta_1) * first + beta_1 * gradient"),
+    (SECOND, "second = (1 - beta_2) * second + beta_2 * gradient**2"),
+)
+add(
+    "adam_gradient_in_full",
+    "You add the gradient in full; its share is 1 - beta, that of its square as well.",
+    (FIRST, "first = beta_1 * first + gradient"),
+    (SECOND, "second = beta_2 * second + gradient**2"),
+)
+add(
+    "adam_first_in_full",
+    "Your first mean adds the gradient in full, as momentum does; its share is 1 - beta_1.",
+    (FIRST, "first = beta_1 * first + gradient"),
+)
+add(
+    "adam_first_squared",
+    "Your first mean is one of squares; it averages the gradients themselves.",
+    (FIRST, "first = beta_1 * first + (1 - beta_1) * gradient**2"),
+)
+add(
+    "adam_second_not_squared",
+    "Your second mean averages the size of the gradients; it averages their squares.",
+    (SECOND, "second = beta_2 * second + (1 - beta_2) * gradient.abs()"),
+)
+add(
+    "adam_second_of_the_first",
+    "Your second mean averages the squares of the first mean; it averages those of the gradient.",
+    (SECOND, "second = beta_2 * second + (1 - beta_2) * first**2"),
+)
+add(
+    "adam_gradient_not_averaged",
+    "You step along the gradient itself; step along its running mean, the first mean.",
+    (NEW, NEW.replace("first_corrected", "gradient")),
+)
+add(
+    "adam_plain_descent",
+    "You step along the gradient and use neither mean; divide the corrected first mean by the root "
+    "of the corrected second.",
+    (NEW, "new = parameter - rate * gradient"),
+)
+add(
+    "adam_ascends",
+    "You add the step, which makes the loss larger; subtract it.",
+    (NEW, NEW.replace("parameter -", "parameter +")),
+)
+add(
+    "adam_rate_ignored",
+    "Your step ignores rate; multiply by it.",
+    (NEW, NEW.replace("rate * ", "")),
+)
+add(
+    "adam_weight_decay",
+    "You also shrink the parameter; that is weight decay, which Adam does not have.",
+    (NEW, f"{NEW}\n    new = new - 0.01 * rate * parameter"),
+)
+add(
+    "adam_l2",
+    "You add a share of the parameter to the gradient; that is a penalty on large weights, which "
+    "this step does not have.",
+    (FIRST, f"gradient = gradient + 0.01 * parameter\n    {FIRST}"),
+)
+add(
+    "adam_in_place",
+    "You change the tensors that you were given; make new ones, the caller still needs the old.",
+    (FIRST, "first.mul_(beta_1).add_((1 - beta_1) * gradient)"),
+    (SECOND, "second.mul_(beta_2).add_((1 - beta_2) * gradient**2)"),
+)
+add(
+    "adam_parameter_in_place",
+    "You change the parameter that you were given; return a new tensor.",
+    (NEW, "new = parameter.sub_(rate * first_corrected / (second_corrected.sqrt() + eps))"),
+)
+add(
+    "adam_parameter_last",
+    "Your results stand in the order (first, second, parameter); it is (parameter, first, second).",
+    ("return new, first, second", "return first, second, new"),
+)
+add(
+    "adam_means_swapped",
+    "Your means are swapped; the result is (parameter, first, second).",
+    ("return new, first, second", "return new, second, first"),
+)
+add(
+    "adam_step_unchecked",
+    "A step below 1 is not refused; raise a ValueError.",
+    ("if step < 1:", "step = max(step, 1)\n    if False:"),
+)
+
+# --------------------------------------------------------------------------------------------
+# Training
+# --------------------------------------------------------------------------------------------
+
+add = mistakes_in(MISCONCEPTIONS, "train_step", "trf-training")
+SHIFT = "tgt_in, tgt_out, _ = shift_targets(target)"
+LOSS = "loss = label_smoothing_loss(model(source, tgt_in), tgt_out, smoothing)"
+CLEAR = "    model.zero_grad()\n"
+UPDATED = "updated = dict(moments)"
+STEP = "new, *means = adam_step(parameter, parameter.grad, *updated[name], step, rate)"
+DONE = "return loss.item(), updated"
+add(
+    "train_gradients_pile_up",
+    "Gradients of earlier batches are still in .grad and are added to the new ones; clear them "
+    "before backward().",
+    (CLEAR, ""),
+)
+add(
+    "train_gradients_cleared_late",
+    "You clear the gradients after backward(), so nothing is learned; clear them before.",
+    ("    model.zero_grad()\n    loss.backward()", "    loss.backward()\n    model.zero_grad()"),
+)
+add(
+    "train_loss_after",
+    "You return the loss after the step; return the one from which the gradients came.",
+    (
+        DONE,
+        "with torch.no_grad():\n"
+        "        loss = label_smoothing_loss(model(source, tgt_in), tgt_out, smoothing)\n"
+        f"    {DONE}",
+    ),
+)
+add(
+    "train_not_shifted",
+    "You train on unshifted targets: the model is to say what it reads at the same position; read "
+    "tgt_in and say tgt_out.",
+    (LOSS, "loss = label_smoothing_loss(model(source, tgt_in), tgt_in, smoothing)"),
+)
+add(
+    "train_reads_the_answer",
+    "The decoder reads what it is to say; it reads tgt_in, one position behind.",
+    (LOSS, "loss = label_smoothing_loss(model(source, tgt_out), tgt_out, smoothing)"),
+)
+add(
+    "train_roles_swapped",
+    "Source and target are swapped; the model is called as model(source, tgt_in).",
+    (LOSS, "loss = label_smoothing_loss(model(tgt_in, source)[:, :1], tgt_out[:, :1], smoothing)"),
+)
+add(
+    "train_smoothing_ignored",
+    "You train without smoothing; hand the argument to label_smoothing_loss.",
+    (LOSS, "loss = label_smoothing_loss(model(source, tgt_in), tgt_out, 0.0)"),
+)
+add(
+    "train_smoothing_default",
+    "You always smooth by 0.1; hand the argument smoothing to label_smoothing_loss.",
+    (LOSS, "loss = label_smoothing_loss(model(source, tgt_in), tgt_out)"),
+)
+add(
+    "train_moments_forgotten",
+    "You begin with means of 0 in every step; go on with the moments that you are given.",
+    ("if name not in moments:", "if True:"),
+)
+add(
+    "train_moments_not_returned",
+    "You return the moments as they were before the step; return the new ones.",
+    (DONE, "return loss.item(), dict(moments)"),
+)
+add(
+    "train_moments_changed",
+    "You change the dict of moments that you were given; put the new means into a new one.",
+    (UPDATED, "updated = moments"),
+)
+add(
+    "train_moments_swapped",
+    "Your moments are swapped; the entry of a name is (first, second).",
+    ("updated[name] = tuple(means)", "updated[name] = tuple(reversed(means))"),
+)
+add(
+    "train_moments_in_place",
+    "You write the new means into the tensors that you were given; make new ones.",
+    (
+        "updated[name] = tuple(means)",
+        "for old, mean in zip(updated[name], means, strict=True):\n                old.copy_(mean)",
+    ),
+)
+add(
+    "train_step_ignored",
+    "You correct the bias as if every step were the first; hand step to adam_step.",
+    (STEP, STEP.replace("step, rate", "1, rate")),
+)
+add(
+    "train_rate_ignored",
+    "You ignore rate and use learning_rate(step); the caller chooses the rate.",
+    (STEP, STEP.replace("step, rate", "step, learning_rate(step)")),
+)
+add(
+    "train_plain_descent",
+    "You step along the gradient; let adam_step make the step.",
+    (STEP, f"{STEP}\n            new = parameter - rate * parameter.grad"),
+)
+add(
+    "train_not_in_place",
+    "Your new parameters never reach the model; copy them into it in place, under no_grad.",
+    ("            parameter.copy_(new)\n", ""),
+)
+add(
+    "train_weights_only",
+    "You update matrices only; biases and norms are parameters too.",
+    ("if parameter.grad is None:", "if parameter.grad is None or parameter.dim() < 2:"),
+)
+add(
+    "train_decoder_only",
+    "You update the decoder's side only; the gradient reaches the encoder as well.",
+    (
+        "if parameter.grad is None:",
+        'if parameter.grad is None or name.startswith(("encoder", "src_embed")):',
+    ),
+)
+add(
+    "train_missing_gradient_fails",
+    "A parameter that the loss does not depend on has no gradient, None; leave it as it is.",
+    (
+        "            if parameter.grad is None:\n                continue\n",
+        "",
+    ),
+)
+add(
+    "train_twice_where_shared",
+    "A parameter that stands in several places is updated several times; named_parameters lists it "
+    "once.",
+    (
+        "for name, parameter in model.named_parameters():",
+        "for name, parameter in model.named_parameters(remove_duplicate=False):",
+    ),
+)
+add(
+    "train_loss_tensor",
+    "Your loss is a tensor; a float is asked for, .item() makes one.",
+    (DONE, "return loss.detach(), updated"),
+)
+add(
+    "train_loss_summed",
+    "You multiply the loss by the number of tokens; the loss per real token is what is trained.",
+    (SHIFT, "tgt_in, tgt_out, number = shift_targets(target)"),
+    (LOSS, f"{LOSS} * number"),
+)
+add(
+    "train_gradients_clipped",
+    "You shorten the gradients to the length 1; here they are used as they are.",
+    ("loss.backward()", "loss.backward()\n    nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+)
+add(
+    "train_mode_on",
+    "You switch the model to training mode; its mode is the caller's business.",
+    (LOSS, f"model.train()\n    {LOSS}"),
+)
+add(
+    "train_mode_off",
+    "You switch the model to evaluation mode, so that dropout never acts; its mode is the caller's "
+    "business.",
+    (LOSS, f"model.eval()\n    {LOSS}"),
+)
+add(
+    "train_only_the_loss",
+    "You return the loss alone; the result is (loss, moments).",
+    (DONE, "return loss.item()"),
+)

@@ -1,0 +1,394 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Positions: learned and relative
+#
+# At the end of this unit positions are learned, and attention looks at distances instead of
+# places.
+
+# %%
+"""Learned positions, and self-attention that knows distances."""
+
+# The options of a cell must stand on one line, however long it gets.
+# ruff: noqa: E501
+
+# %%
+import math
+
+import torch
+from torch import Tensor, nn
+
+# %% tags=["active-ipynb"]
+# from autograder import checks_for
+#
+# check = checks_for("positional_encoding-relative")
+
+# %% [markdown]
+# ### Exercise 1: Learned positions
+#
+# BERT and GPT don't compute the code of a position, they learn it: one row of a table per position,
+# added to the embedding. Write `LearnedPositions(max_length, d_model)`:
+#
+# $$y_{bt} = x_{bt} + P_t$$
+#
+# * Layer: `table = nn.Embedding(max_length, d_model)`. Nothing else, no dropout.
+# * `forward(x)`: `x` `(B, T, D)`; the result has the same shape. Position $t$ is the **second**
+#   dimension.
+# * `ValueError` if `x` is not `d_model` wide, or if $T$ is larger than `max_length`: behind the
+#   table there is nothing to add.
+#
+# *Example.* With the table $\begin{pmatrix}1&2\\3&4\end{pmatrix}$ the sequence $(10, 10), (10, 10)$
+# becomes $(11, 12), (13, 14)$, in every example of a batch.
+#
+# Book: section *learned positions* (`pos-learned`).
+#
+# <details><summary>Hint 1</summary>
+#
+# The rows of the table are `self.table.weight`; you need the first $T$.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A sequence of length 1 would be broadcast in silence against more rows, so take exactly as many
+# rows as `x` has positions. Both sizes can be read from `self.table`.
+#
+# </details>
+
+
+# %% exercise="LearnedPositions" points=2 section="pos-learned"
+class LearnedPositions(nn.Module):
+    """Add a learned vector per position (Gehring et al. 2017, section 3.1; BERT and GPT).
+
+    Layer: ``table`` = nn.Embedding(max_length, d_model).
+    """
+
+    def __init__(self, max_length: int, d_model: int) -> None:
+        """Create ``table``."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.table = nn.Embedding(max_length, d_model)
+        ### END SOLUTION
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add row t of the table to every x[:, t].
+
+        Args:
+            x: (B, T, D).
+
+        Returns:
+            (B, T, D).
+
+        Raises:
+            ValueError: if x is longer than the table, or of another width.
+        """
+        ### BEGIN SOLUTION
+        max_length, d_model = self.table.weight.shape
+        if x.shape[-1] != d_model:
+            raise ValueError(f"x is {x.shape[-1]} wide, but the position table is {d_model} wide")
+        if x.shape[1] > max_length:
+            raise ValueError(f"x has {x.shape[1]} positions, but the table ends after {max_length}")
+        return x + self.table.weight[: x.shape[1]]  # (B, T, D)
+        ### END SOLUTION
+
+
+# %% check="LearnedPositions" tags=["active-ipynb"]
+# check("LearnedPositions")
+
+# %% [markdown]
+# ### Question: Does it extrapolate?
+#
+# A model was trained on sequences of up to 20 tokens and is used on sequences of 40. What happens
+# to positions 20 to 39 with a table of learned positions, with the sinusoidal code, and with
+# relative positions that are clipped at a maximal distance? Distinguish between *a position has a
+# code* and *the model works there*, say what the paper claims for sinusoids, and how you would test
+# it.
+#
+# Book: section *beyond the training length* (`pos-extrapolation`). 3 points, marked by a person.
+
+# %% [markdown] question="does_it_extrapolate" points=3 section="pos-extrapolation" title="Does it extrapolate?"
+# **Your answer:**
+#
+# ### BEGIN SOLUTION
+# *Learned positions:* a table of 20 rows has no code for position 20, and the model can't be run. A
+# longer table has rows for it, but no training example ever reached them: they still hold their
+# random initial values.
+#
+# *Sinusoids:* the code of every position can be computed, so the model *runs*. But its projections
+# were fitted to the codes of positions 0 to 19 only. The slow waves then take values that never
+# occurred in training, and nothing forces the learned layers to treat them sensibly. That moving by
+# an offset is one rotation makes it *possible* to learn an attention by distance that works
+# everywhere; it doesn't make training find it. The paper says no more than that sinusoids *may*
+# allow longer sequences. In an experiment with a small encoder that names the token three places
+# back, the accuracy falls from 100 percent inside the training length to little more than chance
+# behind it, for sinusoids just as for learned positions.
+#
+# *Clipped relative positions:* the vectors belong to distances, and all distances up to the clip
+# occur in training at many positions; greater ones share one vector. So the pair *three places
+# back* looks the same at position 35 as at 10, and such a task carries over. It is no guarantee:
+# the softmax runs over more keys than ever in training, and beyond the clip distances can't be told
+# apart.
+#
+# *Test:* train on short lengths, evaluate on longer ones from the same source, position by position
+# rather than by an average that hides the break, against chance and against the training range.
+#
+# *Marking:* 1 point for learned positions (no row, or an untrained one), 1 for sinusoids (code
+# exists, performance not assured, "may"), 1 for relative positions with their limit and a sound
+# test.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## Relative positions
+#
+# ### Exercise 2: Which pair has which distance?
+#
+# Shaw et al. (2018) let attention know how far apart two tokens are, instead of where each of them
+# stands. Each distance from $-k$ to $k$ has a learned vector; greater distances share the
+# outermost. Write `relative_indices(length, max_distance)`, which says for every pair which vector
+# is meant:
+#
+# $$\text{index}_{ij} = \operatorname{clip}(j - i,\, -k,\, k) + k,\qquad k = \text{max\_distance}$$
+#
+# * Row $i$ belongs to the query, column $j$ to the key: a key to the *left* of its query has an
+#   index below $k$, the query itself has exactly $k$.
+# * The result is `int64` `(T, T)` with entries in $0, \dots, 2k$; $k = 0$ gives zeros only.
+# * `ValueError` if `length` is smaller than 1, or if `max_distance` is negative.
+#
+# *Example.* `relative_indices(4, 2)` is
+# $\begin{pmatrix}2&3&4&4\\1&2&3&4\\0&1&2&3\\0&0&1&2\end{pmatrix}$.
+#
+# Book: section *relative positions* (`pos-relative`).
+#
+# <details><summary>Hint 1</summary>
+#
+# All differences at once: positions as a row minus positions as a column.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `.clamp(low, high)` clips a tensor. Clip first, then move by $k$.
+#
+# </details>
+
+
+# %% exercise="relative_indices" points=2 section="pos-relative"
+def relative_indices(length: int, max_distance: int) -> Tensor:
+    """Which offset vector belongs to each pair of positions (Shaw et al. 2018, section 3.2).
+
+    Args:
+        length: number of positions T, at least 1.
+        max_distance: k, at least 0; pairs further apart count as k apart.
+
+    Returns:
+        int64 (T, T); entry [i, j] is clip(j - i, -k, k) + k, in 0 .. 2k.
+
+    Raises:
+        ValueError: if length is smaller than 1, or max_distance is negative.
+    """
+    ### BEGIN SOLUTION
+    if length < 1:
+        raise ValueError(f"length must be at least 1, but is {length}")
+    if max_distance < 0:
+        raise ValueError(f"max_distance must be at least 0, but is {max_distance}")
+    positions = torch.arange(length)  # (T,)
+    offsets = positions[None, :] - positions[:, None]  # (T, T), j - i
+    return offsets.clamp(-max_distance, max_distance) + max_distance  # (T, T)
+    ### END SOLUTION
+
+
+# %% check="relative_indices" tags=["active-ipynb"]
+# check("relative_indices")
+
+# %% [markdown]
+# ### Exercise 3: Self-attention with relative positions
+#
+# Write `RelativeSelfAttention(d_model, num_heads, max_distance)`: multi-head self-attention in
+# which every pair of positions adds the vector of its distance to the key, and another one to the
+# value (Shaw et al., 2018, section 3.1). With $a_{ij}$ = row `relative_indices(T, max_distance)[i,
+# j]` of a table, for every head:
+#
+# $$e_{ij} = \frac{q_i \cdot (k_j + a^K_{ij})}{\sqrt{D_h}},\qquad
+# w_{ij} = \operatorname{softmax}_j(e_{ij}),\qquad
+# z_i = \sum_j w_{ij}\,(v_j + a^V_{ij})$$
+#
+# * Layers, with bias: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)`.
+#   Head $h$ has the features $h D_h$ to $(h + 1) D_h - 1$ of each projection; the heads' results
+#   are joined in the same order and go through `out_proj`.
+# * Parameters: `key_offsets` ($a^K$) and `value_offsets` ($a^V$), each `(2 * max_distance + 1,
+#   d_model // num_heads)`, shared by all heads.
+# * `forward(x, mask=None)`: `x` `(B, T, D)`; `mask` bool, broadcastable to `(B, T, T)`, `True` =
+#   may attend, the same for all heads.
+# * Returns `(output, weights)`: `(B, T, D)` and `(B, H, T, T)`. Weights are exactly 0 where the
+#   mask is `False`. A fully masked row has weights 0, its output is the bias of `out_proj`, and its
+#   gradients are finite.
+# * `ValueError` if `num_heads` doesn't divide `d_model` (when the module is created), if `x` is not
+#   `d_model` wide, or if the mask is not bool or not broadcastable to `(B, T, T)`.
+#
+# *Example.* One head of width 1, $T = 3$, `max_distance` 2, all queries 1, all keys 0, and $a^K =
+# (0, \ln 2, 0, 0, 0)$: the key just before its query counts double, wherever it stands. The weights
+# are $\begin{pmatrix}1/3&1/3&1/3\\1/2&1/4&1/4\\1/4&1/2&1/4\end{pmatrix}$. With both tables 0 it is
+# ordinary multi-head self-attention.
+#
+# Book: section *relative positions* (`pos-relative`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `self.key_offsets[index]` with an index `(T, T)` is `(T, T, Dh)`: the vector of every pair.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Split both sums: $q_i\cdot k_j + q_i\cdot a^K_{ij}$ is a matrix product and
+# `torch.einsum("bhid,ijd->bhij", ...)`; the values go the same way with another `einsum`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# A softmax over nothing but $-\infty$ is NaN, and so may be its gradient, even where you overwrite
+# the value. Fill with the smallest finite number instead, `torch.finfo(scores.dtype).min`, and set
+# what is masked to 0 *after* the softmax. Give the mask its head axis: `(B, 1, T, T)`.
+#
+# </details>
+
+
+# %% exercise="RelativeSelfAttention" points=5 section="pos-relative"
+class RelativeSelfAttention(nn.Module):
+    """Multi-head self-attention with relative positions (Shaw et al. 2018, section 3.1).
+
+    Layers, all with bias: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each d_model ->
+    d_model. Parameters shared by the heads: ``key_offsets`` and ``value_offsets``, each
+    (2 max_distance + 1, d_model / num_heads).
+    """
+
+    def __init__(self, d_model: int, num_heads: int, max_distance: int) -> None:
+        """Create the four projections and the two tables of offset vectors.
+
+        Args:
+            d_model: width of inputs and outputs.
+            num_heads: H, a divisor of d_model.
+            max_distance: k, at least 0; pairs further apart count as k apart.
+
+        Raises:
+            ValueError: if num_heads does not divide d_model.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        if d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
+        head_dim = d_model // num_heads
+        self.num_heads = num_heads
+        self.max_distance = max_distance
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+        distances = 2 * max_distance + 1
+        self.key_offsets = nn.Parameter(torch.randn(distances, head_dim) / math.sqrt(head_dim))
+        self.value_offsets = nn.Parameter(torch.randn(distances, head_dim) / math.sqrt(head_dim))
+        ### END SOLUTION
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Let every token attend to every token, aware of how far apart they are.
+
+        Args:
+            x: (B, T, D).
+            mask: bool, broadcastable to (B, T, T), True = may attend; the same for all heads.
+
+        Returns:
+            The output (B, T, D) and the weights (B, H, T, T). A fully masked row has weights 0,
+            and its output is the bias of out_proj.
+
+        Raises:
+            ValueError: if x is not d_model wide, or the mask is not bool or not broadcastable to
+                (B, T, T).
+        """
+        ### BEGIN SOLUTION
+        batch, length, width = x.shape
+        if width != self.q_proj.in_features:
+            raise ValueError(f"x is {width} wide, but d_model is {self.q_proj.in_features}")
+        heads = (batch, length, self.num_heads, -1)
+        q = self.q_proj(x).view(heads).transpose(1, 2)  # (B, H, T, Dh)
+        k = self.k_proj(x).view(heads).transpose(1, 2)  # (B, H, T, Dh)
+        v = self.v_proj(x).view(heads).transpose(1, 2)  # (B, H, T, Dh)
+        index = relative_indices(length, self.max_distance).to(x.device)  # (T, T)
+        key_offsets = self.key_offsets[index]  # (T, T, Dh)
+        value_offsets = self.value_offsets[index]  # (T, T, Dh)
+
+        scores = q @ k.transpose(-2, -1)  # (B, H, T, T)
+        scores = scores + torch.einsum("bhid,ijd->bhij", q, key_offsets)  # (B, H, T, T)
+        scores = scores / math.sqrt(q.shape[-1])
+        if mask is None:
+            weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
+        else:
+            if mask.dtype != torch.bool:
+                raise ValueError(f"mask must be torch.bool, but is {mask.dtype}")
+            try:
+                hidden = ~mask.broadcast_to(batch, length, length).unsqueeze(1)  # (B, 1, T, T)
+            except RuntimeError:
+                raise ValueError(
+                    f"mask {tuple(mask.shape)} can't be broadcast to {(batch, length, length)}"
+                ) from None
+            # Not -inf, which would make a fully masked row NaN in value and gradient.
+            scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+            weights = torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)  # (B, H, T, T)
+
+        z = weights @ v  # (B, H, T, Dh)
+        z = z + torch.einsum("bhij,ijd->bhid", weights, value_offsets)  # (B, H, T, Dh)
+        z = z.transpose(1, 2).reshape(batch, length, width)  # (B, T, D)
+        return self.out_proj(z), weights
+        ### END SOLUTION
+
+
+# %% check="RelativeSelfAttention" tags=["active-ipynb"]
+# check("RelativeSelfAttention")
+
+
+# %% tags=["instructor"]
+def fast_relative_self_attention(
+    module: RelativeSelfAttention, x: Tensor, mask: Tensor | None = None
+) -> Tensor:
+    """The output of ``module(x, mask)`` without a vector for every pair of positions.
+
+    A query meets only 2k + 1 different offset vectors, so it is multiplied with each of them once,
+    and the products are handed out to the pairs. The values go the other way: weights are added up
+    per distance before they meet the vectors. (T, T, Dh) shrinks to (B, H, T, 2k + 1).
+
+    Args:
+        module: the layers to use.
+        x: (B, T, D).
+        mask: as for RelativeSelfAttention.
+
+    Returns:
+        (B, T, D), the same as the first result of the module.
+    """
+    batch, length, width = x.shape
+    heads = (batch, length, module.num_heads, -1)
+    q = module.q_proj(x).view(heads).transpose(1, 2)  # (B, H, T, Dh)
+    k = module.k_proj(x).view(heads).transpose(1, 2)  # (B, H, T, Dh)
+    v = module.v_proj(x).view(heads).transpose(1, 2)  # (B, H, T, Dh)
+    index = relative_indices(length, module.max_distance).to(x.device)  # (T, T)
+    index = index.expand(batch, module.num_heads, length, length)  # (B, H, T, T)
+
+    by_distance = q @ module.key_offsets.T  # (B, H, T, 2k+1)
+    scores = q @ k.transpose(-2, -1) + by_distance.gather(-1, index)  # (B, H, T, T)
+    scores = scores / math.sqrt(q.shape[-1])
+    if mask is not None:
+        hidden = ~mask.broadcast_to(batch, length, length).unsqueeze(1)  # (B, 1, T, T)
+        scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
+    weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
+    if mask is not None:
+        weights = weights.masked_fill(hidden, 0.0)
+
+    per_distance = torch.zeros_like(by_distance).scatter_add(-1, index, weights)  # (B,H,T,2k+1)
+    z = weights @ v + per_distance @ module.value_offsets  # (B, H, T, Dh)
+    return module.out_proj(z.transpose(1, 2).reshape(batch, length, width))  # (B, T, D)

@@ -1,0 +1,494 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The Transformer: decoding
+#
+# At the end of this unit the model translates: greedily, by beam search, and with a cache that
+# spares it what it has computed before.
+#
+# One of the code cells below hands you `TableModel(table)`, a *model* whose probabilities stand in a
+# table instead of coming from a network, so that you can try `greedy_decode` and `beam_search` on
+# examples that fit on a slip of paper. For these two exercises a model is any module with these
+# methods:
+#
+# ```python
+# encode(source, src_mask) -> memory                   # (B, S) ids -> (B, S, D)
+# decode(memory, src_mask, tgt, tgt_mask) -> hidden    # (B, U) ids -> (B, U, ...)
+# generator(hidden) -> log_probs                       # (..., V), about the token after each
+# ```
+
+# %%
+"""Three ways to decode: greedy, by beam search, with a cache."""
+
+# The options of a cell must stand on one line, however long it gets.
+# ruff: noqa: E501
+
+# %%
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from solutions.transformer.model import EncoderDecoder
+from solutions.transformer.parts import BOS, EOS, PAD, pad_mask, subsequent_mask
+
+# %% tags=["active-ipynb"]
+# from autograder import checks_for
+#
+# check = checks_for("transformer-decoding")
+
+
+# %%
+class TableModel(nn.Module):
+    """A model without a network: the logits of the next token stand in a table.
+
+    Which row is read depends on the first source token s, on the place t in the target (from 0) and
+    on the token at that place: ``table[s, t, previous]``. Places beyond the table use its last one.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        """Keep ``table`` (S, L, V, V): source tokens, places, previous token, next token."""
+        super().__init__()
+        self.register_buffer("table", table)
+
+    def encode(self, source: Tensor, src_mask: Tensor | None = None) -> Tensor:
+        """The memory (B, S, 1) of source (B, S): its ids as numbers."""
+        return source.unsqueeze(-1).to(self.table.dtype)  # (B, S, 1)
+
+    def decode(
+        self, memory: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None
+    ) -> Tensor:
+        """The logits (B, U, V) after every token of tgt (B, U)."""
+        s = memory[:, :1, 0].long()  # (B, 1)
+        t = torch.arange(tgt.shape[1], device=tgt.device)  # (U,)
+        return self.table[s, t.clamp(max=self.table.shape[1] - 1), tgt]  # (B, U, V)
+
+    def generator(self, hidden: Tensor) -> Tensor:
+        """Logits (..., V) -> log-probabilities (..., V)."""
+        return torch.log_softmax(hidden, dim=-1)  # (..., V)
+
+
+# %% [markdown]
+# ## Decoding
+#
+# ### Exercise 1: Greedy decoding
+#
+# From here on there is no target to read. Write `greedy_decode(model, source, max_length)`: for a
+# whole batch, at each step the most probable token, which is then appended to what the decoder
+# reads.
+#
+# * `model` is any module with `encode`, `decode` and `generator` (see the top of the notebook);
+#   assume nothing else about it.
+# * `source` `(B, S)` `torch.int64`, padded with `PAD`. It is encoded **once**, and its mask is
+#   `pad_mask(source)`, for the encoder and for the decoder.
+# * The decoder reads `BOS` first, and then all that the row has written so far, with
+#   `subsequent_mask` of that length. (Where nothing is padding, `make_std_mask` is the same.)
+# * A row that has produced `EOS` is finished; it gets `PAD` from then on. `EOS` itself belongs to
+#   the result, `BOS` doesn't.
+# * Decoding stops when **every** row has finished, as soon as `EOS` is produced and without reading
+#   it in again, or after `max_length` tokens. A row without `EOS` by then stays as it is.
+# * The result is `(B, n)` `torch.int64`; `n` is the length of the longest row, so the last column
+#   is never padding alone.
+# * `ValueError` if `max_length` is smaller than 1.
+#
+# (Decoding needs neither gradients nor dropout. Where you use it for real, call `model.eval()`
+# before and wrap the call in `torch.no_grad()`.)
+#
+# *Example.* If the first row becomes `7, EOS` and the second `5, 6, 8, EOS`, the result is
+# $\begin{pmatrix}7&2&0&0\\5&6&8&2\end{pmatrix}$.
+#
+# Book: section *greedy decoding* (`trf-greedy`).
+#
+# <details><summary>Hint 1</summary>
+#
+# Keep what the decoder reads as one tensor `(B, t)` that begins with a column of `BOS` and grows by
+# a column in each step; the result is all of it but that column.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Only the last place of `decode`'s result is about the next token: `hidden[:, -1]`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Keep a bool tensor `finished` `(B,)`. All rows go through the model at every step, the finished
+# ones too; write `PAD` where a row was finished **before** this step, and only then update
+# `finished`.
+#
+# </details>
+
+
+# %% exercise="greedy_decode" points=4 section="trf-greedy"
+def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
+    """Produce for every source the token that looks best at each step.
+
+    Args:
+        model: anything with ``encode``, ``decode`` and ``generator``.
+        source: (B, S) int64, padded with PAD.
+        max_length: the most tokens a row may get, at least 1.
+
+    Returns:
+        (B, n) int64 without BOS, with EOS; PAD after a row's EOS; n is the length of the longest
+        row.
+
+    Raises:
+        ValueError: if max_length < 1.
+    """
+    ### BEGIN SOLUTION
+    if max_length < 1:
+        raise ValueError(f"max_length must be at least 1, but is {max_length}")
+    src_mask = pad_mask(source)  # (B, 1, S)
+    memory = model.encode(source, src_mask)  # (B, S, D)
+    target = torch.full_like(source[:, :1], BOS)  # (B, 1)
+    finished = torch.zeros_like(source[:, 0], dtype=torch.bool)  # (B,)
+    while target.shape[1] <= max_length and not finished.all():
+        tgt_mask = subsequent_mask(target.shape[1]).to(target.device)  # (1, t, t)
+        hidden = model.decode(memory, src_mask, target, tgt_mask)  # (B, t, D)
+        log_probs = model.generator(hidden[:, -1])  # (B, V)
+        token = log_probs.argmax(dim=-1).masked_fill(finished, PAD)  # (B,)
+        target = torch.cat([target, token.unsqueeze(1)], dim=1)  # (B, t + 1)
+        finished = finished | (token == EOS)  # (B,)
+    return target[:, 1:]  # (B, n)
+    ### END SOLUTION
+
+
+# %% check="greedy_decode" tags=["active-ipynb"]
+# check("greedy_decode")
+
+# %% [markdown]
+# ### Exercise 2: Beam search
+#
+# Write `beam_search(model, source, beam_size, max_length, alpha=0.6)`, as in the chapter on
+# sequence-to-sequence models, but for models with `encode`, `decode` and `generator`, and with the
+# length penalty that the paper takes from Wu et al. (2016).
+#
+# 1. One hypothesis is *live* at first, the empty one; its log-probability is 0, and the decoder
+#    reads `BOS`.
+# 2. In each step every live hypothesis is extended by every token of the vocabulary, and the
+#    log-probability of the extension is that of the hypothesis plus that of the token.
+# 3. Of **all** extensions together, the $k$ with the largest log-probability survive. Those of
+#    probability 0 never do.
+# 4. Survivors that end with `EOS` are *finished*: they are put aside, and the beam becomes narrower
+#    by as many. So $k$ is `beam_size` at first, and `beam_size` minus the number of finished
+#    hypotheses later.
+# 5. It ends when nothing is live, or after `max_length` tokens. What is live then joins the
+#    finished ones as it is, without `EOS`.
+#
+# Only the **final order** is corrected for length:
+#
+# $$\text{score}(y) = \frac{\log P(y \mid x)}{\bigl((5 + |y|)/6\bigr)^{\alpha}},\qquad
+# |y| = \text{number of ids, EOS counted}$$
+#
+# * `model` as in exercise 1; `source` `(1, S)`, one sentence, encoded once. Masks as in exercise
+#   1. `decode` gets a memory and a source mask with as many rows as `tgt` has.
+# * Returns a list of at most `beam_size` pairs `(ids, score)`, best score first: `ids` a `list` of
+#   `int` without `BOS`, `score` a `float`. Equal scores may come in any order.
+# * `ValueError` if `beam_size` or `max_length` is smaller than 1, if `alpha` is negative, or if the
+#   batch is not 1.
+#
+# *Example.* Tokens 4 and 5 begin a target with probability 0.6 and 0.4. After 4 comes `EOS` with
+# 0.5, or 6 or 7 with 0.25 each; after 5 comes `EOS` with 0.95 or 6 with 0.05. For `max_length=2`
+# and `alpha=0`, `beam_size=1` gives `[([4, 2], -1.204)]`, the greedy path, and `beam_size=2` gives
+# `[([5, 2], -0.968), ([4, 2], -1.204)]`. With `alpha=0.6` both scores are divided by
+# $(7/6)^{0.6} \approx 1.097$.
+#
+# Book: section *beam search* (`trf-beam`).
+#
+# <details><summary>Hint 1</summary>
+#
+# Let the live hypotheses be the rows of one batch `(K, t)`. Add their log-probabilities as a column
+# to the generator's `(K, V)`, and you have all extensions in one tensor.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `flatten().topk(k)` finds the best of all. From a place in the flat tensor, `divmod(place, V)`
+# gives row and token. `topk` complains if `k` is larger than the tensor.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# All hypotheses read the same source: `expand` repeats the one row of memory and mask without
+# copying it. There is no state to reorder, because `decode` reads the whole target every time.
+#
+# </details>
+# <details><summary>Hint 4</summary>
+#
+# To test yourself: with `beam_size=1` you get what `greedy_decode` gives. With a beam so wide that
+# nothing is ever dropped and `alpha=0`, the first result that ends with `EOS` is the most probable
+# of all sequences that end within `max_length` tokens.
+#
+# </details>
+
+
+# %% exercise="beam_search" points=5 section="trf-beam"
+def beam_search(
+    model: nn.Module, source: Tensor, beam_size: int, max_length: int, alpha: float = 0.6
+) -> list[tuple[list[int], float]]:
+    """Keep the beam_size best beginnings at each step (length penalty: Wu et al. 2016, eq. 14).
+
+    Args:
+        model: anything with ``encode``, ``decode`` and ``generator``; probabilities may be 0.
+        source: (1, S) int64.
+        beam_size: how many hypotheses are kept, finished ones counted; at least 1.
+        max_length: the most tokens of a hypothesis, EOS counted; at least 1.
+        alpha: how strongly the scores are corrected for length; at least 0.
+
+    Returns:
+        At most beam_size pairs (ids, score), best score first, with score = log-probability /
+        ((5 + len(ids)) / 6) ** alpha. The ids of a finished hypothesis include EOS; those that were
+        still live after max_length tokens join as they are.
+
+    Raises:
+        ValueError: if beam_size < 1, max_length < 1, alpha < 0, or the batch is not 1.
+    """
+    ### BEGIN SOLUTION
+    if len(source) != 1:
+        raise ValueError(f"search takes one source at a time, but source holds {len(source)}")
+    for name, value, least in (
+        ("beam_size", beam_size, 1),
+        ("max_length", max_length, 1),
+        ("alpha", alpha, 0),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, but is {value}")
+    src_mask = pad_mask(source)  # (1, 1, S)
+    memory = model.encode(source, src_mask)  # (1, S, D)
+    # The K live hypotheses are the rows of one batch; all of them read the same source.
+    live: list[tuple[list[int], float]] = [([], 0.0)]
+    finished: list[tuple[list[int], float]] = []
+    while live and len(live[0][0]) < max_length:
+        target = source.new_tensor([[BOS, *ids] for ids, _ in live])  # (K, t)
+        tgt_mask = subsequent_mask(target.shape[1]).to(target.device)  # (1, t, t)
+        hidden = model.decode(
+            memory.expand(len(live), -1, -1),  # (K, S, D)
+            src_mask.expand(len(live), -1, -1),  # (K, 1, S)
+            target,
+            tgt_mask,
+        )  # (K, t, D)
+        log_probs = model.generator(hidden[:, -1])  # (K, V)
+        so_far = log_probs.new_tensor([total for _, total in live])  # (K,)
+        totals = so_far.unsqueeze(1) + log_probs  # (K, V)
+        width = min(beam_size - len(finished), totals.numel())
+        best, places = totals.flatten().topk(width)
+        extended = []
+        for total, place in zip(best.tolist(), places.tolist(), strict=True):
+            if total == -math.inf:
+                continue
+            row, token = divmod(place, totals.shape[1])
+            hypothesis = ([*live[row][0], token], total)
+            (finished if token == EOS else extended).append(hypothesis)
+        live = extended
+    scored = [(ids, total / ((5 + len(ids)) / 6) ** alpha) for ids, total in finished + live]
+    return sorted(scored, key=lambda pair: pair[1], reverse=True)
+    ### END SOLUTION
+
+
+# %% check="beam_search" tags=["active-ipynb"]
+# check("beam_search")
+
+# %% [markdown]
+# ### Exercise 3: The start of a cache
+#
+# `greedy_decode` computes everything anew at each step, although earlier places never change: the
+# mask keeps later tokens from them. So keys and values can be kept. Write
+# `start_cache(model, source)`, which prepares what is known before the first token.
+#
+# * `model` is an `EncoderDecoder` with `N` layers (in the decoder); `source` `(B, S)`
+#   `torch.int64`, padded with `PAD`.
+# * The result is a `dict` with five entries. The lists have one tensor for each layer of the
+#   decoder, in their order:
+#
+# | key | value |
+# |---|---|
+# | `"src_mask"` | `pad_mask(source)`, `(B, 1, S)` |
+# | `"memory_keys"` | list of `(B, H, S, D/H)`: the keys of each layer's `src_attn` |
+# | `"memory_values"` | list of `(B, H, S, D/H)`: its values |
+# | `"keys"` | list of `(B, H, 0, D/H)`: no keys yet for each layer's `self_attn` |
+# | `"values"` | list of `(B, H, 0, D/H)`: no values yet |
+#
+# * The source is encoded once, with its mask, and each layer projects the memory once, by
+#   `src_attn.project`.
+#
+# *Example.* For $N = 2$, $H = 2$, $D = 8$ and a source of 3 rows and 5 columns, `"memory_keys"`
+# holds two tensors `(3, 2, 5, 4)`, and `"keys"` holds two tensors `(3, 2, 0, 4)`.
+#
+# Book: section *cache* (`trf-cache`).
+#
+# <details><summary>Hint 1</summary>
+#
+# The layers are `model.decoder.layers`; each of them has projections of its own.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A tensor may have an axis of length 0. A slice `[:, :, :0]` has one, and it keeps type and device.
+#
+# </details>
+
+
+# %% exercise="start_cache" points=2 section="trf-cache"
+def start_cache(model: EncoderDecoder, source: Tensor) -> dict[str, Any]:
+    """Encode the source, and project it once for every layer of the decoder.
+
+    Args:
+        model: an EncoderDecoder with N layers.
+        source: (B, S) int64, padded with PAD.
+
+    Returns:
+        "src_mask": (B, 1, S) bool; "memory_keys" and "memory_values": lists of N tensors
+        (B, H, S, D/H), what the ``src_attn`` of each layer makes of the memory; "keys" and
+        "values": lists of N empty tensors (B, H, 0, D/H).
+    """
+    ### BEGIN SOLUTION
+    src_mask = pad_mask(source)  # (B, 1, S)
+    memory = model.encode(source, src_mask)  # (B, S, D)
+    pairs = [layer.src_attn.project(memory, memory) for layer in model.decoder.layers]
+    return {
+        "src_mask": src_mask,
+        "memory_keys": [keys for keys, _ in pairs],  # N x (B, H, S, D/H)
+        "memory_values": [values for _, values in pairs],  # N x (B, H, S, D/H)
+        "keys": [keys[:, :, :0] for keys, _ in pairs],  # N x (B, H, 0, D/H)
+        "values": [values[:, :, :0] for _, values in pairs],  # N x (B, H, 0, D/H)
+    }
+    ### END SOLUTION
+
+
+# %% check="start_cache" tags=["active-ipynb"]
+# check("start_cache")
+
+# %% [markdown]
+# ### Exercise 4: A step with a cache
+#
+# Write `decode_step(model, token, cache)`: feed one more token, and let only its position run
+# through the layers. The rest of the target is in the cache.
+#
+# * `model` is an `EncoderDecoder`, post-norm or pre-norm, in evaluation mode; `token` `(B,)`
+#   `torch.int64` is the next token of each row, `BOS` at first; `cache` comes from `start_cache` or
+#   from the step before.
+# * The token's position is the number of tokens fed before, which is the length of the cached keys.
+# * In each layer, the self-attention's keys and values of the new token are appended to those in
+#   the cache, and the new token attends to all of them, itself included. The attention to the
+#   source uses the cached keys and values of the memory, with the source's mask.
+# * Returns `(log_probs, cache)`: `(B, V)` about the token after this one, and a **new** cache, in
+#   which `"keys"` and `"values"` are one position longer. The given cache is not changed, neither
+#   the `dict` nor its lists nor its tensors: one may go on from it twice.
+# * The result equals the last place of the uncached model, `decode` with `subsequent_mask` and the
+#   generator, up to rounding.
+#
+# *Example.* Feed `1`, then `5`, then `6`: the three results are the three places of
+# `model(source, torch.tensor([[1, 5, 6]]))`.
+#
+# Book: section *cache* (`trf-cache`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `position(x, start=...)` adds the code of a later position. An axis of length 1 makes `(B, 1, D)`
+# of the token's vector.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A connection takes any function of one argument. So give each layer's connections functions of
+# your own: one that projects what it gets, appends and attends, one that attends to the cached
+# memory, and the feed-forward network. Then norm and shortcut come in the right order by
+# themselves, in both variants.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `torch.cat([old, new], dim=...)` makes a new tensor, along the axis of positions. The new token
+# may see all that is there, so the self-attention needs no mask.
+#
+# </details>
+# <details><summary>Hint 4</summary>
+#
+# With pre-norm the decoder has a final norm, which your loop over the layers doesn't call.
+#
+# </details>
+
+
+# %% exercise="decode_step" points=4 section="trf-cache"
+def decode_step(
+    model: EncoderDecoder, token: Tensor, cache: dict[str, Any]
+) -> tuple[Tensor, dict[str, Any]]:
+    """Feed one more token; only its position runs through the layers.
+
+    Args:
+        model: an EncoderDecoder with N layers, in evaluation mode.
+        token: (B,) int64, the token at the next position; BOS at first.
+        cache: from start_cache or from the step before; left unchanged.
+
+    Returns:
+        The log-probabilities (B, V) of the token after it, as the last position of the uncached
+        model has them, and the new cache: "keys" and "values" are one position longer.
+    """
+    ### BEGIN SOLUTION
+    position = cache["keys"][0].shape[2]  # as many tokens were fed before
+    x = model.position(model.tgt_embed(token.unsqueeze(1)), start=position)  # (B, 1, D)
+    keys, values = [], []
+    for n, layer in enumerate(model.decoder.layers):
+
+        def attend_to_target(x: Tensor, n: int = n, layer: nn.Module = layer) -> Tensor:
+            new_keys, new_values = layer.self_attn.project(x, x)  # (B, H, 1, D/H) each
+            keys.append(torch.cat([cache["keys"][n], new_keys], dim=2))  # (B, H, t, D/H)
+            values.append(torch.cat([cache["values"][n], new_values], dim=2))  # (B, H, t, D/H)
+            return layer.self_attn.attend(x, keys[n], values[n])  # (B, 1, D)
+
+        def attend_to_source(x: Tensor, n: int = n, layer: nn.Module = layer) -> Tensor:
+            memory = cache["memory_keys"][n], cache["memory_values"][n]  # (B, H, S, D/H) each
+            return layer.src_attn.attend(x, *memory, cache["src_mask"])  # (B, 1, D)
+
+        x = layer.sublayer[0](x, attend_to_target)  # (B, 1, D)
+        x = layer.sublayer[1](x, attend_to_source)  # (B, 1, D)
+        x = layer.sublayer[2](x, layer.feed_forward)  # (B, 1, D)
+    if model.decoder.norm is not None:
+        x = model.decoder.norm(x)  # (B, 1, D)
+    return model.generator(x[:, 0]), {**cache, "keys": keys, "values": values}  # (B, V)
+    ### END SOLUTION
+
+
+# %% check="decode_step" tags=["active-ipynb"]
+# check("decode_step")
+
+
+# %% tags=["instructor"]
+def cached_greedy_decode(model: EncoderDecoder, source: Tensor, max_length: int) -> Tensor:
+    """The result of ``greedy_decode(model, source, max_length)`` by start_cache and decode_step.
+
+    Args:
+        model: an EncoderDecoder.
+        source: (B, S) int64.
+        max_length: as for greedy_decode.
+
+    Returns:
+        (B, n) int64, the same ids.
+
+    Raises:
+        ValueError: if max_length < 1.
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length must be at least 1, but is {max_length}")
+    cache = start_cache(model, source)
+    token = torch.full_like(source[:, 0], BOS)  # (B,)
+    finished = torch.zeros_like(token, dtype=torch.bool)  # (B,)
+    tokens: list[Tensor] = []
+    while len(tokens) < max_length and not finished.all():
+        log_probs, cache = decode_step(model, token, cache)  # (B, V)
+        token = log_probs.argmax(dim=-1).masked_fill(finished, PAD)  # (B,)
+        tokens.append(token)
+        finished = finished | (token == EOS)  # (B,)
+    return torch.stack(tokens, dim=1)  # (B, n)

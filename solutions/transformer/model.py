@@ -1,0 +1,1044 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The Transformer: the whole model
+#
+# At the end of this unit layers are stacks, and two stacks are the Transformer of Vaswani et al.
+# (2017).
+#
+# One of the code cells below hands you `PositionalEncoding(d_model, max_length=5000, dropout=0.0)`,
+# the sinusoidal code of the chapter on positions: `position(x)` adds to `x` `(B, T, D)` the codes of
+# positions 0 to $T - 1$, and `position(x, start=7)` those from 7 on.
+
+# %%
+"""Layers, both stacks, the generator, the whole model and how it starts."""
+
+# The options of a cell must stand on one line, however long it gets.
+# ruff: noqa: E501
+
+# %%
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from solutions.transformer.parts import (
+    Embeddings,
+    LayerNorm,
+    MultiHeadAttention,
+    PositionwiseFeedForward,
+    SublayerConnection,
+    make_std_mask,
+    pad_mask,
+)
+
+# %% tags=["instructor"]
+# isort: split
+import math
+
+import torch.nn.functional as F
+
+# %% tags=["active-ipynb"]
+# from autograder import checks_for
+#
+# check = checks_for("transformer-model")
+
+
+# %%
+class PositionalEncoding(nn.Module):
+    """Add the sinusoidal code of every position, then dropout (Vaswani et al. 2017, 3.5, 5.4)."""
+
+    def __init__(self, d_model: int, max_length: int = 5000, dropout: float = 0.0) -> None:
+        """Compute the codes of positions 0 .. max_length - 1, in float64 and rounded once."""
+        super().__init__()
+        wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+        angles = torch.outer(torch.arange(max_length, dtype=torch.float64), 1.0 / wavelengths)
+        pairs = torch.stack((angles.sin(), angles.cos()), dim=2)  # (max_length, ceil(D/2), 2)
+        table = pairs.flatten(1)[:, :d_model].to(torch.get_default_dtype())  # (max_length, D)
+        self.register_buffer("table", table, persistent=False)
+        self.dropout = nn.Dropout(p=dropout)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """x (B, T, D), whose first vector stands at position ``start`` -> (B, T, D)."""
+        end = start + x.shape[1]
+        if end > len(self.table):
+            raise ValueError(
+                f"position {end - 1} has no code; the last one is {len(self.table) - 1}"
+            )
+        return self.dropout(x + self.table[start:end])  # (B, T, D)
+
+
+# %% [markdown]
+# ## The two stacks
+#
+# ### Exercise 1: Clones
+#
+# A stack is made of layers that are built alike, each with parameters of its own. Write
+# `clones(module, n)`.
+#
+# * The result is an `nn.ModuleList` of `n` copies of `module`. All copies are equal at first, but
+#   no two share a parameter, and `module` itself is not among them.
+# * `ValueError` if `n` is smaller than 1.
+#
+# Mind that a stack made in this way starts with equal layers. `make_model` (exercise 8) therefore
+# draws all weights anew.
+#
+# *Example.* `layers = clones(nn.Linear(2, 2), 3)` holds 6 parameters. Setting `layers[0].weight` to
+# 0 leaves the other two as they are.
+#
+# Book: section *encoder* (`trf-encoder`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `[module] * n` is a list of one and the same module, `n` times.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The module `copy` is imported above. One of its functions also copies everything inside.
+#
+# </details>
+
+
+# %% exercise="clones" points=1 section="trf-encoder"
+def clones(module: nn.Module, n: int) -> nn.ModuleList:
+    """Make n independent copies of a module.
+
+    Args:
+        module: what to copy; it is no member of the result.
+        n: how many copies, at least 1.
+
+    Returns:
+        A list of n modules, equal at first, that share no parameter with each other or with the
+        original.
+
+    Raises:
+        ValueError: if n < 1.
+    """
+    ### BEGIN SOLUTION
+    if n < 1:
+        raise ValueError(f"n must be at least 1, but is {n}")
+    return nn.ModuleList(copy.deepcopy(module) for _ in range(n))
+    ### END SOLUTION
+
+
+# %% check="clones" tags=["active-ipynb"]
+# check("clones")
+
+# %% [markdown]
+# ### Exercise 2: An encoder layer
+#
+# Write `EncoderLayer(d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`: self-attention,
+# then the feed-forward network, each in a connection of `SublayerConnection` (unit `parts`).
+#
+# $$\begin{aligned}
+# x' &= \operatorname{connection}_0\bigl(x,\; z \mapsto \operatorname{attention}(z, z, z, M)\bigr)\\
+# y &= \operatorname{connection}_1(x',\; \operatorname{FFN})
+# \end{aligned}$$
+#
+# * Submodules: `self_attn`, your `MultiHeadAttention`; `feed_forward`, your
+#   `PositionwiseFeedForward`; `sublayer`, an `nn.ModuleList` of two `SublayerConnection`s, in the
+#   order of their use.
+# * `forward(x, mask=None)`: `x` `(B, S, D)`; `mask`, $M$ above, as in `MultiHeadAttention` (unit `parts`), usually
+#   `(B, 1, S)`. The result is `(B, S, D)`.
+# * `dropout` reaches **all** parts: the attention weights, the inside of the feed-forward network,
+#   and both connections. With `dropout=0.0` two passes in training mode are equal.
+# * `norm_first` is that of both connections.
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
+#
+# *Example.* Without a mask, a layer doesn't know the order of its input: exchange two positions of
+# `x`, and the same two positions of the result are exchanged.
+#
+# Book: section *encoder* (`trf-encoder`).
+#
+# <details><summary>Hint 1</summary>
+#
+# A connection calls its sub-layer with **one** argument. Self-attention needs three, and the mask:
+# a `lambda` of one argument can pass them on.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# All three inputs of the attention are what the connection hands to the sub-layer: in pre-norm that
+# is the normalised `x`, not the `x` of `forward`. Use the argument of the `lambda`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `clones` makes the two connections. The feed-forward network takes one argument already and can be
+# handed over as it is.
+#
+# </details>
+
+
+# %% exercise="EncoderLayer" points=3 section="trf-encoder"
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each in its connection (Vaswani et al. 2017, 3.1).
+
+    Submodules: ``self_attn`` = MultiHeadAttention, ``feed_forward`` = PositionwiseFeedForward,
+    ``sublayer`` = nn.ModuleList of two SublayerConnections, in the order of use.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+    ) -> None:
+        """Create the submodules.
+
+        Args:
+            d_model: D.
+            num_heads: H, a divisor of D, of each attention.
+            d_ff: F.
+            dropout: of attention weights, feed-forward network and connections.
+            norm_first: the order of the norms, as for SublayerConnection.
+
+        Raises:
+            ValueError: if num_heads does not divide d_model.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.self_attn = MultiHeadAttention(d_model, num_heads, dropout)
+        self.feed_forward = PositionwiseFeedForward(d_model, d_ff, dropout)
+        self.sublayer = clones(SublayerConnection(d_model, dropout, norm_first), 2)
+        ### END SOLUTION
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Let every position look at all, then transform each for itself.
+
+        Args:
+            x: (B, S, D).
+            mask: as for MultiHeadAttention, usually (B, 1, S).
+
+        Returns:
+            (B, S, D).
+        """
+        ### BEGIN SOLUTION
+        x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, mask))  # (B, S, D)
+        return self.sublayer[1](x, self.feed_forward)  # (B, S, D)
+        ### END SOLUTION
+
+
+# %% check="EncoderLayer" tags=["active-ipynb"]
+# check("EncoderLayer")
+
+# %% [markdown]
+# ### Exercise 3: The encoder
+#
+# Write `Encoder(num_layers, d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`: the output
+# of each layer is the input of the next.
+#
+# * Submodules: `layers`, an `nn.ModuleList` of `num_layers` `EncoderLayer`s, each with parameters
+#   of its own; and, **only if** `norm_first`, a final `norm`, your `LayerNorm(d_model)`. A
+#   post-norm layer ends with a norm; a pre-norm layer ends with a sum that nothing has normalised.
+# * `forward(x, mask=None)`: `x` `(B, S, D)`; every layer gets the same mask. The result is
+#   `(B, S, D)`.
+# * `ValueError` (when the module is created) if `num_layers` is smaller than 1, or if `num_heads`
+#   does not divide `d_model`.
+#
+# *Example.* `Encoder(2, 8, 2, 16)` has 32 parameter tensors, 16 in each layer;
+# `Encoder(2, 8, 2, 16, norm_first=True)` has two more, `norm.gamma` and `norm.beta`.
+#
+# Book: section *encoder* (`trf-encoder`).
+#
+# <details><summary>Hint 1</summary>
+#
+# An `nn.ModuleList` can be iterated over like a list.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `self.norm = None` is allowed in a module and adds no parameter. `forward` can ask for it.
+#
+# </details>
+
+
+# %% exercise="Encoder" points=2 section="trf-encoder"
+class Encoder(nn.Module):
+    """A stack of encoder layers (Vaswani et al. 2017, section 3.1).
+
+    Submodules: ``layers`` = nn.ModuleList of num_layers EncoderLayers; only with norm_first also
+    ``norm`` = LayerNorm(d_model), which acts on the output of the last layer.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+    ) -> None:
+        """Create the layers, and with norm_first the final norm.
+
+        Args:
+            num_layers: N, at least 1.
+            d_model: D.
+            num_heads: H, a divisor of D, of each attention.
+            d_ff: F.
+            dropout: of attention weights, feed-forward network and connections.
+            norm_first: the order of the norms in the layers, as for SublayerConnection.
+
+        Raises:
+            ValueError: if num_layers < 1 or num_heads does not divide d_model.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        layer = EncoderLayer(d_model, num_heads, d_ff, dropout, norm_first)
+        self.layers = clones(layer, num_layers)
+        # Post-norm layers end with a norm already.
+        self.norm = LayerNorm(d_model) if norm_first else None
+        ### END SOLUTION
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pass x through all layers.
+
+        Args:
+            x: (B, S, D).
+            mask: the same for every layer, as for EncoderLayer.
+
+        Returns:
+            (B, S, D), the memory.
+        """
+        ### BEGIN SOLUTION
+        for layer in self.layers:
+            x = layer(x, mask)  # (B, S, D)
+        return x if self.norm is None else self.norm(x)  # (B, S, D)
+        ### END SOLUTION
+
+
+# %% check="Encoder" tags=["active-ipynb"]
+# check("Encoder")
+
+# %% [markdown]
+# ### Exercise 4: A decoder layer
+#
+# Write `DecoderLayer(d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`. It has three
+# sub-layers, each in a connection: self-attention over the target, attention to the source, and the
+# feed-forward network. In the second the **queries** come from the decoder, **keys and values**
+# from the memory, the encoder's output.
+#
+# * Submodules: `self_attn` and `src_attn`, your `MultiHeadAttention`; `feed_forward`, your
+#   `PositionwiseFeedForward`; `sublayer`, an `nn.ModuleList` of three `SublayerConnection`s, in the
+#   order of their use.
+# * `forward(x, memory, src_mask=None, tgt_mask=None)`: `x` `(B, U, D)`; `memory` `(B, S, D)`;
+#   `src_mask`, usually `(B, 1, S)`, for the attention to the source; `tgt_mask`, usually
+#   `(B, U, U)`, for the self-attention. The result is `(B, U, D)`.
+# * The memory is used as it is: in pre-norm too, the layer normalises only its own `x`.
+# * `dropout` reaches both attentions, the feed-forward network and all three connections.
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
+#
+# *Example.* With $U = 6$ and $S = 9$ the attention to the source has weights `(B, H, 6, 9)`, and
+# the result has the length 6. With the roles exchanged the length would be 9, and the shortcut
+# could not be added.
+#
+# Book: section *decoder* (`trf-decoder`).
+#
+# <details><summary>Hint 1</summary>
+#
+# Which mask belongs to which attention follows from the shapes: columns belong to keys.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# In the second sub-layer only the query is what the connection hands over. The memory comes from
+# the arguments of `forward`; a `lambda` can use them too.
+#
+# </details>
+
+
+# %% exercise="DecoderLayer" points=4 section="trf-decoder"
+class DecoderLayer(nn.Module):
+    """Self-attention, attention to the source, feed-forward (Vaswani et al. 2017, 3.1).
+
+    Submodules: ``self_attn`` and ``src_attn`` = MultiHeadAttention, ``feed_forward`` =
+    PositionwiseFeedForward, ``sublayer`` = nn.ModuleList of three SublayerConnections, in the order
+    of use.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+    ) -> None:
+        """Create the submodules.
+
+        Args:
+            d_model: D.
+            num_heads: H, a divisor of D, of each attention.
+            d_ff: F.
+            dropout: of attention weights, feed-forward network and connections.
+            norm_first: the order of the norms, as for SublayerConnection.
+
+        Raises:
+            ValueError: if num_heads does not divide d_model.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.self_attn = MultiHeadAttention(d_model, num_heads, dropout)
+        self.src_attn = MultiHeadAttention(d_model, num_heads, dropout)
+        self.feed_forward = PositionwiseFeedForward(d_model, d_ff, dropout)
+        self.sublayer = clones(SublayerConnection(d_model, dropout, norm_first), 3)
+        ### END SOLUTION
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Look at the target so far, look at the source, transform every position.
+
+        Args:
+            x: (B, U, D).
+            memory: (B, S, D), the encoder's output; used as it is, without a norm.
+            src_mask: which source positions may be attended to, usually (B, 1, S).
+            tgt_mask: which target positions may be attended to, usually (B, U, U).
+
+        Returns:
+            (B, U, D).
+        """
+        ### BEGIN SOLUTION
+        x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))  # (B, U, D)
+        x = self.sublayer[1](x, lambda x: self.src_attn(x, memory, memory, src_mask))  # (B, U, D)
+        return self.sublayer[2](x, self.feed_forward)  # (B, U, D)
+        ### END SOLUTION
+
+
+# %% check="DecoderLayer" tags=["active-ipynb"]
+# check("DecoderLayer")
+
+# %% [markdown]
+# ### Exercise 5: The decoder
+#
+# Write `Decoder(num_layers, d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`, the stack of
+# decoder layers. Every layer reads the same memory, the output of the **last** encoder layer.
+#
+# * Submodules: `layers`, an `nn.ModuleList` of `num_layers` `DecoderLayer`s; and, only if
+#   `norm_first`, a final `norm`, your `LayerNorm(d_model)`.
+# * `forward(x, memory, src_mask=None, tgt_mask=None)`: `x` `(B, U, D)`, `memory` `(B, S, D)`; the
+#   memory and both masks are the same for all layers. The result is `(B, U, D)`.
+# * `ValueError` (when the module is created) if `num_layers` is smaller than 1, or if `num_heads`
+#   does not divide `d_model`.
+#
+# *Example.* `Decoder(2, 8, 2, 16)` has 52 parameter tensors, 26 in each layer;
+# `Decoder(2, 8, 2, 16, norm_first=True)` has 54.
+#
+# Book: section *decoder* (`trf-decoder`).
+#
+# <details><summary>Hint 1</summary>
+#
+# It is the encoder of exercise 3 with other layers and three more arguments.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Only `x` goes from layer to layer.
+#
+# </details>
+
+
+# %% exercise="Decoder" points=2 section="trf-decoder"
+class Decoder(nn.Module):
+    """A stack of decoder layers that all read the same memory (Vaswani et al. 2017, section 3.1).
+
+    Submodules: ``layers`` = nn.ModuleList of num_layers DecoderLayers; only with norm_first also
+    ``norm`` = LayerNorm(d_model), which acts on the output of the last layer.
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        dropout: float = 0.0,
+        norm_first: bool = False,
+    ) -> None:
+        """Create the layers, and with norm_first the final norm.
+
+        Args:
+            num_layers: N, at least 1.
+            d_model: D.
+            num_heads: H, a divisor of D, of each attention.
+            d_ff: F.
+            dropout: of attention weights, feed-forward network and connections.
+            norm_first: the order of the norms in the layers, as for SublayerConnection.
+
+        Raises:
+            ValueError: if num_layers < 1 or num_heads does not divide d_model.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        layer = DecoderLayer(d_model, num_heads, d_ff, dropout, norm_first)
+        self.layers = clones(layer, num_layers)
+        # Post-norm layers end with a norm already.
+        self.norm = LayerNorm(d_model) if norm_first else None
+        ### END SOLUTION
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Pass x through all layers; each of them reads the whole memory.
+
+        Args:
+            x: (B, U, D).
+            memory: (B, S, D).
+            src_mask: the same for every layer, as for DecoderLayer.
+            tgt_mask: the same for every layer, as for DecoderLayer.
+
+        Returns:
+            (B, U, D).
+        """
+        ### BEGIN SOLUTION
+        for layer in self.layers:
+            x = layer(x, memory, src_mask, tgt_mask)  # (B, U, D)
+        return x if self.norm is None else self.norm(x)  # (B, U, D)
+        ### END SOLUTION
+
+
+# %% check="Decoder" tags=["active-ipynb"]
+# check("Decoder")
+
+# %% [markdown]
+# ### Question: Where does the norm go, and what changes?
+#
+# A set of slides describes a sub-layer as *"add the residual, then layer norm"*, and prints
+# `x + dropout(sublayer(norm(x)))` as its code. Which order do the words describe, and which the
+# code? Which of them is the paper's? Then explain what the order changes: on the way that the
+# shortcut takes through $N$ layers, in the size of the vectors, in whether the stack needs a norm
+# at its end, and in how it trains.
+#
+# Book: section *norm order* (`trf-norm-order`). 3 points, marked by a person.
+
+# %% [markdown] question="why_norm_order" points=3 section="trf-norm-order" title="Where does the norm go, and what changes?"
+# **Your answer:**
+#
+# ### BEGIN SOLUTION
+# *Which is which.* The words describe post-norm, $x_{l+1} = \operatorname{LN}(x_l + F(x_l))$, the
+# order of the paper. The code is pre-norm, $x_{l+1} = x_l + F(\operatorname{LN}(x_l))$. They are
+# two different models: the same weights give different outputs.
+#
+# *The shortcut.* In pre-norm nothing stands on it. Written out,
+# $x_N = x_0 + \sum_l F(\operatorname{LN}(x_l))$, so each layer's Jacobian is $I + J_l$ and the
+# gradient has a way from the loss to the embedding on which no factor acts. In post-norm every
+# layer ends with a norm, and the shortcut passes through all $N$ of them: the Jacobian of a layer
+# is that of the norm times $I + J_l$. The norm divides by the deviation of a sum that is larger
+# than $x_l$ alone, so the direct contribution of a low layer shrinks with every norm above it.
+#
+# *Size, and the final norm.* In post-norm every layer's output has mean 0 and variance 1 for each
+# token (while gamma is 1 and beta 0), and nothing is missing at the end. In pre-norm each layer
+# adds to the sum and the vectors grow with depth; the last layer's output was normalised by nobody.
+# So the encoder and the decoder each need one more norm at the end, or the generator and the
+# attention to the source would see numbers whose size depends on the depth.
+#
+# *Training.* At the start, gradients in post-norm are large near the output and much smaller far
+# below it (Xiong et al., 2020),
+# so the first steps with a full learning rate can spoil the weights: it needs warm-up, and deep
+# stacks may not train at all. Pre-norm has gradients of similar size in all layers, trains with
+# less or no warm-up and in deeper stacks. In its favour, post-norm is often at least as good at the
+# end where it does train, with few layers: in a deep pre-norm stack the high layers change the sum
+# only a little.
+#
+# *Marking:* 1 point for the two formulas with the right names (paper and slides' words: post; code:
+# pre), 1 for the free shortcut in pre-norm against the norms on it in post-norm, 1 for the growing
+# sum with its final norm **and** a consequence for training.
+# ### END SOLUTION
+
+# %% [markdown]
+# ## The whole model
+#
+# ### Exercise 6: The generator
+#
+# Write `Generator(d_model, vocab_size)`: from the decoder's vectors to the distribution of the next
+# token.
+#
+# $$\log p = \operatorname{log\,softmax}(W h + b)$$
+#
+# * Submodule: `proj = nn.Linear(d_model, vocab_size)`, with bias. Its output, before the softmax,
+#   is called the logits.
+# * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, the **logarithms** of the
+#   probabilities: that is what the loss and beam search need.
+#
+# *Example.* If all parameters are 0 and $V = 4$, every entry is $\log\tfrac14 \approx -1.386$.
+#
+# Book: section *generator* (`trf-generator`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `log(softmax(...))` becomes $-\infty$ where a probability is too small for its type. PyTorch has
+# one function for both steps that doesn't.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The softmax runs over the vocabulary, the last axis, however many axes there are.
+#
+# </details>
+
+
+# %% exercise="Generator" points=1 section="trf-generator"
+class Generator(nn.Module):
+    """From the decoder's vectors to log-probabilities of tokens (Vaswani et al. 2017, 3.4).
+
+    Submodule: ``proj`` = nn.Linear(d_model, vocab_size).
+    """
+
+    def __init__(self, d_model: int, vocab_size: int) -> None:
+        """Create ``proj``."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.proj = nn.Linear(d_model, vocab_size)
+        ### END SOLUTION
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Score every token of the vocabulary.
+
+        Args:
+            hidden: (..., D).
+
+        Returns:
+            (..., V), the logarithm of the probability of each token.
+        """
+        ### BEGIN SOLUTION
+        return torch.log_softmax(self.proj(hidden), dim=-1)  # (..., V)
+        ### END SOLUTION
+
+
+# %% check="Generator" tags=["active-ipynb"]
+# check("Generator")
+
+# %% [markdown]
+# ### Exercise 7: Encoder and decoder together
+#
+# Write `EncoderDecoder(src_vocab, tgt_vocab, num_layers=6, d_model=512, d_ff=2048, num_heads=8,
+# dropout=0.1, norm_first=False, max_length=5000)`, the whole Transformer.
+#
+# * Submodules: `src_embed` and `tgt_embed`, your `Embeddings` for the two vocabularies; `position`,
+#   one `PositionalEncoding(d_model, max_length, dropout)` (given) for both sides; `encoder` and
+#   `decoder`, your stacks; `generator`, your `Generator` for the target vocabulary.
+# * `encode(src, src_mask=None)`: `src` `(B, S)` ids; embedding, position, encoder. Returns the
+#   memory `(B, S, D)`.
+# * `decode(memory, src_mask, tgt, tgt_mask)`: `tgt` `(B, U)` ids; embedding, position, decoder.
+#   Returns `(B, U, D)`, **before** the generator.
+# * `forward(src, tgt)`: makes the masks itself, `pad_mask(src)` for **both** attentions to the
+#   source and `make_std_mask(tgt)` for the target's own. Returns log-probabilities `(B, U, V)`;
+#   those at place $t$ are about the token after `tgt[:, t]`.
+# * `dropout` and `norm_first` reach all parts that have them.
+# * `ValueError`s of the parts (a vocabulary of 0, a number of heads that doesn't divide, no layers)
+#   may come through as they are.
+#
+# *Example.* In evaluation mode, append columns of `PAD` to `src`: the result stays the same (up to
+# rounding). Change `tgt[:, 3]`: the places 0 to 2 of the result stay the same.
+#
+# Book: section *model* (`trf-model`).
+#
+# <details><summary>Hint 1</summary>
+#
+# Nothing new is computed here; each method is a chain of parts that you have. Write `encode` and
+# `decode` first, and let `forward` call them.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The encoder's self-attention and the decoder's attention to the source have the same keys, the
+# source's positions. So they have the same mask.
+#
+# </details>
+
+
+# %% exercise="EncoderDecoder" points=4 section="trf-model"
+class EncoderDecoder(nn.Module):
+    """The whole Transformer (Vaswani et al. 2017, section 3).
+
+    Submodules: ``src_embed`` and ``tgt_embed`` = Embeddings; ``position`` = PositionalEncoding, the
+    same for both sides; ``encoder`` = Encoder; ``decoder`` = Decoder; ``generator`` = Generator.
+    """
+
+    def __init__(
+        self,
+        src_vocab: int,
+        tgt_vocab: int,
+        num_layers: int = 6,
+        d_model: int = 512,
+        d_ff: int = 2048,
+        num_heads: int = 8,
+        dropout: float = 0.1,
+        norm_first: bool = False,
+        max_length: int = 5000,
+    ) -> None:
+        """Create the submodules.
+
+        Args:
+            src_vocab: size of the source vocabulary.
+            tgt_vocab: size of the target vocabulary.
+            num_layers: N, of each stack.
+            d_model: D.
+            d_ff: F.
+            num_heads: H.
+            dropout: of ``position`` and of both stacks.
+            norm_first: the order of the norms, as for SublayerConnection.
+            max_length: how many positions have a code.
+
+        Raises:
+            ValueError: if a part can't be made of these sizes.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.src_embed = Embeddings(src_vocab, d_model)
+        self.tgt_embed = Embeddings(tgt_vocab, d_model)
+        self.position = PositionalEncoding(d_model, max_length, dropout)
+        self.encoder = Encoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
+        self.decoder = Decoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
+        self.generator = Generator(d_model, tgt_vocab)
+        ### END SOLUTION
+
+    def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
+        """Read the source.
+
+        Args:
+            src: (B, S) int64.
+            src_mask: as for Encoder.
+
+        Returns:
+            The memory (B, S, D).
+        """
+        ### BEGIN SOLUTION
+        return self.encoder(self.position(self.src_embed(src)), src_mask)  # (B, S, D)
+        ### END SOLUTION
+
+    def decode(
+        self, memory: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None
+    ) -> Tensor:
+        """Read the target so far, and the memory.
+
+        Args:
+            memory: (B, S, D).
+            src_mask: as for Decoder.
+            tgt: (B, U) int64.
+            tgt_mask: as for Decoder.
+
+        Returns:
+            (B, U, D), what the generator is to be applied to.
+        """
+        ### BEGIN SOLUTION
+        x = self.position(self.tgt_embed(tgt))  # (B, U, D)
+        return self.decoder(x, memory, src_mask, tgt_mask)  # (B, U, D)
+        ### END SOLUTION
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        """The log-probabilities of the next token after every token of the target.
+
+        Args:
+            src: (B, S) int64, padded with PAD.
+            tgt: (B, U) int64, begins with BOS, padded with PAD.
+
+        Returns:
+            (B, U, V); those at place t depend on tgt[:, : t + 1] only.
+        """
+        ### BEGIN SOLUTION
+        src_mask = pad_mask(src)  # (B, 1, S)
+        memory = self.encode(src, src_mask)  # (B, S, D)
+        hidden = self.decode(memory, src_mask, tgt, make_std_mask(tgt))  # (B, U, D)
+        return self.generator(hidden)  # (B, U, V)
+        ### END SOLUTION
+
+
+# %% check="EncoderDecoder" tags=["active-ipynb"]
+# check("EncoderDecoder")
+
+# %% [markdown]
+# ### Question: Which masks may one leave out, and when?
+#
+# Three people want to save masks. The first says: *"In the decoder's self-attention the subsequent
+# mask makes the padding mask superfluous."* The second: *"The encoder has masked the padding
+# already, so the attention to the source needs no mask."* The third: *"When the model writes a
+# translation, later words don't exist yet, so no subsequent mask is needed."* Say for each of the
+# three whether it is true, under which conditions, and why.
+#
+# Book: section *mask errors* (`trf-mask-errors`). 3 points, marked by a person.
+
+# %% [markdown] question="which_masks" points=3 section="trf-mask-errors" title="Which masks may one leave out, and when?"
+# **Your answer:**
+#
+# ### BEGIN SOLUTION
+# *The first is right under two conditions.* If padding stands on the **right**, a real token at
+# place $i$ sees only the places $j \le i$, and these are real. The places of the padding themselves
+# compute nonsense, so the second condition is that the **loss ignores** them. If padding stands on
+# the left, it comes before the real tokens, the subsequent mask lets it through, and the outputs at
+# real tokens change. In the encoder there is no subsequent mask: every token sees all
+# padding, on whichever side it stands, and the padding mask can't be left out.
+#
+# *The second is wrong.* The encoder's mask keeps real tokens from attending **to** padding. But the
+# encoder returns a vector at every place, at padding as well: there the query is the padding's own.
+# These vectors are in the memory, and without a mask the decoder's attention gives them weight.
+# Then a translation depends on how far its source was padded, that is, on its neighbours in the
+# batch.
+#
+# *The third is wrong as soon as there are two layers.* Without the mask the earlier places of the
+# target attend to words written after them. In the first layer that changes the outputs of the
+# earlier places; the second layer makes keys and values of these, and so the last place, which is
+# the one that is read, changes too. Only for $N = 1$ does it stay the same, because its keys and
+# values come from the embeddings, which depend on one token each. For $N \ge 2$ the model computes
+# something that it wasn't trained for, and its keys and values can't be kept in a cache, since each
+# new word would change all of them. A step with a cache needs no subsequent mask: only the last
+# place runs through the layers, and it may see everything in the cache.
+#
+# *Marking:* 1 point for the first with its conditions (padding on the right, ignored by the loss),
+# 1 for the second with the reason (memory has vectors at padding), 1 for the third (last place
+# changes for $N \ge 2$, or the cache).
+# ### END SOLUTION
+
+# %% [markdown]
+# ### Exercise 8: Make a model
+#
+# Write `make_model(src_vocab, tgt_vocab, num_layers=6, d_model=512, d_ff=2048, num_heads=8,
+# dropout=0.1, norm_first=False, shared=False)`: make an `EncoderDecoder` of these sizes and draw
+# its parameters.
+#
+# * The weight of **every** linear layer is drawn anew by `nn.init.xavier_uniform_`, so that the
+#   layers of a stack, clones until now, differ from each other. The bias of every linear layer is
+#   0.
+# * Norms have `gamma` 1 and `beta` 0. Embedding tables are drawn from $N(0, 1/D)$ (variance $1/D$),
+#   **not** by Xavier, which would make them far too small beside the positional code.
+# * `shared=True`, as in the paper: `src_embed.lut.weight`, `tgt_embed.lut.weight` and
+#   `generator.proj.weight` are **one** parameter, not three equal ones, and it is drawn from
+#   $N(0, 1/D)$. The generator keeps a bias of its own.
+# * `dropout` reaches all parts: `make_model(..., dropout=0.0)` computes the same twice in training
+#   mode.
+# * `ValueError` if `shared` and the two vocabularies differ in size; those of the parts may come
+#   through.
+#
+# *Example.* `make_model(11, 11, num_layers=2, d_model=16, d_ff=32, num_heads=2)` has 11675
+# parameters; with `shared=True` it has 11323, two tables of $11 \cdot 16$ less.
+#
+# Book: section *model* (`trf-model`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `model.modules()` yields all modules within a module; `isinstance(..., nn.Linear)` finds the
+# linear ones.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# To tie two weights, assign the one parameter to the attribute of the other module. Afterwards
+# `model.parameters()` yields it once.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Mind the order: the generator is a linear layer. If you tie first and draw afterwards, Xavier's
+# numbers end up in the embedding tables.
+#
+# </details>
+
+
+# %% exercise="make_model" points=4 section="trf-model"
+def make_model(
+    src_vocab: int,
+    tgt_vocab: int,
+    num_layers: int = 6,
+    d_model: int = 512,
+    d_ff: int = 2048,
+    num_heads: int = 8,
+    dropout: float = 0.1,
+    norm_first: bool = False,
+    shared: bool = False,
+) -> EncoderDecoder:
+    """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
+
+    Args:
+        src_vocab: size of the source vocabulary.
+        tgt_vocab: size of the target vocabulary.
+        num_layers: N, of each stack.
+        d_model: D.
+        d_ff: F.
+        num_heads: H.
+        dropout: acts everywhere, also on attention weights.
+        norm_first: order of the norms, as for SublayerConnection.
+        shared: whether both embeddings and the generator have one weight in common.
+
+    Returns:
+        An EncoderDecoder. The weight of every linear layer is drawn anew by
+        nn.init.xavier_uniform_, so that layers differ; biases are 0; norms have gamma 1 and beta 0;
+        embedding tables, and the weight in common, are drawn from N(0, 1/D).
+
+    Raises:
+        ValueError: if shared and the vocabularies differ in size, or a part can't be made.
+    """
+    ### BEGIN SOLUTION
+    if shared and src_vocab != tgt_vocab:
+        raise ValueError(
+            f"one table can't serve vocabularies of {src_vocab} and {tgt_vocab} tokens"
+        )
+    model = EncoderDecoder(
+        src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout, norm_first
+    )
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    if shared:
+        # After the loop, which would have drawn the generator's weight by Xavier.
+        model.tgt_embed.lut.weight = model.src_embed.lut.weight
+        model.generator.proj.weight = model.src_embed.lut.weight
+    return model
+    ### END SOLUTION
+
+
+# %% check="make_model" tags=["active-ipynb"]
+# check("make_model")
+
+
+# %% tags=["instructor"]
+def count_parameters(
+    vocab: int, num_layers: int, d_model: int, d_ff: int, shared: bool = True
+) -> int:
+    """How many numbers a post-norm Transformer learns, by formula.
+
+    Args:
+        vocab: size of both vocabularies.
+        num_layers: N, of each stack.
+        d_model: D.
+        d_ff: F.
+        shared: whether both embeddings and the generator have one weight in common.
+
+    Returns:
+        The number of parameters of make_model(vocab, vocab, ...); pre-norm has 4 D more.
+    """
+    attention = 4 * (d_model * d_model + d_model)
+    feed_forward = 2 * d_model * d_ff + d_ff + d_model
+    norm = 2 * d_model
+    encoder_layer = attention + feed_forward + 2 * norm
+    decoder_layer = 2 * attention + feed_forward + 3 * norm
+    tables = (1 if shared else 3) * vocab * d_model + vocab
+    return num_layers * (encoder_layer + decoder_layer) + tables
+
+
+# %% tags=["instructor"]
+class _FastDropout(nn.Dropout):
+    """Dropout that draws four numbers of 16 bits where PyTorch draws one, on a CPU.
+
+    The probability is rounded to a multiple of 2^-16 and the scale follows it, so the mean of the
+    output is the input. (On small models PyTorch's own takes a fifth of a training step.)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As in nn.Dropout."""
+        steps = round(self.p * 65536)
+        if not self.training or not 0 < steps < 65536 or x.device.type != "cpu":
+            return F.dropout(x, self.p, self.training)
+        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+        bits = draws.view(torch.int16)[: x.numel()].view(x.shape)  # evenly in -32768 .. 32767
+        scale = (bits >= steps - 32768).to(x.dtype).mul_(65536 / (65536 - steps))
+        return x * scale
+
+
+class _FastAttention(MultiHeadAttention):
+    """MultiHeadAttention by PyTorch's kernel, with fewer matrix products."""
+
+    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """As in MultiHeadAttention; one product if keys and values are made of the same."""
+        if key is not value:
+            return super().project(key, value)
+        return self._heads(key, self.k_proj, self.v_proj)  # (B, H, Tk, D/H) each
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """As in MultiHeadAttention."""
+        heads = (*query.shape[:2], self.num_heads, query.shape[2] // self.num_heads)
+        queries = self.q_proj(query).view(heads).transpose(1, 2)  # (B, H, Tq, D/H)
+        return self._mix(queries, keys, values, mask)  # (B, Tq, D)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """As in MultiHeadAttention; one product for all three if they are the same."""
+        if query is key and key is value:
+            parts = self._heads(query, self.q_proj, self.k_proj, self.v_proj)
+            return self._mix(*parts, mask)  # (B, Tq, D)
+        return super().forward(query, key, value, mask)
+
+    def _heads(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+        """What each of the layers makes of x (B, T, D), split into heads (B, H, T, D/H)."""
+        batch, length, width = x.shape
+        # Joining the weights copies them, which pays only if enough tokens share the product.
+        if batch * length < width:
+            made = [layer(x) for layer in layers]  # n x (B, T, D)
+        else:
+            weight = torch.cat([layer.weight for layer in layers])  # (n D, D)
+            bias = torch.cat([layer.bias for layer in layers])  # (n D,)
+            made = F.linear(x, weight, bias).chunk(len(layers), dim=-1)  # n x (B, T, D)
+        return tuple(part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in made)
+
+    def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        """Attend, merge the heads and project the result: (B, Tq, D)."""
+        if mask is not None and mask.dim() == 3:
+            mask = mask.unsqueeze(1)  # (B, 1, Tq, Tk) or (B, 1, 1, Tk)
+        rate = self.dropout.p if self.training else 0.0
+        if rate > 0 and queries.device.type == "cpu":
+            # PyTorch has no fused kernel for this case, and its dropout is the slow one.
+            scores = queries * (1 / math.sqrt(queries.shape[-1])) @ keys.transpose(-2, -1)
+            if mask is not None:
+                scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+            mixed = self.dropout(torch.softmax(scores, dim=-1)) @ values  # (B, H, Tq, D/H)
+        else:
+            mixed = F.scaled_dot_product_attention(queries, keys, values, mask, rate)
+        return self.out_proj(mixed.transpose(1, 2).flatten(2))  # (B, Tq, D)
+
+
+class _FastNorm(LayerNorm):
+    """LayerNorm by PyTorch's kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As in LayerNorm."""
+        return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.eps)
+
+
+def use_fast_path(model: nn.Module, on: bool = True) -> nn.Module:
+    """Compute attention, norms and dropout by fused or leaner code; the parameters stay the same.
+
+    Args:
+        model: any module; every MultiHeadAttention, LayerNorm and nn.Dropout in it is switched, in
+            place.
+        on: False switches back.
+
+    Returns:
+        The same model. Its results agree up to rounding; with dropout, in distribution.
+    """
+    kinds = {
+        MultiHeadAttention: _FastAttention,
+        LayerNorm: _FastNorm,
+        nn.Dropout: _FastDropout,
+    }
+    if not on:
+        kinds = {fast: clear for clear, fast in kinds.items()}
+    for module in model.modules():
+        if type(module) in kinds:
+            module.__class__ = kinds[type(module)]
+    return model

@@ -1,0 +1,764 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The Transformer: its parts
+#
+# At the end of this unit every part of a layer stands: embeddings, attention, masks, norm, feed-
+# forward network and the connection around them.
+
+# %%
+"""The parts of a layer: embeddings, attention, masks, norm, feed-forward network, residuals."""
+
+# The options of a cell must stand on one line, however long it gets.
+# ruff: noqa: E501
+
+# %%
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+# %% tags=["active-ipynb"]
+# from autograder import checks_for
+#
+# check = checks_for("transformer-parts")
+
+# %%
+PAD, BOS, EOS, UNK = 0, 1, 2, 3
+
+
+# %% [markdown]
+# ## Parts
+#
+# ### Exercise 1: Embeddings
+#
+# Write `Embeddings(vocab_size, d_model)`: every id becomes a row of a table $E$, times $\sqrt{D}$.
+#
+# $$\text{embedding}(i) = \sqrt{D}\; E_i$$
+#
+# * Submodule: `lut` (for *look-up table*), an `nn.Embedding(vocab_size, d_model)`, so the parameter
+#   is `lut.weight` `(V, D)`. Its entries are drawn from the normal distribution with mean 0 and
+#   **variance** $1/D$. Then the entries of a scaled vector have variance 1, about as large as those
+#   of the positional code that is added to it.
+# * `forward(ids)`: `(B, T)` `torch.int64`; the result is `(B, T, D)`.
+# * `ValueError` (when the module is created) if `vocab_size` or `d_model` is smaller than 1.
+#
+# *Example.* $D = 4$, and row 5 of the table is $(0.5, -0.5, 1, 0)$: the id 5 becomes
+# $(1, -1, 2, 0)$.
+#
+# Book: section *embeddings* (`trf-embeddings`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `nn.init.normal_(tensor, std=...)` draws new entries into a parameter. It asks for the standard
+# deviation, the root of the variance.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The factor belongs into `forward`, not into the table. A table that was scaled once when it was
+# made would be another parameter, with another gradient.
+#
+# </details>
+
+
+# %% exercise="Embeddings" points=2 section="trf-embeddings"
+class Embeddings(nn.Module):
+    """Token embeddings times sqrt(d_model) (Vaswani et al. 2017, section 3.4).
+
+    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the look-up table.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        """Create ``lut``, its weight (V, D) drawn from N(0, 1/D).
+
+        Args:
+            vocab_size: V, at least 1.
+            d_model: D, at least 1.
+
+        Raises:
+            ValueError: if vocab_size < 1 or d_model < 1.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        for name, value in (("vocab_size", vocab_size), ("d_model", d_model)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, but is {value}")
+        self.d_model = d_model
+        self.lut = nn.Embedding(vocab_size, d_model)
+        nn.init.normal_(self.lut.weight, std=1.0 / math.sqrt(d_model))
+        ### END SOLUTION
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Look every id up and scale what is found.
+
+        Args:
+            ids: (B, T) int64.
+
+        Returns:
+            (B, T, D), the row of each id times sqrt(D).
+        """
+        ### BEGIN SOLUTION
+        return self.lut(ids) * math.sqrt(self.d_model)  # (B, T, D)
+        ### END SOLUTION
+
+
+# %% check="Embeddings" tags=["active-ipynb"]
+# check("Embeddings")
+
+# %% [markdown]
+# ### Exercise 2: Multi-head attention
+#
+# You built this in the chapter on attention; here it gets the form in which the Transformer uses
+# it. Write `MultiHeadAttention(d_model, num_heads, dropout=0.0)`. For every head $h$:
+#
+# $$\text{weights}_h = \operatorname{softmax}\Bigl(\frac{Q_h K_h^\top}{\sqrt{D/H}}\Bigr),\qquad
+# \text{head}_h = \operatorname{dropout}(\text{weights}_h)\, V_h$$
+#
+# The heads' results are joined in their order and go through a last linear layer. The work is cut
+# in two, because a decoder that writes token by token keeps projected keys and values (`start_cache`
+# and `decode_step` (unit `decoding`)):
+#
+# * `project(key, value)`: `(B, Tk, D)` each. Returns the pair `(keys, values)`: `k_proj(key)` and
+#   `v_proj(value)`, split into heads, each `(B, H, Tk, D/H)`.
+# * `attend(query, keys, values, mask=None)`: `query` `(B, Tq, D)` is **not** projected yet; `keys`
+#   and `values` come from `project`. Projects the query, attends, joins the heads, applies
+#   `out_proj`. Returns `(B, Tq, D)`.
+# * `forward(query, key, value, mask=None)`: both of them, one after the other.
+#
+# The rest of the contract:
+#
+# * Submodules: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)` with
+#   bias. Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
+# * `mask`: bool `(Tq, Tk)`, `(1, Tq, Tk)`, `(B, Tq, Tk)` or `(B, 1, Tk)`, the same for all heads, or
+#   `None`: then everything may be attended to. Where it is `False` the weight is exactly 0. Every
+#   query may attend to something; what happens to one that may not is up to you.
+# * Dropout acts on the weights, in training mode.
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
+# * Not to be called: `nn.MultiheadAttention` and the function behind it. You may call
+#   `F.scaled_dot_product_attention`, which you have built before.
+#
+# *Example.* One head; `v_proj` and `out_proj` pass their input on unchanged, and `q_proj` is 0, so
+# that all scores are equal. If the values are $(2, 0)$, $(4, 2)$, $(9, 9)$ and the mask allows only
+# the first two, every query gets their mean, $(3, 1)$.
+#
+# Book: section *attention* (`trf-attention`).
+#
+# <details><summary>Hint 1</summary>
+#
+# To split into heads, cut the last axis into two, `(B, T, H, D/H)`, and then exchange the axes of
+# length `T` and `H`. To join, go the same way back. Cutting into `(B, H, T, D/H)` at once would mix
+# positions and features.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Scores are `(B, H, Tq, Tk)`. A mask of three axes needs one of length 1 for the heads, at place 1;
+# a mask of two axes fits as it is. Take the sizes from the query, and outside any `if`: they are
+# needed without a mask as well.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# `F.scaled_dot_product_attention` has a parameter for dropout, and it doesn't know whether your
+# module is training: pass 0 if it isn't. `self.training` tells.
+#
+# </details>
+
+
+# %% exercise="MultiHeadAttention" points=5 section="trf-attention" forbids="MultiheadAttention multi_head_attention_forward"
+class MultiHeadAttention(nn.Module):
+    """Multi-head attention in two stages (Vaswani et al. 2017, section 3.2.2).
+
+    Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each
+    nn.Linear(d_model, d_model) with bias.
+    """
+
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        """Create the four projections.
+
+        Args:
+            d_model: D, the width of inputs and outputs.
+            num_heads: H, a divisor of d_model.
+            dropout: probability with which a weight is dropped in training mode.
+
+        Raises:
+            ValueError: if num_heads does not divide d_model.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
+        self.num_heads = num_heads
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
+        self.dropout = nn.Dropout(dropout)
+        ### END SOLUTION
+
+    def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Make the keys and values of all heads.
+
+        Args:
+            key: (B, Tk, D).
+            value: (B, Tk, D).
+
+        Returns:
+            The keys k_proj(key) and the values v_proj(value), both split into heads,
+            (B, H, Tk, D/H).
+        """
+        ### BEGIN SOLUTION
+        batch, length, width = key.shape
+        heads = (batch, length, self.num_heads, width // self.num_heads)
+        keys = self.k_proj(key).reshape(heads).transpose(1, 2)  # (B, H, Tk, D/H)
+        values = self.v_proj(value).reshape(heads).transpose(1, 2)  # (B, H, Tk, D/H)
+        return keys, values
+        ### END SOLUTION
+
+    def attend(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Let every query attend to keys and values that have been projected already.
+
+        Args:
+            query: (B, Tq, D), not projected yet.
+            keys: (B, H, Tk, D/H), from ``project``.
+            values: (B, H, Tk, D/H), from ``project``.
+            mask: bool (Tq, Tk), (1, Tq, Tk), (B, Tq, Tk) or (B, 1, Tk), True = may attend; the
+                same for all heads. Every query may attend to something. None: to everything.
+
+        Returns:
+            (B, Tq, D).
+        """
+        ### BEGIN SOLUTION
+        batch, length, width = query.shape
+        heads = (batch, length, self.num_heads, width // self.num_heads)
+        queries = self.q_proj(query).reshape(heads).transpose(1, 2)  # (B, H, Tq, D/H)
+        scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])  # (B, H, Tq, Tk)
+        if mask is not None:
+            if mask.dim() == 3:
+                mask = mask.unsqueeze(1)  # (B, 1, Tq, Tk) or (B, 1, 1, Tk)
+            # Not -inf: a query that may attend to nothing would become NaN and spread.
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, Tq, Tk)
+        merged = (weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, Tq, D)
+        return self.out_proj(merged)  # (B, Tq, D)
+        ### END SOLUTION
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
+    ) -> Tensor:
+        """Project keys and values, and attend.
+
+        Args:
+            query: (B, Tq, D).
+            key: (B, Tk, D).
+            value: (B, Tk, D).
+            mask: as for ``attend``.
+
+        Returns:
+            (B, Tq, D).
+        """
+        ### BEGIN SOLUTION
+        keys, values = self.project(key, value)  # (B, H, Tk, D/H) each
+        return self.attend(query, keys, values, mask)  # (B, Tq, D)
+        ### END SOLUTION
+
+
+# %% check="MultiHeadAttention" tags=["active-ipynb"]
+# check("MultiHeadAttention")
+
+# %% [markdown]
+# ## Masks
+#
+# ### Exercise 3: The padding mask
+#
+# Write `pad_mask(ids, pad=PAD)`: nobody may attend to padding.
+#
+# * `ids` `(B, T)` `torch.int64`; `pad` is the id that marks padding.
+# * The result is `(B, 1, T)` bool, `True` where a real token stands. The axis of length 1 is that
+#   of the queries: it is the same for all of them, however many there are.
+#
+# *Example.* For $\begin{pmatrix}5&6&0\\7&0&0\end{pmatrix}$ the two rows of the mask are
+# $\begin{pmatrix}1&1&0\end{pmatrix}$ and $\begin{pmatrix}1&0&0\end{pmatrix}$, with 1 for `True`;
+# its shape is `(2, 1, 3)`.
+#
+# Book: section *masks* (`trf-masks`).
+#
+# <details><summary>Hint 1</summary>
+#
+# A comparison of a tensor with a number is a bool tensor of the same shape.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `unsqueeze(dim)` and indexing with `None` both add an axis. Adding it at the wrong place makes
+# `(B, T, 1)`: a mask of queries, not of keys.
+#
+# </details>
+
+
+# %% exercise="pad_mask" points=1 section="trf-masks"
+def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
+    """Which tokens may be attended to: those that are real.
+
+    Args:
+        ids: (B, T) int64.
+        pad: the id that marks padding.
+
+    Returns:
+        (B, 1, T) bool, True where a real token stands; the same for every query.
+    """
+    ### BEGIN SOLUTION
+    return (ids != pad).unsqueeze(1)  # (B, 1, T)
+    ### END SOLUTION
+
+
+# %% check="pad_mask" tags=["active-ipynb"]
+# check("pad_mask")
+
+# %% [markdown]
+# ### Exercise 4: The subsequent mask
+#
+# Write `subsequent_mask(size)`: no position may attend to those that follow it, each may to itself.
+#
+# * The result is `(1, size, size)` bool; the entry at $[0, i, j]$ is `True` if $j \le i$.
+# * `ValueError` if `size` is smaller than 1.
+#
+# *Example.* `subsequent_mask(3)[0]` is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&1\end{pmatrix}$, with 1
+# for `True`.
+#
+# Book: section *masks* (`trf-masks`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `torch.tril` keeps what stands on and below the diagonal; it works on bool tensors as well.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Or compare two `torch.arange(size)`, one as a column, the other as a row.
+#
+# </details>
+
+
+# %% exercise="subsequent_mask" points=1 section="trf-masks"
+def subsequent_mask(size: int) -> Tensor:
+    """Which positions may be attended to: the own one and those before it.
+
+    Args:
+        size: the number of positions, at least 1.
+
+    Returns:
+        (1, size, size) bool; entry [0, i, j] is True if j <= i.
+
+    Raises:
+        ValueError: if size < 1.
+    """
+    ### BEGIN SOLUTION
+    if size < 1:
+        raise ValueError(f"size must be at least 1, but is {size}")
+    return torch.ones(1, size, size, dtype=torch.bool).tril()  # (1, size, size)
+    ### END SOLUTION
+
+
+# %% check="subsequent_mask" tags=["active-ipynb"]
+# check("subsequent_mask")
+
+# %% [markdown]
+# ### Exercise 5: The mask of a target
+#
+# Write `make_std_mask(target, pad=PAD)`: the mask of the decoder's self-attention, in which a
+# position may attend only to real tokens, and to none that follows it.
+#
+# * `target` `(B, U)` `torch.int64`; `pad` is the id that marks padding.
+# * The result is `(B, U, U)` bool: `True` where exercise 3 **and** exercise 4 allow it.
+# * Queries at padding have a row like any other: what comes out at these places is never used.
+#
+# *Example.* For the target `[[1, 5, 0]]` it is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&0\end{pmatrix}$,
+# with 1 for `True`.
+#
+# Book: section *masks* (`trf-masks`).
+#
+# <details><summary>Hint 1</summary>
+#
+# Which shapes do the two masks have, and what does broadcasting make of them together?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `&` is the *and* of bool tensors, entry by entry; Python's `and` is not.
+#
+# </details>
+
+
+# %% exercise="make_std_mask" points=2 section="trf-masks"
+def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
+    """Which positions of a target may be attended to: real tokens, none that follow.
+
+    Args:
+        target: (B, U) int64.
+        pad: the id that marks padding.
+
+    Returns:
+        (B, U, U) bool; entry [b, i, j] is True if j <= i and target[b, j] is a real token.
+    """
+    ### BEGIN SOLUTION
+    earlier = subsequent_mask(target.shape[1]).to(target.device)  # (1, U, U)
+    return pad_mask(target, pad) & earlier  # (B, U, U)
+    ### END SOLUTION
+
+
+# %% check="make_std_mask" tags=["active-ipynb"]
+# check("make_std_mask")
+
+# %% [markdown]
+# ## Norm, feed-forward network, residual connection
+#
+# ### Exercise 6: Layer normalisation
+#
+# Write `LayerNorm(features, eps=1e-5)`. Every vector is brought to mean 0 and variance 1 by its
+# **own** numbers, whatever stands beside it in the batch; then each feature is scaled and shifted:
+#
+# $$\mu = \frac{1}{D}\sum_{i=1}^{D} x_i,\qquad
+# \sigma^2 = \frac{1}{D}\sum_{i=1}^{D} (x_i - \mu)^2,\qquad
+# y_i = \gamma_i\,\frac{x_i - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_i$$
+#
+# * Parameters: `gamma` `(D,)`, ones at first, and `beta` `(D,)`, zeros at first, with
+#   $D$ = `features`.
+# * `forward(x)`: `x` `(..., D)` with any number of axes; the result has the same shape.
+# * The variance is the **biased** one (divided by $D$, not by $D - 1$), and `eps` stands **inside**
+#   the root.
+# * `ValueError` (when the module is created) if `features` is smaller than 1; (when it is called)
+#   if the last axis of `x` is not `features` long.
+# * Not to be called: PyTorch's own norms (`nn.LayerNorm`, `F.layer_norm`, `nn.GroupNorm`,
+#   `nn.BatchNorm1d`, `F.instance_norm`, `nn.RMSNorm` and the functions behind them). Your class may
+#   have the same name as PyTorch's.
+#
+# *Example.* $(1, 3)$ has mean 2 and variance 1, so it becomes $(-1, 1)$ (up to `eps`). All numbers
+# equal, as in $(5, 5)$, become exactly 0, not NaN.
+#
+# Book: section *layer normalisation* (`trf-norm`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `mean` and `var` take `dim` and `keepdim`. With `keepdim=True` the result can be subtracted from
+# `x` at once.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `x.var(...)` divides by $D - 1$ unless you tell it not to: `unbiased=False`, or `correction=0`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Before you compute, ask whether the widths fit: broadcasting would silently accept `features` 1,
+# or an `x` whose last axis is 1.
+#
+# </details>
+
+
+# %% exercise="LayerNorm" points=4 section="trf-norm" forbids="layer_norm native_layer_norm LayerNorm group_norm native_group_norm GroupNorm batch_norm native_batch_norm instance_norm rms_norm RMSNorm"
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis (Ba et al. 2016, section 3.1).
+
+    Parameters: ``gamma`` (features,), ones at first; ``beta`` (features,), zeros at first.
+    """
+
+    def __init__(self, features: int, eps: float = 1e-5) -> None:
+        """Create ``gamma`` and ``beta``.
+
+        Args:
+            features: D, the size of the last axis, at least 1.
+            eps: added to the variance, inside the root.
+
+        Raises:
+            ValueError: if features < 1.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        if features < 1:
+            raise ValueError(f"features must be at least 1, but is {features}")
+        self.eps = eps
+        self.gamma = nn.Parameter(torch.ones(features))
+        self.beta = nn.Parameter(torch.zeros(features))
+        ### END SOLUTION
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Bring every vector to mean 0 and variance 1, then scale and shift.
+
+        Args:
+            x: (..., D).
+
+        Returns:
+            (..., D), gamma (x - mean) / sqrt(variance + eps) + beta, with mean and biased variance
+            over the last axis.
+
+        Raises:
+            ValueError: if the last axis of x is not ``features`` long.
+        """
+        ### BEGIN SOLUTION
+        if x.shape[-1] != len(self.gamma):
+            raise ValueError(f"x must be {len(self.gamma)} wide, but is {x.shape[-1]} wide")
+        mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
+        variance = x.var(dim=-1, unbiased=False, keepdim=True)  # (..., 1)
+        normalised = (x - mean) / torch.sqrt(variance + self.eps)  # (..., D)
+        return self.gamma * normalised + self.beta  # (..., D)
+        ### END SOLUTION
+
+
+# %% check="LayerNorm" tags=["active-ipynb"]
+# check("LayerNorm")
+
+
+# %% tags=["instructor"]
+class UnbiasedLayerNorm(nn.Module):
+    """The variant of the Annotated Transformer: sample deviation, eps added outside the root.
+
+    Parameters: ``a_2`` (features,), ones at first; ``b_2`` (features,), zeros at first. It differs
+    from LayerNorm by the factor sqrt((D - 1) / D), and is NaN for D = 1.
+    """
+
+    def __init__(self, features: int, eps: float = 1e-6) -> None:
+        """Create ``a_2`` and ``b_2``."""
+        super().__init__()
+        self.eps = eps
+        self.a_2 = nn.Parameter(torch.ones(features))
+        self.b_2 = nn.Parameter(torch.zeros(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x (..., D) -> (..., D)."""
+        mean = x.mean(dim=-1, keepdim=True)  # (..., 1)
+        deviation = x.std(dim=-1, keepdim=True)  # (..., 1), divided by D - 1
+        return self.a_2 * (x - mean) / (deviation + self.eps) + self.b_2  # (..., D)
+
+
+# %% [markdown]
+# ### Exercise 7: The position-wise feed-forward network
+#
+# Attention moves information between positions; this network transforms each position for itself,
+# all of them with the same weights. Write `PositionwiseFeedForward(d_model, d_ff, dropout=0.0)`:
+#
+# $$\operatorname{FFN}(x) =
+# W_2\,\operatorname{dropout}\bigl(\operatorname{ReLU}(W_1 x + b_1)\bigr) + b_2$$
+#
+# * Submodules: `w_1 = nn.Linear(d_model, d_ff)` and `w_2 = nn.Linear(d_ff, d_model)`, both with
+#   bias.
+# * `forward(x)`: `x` `(..., D)`; the result has the same shape.
+#
+# *Example.* $D = 1$, $F = 2$, all biases 0, $W_1 = \binom{1}{-1}$ and $W_2 = (1, 1)$: the network
+# computes $|x|$, so $-3$ becomes 3. A linear layer alone can't do that.
+#
+# Book: section *feed-forward network* (`trf-ffn`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `nn.Linear` acts on the last axis and leaves all others alone. There is no loop over positions.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Dropout acts on the inner layer, after the ReLU. What comes out at the end gets its dropout in
+# exercise 9.
+#
+# </details>
+
+
+# %% exercise="PositionwiseFeedForward" points=2 section="trf-ffn"
+class PositionwiseFeedForward(nn.Module):
+    """The same two-layer network at every position (Vaswani et al. 2017, section 3.3).
+
+    Submodules: ``w_1`` = nn.Linear(d_model, d_ff); ``w_2`` = nn.Linear(d_ff, d_model).
+    """
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.0) -> None:
+        """Create ``w_1`` and ``w_2``.
+
+        Args:
+            d_model: D.
+            d_ff: F, the width of the inner layer.
+            dropout: acts on the inner layer, after the ReLU, in training mode.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
+        self.dropout = nn.Dropout(dropout)
+        ### END SOLUTION
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Transform every position for itself.
+
+        Args:
+            x: (..., D).
+
+        Returns:
+            (..., D), w_2(dropout(relu(w_1(x)))).
+        """
+        ### BEGIN SOLUTION
+        inner = torch.relu(self.w_1(x))  # (..., F)
+        return self.w_2(self.dropout(inner))  # (..., D)
+        ### END SOLUTION
+
+
+# %% check="PositionwiseFeedForward" tags=["active-ipynb"]
+# check("PositionwiseFeedForward")
+
+# %% [markdown]
+# ### Exercise 8: A residual block
+#
+# Residual connections come from image recognition (He et al., 2016). A block of two layers computes
+# only what is to be **added** to its input, the residual; the input itself takes a shortcut. Write
+# `ResidualBlock(width)`:
+#
+# $$y = \operatorname{ReLU}\bigl(W_2\,\operatorname{ReLU}(W_1 x) + x\bigr)$$
+#
+# * Submodules: `w_1` and `w_2`, each `nn.Linear(width, width)` **without** bias.
+# * `forward(x)`: `x` `(..., width)`; the result has the same shape.
+#
+# *Example.* If both matrices are the identity, $(-1, 2)$ becomes $(0, 4)$: the residual is
+# $(0, 2)$, the sum $(-1, 4)$. If both are 0, only the shortcut is left, and $(-1, 2)$ becomes
+# $(0, 2)$.
+#
+# Book: section *residual connections* (`trf-residual`).
+#
+# <details><summary>Hint 1</summary>
+#
+# There are two ReLUs. What stands between the second matrix and the second ReLU?
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `nn.Linear` takes `bias=False`.
+#
+# </details>
+
+
+# %% exercise="ResidualBlock" points=1 section="trf-residual"
+class ResidualBlock(nn.Module):
+    """Two layers and a shortcut past them (He et al. 2016, section 3.2).
+
+    Submodules: ``w_1``, ``w_2``, each nn.Linear(width, width, bias=False).
+    """
+
+    def __init__(self, width: int) -> None:
+        """Create ``w_1`` and ``w_2``."""
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.w_1 = nn.Linear(width, width, bias=False)
+        self.w_2 = nn.Linear(width, width, bias=False)
+        ### END SOLUTION
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add what two layers make of x to x.
+
+        Args:
+            x: (..., width).
+
+        Returns:
+            (..., width), relu(w_2(relu(w_1(x))) + x).
+        """
+        ### BEGIN SOLUTION
+        residual = self.w_2(torch.relu(self.w_1(x)))  # (..., width)
+        return torch.relu(residual + x)  # (..., width)
+        ### END SOLUTION
+
+
+# %% check="ResidualBlock" tags=["active-ipynb"]
+# check("ResidualBlock")
+
+# %% [markdown]
+# ### Exercise 9: The sub-layer connection
+#
+# Each attention and each feed-forward network of the Transformer stands in the same frame: a
+# shortcut, dropout and a norm. Write `SublayerConnection(d_model, dropout=0.0, norm_first=False)`,
+# which applies the frame to any sub-layer. There are two orders:
+#
+# $$\begin{aligned}
+# \text{post-norm:}\quad
+# y &= \operatorname{norm}\bigl(x + \operatorname{dropout}(\operatorname{sublayer}(x))\bigr)\\
+# \text{pre-norm:}\quad
+# y &= x + \operatorname{dropout}\bigl(\operatorname{sublayer}(\operatorname{norm}(x))\bigr)
+# \end{aligned}$$
+#
+# * Submodule: `norm`, your `LayerNorm(d_model)`.
+# * `forward(x, sublayer)`: `x` `(B, T, D)`; `sublayer` is any function or module from `(B, T, D)`
+#   to `(B, T, D)`, and it is called once. The result is `(B, T, D)`.
+# * `norm_first=False` is post-norm (the paper), `True` is pre-norm.
+# * The sub-layer is no part of this module: it comes with every call and is not stored.
+#
+# *Example.* The sub-layer doubles its input, $x = (1, 3)$, no dropout. Post-norm:
+# $x + 2x = (3, 9)$, and the norm makes $(-1, 1)$ of it. Pre-norm: the norm makes $(-1, 1)$, the
+# sub-layer $(-2, 2)$, and the sum is $(-1, 5)$. (Both up to `eps`.)
+#
+# Book: section *residual connections* (`trf-residual`).
+#
+# <details><summary>Hint 1</summary>
+#
+# A function can be an argument like any other: write its name and, where it is to act, parentheses.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# In pre-norm the shortcut starts **before** the norm: what is added is the $x$ that came in.
+#
+# </details>
+
+
+# %% exercise="SublayerConnection" points=3 section="trf-residual"
+class SublayerConnection(nn.Module):
+    """A shortcut and a norm around a sub-layer (Vaswani et al. 2017, 3.1; Xiong et al. 2020).
+
+    Submodule: ``norm`` = your LayerNorm(d_model).
+    """
+
+    def __init__(self, d_model: int, dropout: float = 0.0, norm_first: bool = False) -> None:
+        """Create ``norm``.
+
+        Args:
+            d_model: D.
+            dropout: acts on what the sub-layer returns, in training mode.
+            norm_first: False: norm after the sum (post-norm); True: before the sub-layer
+                (pre-norm).
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        self.norm = LayerNorm(d_model)
+        self.dropout = nn.Dropout(dropout)
+        self.norm_first = norm_first
+        ### END SOLUTION
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply the sub-layer, add the shortcut, normalise in the order chosen.
+
+        Args:
+            x: (B, T, D).
+            sublayer: any function or module from (B, T, D) to (B, T, D); called once.
+
+        Returns:
+            (B, T, D): norm(x + dropout(sublayer(x))), or with norm_first
+            x + dropout(sublayer(norm(x))).
+        """
+        ### BEGIN SOLUTION
+        if self.norm_first:
+            return x + self.dropout(sublayer(self.norm(x)))  # (B, T, D)
+        return self.norm(x + self.dropout(sublayer(x)))  # (B, T, D)
+        ### END SOLUTION
+
+
+# %% check="SublayerConnection" tags=["active-ipynb"]
+# check("SublayerConnection")

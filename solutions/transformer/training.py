@@ -1,0 +1,513 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#       format_version: '1.3'
+#   kernelspec:
+#     display_name: Python 3 (ipykernel)
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The Transformer: its training
+#
+# At the end of this unit the model takes a step of training by the paper's recipe: batches by
+# tokens, label smoothing, Adam with warm-up.
+
+# %%
+"""Training by the recipe: shifted targets, batches by tokens, label smoothing, warm-up, Adam."""
+
+# The options of a cell must stand on one line, however long it gets.
+# ruff: noqa: E501
+
+# %%
+import torch
+from torch import Tensor, nn
+
+from solutions.transformer.parts import PAD
+
+# %% tags=["active-ipynb"]
+# from autograder import checks_for
+#
+# check = checks_for("transformer-training")
+
+# %% [markdown]
+# ## Training
+#
+# ### Exercise 1: Input and output of the decoder
+#
+# In training the decoder reads the target one place behind what it is to say: at each place it sees
+# the tokens so far and is asked for the next. Write `shift_targets(target, pad=PAD)`.
+#
+# * `target` `(B, U + 1)` `torch.int64`: each row goes from `BOS` to `EOS`, then `pad` fills it up.
+# * Returns `(tgt_in, tgt_out, count)`: `(B, U)`, all but the last column; `(B, U)`, all but the
+#   first; and how many ids of `tgt_out` are not `pad`, a Python `int`.
+# * A short row's `EOS` stays in `tgt_in`. What the model says there is compared with padding, so it
+#   doesn't count.
+# * `ValueError` if the rows have fewer than 2 ids.
+#
+# *Example.* $\begin{pmatrix}1&5&6&2\\1&7&2&0\end{pmatrix}$ gives
+# $\begin{pmatrix}1&5&6\\1&7&2\end{pmatrix}$, $\begin{pmatrix}5&6&2\\7&2&0\end{pmatrix}$ and 5.
+#
+# Book: section *shifted targets* (`trf-shift`).
+#
+# <details><summary>Hint 1</summary>
+#
+# Slices along the second axis: `[:, a:b]`; a negative end counts from the back.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The sum of a bool tensor is the number of `True`s, as a tensor of one entry. `int(...)` or
+# `.item()` makes a Python number of it.
+#
+# </details>
+
+
+# %% exercise="shift_targets" points=1 section="trf-shift"
+def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
+    """Cut targets into what the decoder reads and what it is to say.
+
+    Args:
+        target: (B, U + 1) int64, from BOS to EOS, padded with pad.
+        pad: the id that marks padding.
+
+    Returns:
+        tgt_in (B, U), all but the last id of each row; tgt_out (B, U), all but the first; and how
+        many ids of tgt_out are real.
+
+    Raises:
+        ValueError: if the rows have fewer than 2 ids.
+    """
+    ### BEGIN SOLUTION
+    if target.shape[1] < 2:
+        raise ValueError(f"a target needs at least 2 ids, but the rows have {target.shape[1]}")
+    tgt_in, tgt_out = target[:, :-1], target[:, 1:]  # (B, U) each
+    return tgt_in, tgt_out, int((tgt_out != pad).sum())
+    ### END SOLUTION
+
+
+# %% check="shift_targets" tags=["active-ipynb"]
+# check("shift_targets")
+
+# %% [markdown]
+# ### Exercise 2: Batches by tokens
+#
+# A batch of 64 sentences may hold 300 words or 3000. The Transformer's batches are measured in
+# tokens instead, and sentences of similar length stand together, so that little is padding. Write
+# `token_batches(lengths, max_tokens)`.
+#
+# * `lengths`: a list of `(source length, target length)`, one for each sentence. The result is a
+#   list of batches, each a list of indices into `lengths`.
+# * Sentences are taken in the order of source length, then target length, then index.
+# * The next sentence joins the current batch as long as **both** sides fit, padding counted:
+#
+# $$\text{number of sentences} \cdot \text{longest source} \le \text{max\_tokens}
+# \quad\text{and}\quad
+# \text{number of sentences} \cdot \text{longest target} \le \text{max\_tokens}$$
+#
+# * Otherwise the current batch is done, and the sentence begins the next. So each index occurs
+#   exactly once, and no batch is empty. No sentences give `[]`.
+# * `ValueError` if `max_tokens` is smaller than 1, or if one sentence alone is too long; then the
+#   message says which one (its index).
+#
+# *Example.* `token_batches([(3, 4), (1, 1), (9, 2), (3, 3)], 9)` is `[[1, 3], [0], [2]]`: sentence
+# 0 would make three rows of four target places, 12 in all.
+#
+# Book: section *batches* (`trf-batches`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `sorted(range(n), key=...)` sorts indices; the key is a tuple of three numbers.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# The sources come sorted, so the newest is the longest. The targets don't: keep the longest one of
+# the current batch, and begin anew with each batch.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Ask whether the sentence fits **with itself counted**: the number of sentences is one more than
+# the batch has now, and the longest is the longest including the new one.
+#
+# </details>
+
+
+# %% exercise="token_batches" points=3 section="trf-batches"
+def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[int]]:
+    """Put sentences of similar length together, as many as fit (Vaswani et al. 2017, 5.1).
+
+    Args:
+        lengths: (source length, target length) of each sentence.
+        max_tokens: the most places, padding counted, that a batch may have on either side; at
+            least 1.
+
+    Returns:
+        The indices of each batch. Sentences are taken in the order of (source length, target
+        length, index), and a batch ends where the next one would exceed max_tokens.
+
+    Raises:
+        ValueError: if max_tokens < 1, or one sentence alone is too long.
+    """
+    ### BEGIN SOLUTION
+    if max_tokens < 1:
+        raise ValueError(f"max_tokens must be at least 1, but is {max_tokens}")
+    batches: list[list[int]] = []
+    longest = 0
+    for i in sorted(range(len(lengths)), key=lambda i: (*lengths[i], i)):
+        length = max(lengths[i])
+        if length > max_tokens:
+            raise ValueError(f"sentence {i} has {length} tokens, more than max_tokens={max_tokens}")
+        longest = max(longest, length)
+        # The longer side decides: it has the larger product.
+        if batches and (len(batches[-1]) + 1) * longest <= max_tokens:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+            longest = length
+    return batches
+    ### END SOLUTION
+
+
+# %% check="token_batches" tags=["active-ipynb"]
+# check("token_batches")
+
+# %% [markdown]
+# ### Exercise 3: Label smoothing
+#
+# A one-hot target asks for the probability 1, which no softmax reaches; the model can only grow its
+# logits for ever. Label smoothing (Szegedy et al., 2016) gives a share $\epsilon$ of the target to
+# all tokens evenly. Write `label_smoothing_loss(log_probs, target, smoothing=0.1, pad=PAD)`. For
+# one real token $y$:
+#
+# $$\ell = (1 - \epsilon)\,(-\log p_y) + \frac{\epsilon}{V}\sum_{v=1}^{V} (-\log p_v)$$
+#
+# * `log_probs` `(B, U, V)`: logarithms of probabilities, as the generator returns them; `target`
+#   `(B, U)` `torch.int64`; `smoothing` is $\epsilon$.
+# * The sum runs over **all** $V$ tokens, the right one and `PAD` included, as in PyTorch. (Some
+#   programs spread $\epsilon$ over $V - 1$ or $V - 2$ tokens.)
+# * A target equal to `pad` doesn't count. The result is a scalar: the sum of $\ell$ over the real
+#   tokens of the batch, divided by their number. `pad` may be an id outside the vocabulary, such as
+#   −100.
+# * `ValueError` if `smoothing` is negative, or 1 or more, or if no target is real.
+# * Not to be called: `cross_entropy`, `nll_loss` and their modules.
+#
+# *Example.* $V = 4$, $p = (0.1, 0.7, 0.1, 0.1)$, target 1, $\epsilon = 0.1$:
+# $\ell = 0.9 \cdot 0.357 + 0.025 \cdot (0.357 + 3 \cdot 2.303) \approx 0.503$. Without smoothing it
+# is $0.357$.
+#
+# Book: section *label smoothing* (`trf-smoothing`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `gather` along the last axis, with an index of shape `(B, U, 1)`, picks $\log p_y$ for each token.
+# It needs valid ids at padding too: put a harmless one there first.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# $\frac1V\sum_v$ is a mean over the last axis.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# Set the terms of padding to 0, sum up, and divide by the number of real tokens, not by $B\,U$.
+#
+# </details>
+
+
+# %% exercise="label_smoothing_loss" points=4 section="trf-smoothing" forbids="cross_entropy nll_loss CrossEntropyLoss NLLLoss cross_entropy_loss nll_loss_nd nll_loss2d"
+def label_smoothing_loss(
+    log_probs: Tensor, target: Tensor, smoothing: float = 0.1, pad: int = PAD
+) -> Tensor:
+    """Cross-entropy against smoothed targets, per real token (Szegedy et al. 2016, section 7).
+
+    Args:
+        log_probs: (B, U, V), logarithms of probabilities.
+        target: (B, U) int64.
+        smoothing: eps, the share of the target that is spread evenly over all V tokens; in [0, 1).
+        pad: the id that marks padding; such targets don't count.
+
+    Returns:
+        A scalar: (1 - eps) (-log p[target]) + eps / V sum over v of (-log p[v]), averaged over the
+        real tokens of the whole batch.
+
+    Raises:
+        ValueError: if not 0 <= smoothing < 1, or no target is real.
+    """
+    ### BEGIN SOLUTION
+    if not 0 <= smoothing < 1:
+        raise ValueError(f"smoothing must be at least 0 and below 1, but is {smoothing}")
+    real = target != pad  # (B, U)
+    if not real.any():
+        raise ValueError(f"every target is padding ({pad}); there is nothing to learn from")
+    ids = target.masked_fill(~real, 0)  # (B, U), so that pad may lie outside the vocabulary
+    correct = -log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (B, U)
+    uniform = -log_probs.mean(dim=-1)  # (B, U), the mean over V
+    loss = (1 - smoothing) * correct + smoothing * uniform  # (B, U)
+    return loss.masked_fill(~real, 0.0).sum() / real.sum()  # scalar
+    ### END SOLUTION
+
+
+# %% check="label_smoothing_loss" tags=["active-ipynb"]
+# check("label_smoothing_loss")
+
+# %% [markdown]
+# ### Exercise 4: The learning rate
+#
+# Write `learning_rate(step, d_model=512, warmup=4000, factor=1.0)`, the schedule of the paper: the
+# rate rises in proportion to the step, and after `warmup` steps it falls by the inverse square
+# **root** of the step.
+#
+# $$\text{rate} = \text{factor} \cdot D^{-1/2} \cdot
+# \min\bigl(\text{step}^{-1/2},\; \text{step} \cdot \text{warmup}^{-3/2}\bigr)$$
+#
+# * `step` counts from 1. The result is a Python `float`.
+# * `ValueError` if `step` or `warmup` is smaller than 1.
+#
+# *Example.* With the defaults, step 1 has $1.75 \cdot 10^{-7}$, step 4000 has the peak of
+# $6.99 \cdot 10^{-4}$, and step 16000 has half of that.
+#
+# Book: section *optimiser* (`trf-optimiser`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `**` is the power, and it binds tighter than `*`: `step**-0.5` needs no parentheses.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# At `step == warmup` both expressions are equal; that is where the curve has its peak.
+#
+# </details>
+
+
+# %% exercise="learning_rate" points=1 section="trf-optimiser"
+def learning_rate(step: int, d_model: int = 512, warmup: int = 4000, factor: float = 1.0) -> float:
+    """The rate of a step: rises linearly, then falls as 1 / sqrt(step) (Vaswani et al. 2017, 5.3).
+
+    Args:
+        step: number of the step, from 1.
+        d_model: D.
+        warmup: number of steps in which the rate rises; at least 1.
+        factor: multiplies the whole.
+
+    Returns:
+        factor D^-0.5 min(step^-0.5, step warmup^-1.5).
+
+    Raises:
+        ValueError: if step < 1 or warmup < 1.
+    """
+    ### BEGIN SOLUTION
+    for name, value in (("step", step), ("warmup", warmup)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, but is {value}")
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    ### END SOLUTION
+
+
+# %% check="learning_rate" tags=["active-ipynb"]
+# check("learning_rate")
+
+# %% [markdown]
+# ### Exercise 5: A step of Adam
+#
+# Adam (Kingma and Ba, 2015) keeps two running means for each number it trains: one of the gradient
+# $g$, one of its square. Write `adam_step(parameter, gradient, first, second, step, rate,
+# betas=(0.9, 0.98), eps=1e-9)`:
+#
+# $$\begin{aligned}
+# m' &= \beta_1 m + (1 - \beta_1)\, g & v' &= \beta_2 v + (1 - \beta_2)\, g^2\\
+# \hat m &= \frac{m'}{1 - \beta_1^{t}} & \hat v &= \frac{v'}{1 - \beta_2^{t}}\\
+# \theta' &= \theta - \text{rate}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
+# \end{aligned}$$
+#
+# * `parameter` ($\theta$), `gradient` ($g$), `first` ($m$) and `second` ($v$) have one and the same
+#   shape; `step` is $t$, from 1. Before the first step both means are 0.
+# * `eps` stands **outside** the root.
+# * Returns `(parameter, first, second)`, the new ones $\theta'$, $m'$, $v'$: the means as they are
+#   **before** the correction by $1 - \beta^t$, because the next step goes on from them. The inputs
+#   stay as they are.
+# * `ValueError` if `step` is smaller than 1.
+#
+# *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, rate $0.1$: the new parameter is $0.9$,
+# the means are $0.05$ and $0.005$. With $g = 50$ the new parameter would be $0.9$ as well: the
+# first step has the length of the rate, whatever the size of the gradient.
+#
+# Book: section *optimiser* (`trf-optimiser`).
+#
+# <details><summary>Hint 1</summary>
+#
+# Each formula is a line. Use names of their own for the corrected means, so that you can return the
+# others.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Methods that end in `_`, and `+=`, change a tensor in place. Here that would change the caller's.
+#
+# </details>
+
+
+# %% exercise="adam_step" points=3 section="trf-optimiser"
+def adam_step(
+    parameter: Tensor,
+    gradient: Tensor,
+    first: Tensor,
+    second: Tensor,
+    step: int,
+    rate: float,
+    betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-9,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of Adam (Kingma and Ba 2015, algorithm 1; numbers: Vaswani et al. 2017, 5.3).
+
+    Args:
+        parameter: any shape.
+        gradient: the same shape, as all tensors here.
+        first: the running mean of gradients before this step, 0 before the first.
+        second: the running mean of squared gradients before this step, 0 before the first.
+        step: number of this step, from 1.
+        rate: the learning rate.
+        betas: how much of each running mean is kept.
+        eps: added to the root of the second mean, outside the root.
+
+    Returns:
+        The new parameter, the new first and the new second mean; the means without bias correction,
+        as the next step needs them.
+
+    Raises:
+        ValueError: if step < 1.
+    """
+    ### BEGIN SOLUTION
+    if step < 1:
+        raise ValueError(f"step must be at least 1, but is {step}")
+    beta_1, beta_2 = betas
+    first = beta_1 * first + (1 - beta_1) * gradient
+    second = beta_2 * second + (1 - beta_2) * gradient**2
+    # Both means began at 0 and are too small by these factors.
+    first_corrected = first / (1 - beta_1**step)
+    second_corrected = second / (1 - beta_2**step)
+    new = parameter - rate * first_corrected / (second_corrected.sqrt() + eps)
+    return new, first, second
+    ### END SOLUTION
+
+
+# %% check="adam_step" tags=["active-ipynb"]
+# check("adam_step")
+
+# %% [markdown]
+# ### Exercise 6: A training step
+#
+# Put the recipe together. Write
+# `train_step(model, source, target, moments, step, rate, smoothing=0.1)`: one step on one batch.
+#
+# 1. Cut `target` `(B, U + 1)` by exercise 1, apply `model` to `source` `(B, S)` and the input, and
+#    compute the loss of its log-probabilities by exercise 3.
+# 2. Compute the gradients of **this** loss. Gradients that the parameters carry from elsewhere (in
+#    `.grad`) must not matter.
+# 3. Replace every parameter that has a gradient by what exercise 5 makes of it, in place, with the
+#    `betas` and `eps` of the paper, its defaults.
+#
+# * `model` is any module that maps `(B, S)` and `(B, U)` ids to log-probabilities `(B, U, V)`.
+#   Leave its mode (training or evaluation) as it is: that is the caller's business.
+# * `moments` is a `dict` from a parameter's name (as in `model.named_parameters()`) to the pair
+#   `(first, second)`, and `{}` before the first step. It is left unchanged; the new one is
+#   returned.
+# * A parameter without a gradient (one that is frozen, or that the loss doesn't depend on) stays as
+#   it is and gets no moments.
+# * Returns `(loss, moments)`: the loss **before** the step, a Python `float`, and the new `dict`.
+#
+# *Example.* After `train_step(model, source, target, {}, 1, 0.01)` no number of the model has moved
+# by more than 0.01, and those with a clear gradient have moved by just about that.
+#
+# Book: section *training* (`trf-training`).
+#
+# <details><summary>Hint 1</summary>
+#
+# `loss.backward()` **adds** to what stands in `.grad`. `model.zero_grad()` empties it first.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# A parameter that is a leaf of the graph can only be changed in place where nothing is recorded:
+# `with torch.no_grad():`. There `parameter.copy_(...)` writes new numbers into it.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# A weight that several modules share appears once in `named_parameters()`, with the sum of its
+# gradients. `torch.zeros_like` makes the first moments.
+#
+# </details>
+
+
+# %% exercise="train_step" points=4 section="trf-training"
+def train_step(
+    model: nn.Module,
+    source: Tensor,
+    target: Tensor,
+    moments: dict[str, tuple[Tensor, Tensor]],
+    step: int,
+    rate: float,
+    smoothing: float = 0.1,
+) -> tuple[float, dict[str, tuple[Tensor, Tensor]]]:
+    """Improve the model on one batch, in place (Vaswani et al. 2017, section 5).
+
+    Args:
+        model: (B, S) ids and (B, U) ids -> log-probabilities (B, U, V); left in its mode.
+        source: (B, S) int64.
+        target: (B, U + 1) int64, from BOS to EOS.
+        moments: for each parameter's name Adam's two running means; {} before the first step. Left
+            unchanged.
+        step: number of this step, from 1.
+        rate: the learning rate.
+        smoothing: as for label_smoothing_loss.
+
+    Returns:
+        The loss before the step, and the new moments.
+    """
+    ### BEGIN SOLUTION
+    tgt_in, tgt_out, _ = shift_targets(target)  # (B, U) each
+    loss = label_smoothing_loss(model(source, tgt_in), tgt_out, smoothing)  # scalar
+    model.zero_grad()
+    loss.backward()
+    updated = dict(moments)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None:
+                continue
+            if name not in moments:
+                updated[name] = (torch.zeros_like(parameter), torch.zeros_like(parameter))
+            new, *means = adam_step(parameter, parameter.grad, *updated[name], step, rate)
+            parameter.copy_(new)
+            updated[name] = tuple(means)
+    return loss.item(), updated
+    ### END SOLUTION
+
+
+# %% check="train_step" tags=["active-ipynb"]
+# check("train_step")
+
+
+# %% tags=["instructor"]
+def average_states(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of several states of one model (checkpoint averaging, Vaswani et al. 2017, 6.1).
+
+    Args:
+        states: at least one result of ``model.state_dict()``, all with the same names and shapes.
+
+    Returns:
+        A state to load: for each name the mean of all.
+
+    Raises:
+        ValueError: if there are no states.
+    """
+    if not states:
+        raise ValueError("there are no states to average; give at least one")
+    return {name: torch.stack([state[name] for state in states]).mean(dim=0) for name in states[0]}

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["checks_for"]
 
 
-def checks_for(chapter: str) -> Checks:
-    """The `check` of a chapter's notebook: `check("masked_softmax")` says what holds and why not.
+def checks_for(unit: str) -> Checks:
+    """The `check` of a unit's notebook: `check("masked_softmax")` says what holds and why not.
 
     `check()` gives an overview of all exercises.
     """
     from autograder.checking import check
 
-    return check.checks_for(chapter)
+    return check.checks_for(unit)

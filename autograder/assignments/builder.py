@@ -1,4 +1,4 @@
-"""From `solutions/<chapter>.py` to the students' notebook.
+"""From `solutions/<chapter>/<unit>.py` to the students' notebook.
 
 Jupytext reads the script, this module turns the short cell options into nbgrader's metadata, and
 nbgrader's own generate_assignment makes the students' version. What a person types in the script:
@@ -32,6 +32,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions
 from traitlets.config import Config
 
+from autograder.assignments import given
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
 from autograder.units.assignment import Assignment, Exercise, Question
@@ -44,8 +45,22 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HIDDEN = """
 ### BEGIN HIDDEN TESTS
 from autograder.assignments.stock import points
-points("{chapter}", "{name}")
+points("{unit}", "{name}")
 ### END HIDDEN TESTS"""
+QUESTION_MINUTES = 10
+OVERVIEW = """**How to work.** Write your code in place of the line `raise NotImplementedError(...)`; a
+class has such a line in each method that you write. Then run the cell below it, `check("...")`:
+it says what holds, what does not, and which section of the book to reread. Exercises may use the
+ones before them. You may add cells and helper functions of your own; keep the names, the parameters
+and their order as they are. Every text ends with hints: open them one by one, only as far as you
+need.
+
+| | write | which is | points | minutes |
+|---|---|---|---|---|
+{rows}
+
+About {minutes} minutes in all. They are estimated from the size of the answers: take them for a
+measure of size, not of you."""
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -78,12 +93,12 @@ class Source:
     """One script, read: its cells and the line each begins on."""
 
     path: Path
-    chapter: str
+    unit: str
     cells: list[NotebookNode]
     lines: list[int]
 
     def error(self, index: int, message: str) -> BuildError:
-        where = f"{self.path.parent.name}/{self.path.name}"
+        where = f"solutions/{self.path.parent.name}/{self.path.name}"
         return BuildError(f"{where}, line {self.lines[index]}: {message}")
 
 
@@ -93,7 +108,7 @@ def read(path: Path) -> Source:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise BuildError(
-            f"There is no {path.parent.name}/{path.name}; write the chapter's script there."
+            f"There is no solutions/{path.parent.name}/{path.name}; write the unit's script there."
         ) from error
     cells = jupytext.reads(text, fmt="py:percent").cells
     lines = [
@@ -102,7 +117,7 @@ def read(path: Path) -> Source:
     if len(lines) < len(cells):  # Text above the first marker is a cell too.
         lines.insert(0, 1)
     lines += [lines[-1]] * (len(cells) - len(lines))
-    return Source(path, path.stem, cells, lines)
+    return Source(path, f"{path.parent.name}-{path.stem}", cells, lines)
 
 
 def _kind(source: Source, index: int) -> str:
@@ -229,6 +244,42 @@ def _is_docstring(cell: NotebookNode) -> bool:
     )
 
 
+def minutes(code: str) -> int:
+    """How long an answer takes, estimated from its size, in steps of five minutes.
+
+    Six minutes to read what is asked, and 48 seconds for each line of the reference's answer.
+    """
+    regions = re.findall(rf"### {BEGIN}\n(.*?)### {END}", code, re.DOTALL)
+    lines = [line.strip() for region in regions for line in region.splitlines()]
+    written = sum(bool(line) and not line.startswith("#") for line in lines)
+    return max(5, 5 * round((6 + 0.8 * written) / 5))
+
+
+def _worth(points: float, took: int, more: str = "") -> str:
+    """`*2 points · about 10 minutes*`, below an exercise's heading."""
+    return f"*{points:g} point{'s' * (points != 1)} · about {took} minutes{more}*"
+
+
+def _below_heading(cell: NotebookNode, line: str) -> None:
+    """Put a line of its own below the last heading of a markdown cell."""
+    place = max(match.end() for match in re.finditer(r"^#+ .*$", cell.source, re.MULTILINE))
+    cell.source = f"{cell.source[:place]}\n\n{line}{cell.source[place:]}"
+
+
+def _overview(assignment: Assignment) -> str:
+    """How to work, and what there is to do."""
+    rows = "\n".join(
+        f"| {number} | `{exercise.name}` | {exercise.title} | {exercise.points:g} | "
+        f"{exercise.minutes} |"
+        for number, exercise in enumerate(assignment.exercises, 1)
+    )
+    written = "".join(
+        f"\n| | | {question.title} (in words) | {question.points:g} | {QUESTION_MINUTES} |"
+        for question in assignment.questions
+    )
+    return OVERVIEW.format(minutes=assignment.minutes, rows=rows + written)
+
+
 def _nbgrader(name: str, **traits: Any) -> dict[str, Any]:
     return {
         "schema_version": 3,
@@ -247,13 +298,14 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
     Raises BuildError on anything nbgrader or a student would later stumble over.
     """
     source = read(path)
-    chapter = source.chapter
+    unit = source.unit
     exercises: list[Exercise] = []
     questions: list[Question] = []
     where: dict[str, int] = {}  # Cell of each exercise and question, for messages.
     checked: set[str] = set()
     ids: dict[str, int] = {}
     title, heading, setups = None, None, 0
+    told: NotebookNode | None = None  # the text of the exercise or question that comes next
 
     for index, cell in enumerate(source.cells):
         kind = _kind(source, index)
@@ -263,6 +315,8 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
         if not (private and not kind):
             _check_region(source, index, wanted=kind in ("exercise", "question"))
         if cell.cell_type == "markdown":
+            if not kind:
+                told = cell if _heading(cell.source) else told
             title = title or _heading(cell.source)
             heading = _heading(cell.source) or heading
         name = options.get(kind, "")
@@ -292,6 +346,9 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
             forbids = options.get("forbids", "")
             forbids = tuple(forbids.split() if isinstance(forbids, str) else forbids)
             needs = _needs(cell.source, [exercise.name for exercise in exercises])
+            took = minutes(cell.source)
+            if told is not None:
+                _below_heading(told, _worth(options["points"], took))
             exercises.append(
                 Exercise(
                     name=name,
@@ -300,6 +357,7 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
                     section=options["section"],
                     forbids=forbids,
                     needs=needs,
+                    minutes=took,
                 )
             )
             metadata = _nbgrader(name, solution=True)
@@ -308,6 +366,8 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
                 Question(name, own_title, float(options["points"]), options["section"])
             )
             metadata = _nbgrader(name, grade=True, solution=True, points=float(options["points"]))
+            if told is not None:
+                _below_heading(told, _worth(options["points"], QUESTION_MINUTES))
         elif kind == "check":
             found = [exercise for exercise in exercises if exercise.name == name]
             if not found:
@@ -325,12 +385,14 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
                     f'the check cell of {name} must hold the line # check("{name}") and '
                     'the tag "active-ipynb".',
                 )
-            cell.source = cell.source.strip() + HIDDEN.format(chapter=chapter, name=name)
+            cell.source = cell.source.strip() + HIDDEN.format(unit=unit, name=name)
             metadata = _nbgrader(f"check_{name}", grade=True, locked=True, points=found[0].points)
         elif cell.cell_type == "code" and not private and ("given" in tags or not exercises):
             setups += 1
             metadata = _nbgrader("setup" if setups == 1 else f"setup-{setups}", locked=True)
 
+        if cell.cell_type == "code" and not private and not kind:
+            cell.source = given.for_notebook(cell.source)
         cell.metadata = NotebookNode()
         if metadata:
             cell.metadata["nbgrader"] = NotebookNode(metadata)
@@ -354,12 +416,17 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
             f"{path.parent.name}/{path.name} holds no exercise; "
             'give one of its cells exercise="…", points=… and section="…".'
         )
+    assignment = Assignment(source.unit, title or source.unit, tuple(exercises), tuple(questions))
+    head = [("overview", _overview(assignment))]
+    conventions = path.with_name("conventions.md")
+    if conventions.is_file():
+        head.append(("conventions", conventions.read_text(encoding="utf-8").strip()))
+    source.cells[1:1] = [nbformat.v4.new_markdown_cell(text, id=name) for name, text in head]
     notebook = nbformat.v4.new_notebook(cells=source.cells)
     notebook.nbformat_minor = 5
     notebook.metadata = NotebookNode(
         kernelspec=NotebookNode(KERNEL), language_info=NotebookNode(name="python")
     )
-    assignment = Assignment(chapter, title or chapter, tuple(exercises), tuple(questions))
     return notebook, assignment
 
 
@@ -402,13 +469,13 @@ def schema_version() -> str:
     return str(ScriptDirectory(ALEMBIC_DIR).get_current_head())
 
 
-def _generate(course: Path, chapter: str, db_url: str | None = None) -> None:
-    """nbgrader generate_assignment of one chapter in `course`, silent unless it fails."""
+def _generate(course: Path, unit: str, db_url: str | None = None) -> None:
+    """nbgrader generate_assignment of one unit in `course`, silent unless it fails."""
     config = generate_config()
     config.CourseDirectory.root = str(course.resolve())
     if db_url:
         config.CourseDirectory.db_url = db_url
-    config.CourseDirectory.assignment_id = chapter
+    config.CourseDirectory.assignment_id = unit
     log = logging.getLogger(f"{__name__}.nbgrader")
     log.propagate = False
     messages = _Messages()
@@ -421,43 +488,45 @@ def _generate(course: Path, chapter: str, db_url: str | None = None) -> None:
     except Exception as error:
         reason = "; ".join(messages.lines) or str(error)
         raise BuildError(
-            f"nbgrader could not make the students' version of {chapter}: {reason}"
+            f"nbgrader could not make the students' version of {unit}: {reason}"
         ) from error
 
 
 def prepare_course(
     course: Path,
-    chapters: Sequence[str],
+    units: Sequence[str],
     solutions: Path = paths.SOLUTIONS,
     db_url: str | None = None,
     points: Mapping[str, float] | None = None,
 ) -> dict[str, Assignment]:
-    """Make `course` an nbgrader course: source/, release/ and a gradebook that knows the chapters.
+    """Make `course` an nbgrader course: source/, release/ and a gradebook that knows the units.
 
     The gradebook is at `db_url`, or gradebook.db in the course. Running it again on a course with
-    submissions keeps them; returns the chapters' assignments, without stubs. `points` are those of
+    submissions keeps them; returns the units' assignments, without stubs. `points` are those of
     exercises and questions that the course has changed.
     """
     course.mkdir(parents=True, exist_ok=True)
     assignments = {}
-    for chapter in chapters:
-        notebook, assignments[chapter] = instructor(solutions / f"{chapter}.py")
+    for unit in units:
+        notebook, assignments[unit] = instructor(solutions / paths.inside(unit, ".py"))
         for cell in notebook.cells:
             marks = cell.metadata.get("nbgrader", {})
             if points and marks.get("grade"):
                 name = marks.grade_id
                 name = name if marks.solution else name.removeprefix("check_")
                 marks.points = points.get(name, marks.points)
-        target = course / "source" / chapter / f"{chapter}.ipynb"
+        target = course / "source" / unit / f"{unit}.ipynb"
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(notebook_text(notebook), encoding="utf-8")
-        _generate(course, chapter, db_url)
+        if parts := given.source(unit, solutions):
+            target.with_name(paths.GIVEN).write_text(parts, encoding="utf-8")
+        _generate(course, unit, db_url)
     return assignments
 
 
-def book_sections(chapter: str, root: Path = paths.ROOT) -> dict[str, str]:
-    """Anchor and heading of each labelled section of the chapter's page, if it is written."""
-    page = root / "book" / f"{chapter}.md"
+def book_sections(unit: str, root: Path = paths.ROOT) -> dict[str, str]:
+    """Anchor and heading of each labelled section of the unit's page, if it is written."""
+    page = root / "book" / f"{paths.chapter_of(unit)}.md"
     if not page.is_file():
         return {}
     found = re.findall(
@@ -466,13 +535,13 @@ def book_sections(chapter: str, root: Path = paths.ROOT) -> dict[str, str]:
     return {anchor: heading.replace("`", "").replace("$", "") for anchor, heading in found}
 
 
-def generate(chapters: Sequence[str], root: Path = paths.ROOT) -> dict[str, str]:
+def generate(units: Sequence[str], root: Path = paths.ROOT) -> dict[str, str]:
     """The generated files, as {path relative to `root`: text}."""
     files = {}
     with tempfile.TemporaryDirectory(prefix="course-") as folder:
         course = Path(folder)
-        for chapter, assignment in prepare_course(course, chapters, root / "solutions").items():
-            released = course / "release" / chapter / f"{chapter}.ipynb"
+        for unit, assignment in prepare_course(course, units, root / "solutions").items():
+            released = course / "release" / unit / f"{unit}.ipynb"
             notebook = nbformat.read(released, as_version=4)
             stubs = {
                 cell.metadata.nbgrader.grade_id: cell.source
@@ -481,18 +550,20 @@ def generate(chapters: Sequence[str], root: Path = paths.ROOT) -> dict[str, str]
             }
             _require_refusals(assignment)
             complete = Assignment(
-                assignment.chapter,
+                assignment.unit,
                 assignment.title,
                 tuple(
                     Exercise(**{**vars(exercise), "stub": stubs[exercise.name]})
                     for exercise in assignment.exercises
                 ),
                 assignment.questions,
-                book_sections(chapter, root),
+                book_sections(unit, root),
             )
-            place = f"exercises/{chapter}"
-            files[f"{place}/{chapter}.ipynb"] = notebook_text(notebook)
+            place = f"exercises/{unit}"
+            files[f"{place}/{unit}.ipynb"] = notebook_text(notebook)
             files[f"{place}/assignment.json"] = complete.to_json()
+            if parts := given.source(unit, root / "solutions"):
+                files[f"{place}/{paths.GIVEN}"] = parts
     return files
 
 
@@ -508,13 +579,13 @@ def _require_refusals(assignment: Assignment) -> None:
                 )
 
 
-def build(chapters: Sequence[str], root: Path = paths.ROOT, check: bool = False) -> list[Path]:
+def build(units: Sequence[str], root: Path = paths.ROOT, check: bool = False) -> list[Path]:
     """Write the students' notebooks under `root`/exercises; the files whose content changed.
 
     With `check` nothing is written: the list names the files that are not what the scripts say.
     """
     changed = []
-    for relative, text in generate(chapters, root).items():
+    for relative, text in generate(units, root).items():
         path = root / relative
         data = text.encode()
         if path.is_file() and path.read_bytes() == data:
@@ -526,8 +597,8 @@ def build(chapters: Sequence[str], root: Path = paths.ROOT, check: bool = False)
     return changed
 
 
-def record(chapter: str, check: bool = False) -> list[Path]:
-    """Write the recorded answers of the chapter's visible tests, unless they still hold.
+def record(unit: str, check: bool = False) -> list[Path]:
+    """Write the recorded answers of the unit's visible tests, unless they still hold.
 
     Answers that differ by rounding only are kept: another machine adds in another order, and the
     file should change when a grader, the reference or a misconception does.
@@ -537,12 +608,12 @@ def record(chapter: str, check: bool = False) -> list[Path]:
     from autograder.judging.runner import Graders
     from autograder.sandbox.wire import WireError
 
-    if not (paths.GRADERS / f"test_{chapter}.py").is_file():
+    if not paths.graders(unit).is_file():
         raise BuildError(
-            f"{chapter} has no graders; write autograder/graders/test_{chapter}.py first."
+            f"{unit} has no graders; write {paths.graders(unit).relative_to(paths.ROOT)} first."
         )
-    path = paths.EXERCISES / chapter / recorded.FILE
-    recording = ask(chapter, Graders(chapter, hidden=False))
+    path = paths.EXERCISES / unit / recorded.FILE
+    recording = ask(unit, Graders(unit, hidden=False))
     with contextlib.suppress(FileNotFoundError, WireError, KeyError, TypeError):
         if _same_answers(recorded.read(path).data, recording.data):
             return []
@@ -588,5 +659,5 @@ def _same_answers(left: Any, right: Any) -> bool:
 
 
 def sources(root: Path = paths.ROOT) -> list[str]:
-    """The chapters that have a script, in the order of the book."""
-    return [name for name in paths.CHAPTERS if (root / "solutions" / f"{name}.py").is_file()]
+    """The units that have a script, in the order of the book."""
+    return [unit for unit in paths.UNITS if paths.solution(unit, root).is_file()]

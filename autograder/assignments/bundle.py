@@ -68,7 +68,7 @@ if __name__ == "__main__":
 README = """# {title}
 
 {count} exercises to code, {points} points{written}.
-Write your code in `{chapter}.ipynb`; under each exercise a cell with `check("…")` says what holds,
+Write your code in `{unit}.ipynb`; under each exercise a cell with `check("…")` says what holds,
 what does not, and what to reread.
 
 ## Begin
@@ -78,19 +78,19 @@ You need Python 3.11, 3.12 or 3.13.
 ```
 python -m venv .venv
 .venv/bin/pip install -r requirements.txt        (Windows: .venv\\Scripts\\pip)
-.venv/bin/jupyter lab {chapter}.ipynb             (Windows: .venv\\Scripts\\jupyter)
+.venv/bin/jupyter lab {unit}.ipynb             (Windows: .venv\\Scripts\\jupyter)
 ```
 
 ## While you work
 
 * `check("{first}")` judges one exercise, `check()` shows all of them.
-* `python -m autograder check {chapter}.ipynb` does the same for the whole notebook.
+* `python -m autograder check {unit}.ipynb` does the same for the whole notebook.
 * Keep the cells that are there, with their order and the names in them; add as many as you like.
 * The grade also counts tests that are not in this folder: other inputs, the same contract.
 
 ## Hand in
 
-Save the notebook and hand in `{chapter}.ipynb`, and nothing else, under that name.
+Save the notebook and hand in `{unit}.ipynb`, and nothing else, under that name.
 {book}"""
 
 
@@ -98,20 +98,20 @@ class BundleError(AssignmentError):
     """The zip cannot be made; one sentence with the remedy."""
 
 
-def bundle(chapter: str, out: Path, book: str = "") -> Path:
-    """Write the student's zip of `chapter` to `out`; the same bytes for each run.
+def bundle(unit: str, out: Path, book: str = "") -> Path:
+    """Write the student's zip of `unit` to `out`; the same bytes for each run.
 
     Args:
-        chapter: the chapter's name.
+        unit: the unit's name.
         out: the zip to write.
         book: where students read the book: the URL of its first page's folder.
 
     Raises:
         AssignmentError: something is missing; the message says what to run.
     """
-    files = contents(chapter, book)
-    _check_recorded(chapter)
-    write_zip(out, {f"{chapter}/{name}": data for name, data in files.items()})
+    files = contents(unit, book)
+    _check_recorded(unit)
+    write_zip(out, {f"{unit}/{name}": data for name, data in files.items()})
     return out
 
 
@@ -126,7 +126,7 @@ def write_zip(out: Path, files: Mapping[str, bytes], executable: Collection[str]
             archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)
 
 
-def _check_recorded(chapter: str) -> None:
+def _check_recorded(unit: str) -> None:
     """Right code passes with the recorded answers, as it must in the student's folder."""
     from autograder.assignments import recorded
     from autograder.judging.runner import Graders
@@ -134,38 +134,38 @@ def _check_recorded(chapter: str) -> None:
     from autograder.sandbox.wire import WireError
     from autograder.units.variants import reference_namespace
 
-    remedy = f"run python -m autograder build {chapter}"
+    remedy = f"run python -m autograder build {unit}"
     try:
-        recording = recorded.read(paths.EXERCISES / chapter / recorded.FILE)
-        results = Graders(chapter, hidden=False).run(
-            Executor(reference_namespace(chapter)).execute, recording=recording, diagnose=False
+        recording = recorded.read(paths.EXERCISES / unit / recorded.FILE)
+        results = Graders(unit, hidden=False).run(
+            Executor(reference_namespace(unit)).execute, recording=recording, diagnose=False
         )
     except (WireError, KeyError) as error:
         raise BundleError(
-            f"The recorded answers of {chapter} do not fit its tests; {remedy}."
+            f"The recorded answers of {unit} do not fit its tests; {remedy}."
         ) from error
     wrong = [name for name, result in results.items() if not result.passed]
     if wrong:
         raise BundleError(
-            f"The recorded answers of {chapter} are out of date (see {wrong[0]}); {remedy}."
+            f"The recorded answers of {unit} are out of date (see {wrong[0]}); {remedy}."
         )
 
 
-def contents(chapter: str, book: str = "") -> dict[str, bytes]:
+def contents(unit: str, book: str = "") -> dict[str, bytes]:
     """The files of the student's folder: {path in the folder: bytes}."""
-    assignment = replace(load(chapter), book=book)
-    source = paths.EXERCISES / chapter
+    assignment = replace(load(unit), book=book)
+    source = paths.EXERCISES / unit
     files: dict[str, bytes] = {}
-    notebook, recorded = f"{chapter}.ipynb", "recorded.bin"
-    for name, target in ((notebook, notebook), (recorded, f"exercises/{chapter}/{recorded}")):
+    notebook, recorded = f"{unit}.ipynb", "recorded.bin"
+    for name, target in ((notebook, notebook), (recorded, f"exercises/{unit}/{recorded}")):
         try:
             files[target] = (source / name).read_bytes()
         except FileNotFoundError:
             raise BundleError(
-                f"exercises/{chapter}/{name} is missing; run python -m autograder build {chapter}."
+                f"exercises/{unit}/{name} is missing; run python -m autograder build {unit}."
             ) from None
-    files[f"exercises/{chapter}/assignment.json"] = assignment.to_json().encode()
-    graders = paths.GRADERS / f"test_{chapter}.py"
+    files[f"exercises/{unit}/assignment.json"] = assignment.to_json().encode()
+    graders = paths.graders(unit)
     shown = visible(graders.read_text(encoding="utf-8"), graders.name)
     for module in sorted(modules({*START, *_imports(shown, "autograder")}, "autograder")):
         file = _file(module)
@@ -349,7 +349,7 @@ def _readme(assignment: Assignment) -> str:
     words = f"{count} written question{'s' if count != 1 else ''}"
     return README.format(
         title=assignment.title,
-        chapter=assignment.chapter,
+        unit=assignment.unit,
         count=len(assignment.exercises),
         points=number(assignment.points),
         written=f", and {words}, {number(assignment.written_points)} points" if count else "",

@@ -1,7 +1,7 @@
 """The file of recorded answers: compressed, and read one exercise at a time.
 
 Hundreds of misconceptions answer every visible test, mostly like the reference. Each exercise is
-one compressed part of exercises/<chapter>/recorded.bin, so that the file stays small and a check
+one compressed part of exercises/<unit>/recorded.bin, so that the file stays small and a check
 reads only what it needs. Inside is the wire format: data, never code.
 """
 
@@ -78,7 +78,7 @@ def read(path: Path) -> Recording:
         autograder.sandbox.wire.WireError: the file is damaged.
     """
     data = wire.decode(path.read_bytes(), limit=LIMIT)
-    if not isinstance(data, dict) or not {"chapter", "says", "exercises", "parts"} <= data.keys():
+    if not isinstance(data, dict) or not {"unit", "says", "exercises", "parts"} <= data.keys():
         raise wire.WireError("this is no file of recorded answers")
     tests = _Tests(data.pop("exercises"), data.pop("parts"))
     return Recording({**data, "tests": tests})

@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def _graders(chapter: str) -> Graders:
+def _graders(unit: str) -> Graders:
     from autograder.common import paths
     from autograder.judging.runner import Graders
 
-    if not (paths.SOLUTIONS / f"{chapter}.py").is_file():
+    if not paths.solution(unit).is_file():
         raise AssignmentError(
-            f"Points need solutions/{chapter}.py; grade in the course's own folder."
+            f"Points need solutions/{paths.inside(unit, '.py')}; grade in the course's own folder."
         )
-    return Graders(chapter)
+    return Graders(unit)
 
 
-def points(chapter: str, name: str) -> float:
+def points(unit: str, name: str) -> float:
     """The points that the calling notebook's `name` earns, hidden tests included.
 
     Raises:
-        AssignmentError: `chapter` or the reference is not here.
-        KeyError: the chapter has no such exercise.
+        AssignmentError: `unit` or the reference is not here.
+        KeyError: the unit has no such exercise.
     """
     from autograder.judging.runner import quiet
     from autograder.sandbox.executor import Executor
 
     namespace = sys._getframe(1).f_globals
-    exercise = load(chapter).exercise(name)
+    exercise = load(unit).exercise(name)
     executor = Executor(namespace)
     with quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = _graders(chapter).run(
+        results = _graders(unit).run(
             executor.execute,
             exercises=[exercise.name],
             diagnose=False,

@@ -50,18 +50,18 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def check_latency(chapter: str) -> list[Figure]:
+def check_latency(unit: str) -> list[Figure]:
     """Seconds that a student waits for `check`, on right and on wrong code."""
     from autograder import checks_for
     from autograder.units import variants
 
-    mistakes = variants.misconceptions(chapter)
-    tasks = [(variants.source_of(chapter), mistakes[0].exercise)]
-    tasks += [(variants.changed_source(chapter, item), item.exercise) for item in mistakes]
+    mistakes = variants.misconceptions(unit)
+    tasks = [(variants.source_of(unit), mistakes[0].exercise)]
+    tasks += [(variants.changed_source(unit, item), item.exercise) for item in mistakes]
     seconds = []
     for source, exercise in tasks:
         namespace = variants.load_variant(source, "student")
-        namespace["check"] = checks_for(chapter)
+        namespace["check"] = checks_for(unit)
         started = time.perf_counter()
         with contextlib.redirect_stdout(io.StringIO()):
             exec(f"check({exercise!r})", namespace)
@@ -74,12 +74,12 @@ def check_latency(chapter: str) -> list[Figure]:
     ]
 
 
-def kill_rate(chapter: str) -> list[Figure]:
+def kill_rate(unit: str) -> list[Figure]:
     """What `verify` finds, and how long it takes."""
     from autograder.verification.verify import verify
 
     started = time.perf_counter()
-    verdict = verify(chapter, jobs=os.cpu_count() or 1)
+    verdict = verify(unit, jobs=os.cpu_count() or 1)
     seconds = time.perf_counter() - started
     return [
         Figure(
@@ -345,12 +345,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--only",
         choices=("grading", "growth", "check", "verify", "transformer", "gpt", "book"),
     )
-    parser.add_argument("--chapter", choices=paths.chapters(), help="only this chapter")
+    parser.add_argument("--unit", choices=paths.units(), help="only this unit")
     parser.add_argument("--count", type=int, default=100, help="submissions for the comparison")
     options = parser.parse_args(arguments)
     console = Console()
     parts: dict[str, Callable[[str], list[Figure]]] = {
-        "grading": lambda chapter: grading(chapter, options.count),
+        "grading": lambda unit: grading(unit, options.count),
         "check": check_latency,
         "verify": kill_rate,
     }
@@ -374,20 +374,20 @@ def main(arguments: list[str] | None = None) -> int:
                 f"{where}: {figure.name}", f"{figure.value:.3g}", figure.unit, figure.detail
             )
 
-    chapters = [options.chapter] if options.chapter else paths.chapters()
-    first = options.chapter or "attention"
-    for chapter in chapters:
+    units = [options.unit] if options.unit else paths.units()
+    first = options.unit or "attention"
+    for unit in units:
         for name, measure in parts.items():
-            # Stock nbgrader takes minutes: it is compared on the first chapter.
-            if options.only in (None, name) and (name != "grading" or chapter == first):
-                console.print(f"measuring {name} of {chapter} ...")
-                add(chapter, measure(chapter))
+            # Stock nbgrader takes minutes: it is compared on the first unit.
+            if options.only in (None, name) and (name != "grading" or unit == first):
+                console.print(f"measuring {name} of {unit} ...")
+                add(unit, measure(unit))
     if options.only == "growth":
         console.print(f"measuring classes of {first} ...")
         add(first, growth(first))
     models = {"transformer": transformer_speed, "gpt": gpt_speed}
     for name, speed in models.items():
-        if options.only == name or (options.only is None and name in chapters):
+        if options.only == name or (options.only is None and name in units):
             console.print(f"measuring the model of {name} ...")
             add(name, speed())
     if options.only in (None, "book"):

@@ -80,37 +80,37 @@ def _timed(program: str, arguments: list[str], folder: Path) -> Run:
     return Run(seconds, most / 2**20)
 
 
-def ours(folder: Path, chapter: str, submitted: Path) -> tuple[Run, dict[str, float]]:
+def ours(folder: Path, unit: str, submitted: Path) -> tuple[Run, dict[str, float]]:
     """`python -m autograder grade` in a new course below `folder`, and the marks."""
     course = folder / "ours"
     shutil.rmtree(course, ignore_errors=True)
-    arguments = ["grade", chapter, "--submitted", str(submitted), "--course", str(course)]
+    arguments = ["grade", unit, "--submitted", str(submitted), "--course", str(course)]
     run = _timed(OURS, [*arguments, "--seed", "0"], folder)
-    results = json.loads((course / "graded" / chapter / "results.json").read_text("utf-8"))
+    results = json.loads((course / "graded" / unit / "results.json").read_text("utf-8"))
     marks = {one["student"]: round(one["score"], 2) for one in results["submissions"]}
     return run, marks
 
 
 def stock(
-    folder: Path, chapter: str, submitted: Path, options: tuple[str, ...] = ()
+    folder: Path, unit: str, submitted: Path, options: tuple[str, ...] = ()
 ) -> tuple[float, dict[str, float]]:
     """Seconds of stock nbgrader's `autograde`, and the marks; its course is left in `folder`."""
     from autograder.assignments.builder import prepare_course
 
     course = folder / "stock"
     shutil.rmtree(course, ignore_errors=True)
-    prepare_course(course, [chapter])
+    prepare_course(course, [unit])
     shutil.copytree(submitted, course / "submitted")
     (course / "nbgrader_config.py").write_text(
         "c = get_config()\n"
         f"c.CourseDirectory.root = {str(course)!r}\n"
         "c.ExecutePreprocessor.timeout = 300\n"
     )
-    run = _timed(STOCK, ["autograde", chapter, QUIET, *options], course)
-    return run.seconds, stock_marks(course, chapter)
+    run = _timed(STOCK, ["autograde", unit, QUIET, *options], course)
+    return run.seconds, stock_marks(course, unit)
 
 
-def stock_marks(course: Path, chapter: str) -> dict[str, float]:
+def stock_marks(course: Path, unit: str) -> dict[str, float]:
     """The marks in an nbgrader gradebook, written questions left out."""
     from nbgrader.api import Gradebook
 
@@ -122,11 +122,11 @@ def stock_marks(course: Path, chapter: str) -> dict[str, float]:
                 ),
                 2,
             )
-            for submission in book.assignment_submissions(chapter)
+            for submission in book.assignment_submissions(unit)
         }
 
 
-def grading(chapter: str, count: int) -> list[Figure]:
+def grading(unit: str, count: int) -> list[Figure]:
     """A class of `count` honest submissions by us, by stock nbgrader, and its bookkeeping alone.
 
     Raises:
@@ -137,13 +137,13 @@ def grading(chapter: str, count: int) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         submitted = folder / "submitted"
-        make_class.make_honest(submitted, chapter, count)
-        run, marks = ours(folder, chapter, submitted)
-        kept, _ = stock(folder, chapter, submitted, ("--no-execute",))
-        pages = _timed(STOCK, ["generate_feedback", chapter, QUIET], folder / "stock").seconds
-        graded, theirs = stock(folder, chapter, submitted)
+        make_class.make_honest(submitted, unit, count)
+        run, marks = ours(folder, unit, submitted)
+        kept, _ = stock(folder, unit, submitted, ("--no-execute",))
+        pages = _timed(STOCK, ["generate_feedback", unit, QUIET], folder / "stock").seconds
+        graded, theirs = stock(folder, unit, submitted)
         # Stock takes minutes, in which a machine may become faster or slower: we run on both sides.
-        again, _ = ours(folder, chapter, submitted)
+        again, _ = ours(folder, unit, submitted)
     seconds = (run.seconds + again.seconds) / 2
     if theirs != marks:
         differing = {
@@ -203,14 +203,14 @@ class Growth:
         return furthest / max(run.seconds for run in self.runs)
 
 
-def growth(chapter: str, counts: tuple[int, ...] = COUNTS) -> list[Figure]:
+def growth(unit: str, counts: tuple[int, ...] = COUNTS) -> list[Figure]:
     """What classes of several sizes cost, and a picture of it in build/.
 
     Returns:
         For each class its seconds and peak memory; the line through them, and how far the classes
         are from it.
     """
-    found = {different: _grown(chapter, counts, different) for different in KINDS}
+    found = {different: _grown(unit, counts, different) for different in KINDS}
     picture = paths.BUILD / "grading-cost.png"
     picture.parent.mkdir(parents=True, exist_ok=True)
     plot(found, picture)
@@ -231,14 +231,14 @@ def growth(chapter: str, counts: tuple[int, ...] = COUNTS) -> list[Figure]:
     return figures
 
 
-def _grown(chapter: str, counts: tuple[int, ...], different: bool) -> Growth:
+def _grown(unit: str, counts: tuple[int, ...], different: bool) -> Growth:
     from autograder.demo import make_class
 
     runs = []
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
         everybody = folder / "everybody"
-        make_class.make_honest(everybody, chapter, max(counts), different=different)
+        make_class.make_honest(everybody, unit, max(counts), different=different)
         students = sorted(everybody.iterdir())
         for count in counts:
             submitted = folder / "submitted"
@@ -246,7 +246,7 @@ def _grown(chapter: str, counts: tuple[int, ...], different: bool) -> Growth:
             submitted.mkdir()
             for student in students[:count]:
                 shutil.copytree(student, submitted / student.name)
-            runs.append(ours(folder, chapter, submitted)[0])
+            runs.append(ours(folder, unit, submitted)[0])
     return Growth(counts, runs)
 
 

@@ -1,7 +1,7 @@
 """Checks for students: the visible graders, run in the notebook on what it defines.
 
 Nothing here needs `solutions/`: the reference's answers to the visible tests are recorded in
-exercises/<chapter>/recorded.bin. Where they are not, the reference itself is asked.
+exercises/<unit>/recorded.bin. Where they are not, the reference itself is asked.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SHOWN_VALUES = 12
 NOT_RUN = "Its remaining tests were not run."
 
 
-def checks_for(chapter: str) -> Checks:
-    """The `check` function of a chapter's notebook."""
-    return Checks(chapter)
+def checks_for(unit: str) -> Checks:
+    """The `check` function of a unit's notebook."""
+    return Checks(unit)
 
 
 class Checks:
@@ -50,18 +50,18 @@ class Checks:
     taken for points.
     """
 
-    def __init__(self, chapter: str) -> None:
-        self.chapter = chapter
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
         self._judge: Judge | None = None
 
     def __repr__(self) -> str:
-        return f"<checks for {self.chapter}: call check(name) or check()>"
+        return f"<checks for {self.unit}: call check(name) or check()>"
 
     def __call__(self, exercise: Any = None) -> None:
         namespace = sys._getframe(1).f_globals
         try:
             if self._judge is None:
-                self._judge = Judge(self.chapter, functools.partial(TimeLimit, tell=_still_running))
+                self._judge = Judge(self.unit, functools.partial(TimeLimit, tell=_still_running))
             judge = self._judge
             if exercise is None:
                 hung: set[str] = set()
@@ -124,25 +124,23 @@ class _Asked:
 
 
 class Judge:
-    """Runs the visible graders of a chapter on a namespace.
+    """Runs the visible graders of a unit on a namespace.
 
     Args:
-        chapter: the chapter's name.
+        unit: the unit's name.
         limit: makes the limit on the time of each call, from the namespace.
 
     Raises:
-        AssignmentError: the chapter is not here, or what is needed to check it is missing.
+        AssignmentError: the unit is not here, or what is needed to check it is missing.
     """
 
-    def __init__(
-        self, chapter: str, limit: Callable[[dict[str, Any]], TimeLimit] = TimeLimit
-    ) -> None:
+    def __init__(self, unit: str, limit: Callable[[dict[str, Any]], TimeLimit] = TimeLimit) -> None:
         from autograder.judging.runner import Graders
 
         self._limit = limit
-        self.assignment: Assignment = load(chapter)
-        self.graders: Graders = Graders(chapter, hidden=False, assignment=self.assignment)
-        self.recording: Recording | None = _recording(chapter, self.graders)
+        self.assignment: Assignment = load(unit)
+        self.graders: Graders = Graders(unit, hidden=False, assignment=self.assignment)
+        self.recording: Recording | None = _recording(unit, self.graders)
 
     def card(self, name: str, namespace: dict[str, Any], hung: set[str] | None = None) -> Card:
         """The answer on one exercise.
@@ -211,7 +209,7 @@ class Judge:
         """
         from autograder.judging.diagnosis import fingerprint
 
-        if self.recording is None or not _has_reference(self.assignment.chapter):
+        if self.recording is None or not _has_reference(self.assignment.unit):
             return False
         tests = self.recording.data["tests"]
         return any(
@@ -382,28 +380,28 @@ def names_reached(name: str, namespace: dict[str, Any]) -> set[str]:
 
 def section(assignment: Assignment, anchor: str) -> tuple[str, str]:
     """How to name a section of the book, and a link to it where the book is at hand."""
-    chapter = assignment.chapter
+    unit = assignment.unit
     heading = assignment.sections.get(anchor)
-    title = assignment.sections.get(chapter, assignment.title)
-    words = f"“{heading}” in the chapter “{title}”" if heading else f"section {anchor}"
+    title = assignment.sections.get(unit, assignment.title)
+    words = f"“{heading}” in the unit “{title}”" if heading else f"section {anchor}"
     if assignment.book:
-        return words, f"{assignment.book.rstrip('/')}/{chapter}.html#{anchor}"
-    page = paths.ROOT / "book" / f"{chapter}.md"
+        return words, f"{assignment.book.rstrip('/')}/{paths.chapter_of(unit)}.html#{anchor}"
+    page = paths.ROOT / "book" / f"{paths.chapter_of(unit)}.md"
     if heading and page.is_file() and Path.cwd().is_relative_to(paths.ROOT):
         return words, f"{Path(os.path.relpath(page)).as_posix()}#{anchor}"
     return words, ""
 
 
-def _has_reference(chapter: str) -> bool:
-    return (paths.SOLUTIONS / f"{chapter}.py").is_file()
+def _has_reference(unit: str) -> bool:
+    return paths.solution(unit).is_file()
 
 
-def _recording(chapter: str, graders: Graders) -> Recording | None:
+def _recording(unit: str, graders: Graders) -> Recording | None:
     """The recorded answers if they fit the graders; None to ask the reference itself."""
     from autograder.assignments import recorded
     from autograder.sandbox.wire import WireError
 
-    file = folder(chapter) / recorded.FILE
+    file = folder(unit) / recorded.FILE
     reason = "are missing"
     try:
         recording = recorded.read(file)
@@ -414,10 +412,10 @@ def _recording(chapter: str, graders: Graders) -> Recording | None:
         pass
     except (WireError, KeyError, TypeError):
         reason = "are damaged"
-    if _has_reference(chapter):
+    if _has_reference(unit):
         return None
     raise AssignmentError(
-        f"The recorded answers for {chapter} ({file.name}) {reason}; "
+        f"The recorded answers for {unit} ({file.name}) {reason}; "
         "unpack the course's zip again, or ask for a new one."
     )
 

@@ -53,7 +53,7 @@ class NotebookReport:
 def check_notebook(
     path: Path,
     exercises: Sequence[str] = (),
-    chapter: str | None = None,
+    unit: str | None = None,
     seconds: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> NotebookReport:
@@ -62,7 +62,7 @@ def check_notebook(
     Args:
         path: the notebook.
         exercises: only these; all of them when empty.
-        chapter: the chapter, if neither the notebook's text nor its name tells.
+        unit: the unit, if neither the notebook's text nor its name tells.
         seconds: how long a cell, or a call of an exercise, may take;
             `timelimit.SECONDS_PER_CALL` by default.
         progress: is told what is being done.
@@ -71,8 +71,8 @@ def check_notebook(
         AssignmentError: the notebook cannot be read or checked; one sentence.
     """
     cells = read_cells(path)
-    chapter = chapter or chapter_of(path, cells)
-    assignment = load(chapter)
+    unit = unit or unit_of(path, cells)
+    assignment = load(unit)
     for name in exercises:
         if name not in assignment.names:
             near = did_you_mean(assignment, name)
@@ -108,7 +108,7 @@ class _Check:
         """Start a process and hear it until it is done, or take note of what ended it."""
         self.doing = None
         order = {
-            "chapter": self.assignment.chapter,
+            "unit": self.assignment.unit,
             "cells": self.cells,
             "skipped": self.skipped,
             "exercises": self.left,
@@ -312,18 +312,18 @@ def read_cells(path: Path) -> list[str]:
     return sources
 
 
-def chapter_of(path: Path, cells: Sequence[str]) -> str:
-    """The chapter that a notebook is about: what its first cell says, or its file's name."""
-    known = paths.chapters()
+def unit_of(path: Path, cells: Sequence[str]) -> str:
+    """The unit that a notebook is about: what its first cell says, or its file's name."""
+    known = paths.units()
     for source in cells:
         found = re.search(r"""checks_for\(\s*["'](\w+)["']""", source)
         if found and found[1] in known:
             return found[1]
-    named = [chapter for chapter in known if path.stem.lower().startswith(chapter)]
+    named = [unit for unit in known if path.stem.lower().startswith(unit)]
     if named:
         return named[0]
     raise AssignmentError(
-        f"{path.name} does not say which assignment it is; add --chapter "
+        f"{path.name} does not say which assignment it is; add --unit "
         f"{known[0] if known else 'attention'}."
     )
 
@@ -396,9 +396,9 @@ def _judge_cells(order: dict[str, Any], answers: int, say: Callable[..., None]) 
     limit = functools.partial(_LastLimit, seconds=order["seconds"], answers=answers)
     # First of all, as it imports PyTorch: on a cold disk that takes longer than a cell may, and an
     # import that was stopped cannot be made up for.
-    judge = Judge(order["chapter"], limit)
+    judge = Judge(order["unit"], limit)
     # While the cells run their own checks say nothing: all exercises are judged at the end.
-    autograder.checks_for = lambda chapter: lambda *_: None  # type: ignore[assignment]
+    autograder.checks_for = lambda unit: lambda *_: None  # type: ignore[assignment]
     namespace: dict[str, Any] = {"__name__": "__main__", "check": lambda *_: None}
     cells = order["cells"]
     for number in range(1, len(cells) + 1):

@@ -10,7 +10,7 @@ from autograder.common import paths
 
 
 def run(
-    chapters: Annotated[
+    units: Annotated[
         list[str] | None, typer.Argument(help="Chapters to build; all of them when none is named.")
     ] = None,
     check: Annotated[
@@ -20,11 +20,11 @@ def run(
     """Make exercises/ from solutions/: notebooks, assignment.json and recorded answers."""
     from autograder.assignments import builder
 
-    wanted = chapters or builder.sources()
+    wanted = units or builder.sources()
     try:
         changed = builder.build(wanted, check=check)
-        for chapter in wanted:
-            changed += builder.record(chapter, check=check)
+        for unit in wanted:
+            changed += builder.record(unit, check=check)
     except builder.AssignmentError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None

@@ -9,7 +9,7 @@ import typer
 
 
 def run(
-    chapter: Annotated[str, typer.Argument(help="The chapter, for example attention.")],
+    unit: Annotated[str, typer.Argument(help="The unit, for example attention.")],
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="The zip to write.  [default: CHAPTER.zip]")
     ] = None,
@@ -22,7 +22,7 @@ def run(
     from autograder.common.errors import AssignmentError
 
     try:
-        path = bundle.bundle(chapter, out or Path(f"{chapter}.zip"), book_url)
+        path = bundle.bundle(unit, out or Path(f"{unit}.zip"), book_url)
     except AssignmentError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(1) from None

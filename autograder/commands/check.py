@@ -15,7 +15,7 @@ def run(
     exercise: Annotated[
         list[str] | None, typer.Option(help="Only this exercise; may be given more than once.")
     ] = None,
-    chapter: Annotated[
+    unit: Annotated[
         str | None, typer.Option(help="The assignment, if the notebook does not say.")
     ] = None,
     seconds: Annotated[
@@ -37,7 +37,7 @@ def run(
             def progress(what: str) -> None:
                 status.update(Text(f"Checking {notebook.name}: {what} …"))
 
-            report = check_notebook(notebook, exercise or (), chapter, seconds, progress)
+            report = check_notebook(notebook, exercise or (), unit, seconds, progress)
     except AssignmentError as error:
         Console(stderr=True).print(Text(str(error)), soft_wrap=True)
         raise typer.Exit(1) from None

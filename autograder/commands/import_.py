@@ -35,11 +35,11 @@ def run(
     from autograder.lms.base import People, place, read_export
     from autograder.units.assignment import load
 
-    chapter = load(assignment).chapter
+    unit = load(assignment).unit
     people = People.read(roster) if roster is not None else People()
     with Archive(export) as archive:
-        found = read_export(tool, archive, people, chapter)
-        placed = place(found, chapter, to, people, module(tool).COLUMNS)
+        found = read_export(tool, archive, people, unit)
+        placed = place(found, unit, to, people, module(tool).COLUMNS)
     console, errors = Console(), Console(stderr=True)
     for remark in placed.remarks:
         console.print(Text(one_line(remark, 10_000)), soft_wrap=True)
@@ -51,9 +51,7 @@ def run(
         soft_wrap=True,
     )
     console.print(
-        Text(
-            f"Next: python -m autograder grade {chapter} --submitted {to} --roster {placed.roster}"
-        ),
+        Text(f"Next: python -m autograder grade {unit} --submitted {to} --roster {placed.roster}"),
         soft_wrap=True,
     )
     if placed.problems:

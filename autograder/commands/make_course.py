@@ -28,8 +28,8 @@ def assignments(console: Console) -> None:
     from autograder.assignments import builder
 
     changed = builder.build(builder.sources())
-    for chapter in builder.sources():
-        changed += builder.record(chapter)
+    for unit in builder.sources():
+        changed += builder.record(unit)
     names = ", ".join(str(path.relative_to(paths.ROOT)) for path in changed)
     console.print(f"  changed: {names}" if changed else "  up to date")
 
@@ -42,22 +42,22 @@ def book() -> Path:
     return paths.BUILD / "book" / "_build" / "html" / "index.html"
 
 
-def demonstration(chapter: str, jobs: int) -> Path:
+def demonstration(unit: str, jobs: int) -> Path:
     """Make a class, grade it through nbgrader, and show its marks; returns the report's path.
 
-    The first chapter's class has everybody; the others do without those who attack the grading.
+    The first unit's class has everybody; the others do without those who attack the grading.
     """
     from autograder.common import progress
     from autograder.demo import make_class
     from autograder.gradebook import classroom
     from autograder.reports import class_report
 
-    submitted = DEMO / chapter / "submitted"
+    submitted = DEMO / unit / "submitted"
     shutil.rmtree(submitted, ignore_errors=True)
-    make_class.make(submitted, chapter, whole=chapter == paths.chapters()[0])
+    make_class.make(submitted, unit, whole=unit == paths.units()[0])
     with progress.showing_progress() as progress:
         graded = classroom.grade(
-            chapter, submitted, COURSE, due=make_class.DUE, jobs=jobs, progress=progress
+            unit, submitted, COURSE, due=make_class.DUE, jobs=jobs, progress=progress
         )
     return class_report.write(graded, Console())
 
@@ -83,15 +83,15 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if wanted("assignments", "Assignments, from solutions/"):
             assignments(console)
-            for chapter in paths.chapters():
+            for unit in paths.units():
                 opened.append(
-                    ("an assignment", paths.EXERCISES / chapter / f"{chapter}.ipynb"),
+                    ("an assignment", paths.EXERCISES / unit / f"{unit}.ipynb"),
                 )
         if wanted("book", "The book: executing and building"):
             opened.append(("the book", book()))
         if wanted("demo", "A demonstration class, graded through nbgrader"):
-            for chapter in paths.chapters():
-                opened.append(("a class report", demonstration(chapter, options.jobs)))
+            for unit in paths.units():
+                opened.append(("a class report", demonstration(unit, options.jobs)))
             opened.append(("feedback, a page a student", COURSE / "feedback"))
             opened.append(("the gradebook", COURSE / "gradebook.db"))
     except AssignmentError as error:

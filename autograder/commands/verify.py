@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from autograder.common.paths import chapters
+from autograder.common.paths import units
 from autograder.units.assignment import load
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    chapter: Annotated[
+    unit: Annotated[
         list[str] | None, typer.Argument(help="Chapters to verify; all by default.")
     ] = None,
     exercise: Annotated[
@@ -45,7 +45,7 @@ def run(
 
     torch.set_num_threads(1)
     console = Console()
-    wanted = list(chapter or chapters())
+    wanted = list(unit or units())
     for name in wanted:
         load(name)  # says in a sentence what is wrong with the name
     verdicts = []
@@ -93,7 +93,7 @@ def run(
     for heading in columns:
         table.add_column(heading, justify="right")
     for item in verdicts:
-        table.add_row(item.chapter, *(text(item) for text in columns.values()))
+        table.add_row(item.unit, *(text(item) for text in columns.values()))
     console.print(table)
     for item in verdicts:
         for what, names in (
@@ -104,7 +104,7 @@ def run(
             ("listed as equivalent, but killed or gone", item.stale),
         ):
             for entry in names:
-                console.print(f"{item.chapter}: {what}: {entry}", markup=False, highlight=False)
+                console.print(f"{item.unit}: {what}: {entry}", markup=False, highlight=False)
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(

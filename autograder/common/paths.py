@@ -1,4 +1,8 @@
-"""Where the parts of the course live, relative to this package and never to the caller."""
+"""Where the parts of the course live, relative to this package and never to the caller.
+
+A unit has one name in every room: `attention-scores` is `solutions/attention/scores.py`,
+`autograder/graders/attention/test_scores.py`, `exercises/attention-scores/`, and so on.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,51 @@ SOLUTIONS = ROOT / "solutions"
 EXERCISES = ROOT / "exercises"
 GRADERS = PACKAGE / "graders"
 BUILD = ROOT / "build"
+GIVEN = "given.py"  # beside a notebook: what earlier units of its chapter have built
 
-CHAPTERS = ("seq2seq", "attention", "positional_encoding", "transformer", "bert", "gpt")
+# The units of each chapter, in the order of the book.
+CHAPTERS = {
+    "seq2seq": ("text", "recurrent", "decoding"),
+    "attention": ("scores", "self_attention", "multi_head"),
+    "positional_encoding": ("tokens", "sinusoidal", "relative"),
+    "transformer": ("parts", "model", "training", "decoding"),
+    "bert": ("model", "pretraining", "fine_tuning", "relatives"),
+    "gpt": ("model", "training", "generation", "transfer"),
+}
+UNITS = tuple(f"{chapter}-{name}" for chapter, names in CHAPTERS.items() for name in names)
 
 
-def chapters() -> list[str]:
-    """The chapters that exist in this checkout, in the order of the book."""
-    return [name for name in CHAPTERS if (EXERCISES / name / "assignment.json").exists()]
+def units() -> list[str]:
+    """The units that exist in this checkout, in the order of the book."""
+    return [unit for unit in UNITS if (EXERCISES / unit / "assignment.json").exists()]
+
+
+def chapter_of(unit: str) -> str:
+    """`attention` for `attention-scores`."""
+    return unit.partition("-")[0]
+
+
+def inside(unit: str, suffix: str = "", prefix: str = "") -> str:
+    """The unit's place in a room: `attention/scores`, the file's name between the two texts."""
+    chapter, _, name = unit.partition("-")
+    return f"{chapter}/{prefix}{name}{suffix}"
+
+
+def solution(unit: str, root: Path = ROOT) -> Path:
+    """The unit's reference module."""
+    return root / "solutions" / inside(unit, ".py")
+
+
+def graders(unit: str, root: Path = ROOT) -> Path:
+    """The unit's graders."""
+    return root / "autograder" / "graders" / inside(unit, ".py", "test_")
+
+
+def given(unit: str, root: Path = ROOT) -> Path:
+    """What the unit is given of earlier units; there is no such file if it needs nothing."""
+    return root / "exercises" / unit / GIVEN
+
+
+def module(package: str, unit: str) -> str:
+    """The dotted name of the unit's module: `solutions.attention.scores`."""
+    return f"{package}." + unit.replace("-", ".")

@@ -73,7 +73,7 @@ class Class:
 
     @property
     def folder(self) -> Path:
-        return self.course / "graded" / self.assignment.chapter
+        return self.course / "graded" / self.assignment.unit
 
     @property
     def complete(self) -> bool:
@@ -86,7 +86,7 @@ class Class:
             with Journal(self.course) as journal:
                 rows = ((result, 0.0) for result in self.results)
                 journal.write_class(self.assignment, self.seed, self.grader, "", rows)
-        head = {"assignment": self.assignment.chapter, "seed": self.seed, "grader": self.grader}
+        head = {"assignment": self.assignment.unit, "seed": self.seed, "grader": self.grader}
         with (
             replacing(self.folder / "results.json") as path,
             path.open("w", encoding="utf-8", errors="replace") as file,
@@ -110,19 +110,19 @@ class Class:
             file.write(("\n ]" if len(self.results) else "]") + "\n}\n")
 
     @classmethod
-    def read(cls, course: Path, chapter: str) -> Class:
+    def read(cls, course: Path, unit: str) -> Class:
         """A class that was graded before."""
         head = None
         if (course / "journal.db").is_file():
             with Journal(course) as journal:
-                head = journal.head(chapter)
+                head = journal.head(unit)
         if head is None:
             raise ClassroomError(
-                f"{chapter} has not been graded in {course}; "
-                f"run python -m autograder grade {chapter} --submitted DIR first."
+                f"{unit} has not been graded in {course}; "
+                f"run python -m autograder grade {unit} --submitted DIR first."
             )
         assignment, seed, grader = head
-        return cls(assignment, course, seed, grader, Results(course, chapter))
+        return cls(assignment, course, seed, grader, Results(course, unit))
 
 
 def grade(
@@ -147,7 +147,7 @@ def grade(
     """Grade everybody and keep nbgrader's books.
 
     Args:
-        assignment: the assignment or its chapter.
+        assignment: the assignment or its unit.
         submitted: the folder of submissions; it is only read.
         course: the nbgrader course to fill.
         roster: the class list; whoever is on it without a notebook is "missing".
@@ -175,10 +175,10 @@ def grade(
         SandboxUnavailable: there is no sandbox and `unsafe` is not set.
     """
     assignment = load(assignment) if isinstance(assignment, str) else assignment
-    chapter = assignment.chapter
+    unit = assignment.unit
     course = course.resolve()
     remarks: list[str] = []
-    submissions = collect(submitted, chapter, roster, remarks)
+    submissions = collect(submitted, unit, roster, remarks)
     runnable = any(one.runnable for one in submissions)
     if not unsafe and scheduler is None and runnable:
         launcher.require_sandbox()  # Now, before a course is made and PyTorch imported.
@@ -195,7 +195,7 @@ def grade(
         journal.check()
         seed = course_seed(course) if seed is None else seed
         limits = limits or terms.limits
-        options = marking_options(chapter, submitted, course, unsafe=unsafe)
+        options = marking_options(unit, submitted, course, unsafe=unsafe)
         options |= {"seed": seed, "limits": limits}
         work = _Work(journal, assignment, terms, submissions, options)
         if not cache:
@@ -203,9 +203,9 @@ def grade(
         if pool is not None:
             pool.begin(seed, limits)
         if decide is None:
-            release = prepare(course, chapter, terms, db_url=db_url)
+            release = prepare(course, unit, terms, db_url=db_url)
         else:
-            release = _release(course, chapter)
+            release = _release(course, unit)
         tell = progress or (lambda stage, done, total: None)
 
         def marking(left: Sequence[Submission]) -> Iterator[tuple[Submission, Graded]]:
@@ -221,13 +221,13 @@ def grade(
                 pass
             if not decide(list(work.changes()), len(work.students)):
                 return None
-            release = prepare(course, chapter, terms, db_url=db_url)
+            release = prepare(course, unit, terms, db_url=db_url)
             finished = iter(work.students)
         step = "submitted"
         if submitted.resolve() == course / step or (course / step) in submitted.resolve().parents:
             step = "repaired"  # Never touch what was handed in, even in the course's own folder.
         remarks += [*terms.remarks(work.students), *work.gone()]
-        books = Books(course, chapter, step, db_url=db_url)
+        books = Books(course, unit, step, db_url=db_url)
         with books.alone():
             books.enter([*(Person(student) for student in work.students), *roster])
             recording = _Recording(work, books, release)
@@ -242,7 +242,7 @@ def grade(
             course,
             seed,
             work.grader,
-            Results(course, chapter),
+            Results(course, unit),
             work.seconds,
             recording.seconds,
             work.marked,
@@ -267,12 +267,12 @@ def _lost(assignment: Assignment, submission: Submission, error: Exception) -> S
     return result
 
 
-def _release(course: Path, chapter: str) -> NotebookNode:
+def _release(course: Path, unit: str) -> NotebookNode:
     """The released notebook, without changing a course that is there already."""
-    if not (course / "release" / chapter).is_dir():
-        return prepare(course, chapter)
+    if not (course / "release" / unit).is_dir():
+        return prepare(course, unit)
     with tempfile.TemporaryDirectory(prefix="release-") as scratch:
-        return prepare(Path(scratch), chapter)
+        return prepare(Path(scratch), unit)
 
 
 class _Work:
@@ -296,10 +296,10 @@ class _Work:
     ) -> None:
         self.journal = journal
         self.assignment = assignment
-        self.chapter = assignment.chapter
+        self.unit = assignment.unit
         self.settings = settings
         self.seed: int = options["seed"]
-        self.grader = grader_hash(self.chapter)
+        self.grader = grader_hash(self.unit)
         self.handed_in: dict[str, list[Submission]] = {}
         for one in submissions:
             self.handed_in.setdefault(one.student, []).append(one)
@@ -313,7 +313,7 @@ class _Work:
             for attempts in self.attempts.values()
             for one in attempts
         }
-        self.before = self.known = journal.keys(self.chapter)
+        self.before = self.known = journal.keys(self.unit)
         self.seconds = 0.0
         self.marked = 0
 
@@ -375,21 +375,19 @@ class _Work:
         result.grader, result.seed = self.grader, self.seed
         result.submission, result.attempt = submission.digest, submission.attempt
         if result.status == "missing" and _place(submission) in self.before:
-            before = self.journal.result(self.chapter, *_place(submission))
+            before = self.journal.result(self.unit, *_place(submission))
             if before.submission:
                 result.notes.append(
                     f"a notebook that earned {number(before.score)} points was there before"
                 )
         judged = not any(note.startswith(UNJUDGED) for note in result.notes)
         key = self.keys[_place(submission)] if judged else ""
-        self.journal.keep(self.chapter, key, result, graded.notebook)
+        self.journal.keep(self.unit, key, result, graded.notebook)
 
     def outcome(self, student: str) -> tuple[Submission, SubmissionResult]:
         """The attempt that counts, and its result with the settings applied."""
         attempts = self.attempts[student]
-        results = [
-            (one, self.journal.result(self.chapter, student, one.attempt)) for one in attempts
-        ]
+        results = [(one, self.journal.result(self.unit, student, one.attempt)) for one in attempts]
         submission, raw = results[self.settings.chosen(results)]
         result = self.settings.adjusted(raw, self.assignment)
         result.notes += self.settings.told(self.handed_in[student], submission)
@@ -408,14 +406,14 @@ class _Work:
         for student in self.students:
             submission, result = self.outcome(student)
             penalty = self.penalty(submission, result)
-            before = self.journal.listed(self.chapter, student)
+            before = self.journal.listed(self.unit, student)
             change = change_of(before, result, penalty, self.settings.digest)
             if change is not None:
                 yield change
 
     def gone(self) -> Iterator[str]:
         """A sentence about those who were in the class before, and are not now."""
-        gone = [name for name in self.journal.students(self.chapter) if name not in self.handed_in]
+        gone = [name for name in self.journal.students(self.unit) if name not in self.handed_in]
         if gone:
             verb = "is" if len(gone) == 1 else "are"
             yield (
@@ -447,7 +445,7 @@ class _Recording:
         self.work = work
         self.books = books
         self.release = release
-        self.recorded = work.journal.recorded(work.chapter)
+        self.recorded = work.journal.recorded(work.unit)
         self.entries = books.entries()
         self.failures: dict[str, list[str]] = {}
         self.seconds = 0.0
@@ -472,8 +470,8 @@ class _Recording:
             self._enter(submission, result, state)
 
     def _enter(self, submission: Submission, result: SubmissionResult, state: str) -> None:
-        journal, chapter, student = self.work.journal, self.work.chapter, submission.student
-        notebook = journal.notebook(chapter, student, submission.attempt)
+        journal, unit, student = self.work.journal, self.work.unit, submission.student
+        notebook = journal.notebook(unit, student, submission.attempt)
         self.books.record(submission, Graded(result, notebook), self.release)
         failed = [note for note in result.notes if note.startswith(UNRECORDED)]
         if self.books.feedback(student) is None:
@@ -482,13 +480,13 @@ class _Recording:
         if failed or entry is None:
             self.failures[student] = failed or [f"{UNRECORDED} (they are not in the gradebook)"]
         else:
-            journal.record(chapter, student, state, entry)
+            journal.record(unit, student, state, entry)
 
     def _has_files(self, student: str) -> bool:
-        chapter, course = self.work.chapter, self.books.course
+        unit, course = self.work.unit, self.books.course
         return all(
-            (course / step / student / chapter / name).is_file()
-            for step, name in (("autograded", f"{chapter}.ipynb"), ("feedback", f"{chapter}.html"))
+            (course / step / student / unit / name).is_file()
+            for step, name in (("autograded", f"{unit}.ipynb"), ("feedback", f"{unit}.html"))
         )
 
     def rows(self, told: dict[str, list[str]]) -> Iterable[tuple[SubmissionResult, float]]:

@@ -38,13 +38,13 @@ class Books:
 
     Args:
         course: the course's folder; made if it is not there.
-        chapter: the assignment.
+        unit: the assignment.
         step: the folder, below the course, for the repaired copies of what was handed in.
         db_url: the gradebook, where it is not the course's own; see `database`.
     """
 
     def __init__(
-        self, course: Path, chapter: str, step: str = "submitted", db_url: str | None = None
+        self, course: Path, unit: str, step: str = "submitted", db_url: str | None = None
     ) -> None:
         from nbgrader.apps.api import NbGraderAPI
         from nbgrader.coursedir import CourseDirectory
@@ -53,7 +53,7 @@ class Books:
         from autograder.gradebook import database, plugin
 
         self.course = course
-        self.chapter = chapter
+        self.unit = unit
         self.step = step
         self.plugin = plugin
         config = Config()
@@ -99,7 +99,7 @@ class Books:
     def record(self, submission: Submission, graded: Graded, release: NotebookNode) -> None:
         """Autograde one student through nbgrader, with the marks that are known already."""
         student = graded.result.student
-        folder = self.course / self.step / student / self.chapter
+        folder = self.course / self.step / student / self.unit
         if folder.is_symlink():
             folder.unlink()
         shutil.rmtree(folder, ignore_errors=True)
@@ -109,14 +109,14 @@ class Books:
         secret = _secret(submission)
         if secret:  # With it nbgrader's exchange gives the feedback back to this student alone.
             (folder / SECRET).write_text(secret, encoding="ascii")
-        key = (self.chapter, student)
+        key = (self.unit, student)
         self.plugin.RESULTS[key] = graded.result
         try:
             failure = ""
             for notebook in (graded.notebook, ""):
                 # The second try is with an empty notebook: the marks come from the result.
                 notebook = notebook or nbformat.writes(repair.blank(release), version=4)
-                (folder / f"{self.chapter}.ipynb").write_text(notebook, encoding="utf-8")
+                (folder / f"{self.unit}.ipynb").write_text(notebook, encoding="utf-8")
                 said = self._tell(self.api.autograde, student)
                 if said["success"]:
                     break
@@ -135,7 +135,7 @@ class Books:
 
         try:
             with quiet_database(), one_transaction(self.directory.db_url):
-                said = command(self.chapter, student, force=True)
+                said = command(self.unit, student, force=True)
         except SQLAlchemyError as error:  # Refused when nbgrader had done its part.
             said = {"success": False, "error": f"{type(error).__name__}: {error}"}
         if not said["success"]:
@@ -152,7 +152,7 @@ class Books:
 
         found: dict[str, str] = {}
         with connected(self.directory.db_url) as connection:
-            asked = {"assignment": self.chapter, "student": student}
+            asked = {"assignment": self.unit, "student": student}
             rows = connection.execute(ENTRIES if student is None else ENTRY, asked)
             for name, handed_in, extension, due, count, *sums in rows:
                 late = 0.0
@@ -167,14 +167,14 @@ class Books:
         from autograder.gradebook import due_dates
 
         with quiet_database():
-            due_dates.penalise(self.chapter, settings, self.directory.db_url)
-            return due_dates.remarks(self.chapter, settings, self.directory.db_url)
+            due_dates.penalise(self.unit, settings, self.directory.db_url)
+            return due_dates.remarks(self.unit, settings, self.directory.db_url)
 
     def feedback(self, student: str) -> Path | None:
         """Write one student's page with nbgrader's generate_feedback; None if that failed."""
         said = self._tell(self.api.generate_feedback, student)
-        folder = self.course / "feedback" / student / self.chapter
-        page = folder / f"{self.chapter}.html"
+        folder = self.course / "feedback" / student / self.unit
+        page = folder / f"{self.unit}.html"
         if not said["success"] or not page.is_file():
             return None
         # nbgrader release_feedback stops at the first student without these.
@@ -187,7 +187,7 @@ class Books:
         """nbgrader's own CSV export, safe for spreadsheets."""
         plugin = self.plugin.SafeCsv()
         plugin.to = str(path)
-        plugin.assignment = [self.chapter]
+        plugin.assignment = [self.unit]
         with self.open() as gradebook:
             plugin.export(gradebook)
 
@@ -243,9 +243,9 @@ configure(get_config(), Path(__file__).resolve().parent{db_url})  # noqa: F821
 
 
 def prepare(
-    course: Path, chapter: str, settings: Settings | None = None, *, db_url: str | None = None
+    course: Path, unit: str, settings: Settings | None = None, *, db_url: str | None = None
 ) -> NotebookNode:
-    """Make `course` an nbgrader course that knows the chapter; return its released notebook.
+    """Make `course` an nbgrader course that knows the unit; return its released notebook.
 
     Its gradebook then has the points, the due date and the extensions of the settings, by default
     those in the course's grading.toml, which is put there if there is none. A `db_url` is kept in
@@ -259,15 +259,15 @@ def prepare(
             shutil.copyfile(paths.PACKAGE / "grading" / FILE, scratch)
     url = database.url_of(course, db_url)
     config = _config(course, url)
-    assignment = load(chapter)
+    assignment = load(unit)
     if settings is None:
-        settings = due_dates.of_course(course, chapter)
+        settings = due_dates.of_course(course, unit)
     else:
-        due_dates.use(course, chapter, settings)
+        due_dates.use(course, unit, settings)
     points = settings.maxima(assignment)
-    source = paths.SOLUTIONS / f"{chapter}.py"
-    released = course / "release" / chapter / f"{chapter}.ipynb"
-    stamp = course / "release" / chapter / ".made-from"
+    source = paths.solution(unit)
+    released = course / "release" / unit / f"{unit}.ipynb"
+    stamp = course / "release" / unit / ".made-from"
     digest = hashlib.sha256()
     for file in (source, paths.PACKAGE / "assignments" / "builder.py"):
         digest.update(file.read_bytes() if file.is_file() else b"")
@@ -275,12 +275,12 @@ def prepare(
         digest.update(url.encode())
     digest.update(json.dumps(points, sort_keys=True).encode())
     known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
-    if not (database.knows(url, chapter) and known and released.is_file()):
+    if not (database.knows(url, unit) and known and released.is_file()):
         from autograder.assignments import builder
 
         database.make(url)
         try:
-            builder.prepare_course(course, [chapter], db_url=url, points=points)
+            builder.prepare_course(course, [unit], db_url=url, points=points)
         except Exception:
             require_room(course)
             raise
@@ -290,7 +290,7 @@ def prepare(
         with replacing(file) as scratch:
             scratch.write_text(config, encoding="utf-8")
     with quiet_database():
-        due_dates.bring(course, chapter, settings, url)
+        due_dates.bring(course, unit, settings, url)
     return nbformat.reads(released.read_text(encoding="utf-8"), as_version=4)
 
 

@@ -43,7 +43,7 @@ STATE = ".grading.json"
 # Which settings
 
 
-def use(course: Path, chapter: str, settings: Settings) -> None:
+def use(course: Path, unit: str, settings: Settings) -> None:
     """Let nbgrader in this course go by the file of these settings, from now on.
 
     Their due date is set the next time that they are brought into the gradebook, whichever is
@@ -51,19 +51,19 @@ def use(course: Path, chapter: str, settings: Settings) -> None:
     """
     file = settings.source
     own = file is None or file.resolve() == (course / FILE).resolve()
-    with _state(course, chapter) as state:
+    with _state(course, unit) as state:
         state["file"] = None if own else str(file.resolve())  # type: ignore[union-attr]
         state.pop("due", None)
 
 
-def of_course(course: Path, chapter: str) -> Settings:
+def of_course(course: Path, unit: str) -> Settings:
     """The settings by which the course is graded: those of the file that `grade` used last."""
-    with _state(course, chapter) as state:
+    with _state(course, unit) as state:
         named = state.get("file")
     file = Path(named) if named else course / FILE
     if not named and not file.is_file():
         return Settings()
-    return settings_file.read(file, load(chapter))
+    return settings_file.read(file, load(unit))
 
 
 def root_of(config: Config) -> Path | None:
@@ -73,7 +73,7 @@ def root_of(config: Config) -> Path | None:
 
 
 @contextmanager
-def _state(course: Path, chapter: str) -> Iterator[dict[str, Any]]:
+def _state(course: Path, unit: str) -> Iterator[dict[str, Any]]:
     """What is noted about one assignment; changes are written at the end."""
     file = course / STATE
     try:
@@ -85,7 +85,7 @@ def _state(course: Path, chapter: str) -> Iterator[dict[str, Any]]:
             f"{file} is damaged; restore it from a copy, or remove it: marks given by hand for "
             "exercises that are left out are then lost."
         ) from error
-    state = everything.setdefault(chapter, {})
+    state = everything.setdefault(unit, {})
     before = json.dumps(everything, sort_keys=True)
     yield state
     if json.dumps(everything, sort_keys=True) == before or not course.is_dir():
@@ -103,22 +103,22 @@ def _state(course: Path, chapter: str) -> Iterator[dict[str, Any]]:
 
 
 def bring(
-    course: Path, chapter: str, settings: Settings, url: str, student: str | None = None
+    course: Path, unit: str, settings: Settings, url: str, student: str | None = None
 ) -> None:
     """Put due date and extensions into the gradebook, and set aside what does not count.
 
     Args:
         course: the course's folder.
-        chapter: the assignment, which the gradebook knows.
+        unit: the assignment, which the gradebook knows.
         settings: of the course.
         url: the gradebook's address.
         student: only this one's submission, if it is there; by default everybody's.
     """
-    with _state(course, chapter) as state:
+    with _state(course, unit) as state:
         given = state.setdefault("extensions", {})
         if settings.due is not None or settings.extensions or given:
             with Gradebook(url) as book:
-                assignment = book.find_assignment(chapter)
+                assignment = book.find_assignment(unit)
                 filed = settings.filed_due.isoformat() if settings.filed_due is not None else None
                 if settings.due is not None and state.get("due", "") != filed:
                     assignment.duedate = settings.due.astimezone(UTC).replace(tzinfo=None)
@@ -130,7 +130,7 @@ def bring(
                     _extend(submission, assignment.duedate, settings, given)
                 book.db.commit()
     if student is None:
-        _set_aside(course, chapter, settings, url)
+        _set_aside(course, unit, settings, url)
 
 
 def _extend(
@@ -152,27 +152,27 @@ def _extend(
         del given[student]
 
 
-def _grades(book: Gradebook, chapter: str) -> Any:
+def _grades(book: Gradebook, unit: str) -> Any:
     """A query for every student's name and grades."""
     return (
         book.db.query(SubmittedAssignment.student_id, Grade)
         .join(SubmittedNotebook, SubmittedNotebook.id == Grade.notebook_id)
         .join(SubmittedAssignment, SubmittedAssignment.id == SubmittedNotebook.assignment_id)
         .join(Assignment, Assignment.id == SubmittedAssignment.assignment_id)
-        .filter(Assignment.name == chapter)
+        .filter(Assignment.name == unit)
     )
 
 
-def _set_aside(course: Path, chapter: str, settings: Settings, url: str) -> None:
+def _set_aside(course: Path, unit: str, settings: Settings, url: str) -> None:
     """Let marks given by hand for what is left out not count, and those that came back again."""
     out = set(settings.leave_out)
-    with _state(course, chapter) as state:
+    with _state(course, unit) as state:
         if not out and not state.get("aside"):
             return
     with Gradebook(url) as book:
-        grades = {(student, grade.name): grade for student, grade in _grades(book, chapter)}
+        grades = {(student, grade.name): grade for student, grade in _grades(book, unit)}
         # First noted, then taken out of the gradebook: whatever happens between, nothing is lost.
-        with _state(course, chapter) as state:
+        with _state(course, unit) as state:
             aside = state.setdefault("aside", {})
             for (student, cell), grade in grades.items():
                 given = grade.manual_score is not None or grade.extra_credit
@@ -192,7 +192,7 @@ def _set_aside(course: Path, chapter: str, settings: Settings, url: str) -> None
                     if grade.manual_score is None and not grade.extra_credit:
                         grade.manual_score, grade.extra_credit = manual, extra
         book.db.commit()
-    with _state(course, chapter) as state:
+    with _state(course, unit) as state:
         for student, cell in back:
             state["aside"][student].pop(cell, None)
         state["aside"] = {student: cells for student, cells in state["aside"].items() if cells}
@@ -219,12 +219,12 @@ class LatePenalty(LateSubmissionPlugin):
         return super().late_submission_penalty(student_id, score, total_seconds_late)
 
 
-def penalise(chapter: str, settings: Settings, url: str) -> None:
+def penalise(unit: str, settings: Settings, url: str) -> None:
     """Count the penalties anew, from all marks there are by now, also those given by hand."""
     if not settings.late.costs:
         return
     with Gradebook(url) as book:
-        for submission in book.assignment_submissions(chapter):
+        for submission in book.assignment_submissions(unit):
             late = submission.total_seconds_late
             for notebook in submission.notebooks:
                 penalty = settings.penalty(notebook.score, late) if late > 0 else None
@@ -233,16 +233,16 @@ def penalise(chapter: str, settings: Settings, url: str) -> None:
         book.db.commit()
 
 
-def remarks(chapter: str, settings: Settings, url: str) -> dict[str, list[str]]:
+def remarks(unit: str, settings: Settings, url: str) -> dict[str, list[str]]:
     """What is to be told about each student besides the graders' marks, by the gradebook."""
     said: dict[str, list[str]] = {}
     with Gradebook(url) as book:
-        for submission in book.assignment_submissions(chapter):
+        for submission in book.assignment_submissions(unit):
             lines = said.setdefault(submission.student_id, [])
             late = settings.lateness(submission.total_seconds_late)
             if late > 0:
                 lines.append(f"handed in {cards.span(late)} late")
-        for student, grade in _grades(book, chapter).filter(Grade.manual_score > Grade.max_score):
+        for student, grade in _grades(book, unit).filter(Grade.manual_score > Grade.max_score):
             said[student].append(
                 f"the mark {cards.number(grade.manual_score)} given by hand for "
                 f"{grade.name.removeprefix('check_')} is above its "

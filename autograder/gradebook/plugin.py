@@ -242,7 +242,7 @@ class Repair(NbGraderPreprocessor):
             self.log.info("%s", one_line(f"{course['student']}: {line}", 1000))
         return nbformat.reads(graded.notebook, as_version=4), resources
 
-    def _graded(self, chapter: str, student: str, file: Path) -> Graded:
+    def _graded(self, unit: str, student: str, file: Path) -> Graded:
         from autograder.gradebook.course import course_seed
         from autograder.grading.collect import Submission
         from autograder.grading.marker import Task
@@ -253,26 +253,26 @@ class Repair(NbGraderPreprocessor):
         if not how.unsafe_no_sandbox:
             require_sandbox()  # In milliseconds, where the pool first imports PyTorch.
         seed = course_seed(root or paths.BUILD / "course") if how.seed is None else how.seed
-        limits = due_dates.of_course(root or paths.BUILD / "course", chapter).limits
-        pool = shared_pool(chapter, seed, how.unsafe_no_sandbox, limits)
+        limits = due_dates.of_course(root or paths.BUILD / "course", unit).limits
+        pool = shared_pool(unit, seed, how.unsafe_no_sandbox, limits)
         task = Task(Submission(student, file))
-        ((_, graded),) = pool.mark([task], _released(chapter, root))
+        ((_, graded),) = pool.mark([task], _released(unit, root))
         return graded
 
     def _heed_settings(self, course: dict[str, Any]) -> None:
         """Bring the gradebook up to date with the course's settings, and this student in it."""
         from autograder.gradebook.course import prepare
 
-        root, chapter = due_dates.root_of(self.config), course["assignment"]
+        root, unit = due_dates.root_of(self.config), course["assignment"]
         if root is None:
             return
-        settings = due_dates.of_course(root, chapter)
+        settings = due_dates.of_course(root, unit)
         known = (course["assignment"], course["student"]) in RESULTS
-        made_here = (root / "release" / chapter / ".made-from").is_file()
-        if not known and made_here and self.prepared.get((root, chapter)) != settings.digest:
-            prepare(root, chapter)
-            self.prepared[root, chapter] = settings.digest
-        due_dates.bring(root, chapter, settings, course["db_url"], course["student"])
+        made_here = (root / "release" / unit / ".made-from").is_file()
+        if not known and made_here and self.prepared.get((root, unit)) != settings.digest:
+            prepare(root, unit)
+            self.prepared[root, unit] = settings.digest
+        due_dates.bring(root, unit, settings, course["db_url"], course["student"])
 
 
 def _released(assignment: str, root: Path | None) -> NotebookNode:
@@ -306,19 +306,19 @@ class GradeExercises(NbGraderPreprocessor):
     def preprocess(
         self, nb: NotebookNode, resources: dict[str, Any]
     ) -> tuple[NotebookNode, dict[str, Any]]:
-        chapter = resources["nbgrader"]["assignment"]
+        unit = resources["nbgrader"]["assignment"]
         student = resources["nbgrader"]["student"]
-        result = RESULTS.get((chapter, student)) or MARKED.pop((chapter, student))
-        write_result(nb, result, load(chapter))
+        result = RESULTS.get((unit, student)) or MARKED.pop((unit, student))
+        write_result(nb, result, load(unit))
         return nb, resources
 
 
 @functools.cache
-def shared_pool(chapter: str, seed: int, unsafe: bool, limits: Limits) -> WorkerPool:
+def shared_pool(unit: str, seed: int, unsafe: bool, limits: Limits) -> WorkerPool:
     """The pool in which nbgrader's own autograde marks; ends with this process."""
     from autograder.grading.worker_pool import WorkerPool
 
-    options = {"chapter": chapter, "seed": seed, "unsafe": unsafe, "limits": limits}
+    options = {"unit": unit, "seed": seed, "unsafe": unsafe, "limits": limits}
     pool = WorkerPool(options, 1)
     atexit.register(pool.close)
     return pool

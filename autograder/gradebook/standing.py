@@ -52,7 +52,7 @@ def by_hand(graded: Class) -> dict[str, ByHand]:
     found: dict[str, ByHand] = {}
     if not database.exists(url):
         return found
-    chapter = graded.assignment.chapter
+    unit = graded.assignment.unit
     questions = {question.name for question in graded.assignment.questions}
     handed_in = (
         select(
@@ -67,7 +67,7 @@ def by_hand(graded: Class) -> dict[str, ByHand]:
         .join(api.Assignment, api.SubmittedAssignment.assignment)
         .join(api.Student, api.SubmittedAssignment.student)
         .join(api.Notebook, api.SubmittedNotebook.notebook)
-        .where(api.Assignment.name == chapter, api.Notebook.name == chapter)
+        .where(api.Assignment.name == unit, api.Notebook.name == unit)
     )
     grade, cell = api.Grade, api.BaseCell
     grades = select(
@@ -150,9 +150,9 @@ class Row:
             return f"{self.hand.waiting} to mark"
         return cards.number(sum(given))
 
-    def page(self, chapter: str) -> str:
+    def page(self, unit: str) -> str:
         """The student's feedback, relative to the report."""
-        return f"../../feedback/{quote(self.result.student)}/{quote(chapter)}/{chapter}.html"
+        return f"../../feedback/{quote(self.result.student)}/{quote(unit)}/{unit}.html"
 
 
 def rows_of(graded: Class, hands: dict[str, ByHand] | None = None) -> Iterator[Row]:

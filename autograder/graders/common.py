@@ -1,4 +1,4 @@
-"""What the graders of several chapters share."""
+"""What the graders of several units share."""
 
 from __future__ import annotations
 

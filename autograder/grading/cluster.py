@@ -142,7 +142,7 @@ def _begin(token: str, wanted: dict[str, Any]) -> str:
     while len(_classes) >= KEPT:
         forget(next(iter(_classes)))
     options = {
-        "chapter": wanted["chapter"],
+        "unit": wanted["unit"],
         "seed": wanted["seed"],
         "limits": Limits(**wanted["limits"]) if wanted["limits"] else None,
         "hide": (Path(get_worker().local_directory),),
@@ -193,7 +193,7 @@ def _no_sandbox(error: Exception) -> str:
 
 def _differences(wanted: dict[str, Any]) -> str:
     """Why this process would grade otherwise than the client would."""
-    if grader_hash(wanted["chapter"]) == wanted["grader"]:
+    if grader_hash(wanted["unit"]) == wanted["grader"]:
         return ""
     remedy = "bring the repository and its packages there to the same state and restart the worker"
     other = [
@@ -290,7 +290,7 @@ def grade_all(
     address = address.rstrip("/")
     away = [one for one in submissions if one.runnable]
     here = [one for one in submissions if not one.runnable]
-    with Marker(options["chapter"], seed=options.get("seed", 0)) as marker:
+    with Marker(options["unit"], seed=options.get("seed", 0)) as marker:
         if away:
             with _quiet(), _connected(address) as client:
                 crew = _Crew(client, address, away, options, release, say)
@@ -382,18 +382,18 @@ class _Crew:
     ) -> None:
         self.client = client
         self.address = address
-        self.chapter = options["chapter"]
+        self.unit = options["unit"]
         self.release = release
         self.say = say
         self.token = secrets.token_hex(8)
         limits = options.get("limits")
         self.order = json.dumps(
             {
-                "chapter": self.chapter,
+                "unit": self.unit,
                 "seed": options.get("seed", 0),
                 "limits": asdict(limits) if limits is not None else None,
                 "release": nbformat.writes(release),
-                "grader": grader_hash(self.chapter),
+                "grader": grader_hash(self.unit),
                 "versions": versions(),
             }
         ).encode()
@@ -528,7 +528,7 @@ class _Crew:
             self.suspects.append(job)
         else:
             reason = "the grading process ended repeatedly"
-            yield job.submission, ungraded(Task(job.submission), self.chapter, self.release, reason)
+            yield job.submission, ungraded(Task(job.submission), self.unit, self.release, reason)
 
     def _scheduler_lost(self) -> ClassroomError:
         graded = self.total - self.left

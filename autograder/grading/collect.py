@@ -117,9 +117,9 @@ def read_roster(path: Path) -> list[Person]:
 def best_notebook(files: Sequence[Path], assignment: str) -> Path | None:
     """The file that is most likely the notebook of `assignment`; None if none can be.
 
-    The exact name, else the only one, else the nearest name; never another chapter's notebook.
+    The exact name, else the only one, else the nearest name; never another unit's notebook.
     """
-    others = {name for name in paths.CHAPTERS if name != assignment}
+    others = {name for name in paths.UNITS if name != assignment}
     files = [
         file
         for file in files
@@ -326,7 +326,7 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
         and not SYSTEM.fullmatch(child.name)
         and not ATTEMPT.fullmatch(child.name.strip())
     ]
-    others = {name for name in paths.CHAPTERS if name != assignment}
+    others = {name for name in paths.UNITS if name != assignment}
     homes = [child for child in inner if child.name == assignment]
     homes += [
         child

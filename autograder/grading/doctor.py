@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autograder.assignments import bundle
-from autograder.common.paths import ROOT, chapters
+from autograder.common.paths import ROOT, units
 
 READ, DO, GRADE = "read", "do", "grade"
 
@@ -57,8 +57,8 @@ def findings() -> Iterator[Finding]:
     yield Finding(
         DO,
         "assignments",
-        bool(chapters()),
-        ", ".join(chapters()) or "none",
+        bool(units()),
+        ", ".join(units()) or "none",
         "python -m autograder build",
     )
     yield from _sandbox()

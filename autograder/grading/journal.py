@@ -168,24 +168,24 @@ class Journal:
 
     # What was marked
 
-    def keys(self, chapter: str) -> dict[tuple[str, int], str]:
+    def keys(self, unit: str) -> dict[tuple[str, int], str]:
         """The key under which each attempt of each student was marked."""
         rows = self._db.execute(
-            "SELECT student, attempt, key FROM marked WHERE assignment = ?", (chapter,)
+            "SELECT student, attempt, key FROM marked WHERE assignment = ?", (unit,)
         )
         return {(student, attempt): key for student, attempt, key in rows}
 
-    def keep(self, chapter: str, key: str, result: SubmissionResult, notebook: str) -> None:
+    def keep(self, unit: str, key: str, result: SubmissionResult, notebook: str) -> None:
         """Keep the marks of one attempt, in the place of any earlier ones.
 
         Args:
-            chapter: the assignment.
+            unit: the assignment.
             key: of all that the marks depend on; "" to have the attempt marked again next time.
             result: as the graders gave it, without the course's settings.
             notebook: the repaired notebook.
         """
         packed = zlib.compress(notebook.encode("utf-8", "surrogatepass"), 1)
-        values = (chapter, result.student, result.attempt, key, _packed(result), packed)
+        values = (unit, result.student, result.attempt, key, _packed(result), packed)
         with self._writing():
             self._db.execute(
                 "INSERT INTO marked (assignment, student, attempt, key, result, notebook)"
@@ -194,47 +194,47 @@ class Journal:
                 values,
             )
 
-    def result(self, chapter: str, student: str, attempt: int) -> SubmissionResult:
+    def result(self, unit: str, student: str, attempt: int) -> SubmissionResult:
         """The marks of an attempt that was kept, without the course's settings."""
-        (text,) = self._one("result", chapter, student, attempt)
+        (text,) = self._one("result", unit, student, attempt)
         return _unpacked(text)
 
-    def notebook(self, chapter: str, student: str, attempt: int) -> str:
+    def notebook(self, unit: str, student: str, attempt: int) -> str:
         """The repaired notebook of an attempt that was kept."""
-        (packed,) = self._one("notebook", chapter, student, attempt)
+        (packed,) = self._one("notebook", unit, student, attempt)
         return zlib.decompress(packed).decode("utf-8", "surrogatepass")
 
-    def markings(self, chapter: str) -> dict[tuple[str, int], int]:
+    def markings(self, unit: str) -> dict[tuple[str, int], int]:
         """How often marks of each attempt were kept."""
         rows = self._db.execute(
-            "SELECT student, attempt, markings FROM marked WHERE assignment = ?", (chapter,)
+            "SELECT student, attempt, markings FROM marked WHERE assignment = ?", (unit,)
         )
         return {(student, attempt): count for student, attempt, count in rows}
 
-    def _one(self, column: str, chapter: str, student: str, attempt: int) -> tuple[Any, ...]:
+    def _one(self, column: str, unit: str, student: str, attempt: int) -> tuple[Any, ...]:
         found = self._db.execute(
             f"SELECT {column} FROM marked WHERE assignment = ? AND student = ? AND attempt = ?",
-            (chapter, student, attempt),
+            (unit, student, attempt),
         ).fetchone()
         if found is None:
-            raise KeyError((chapter, student, attempt))
+            raise KeyError((unit, student, attempt))
         return found
 
     # What nbgrader's books have
 
-    def recorded(self, chapter: str) -> dict[str, tuple[str, str]]:
+    def recorded(self, unit: str) -> dict[str, tuple[str, str]]:
         """What of each student went into nbgrader's books, and what stood there afterwards."""
         rows = self._db.execute(
-            "SELECT student, state, entry FROM recorded WHERE assignment = ?", (chapter,)
+            "SELECT student, state, entry FROM recorded WHERE assignment = ?", (unit,)
         )
         return {student: (state, entry) for student, state, entry in rows}
 
-    def record(self, chapter: str, student: str, state: str, entry: str) -> None:
+    def record(self, unit: str, student: str, state: str, entry: str) -> None:
         """nbgrader's books have a student's marks."""
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO recorded VALUES (?, ?, ?, ?)",
-                (chapter, student, state, entry),
+                (unit, student, state, entry),
             )
 
     # The class as it was last written
@@ -248,43 +248,43 @@ class Journal:
         rows: Iterable[tuple[SubmissionResult, float]],
     ) -> None:
         """Write a whole class in its order, with late penalties, all of it or nothing."""
-        chapter = assignment.chapter
+        unit = assignment.unit
         with self._writing():
             self._db.execute(
                 "INSERT OR REPLACE INTO graded VALUES (?, ?, ?, ?, ?)",
-                (chapter, seed, grader, settings, assignment.to_json()),
+                (unit, seed, grader, settings, assignment.to_json()),
             )
-            self._db.execute("UPDATE listed SET position = NULL WHERE assignment = ?", (chapter,))
+            self._db.execute("UPDATE listed SET position = NULL WHERE assignment = ?", (unit,))
             for position, (result, penalty) in enumerate(rows):
                 self._db.execute(
                     "INSERT OR REPLACE INTO listed VALUES (?, ?, ?, ?, ?, ?)",
-                    (chapter, result.student, position, _packed(result), penalty, settings),
+                    (unit, result.student, position, _packed(result), penalty, settings),
                 )
 
-    def head(self, chapter: str) -> tuple[Assignment, int, str] | None:
+    def head(self, unit: str) -> tuple[Assignment, int, str] | None:
         """The assignment with the settings applied, the seed and the graders of the class."""
         found = self._db.execute(
-            "SELECT description, seed, grader FROM graded WHERE assignment = ?", (chapter,)
+            "SELECT description, seed, grader FROM graded WHERE assignment = ?", (unit,)
         ).fetchone()
         return None if found is None else (Assignment.from_json(found[0]), found[1], found[2])
 
-    def listed(self, chapter: str, student: str) -> Listed | None:
+    def listed(self, unit: str, student: str) -> Listed | None:
         """One student's result as it was last written; None if there never was one."""
         found = self._db.execute(
             "SELECT result, penalty, settings, position FROM listed"
             " WHERE assignment = ? AND student = ?",
-            (chapter, student),
+            (unit, student),
         ).fetchone()
         if found is None:
             return None
         return Listed(_unpacked(found[0]), found[1], found[2], found[3] is not None)
 
-    def students(self, chapter: str) -> list[str]:
+    def students(self, unit: str) -> list[str]:
         """Everybody in the class that was written last, in its order."""
         rows = self._db.execute(
             "SELECT student FROM listed WHERE assignment = ? AND position IS NOT NULL"
             " ORDER BY position",
-            (chapter,),
+            (unit,),
         )
         return [student for (student,) in rows]
 
@@ -292,11 +292,11 @@ class Journal:
 class Results(Sequence[SubmissionResult]):
     """The results of the class that was written last, read from the journal when asked for."""
 
-    def __init__(self, course: Path, chapter: str) -> None:
+    def __init__(self, course: Path, unit: str) -> None:
         self.course = course
-        self.chapter = chapter
+        self.unit = unit
         with Journal(course) as journal:
-            self._students = journal.students(chapter)
+            self._students = journal.students(unit)
 
     def __len__(self) -> int:
         return len(self._students)
@@ -317,7 +317,7 @@ class Results(Sequence[SubmissionResult]):
     def _read(self, students: list[str]) -> Iterator[SubmissionResult]:
         with Journal(self.course) as journal:
             for student in students:
-                found = journal.listed(self.chapter, student)
+                found = journal.listed(self.unit, student)
                 assert found is not None  # Nothing is ever taken out of the journal.
                 yield found.result
 

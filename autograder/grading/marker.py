@@ -55,14 +55,14 @@ def versions() -> dict[str, str]:
     return {"Python": python, "processor": platform.machine(), **found}
 
 
-def grader_hash(chapter: str, root: Path = paths.ROOT) -> str:
+def grader_hash(unit: str, root: Path = paths.ROOT) -> str:
     """What the marks depend on besides the submission and the seed.
 
     Graders, reference, misconceptions, the machinery of marking (see `dependencies`),
     and the versions of what they run on. Not how marks are shown or kept.
     """
     digest = hashlib.sha256()
-    for file in dependencies(chapter, root):
+    for file in dependencies(unit, root):
         content = file.read_bytes()
         digest.update(f"{file.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
     known = versions()
@@ -86,12 +86,12 @@ class Marker:
     """Grades notebooks one after the other, with one sandbox and one set of graders.
 
     Args:
-        chapter: the assignment.
+        unit: the assignment.
         seed: of the inputs that the graders draw.
         unsafe: run student code without a sandbox.
         limits: what one submission may use.
         hide: folders that student code must not see.
-        graders: those of the chapter, where they have been collected already.
+        graders: those of the unit, where they have been collected already.
         sandbox: one to use instead of starting one; it is closed with the marker all the same.
 
     Sandbox and graders start with the first notebook that has to be run. `mark` then raises
@@ -100,7 +100,7 @@ class Marker:
 
     def __init__(
         self,
-        chapter: str,
+        unit: str,
         *,
         seed: int = 0,
         unsafe: bool = False,
@@ -110,8 +110,8 @@ class Marker:
         sandbox: Sandbox | None = None,
     ) -> None:
         self.meter = Meter()
-        self.assignment = graders.assignment if graders is not None else load(chapter)
-        self.chapter = chapter
+        self.assignment = graders.assignment if graders is not None else load(unit)
+        self.unit = unit
         self.seed = seed
         self.unsafe = unsafe
         self.limits = limits or Limits()
@@ -130,13 +130,15 @@ class Marker:
         if self._sandbox is not None and self._graders is not None:
             return
         with ThreadPoolExecutor(1) as beside:
-            sandbox = self._sandbox or Sandbox(self.limits, unsafe=self.unsafe, hide=self.hide)
+            sandbox = self._sandbox or Sandbox(
+                self.limits, unsafe=self.unsafe, hide=self.hide, given=paths.given(self.unit)
+            )
             started = beside.submit(sandbox.start)
             sandbox.launched.wait()  # Two busy threads would keep it waiting.
             if self._graders is None:
                 from autograder.judging.runner import Graders
 
-                self._graders = Graders(self.chapter)
+                self._graders = Graders(self.unit)
             self._graders.foresee(self.seed)
             started.result()
             self._sandbox = sandbox
@@ -150,8 +152,8 @@ class Marker:
             Why this machine cannot be trusted to grade; empty if it can.
         """
         self.start()
-        notebook = repair.released(self.chapter)
-        answers = reference_answers(self.chapter)
+        notebook = repair.released(self.unit)
+        answers = reference_answers(self.unit)
         for cell in notebook.cells:
             name = cell.metadata.get("nbgrader", {}).get("grade_id")
             cell.source = answers.get(name, cell.source)
@@ -379,10 +381,10 @@ def grade_one(
     return Graded(result, earned.notebook)
 
 
-def ungraded(task: Task, chapter: str, release: NotebookNode, reason: str) -> Graded:
+def ungraded(task: Task, unit: str, release: NotebookNode, reason: str) -> Graded:
     """What is kept of a submission of which nothing became known: no points."""
     student = task.submission.student
-    graded = Progress().result(load(chapter), student, "crashed", FAILED, release)
+    graded = Progress().result(load(unit), student, "crashed", FAILED, release)
     graded.result.notes = [*task.submission.notes, f"{UNJUDGED} the submission ({reason})"]
     return graded
 

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autograder.common import paths
 from autograder.common.errors import AssignmentError
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def _serve(line: Connection) -> None:
     sandbox = Sandbox(
         unsafe=options.get("unsafe", False),
         hide=options.get("hide", ()),
+        given=paths.given(options["unit"]),
         apart=options.pop("apart", False),
     )
     try:

@@ -545,15 +545,15 @@ class Slot:
         return str(self.grade_id)
 
 
-def released(chapter: str) -> NotebookNode:
-    """The notebook that was handed out for `chapter`; LookupError says how to make it."""
-    path = paths.EXERCISES / chapter / f"{chapter}.ipynb"
+def released(unit: str) -> NotebookNode:
+    """The notebook that was handed out for `unit`; LookupError says how to make it."""
+    path = paths.EXERCISES / unit / f"{unit}.ipynb"
     try:
         return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
     except OSError as error:
         raise LookupError(
-            f"There is no released notebook for {chapter}; "
-            f"write it with python -m autograder build {chapter}."
+            f"There is no released notebook for {unit}; "
+            f"write it with python -m autograder build {unit}."
         ) from error
 
 
@@ -593,9 +593,9 @@ def repair(data: bytes, release: NotebookNode) -> RepairedNotebook:
 def repair_file(
     path: Path, assignment: Any, release: NotebookNode | None = None
 ) -> RepairedNotebook:
-    """Repair the file at `path`, a submission of `assignment` (an Assignment or its chapter)."""
-    chapter = getattr(assignment, "chapter", assignment)
-    release = released(chapter) if release is None else release
+    """Repair the file at `path`, a submission of `assignment` (an Assignment or its unit)."""
+    unit = getattr(assignment, "unit", assignment)
+    release = released(unit) if release is None else release
     try:
         size = path.stat().st_size
         if size <= MAX_FILE_BYTES:

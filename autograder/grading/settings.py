@@ -5,7 +5,7 @@ left out, and without any nothing changes. What the file says in general can be 
 one assignment, in a table with its name. Every mistake in the file is one sentence.
 
     settings = settings_file.of_course(course, assignment)  # or read(file, assignment)
-    release = course.prepare(course, chapter, settings)
+    release = course.prepare(course, unit, settings)
     for one in settings.considered(submissions): ...       # mark; the result is the raw one
     index = settings.chosen(attempts)                      # of one student's (Submission, result)
     result = settings.adjusted(attempts[index][1], assignment)

@@ -98,11 +98,11 @@ class Reader:
 
     def settings(self, assignment: Assignment) -> Settings:
         """Everything in the file is checked; what is said for `assignment` comes out."""
-        chapters = dict.fromkeys([*paths.CHAPTERS, assignment.chapter])
+        units = dict.fromkeys([*paths.UNITS, assignment.unit])
         general: dict[str, Any] = {}
         tables: dict[str, dict[str, Any]] = {}
         for key, value in self.data.items():
-            if key in chapters:
+            if key in units:
                 if not isinstance(value, dict):
                     self.wrong(key, value, f"must be a table; write [{key}] on a line of its own")
                 tables[key] = value
@@ -110,32 +110,32 @@ class Reader:
                 general[key] = value
             elif key in ONLY_FOR_ONE:
                 self.wrong(
-                    key, value, f"belongs to one assignment; write it below [{assignment.chapter}]"
+                    key, value, f"belongs to one assignment; write it below [{assignment.unit}]"
                 )
             else:
-                self.unknown(key, (*GENERAL, *ONLY_FOR_ALL, *chapters))
+                self.unknown(key, (*GENERAL, *ONLY_FOR_ALL, *units))
         everywhere = self._table(general, "", None)
         merged = {}
-        for chapter, table in tables.items():
+        for unit, table in tables.items():
             for key in table:
                 if key in ONLY_FOR_ALL:
                     self.wrong(
-                        f"{chapter}.{key}",
+                        f"{unit}.{key}",
                         "…",
                         "is for the whole course; write it above all tables",
                     )
                 if key not in (*GENERAL, *ONLY_FOR_ONE):
-                    self.unknown(key, (*GENERAL, *ONLY_FOR_ONE), f" in [{chapter}]")
-            about = assignment if chapter == assignment.chapter else _loaded(chapter)
-            own = self._table(table, f"{chapter}.", about)
-            merged[chapter] = {**everywhere, **own}
+                    self.unknown(key, (*GENERAL, *ONLY_FOR_ONE), f" in [{unit}]")
+            about = assignment if unit == assignment.unit else _loaded(unit)
+            own = self._table(table, f"{unit}.", about)
+            merged[unit] = {**everywhere, **own}
             for key in ("late", "extensions", "extra_attempts", "limits"):  # Merged line by line.
                 if key in own:
-                    merged[chapter][key] = {**everywhere.get(key, {}), **own[key]}
-            self._together(merged[chapter], f"{chapter}.")
-        if assignment.chapter not in merged:
+                    merged[unit][key] = {**everywhere.get(key, {}), **own[key]}
+            self._together(merged[unit], f"{unit}.")
+        if assignment.unit not in merged:
             self._together(everywhere, "")
-        chosen = merged.get(assignment.chapter, everywhere)
+        chosen = merged.get(assignment.unit, everywhere)
         own = {"late": Late(**chosen.get("late", {})), "limits": _limits(chosen.get("limits", {}))}
         return Settings(
             **{**chosen, **own},
@@ -301,7 +301,7 @@ class Reader:
                 close = near(name, names) or f"; it has {', '.join(names)}"
                 ending = "" if close.endswith("?") else "."
                 raise ClassroomError(
-                    f"{self.path}: {key}: {assignment.chapter} has no exercise "
+                    f"{self.path}: {key}: {assignment.unit} has no exercise "
                     f"{_shown(name)}{close}{ending}"
                 )
         return name
@@ -339,9 +339,9 @@ def _limits(found: dict[str, Any]) -> Limits:
     )
 
 
-def _loaded(chapter: str) -> Assignment | None:
+def _loaded(unit: str) -> Assignment | None:
     """Another assignment that the file is about, if it is here to check the names against."""
     try:
-        return load(chapter)
+        return load(unit)
     except AssignmentError:
         return None

@@ -159,7 +159,7 @@ class WorkerPool:
     def _lost(self, task: Task, release: NotebookNode) -> Graded:
         from autograder.grading.marker import ungraded
 
-        return ungraded(task, self.options["chapter"], release, "the grading process ended")
+        return ungraded(task, self.options["unit"], release, "the grading process ended")
 
     def _replace(self) -> None:
         self.close()
@@ -204,7 +204,7 @@ def grade_all(
     """
     from autograder.grading.marker import Marker, Task, grade_one
 
-    with Marker(options["chapter"]) as marker:  # Nothing of it starts: there is nothing to run.
+    with Marker(options["unit"]) as marker:  # Nothing of it starts: there is nothing to run.
         for submission in submissions:
             if not submission.runnable:
                 yield submission, grade_one(marker, Task(submission), release)
@@ -214,10 +214,10 @@ def grade_all(
             yield from pool.mark(tasks, release)
 
 
-def marking_options(chapter: str, submitted: Path, course: Path, *, unsafe: bool) -> dict[str, Any]:
+def marking_options(unit: str, submitted: Path, course: Path, *, unsafe: bool) -> dict[str, Any]:
     """How a class is marked: arguments of `Marker`, without seed and limits."""
     hide = submitted.resolve(), course.resolve()
-    return {"chapter": chapter, "unsafe": unsafe, "hide": hide}
+    return {"unit": unit, "unsafe": unsafe, "hide": hide}
 
 
 def usable_cores() -> int:

@@ -82,13 +82,13 @@ class Memory:
 
 
 class Replays:
-    """Answers of a chapter's reference and its wrong modules to one submission's requests.
+    """Answers of a unit's reference and its wrong modules to one submission's requests.
 
     Each is worked out once, and when it is needed.
     """
 
-    def __init__(self, chapter: str, seed: int, memory: Memory) -> None:
-        self._chapter = chapter
+    def __init__(self, unit: str, seed: int, memory: Memory) -> None:
+        self._chapter = unit
         self._seed = seed
         self._memory = memory
         self._answers: dict[tuple[str, str], tuple[Remember, list[Outcome]]] = {}

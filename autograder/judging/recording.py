@@ -25,9 +25,9 @@ LIMIT = 64 * 2**20
 
 
 class Recording:
-    """Recorded answers of one chapter's visible tests.
+    """Recorded answers of one unit's visible tests.
 
-    `data` is {"chapter", "tests": {test: {"exercise", "reference": [outcome], "asked":
+    `data` is {"unit", "tests": {test: {"exercise", "reference": [outcome], "asked":
     [fingerprint], "answers": {name: [outcome]}}}, "says": {name: [sentence, section, exercise]}};
     the answers of the reference stand under the name "".
     """
@@ -85,11 +85,11 @@ class Recording:
         return answers
 
 
-def record(chapter: str, graders: Graders) -> Recording:
+def record(unit: str, graders: Graders) -> Recording:
     """Ask the reference and every misconception what the visible tests ask a student's code.
 
     Args:
-        graders: the chapter's graders without the hidden ones.
+        graders: the unit's graders without the hidden ones.
 
     Raises:
         ValueError: the reference fails one of its own tests.
@@ -97,11 +97,11 @@ def record(chapter: str, graders: Graders) -> Recording:
     from autograder.units.variants import misconceptions, reference_namespace, wrong_namespace
 
     tests: dict[str, Any] = {}
-    for item, student, reference in graders.transcripts(reference_namespace(chapter), SEED):
+    for item, student, reference in graders.transcripts(reference_namespace(unit), SEED):
         answers = {"": [exchange.outcome for exchange in student]}
-        for mistake in misconceptions(chapter):
+        for mistake in misconceptions(unit):
             if mistake.exercise == item.exercise:
-                executor = Executor(wrong_namespace(chapter, mistake.name))
+                executor = Executor(wrong_namespace(unit, mistake.name))
                 answers[mistake.name] = [executor.execute(exchange.request) for exchange in student]
         tests[item.name] = {
             "exercise": item.exercise,
@@ -111,6 +111,6 @@ def record(chapter: str, graders: Graders) -> Recording:
         }
     says = {
         mistake.name: [mistake.says, mistake.section, mistake.exercise]
-        for mistake in misconceptions(chapter)
+        for mistake in misconceptions(unit)
     }
-    return Recording({"chapter": chapter, "tests": tests, "says": says})
+    return Recording({"unit": unit, "tests": tests, "says": says})

@@ -1,4 +1,4 @@
-"""Runs a chapter's graders on an implementation: pytest's own machinery, collected once.
+"""Runs a unit's graders on an implementation: pytest's own machinery, collected once.
 
 Graders are plain pytest files. `Graders` collects one through pytest's API and runs its items
 again for each implementation, so that judging a class does not pay for collection each time.
@@ -26,7 +26,7 @@ from _pytest.config import _prepareconfig
 from _pytest.main import Session
 from _pytest.runner import runtestprotocol
 
-from autograder.common.paths import GRADERS
+from autograder.common.paths import graders
 from autograder.judging import diagnosis, foresight, scoring
 from autograder.judging.diagnosis import Candidate, Evidence
 from autograder.judging.foresight import Execute, Messages, Script, constant_part, scripts_of
@@ -200,13 +200,13 @@ def _plugin(current: _Current) -> Any:
 
 
 class Graders:
-    """The graders of one chapter, ready to judge any number of implementations.
+    """The graders of one unit, ready to judge any number of implementations.
 
     Args:
-        chapter: the chapter's name.
+        unit: the unit's name.
         hidden: whether hidden tests are run too.
-        path: the pytest file, if not the chapter's own.
-        assignment: its metadata, if not the chapter's own.
+        path: the pytest file, if not the unit's own.
+        assignment: its metadata, if not the unit's own.
 
     Raises:
         ValueError: the graders cannot be collected, or name an exercise that does not exist.
@@ -214,25 +214,23 @@ class Graders:
 
     def __init__(
         self,
-        chapter: str,
+        unit: str,
         *,
         hidden: bool = True,
         path: Path | None = None,
         assignment: Assignment | None = None,
     ) -> None:
-        self.chapter = chapter
-        self.assignment = assignment or load(chapter)
+        self.unit = unit
+        self.assignment = assignment or load(unit)
         self._current = _Current()
         self._plugin = _plugin(self._current)
         self.items = [
-            item
-            for item in self._collect(path or GRADERS / f"test_{chapter}.py")
-            if hidden or not item.hidden
+            item for item in self._collect(path or graders(unit)) if hidden or not item.hidden
         ]
         known = {exercise.name for exercise in self.assignment.exercises}
         unknown = {item.exercise for item in self.items} - known
         if unknown:
-            raise ValueError(f"graders of {chapter} name unknown exercises: {sorted(unknown)}")
+            raise ValueError(f"graders of {unit} name unknown exercises: {sorted(unknown)}")
         self.running = ""  # the test that is asking
         self._memo: dict[tuple[int, str], Conversation] = {}
         self._known = Known()
@@ -509,7 +507,7 @@ class Graders:
             from autograder.units.variants import misconceptions
 
             inherited = [found[name] for name in needs if name in found]
-            says = {item.name: (item.says, item.section) for item in misconceptions(self.chapter)}
+            says = {item.name: (item.says, item.section) for item in misconceptions(self.unit)}
         replay = self._replays(seed, recording)
         reference = replay("")
         named = self._mistakes(result.name, recording)
@@ -541,13 +539,13 @@ class Graders:
             return recording.candidates(exercise)
         from autograder.units.variants import misconceptions
 
-        return [item.name for item in misconceptions(self.chapter) if item.exercise == exercise]
+        return [item.name for item in misconceptions(self.unit) if item.exercise == exercise]
 
     def _replays(self, seed: int, recording: Recording | None) -> Callable[[str], diagnosis.Replay]:
         """What gives the answers of a known mistake, and under "" those of the reference."""
         if recording is not None:
             return recording.replay
-        return Replays(self.chapter, seed, self._replayed).of
+        return Replays(self.unit, seed, self._replayed).of
 
     def _explained(
         self, exercise: str, evidence: list[Evidence], seed: int, recording: Recording | None
@@ -588,7 +586,7 @@ class Graders:
     def _executor(self) -> Executor:
         from autograder.units.variants import reference_namespace
 
-        return Executor(reference_namespace(self.chapter))
+        return Executor(reference_namespace(self.unit))
 
 
 @contextlib.contextmanager

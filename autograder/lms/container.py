@@ -74,7 +74,7 @@ def close_to_others(root: Path) -> None:
 
 
 def grade(
-    submitted: Path, release: Path, chapter: str, root: Path, seed: int, way: str
+    submitted: Path, release: Path, unit: str, root: Path, seed: int, way: str
 ) -> SubmissionResult:
     """The result of what lies in `submitted`."""
     import nbformat
@@ -93,12 +93,12 @@ def grade(
             archive = Archive(submitted)
             files = [(entry.name, entry) for entry in archive.entries]
             found = Found([Handed({}, "student", attempts=[Attempt(files)])], archive.refused)
-            refused = place(found, chapter, to, People(), ()).problems if files else found.problems
+            refused = place(found, unit, to, People(), ()).problems if files else found.problems
             if (to / "student").is_dir():
-                submission = collect(to, chapter)[0]
+                submission = collect(to, unit)[0]
         submission.notes += refused
         apart = submission.runnable and stands_apart(root, way)
-        options = {"chapter": chapter, "seed": seed, "hide": [root], "apart": apart}
+        options = {"unit": unit, "seed": seed, "hide": [root], "apart": apart}
         ((_, graded),) = grade_all([submission], options, blank, 1)
         return graded.result
 
@@ -132,7 +132,7 @@ def results(
         "output_format": "text",
         "visibility": "visible",
         "stdout_visibility": "hidden",
-        "extra_data": {"status": result.status, "assignment": assignment.chapter},
+        "extra_data": {"status": result.status, "assignment": assignment.unit},
         "tests": tests,
     }
 

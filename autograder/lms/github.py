@@ -106,7 +106,7 @@ def export(marks: Marks, table: Table | None, column: str | None) -> bytes:
             "write one with gh classroom assignment-grades, or leave --template out."
         )
     awarded = [head.index("points_awarded")] if "points_awarded" in head else []
-    titles = dict.fromkeys(awarded, marks.assignment.chapter)
+    titles = dict.fromkeys(awarded, marks.assignment.unit)
     place = marks.column(table, titles, column, "such as --column points_awarded")
     people = []
     for number in table.body:

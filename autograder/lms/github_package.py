@@ -25,11 +25,11 @@ IGNORED = "__pycache__/\n.ipynb_checkpoints/\n.venv/\n"
 
 def workflow(assignment: Assignment) -> dict[str, Any]:
     """`.github/workflows/classroom.yml` as data."""
-    notebook = f"{assignment.chapter}.ipynb"
+    notebook = f"{assignment.unit}.ipynb"
     ids = {exercise.name: exercise.name.lower() for exercise in assignment.exercises}
     if len(set(ids.values())) != len(ids):
         raise ClassroomError(
-            f"Two exercises of {assignment.chapter} differ only in capital letters, which GitHub "
+            f"Two exercises of {assignment.unit} differ only in capital letters, which GitHub "
             "does not tell apart; rename one."
         )
     steps: list[dict[str, Any]] = [
@@ -84,13 +84,13 @@ def workflow(assignment: Assignment) -> dict[str, Any]:
     }
 
 
-def package(chapter: str, out: Path, book: str = "") -> Path:
-    """Write the template repository of `chapter` to the new folder `out`."""
+def package(unit: str, out: Path, book: str = "") -> Path:
+    """Write the template repository of `unit` to the new folder `out`."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ClassroomError(f"{out} is not empty; name a new folder.")
-    files = bundle.contents(chapter, book)
+    files = bundle.contents(unit, book)
     # Not sorted: GitHub reads `on` whatever the order, people read from the top.
-    text = yaml.safe_dump(workflow(load(chapter)), sort_keys=False, width=100)
+    text = yaml.safe_dump(workflow(load(unit)), sort_keys=False, width=100)
     files[".github/workflows/classroom.yml"] = text.encode()
     files[".gitignore"] = IGNORED.encode()
     part = out.with_name(f".{out.name}.part")

@@ -142,7 +142,7 @@ def export(marks: Marks, table: Table, column: str | None) -> bytes:
     titles = {}
     for name in ("Total Score", "Score"):
         if name in head:
-            titles = {head.index(name): marks.assignment.chapter}
+            titles = {head.index(name): marks.assignment.unit}
             break
     place = marks.column(table, titles, column, "such as --column 'Total Score'")
     keys = {"email": "Email", "sid": "SID", "gradescope_id": "Submission ID"}

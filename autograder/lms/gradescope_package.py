@@ -68,34 +68,34 @@ exec "$python" -m autograder.lms.container --root "$root" {options}
 VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 
 
-def files(chapter: str, hidden: str = "after_published") -> dict[str, bytes]:
+def files(unit: str, hidden: str = "after_published") -> dict[str, bytes]:
     """What the zip holds: {name: bytes}.
 
     Args:
-        chapter: the assignment.
+        unit: the assignment.
         hidden: when students see how hidden tests went, in Gradescope's words.
     """
-    load(chapter)  # an unknown one is a sentence
+    load(unit)  # an unknown one is a sentence
     if hidden not in VISIBILITIES:
         raise ClassroomError(
             f"Gradescope knows no visibility {hidden!r}; say {', '.join(VISIBILITIES)}."
         )
     out: dict[str, bytes] = {}
-    for file in _sources(chapter):
+    for file in _sources(unit):
         out[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
-    out["release.ipynb"] = _release(chapter)
+    out["release.ipynb"] = _release(unit)
     out["seed.txt"] = f"{secrets.randbelow(2**31)}\n".encode()
     wanted = pins(NEEDED)
     out["requirements.txt"] = "".join(f"{line}\n" for line in wanted).encode()
     out["setup.sh"] = SETUP.encode()
-    options = f"--assignment {chapter} --hidden {hidden}"
+    options = f"--assignment {unit} --hidden {hidden}"
     out["run_autograder"] = RUN.format(root="/autograder", options=options).encode()
     return out
 
 
-def _sources(chapter: str) -> Iterator[Path]:
-    """Our own files that grading the chapter needs."""
-    graders = {f"test_{name}.py" for name in paths.CHAPTERS if name != chapter}
+def _sources(unit: str) -> Iterator[Path]:
+    """Our own files that grading the unit needs."""
+    graders = {f"test_{name}.py" for name in paths.UNITS if name != unit}
     for folder in (paths.PACKAGE, paths.SOLUTIONS, paths.ROOT / "toolkit"):
         for file in sorted(folder.rglob("*")):
             parts = file.relative_to(paths.ROOT).parts
@@ -104,19 +104,19 @@ def _sources(chapter: str) -> Iterator[Path]:
             if parts[:2] == ("autograder", "demo") or file.name in graders:
                 continue
             yield file
-    yield from sorted(file for file in (paths.EXERCISES / chapter).iterdir() if file.is_file())
+    yield from sorted(file for file in (paths.EXERCISES / unit).iterdir() if file.is_file())
 
 
-def _release(chapter: str) -> bytes:
+def _release(unit: str) -> bytes:
     """The released notebook as a course has it, with which damaged ones are repaired."""
     from autograder.gradebook.course import prepare
 
     with tempfile.TemporaryDirectory(prefix="package-") as folder:
-        prepare(Path(folder), chapter)
-        return (Path(folder) / "release" / chapter / f"{chapter}.ipynb").read_bytes()
+        prepare(Path(folder), unit)
+        return (Path(folder) / "release" / unit / f"{unit}.ipynb").read_bytes()
 
 
-def package(chapter: str, out: Path, hidden: str = "after_published") -> Path:
-    """Write the autograder zip of `chapter` to `out`."""
-    write_zip(out, files(chapter, hidden), executable=("setup.sh", "run_autograder"))
+def package(unit: str, out: Path, hidden: str = "after_published") -> Path:
+    """Write the autograder zip of `unit` to `out`."""
+    write_zip(out, files(unit, hidden), executable=("setup.sh", "run_autograder"))
     return out

@@ -94,8 +94,8 @@ class Marks:
 
     def page(self, student: str) -> Path | None:
         """The student's feedback page."""
-        chapter = self.assignment.chapter
-        page = self.course / "feedback" / student / chapter / f"{chapter}.html"
+        unit = self.assignment.unit
+        page = self.course / "feedback" / student / unit / f"{unit}.html"
         return page if page.is_file() else None
 
     def column(self, table: Table, titles: dict[int, str], wanted: str | None, example: str) -> int:
@@ -107,7 +107,7 @@ class Marks:
                     f"{table.name} has no column {wanted!r}; those for marks are {choice}."
                 )
             return table.head.index(wanted)
-        names = (self.assignment.chapter, self.assignment.title)
+        names = (self.assignment.unit, self.assignment.title)
         near = [place for place, title in titles.items() if _plain(title) in map(_plain, names)]
         near = near or [
             place
@@ -119,7 +119,7 @@ class Marks:
         choice = ", ".join(shown(table.head[place]) for place in (near or titles)) or "none"
         raise self.error(
             f"Which column of {table.name[:1].lower()}{table.name[1:]} is "
-            f"{self.assignment.chapter}? Say it with --column, {example}; there are: {choice}."
+            f"{self.assignment.unit}? Say it with --column, {example}; there are: {choice}."
         )
 
     def compare(self, told: str, column: str, tool: str, refuses: bool = False) -> None:

@@ -80,7 +80,7 @@ def export(marks: Marks, table: Table, column: str | None) -> bytes:
             "worksheet, and name that file."
         )
     grade = head.index("Grade") if "Grade" in head else None
-    titles = {} if grade is None else {grade: marks.assignment.chapter}
+    titles = {} if grade is None else {grade: marks.assignment.unit}
     place = marks.column(table, titles, column, "such as --column Bewertung")
     most = head.index("Maximum Grade") if "Maximum Grade" in head else place + 1
     people = []
@@ -134,7 +134,7 @@ def feedback(marks: Marks, table: Table, out: Path) -> int:
             # Moodle splits at `_` and wants the number second.
             name = re.sub(r'[_/\\:*?"<>|\x00-\x1f]', " ", name).strip(" .") or "Participant"
             folder = f"{name}_{told[1]}_assignsubmission_file"
-            archive.write(page, f"{folder}/{marks.assignment.chapter}-feedback.html")
+            archive.write(page, f"{folder}/{marks.assignment.unit}-feedback.html")
             count += 1
     out.write_bytes(data.getvalue())
     return count

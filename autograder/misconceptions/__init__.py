@@ -1,1 +1,1 @@
-"""Wrong reference modules, one file a chapter: each mistake has a name and a sentence."""
+"""Wrong reference modules, one file a unit: each mistake has a name and a sentence."""

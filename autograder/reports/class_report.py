@@ -106,7 +106,7 @@ def _marks(row: Row, graded: Class) -> list[tuple[str, str]]:
 ORDER = ("unreadable", "missing", "crashed", "timed out", "repaired", "note")
 
 
-def _attention(row: Row, chapter: str) -> dict[str, Any] | None:
+def _attention(row: Row, unit: str) -> dict[str, Any] | None:
     """What somebody should look at in one student's submission; None if there is nothing."""
     result = row.result
     lines = [visible(line, 400) for line in (*result.repairs, *result.notes)]
@@ -121,7 +121,7 @@ def _attention(row: Row, chapter: str) -> dict[str, Any] | None:
         return None
     return {
         "student": row.student,
-        "page": row.page(chapter),
+        "page": row.page(unit),
         "tone": row.tone,
         "status": row.status if result.status != "graded" else "note",
         "lines": [line for line in lines if line] or ["no more is known"],
@@ -141,19 +141,19 @@ class _Page:
         self.rows: list[dict[str, Any]] = []
 
     def add(self, row: Row) -> None:
-        chapter = self.graded.assignment.chapter
+        unit = self.graded.assignment.unit
         self.counted.add(row.result, row.hand)
         self.scores.append(row.score)
         self.waiting += row.hand.waiting
         if row.present:
             self.exercises.add(row)
-        wanted = _attention(row, chapter)
+        wanted = _attention(row, unit)
         if wanted is not None:
             self.attention.append(wanted)
         self.rows.append(
             {
                 "student": row.student,
-                "page": row.page(chapter),
+                "page": row.page(unit),
                 "status": row.status,
                 "tone": row.tone,
                 "score": row.score,

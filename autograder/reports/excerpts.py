@@ -246,14 +246,14 @@ def _cell_of(source: str, exercise: str) -> Cell:
 
 
 @functools.lru_cache(maxsize=512)
-def mistake(chapter: str, misconception: str) -> Mistake | None:
+def mistake(unit: str, misconception: str) -> Mistake | None:
     """What a misconception changes in its exercise's cell; None if there is no such thing."""
-    chosen = known(chapter).get(misconception)
+    chosen = known(unit).get(misconception)
     if chosen is None:
         return None
     try:
-        right = _cell_of(source_of(chapter), chosen.exercise)
-        wrong = _cell_of(changed_source(chapter, chosen), chosen.exercise)
+        right = _cell_of(source_of(unit), chosen.exercise)
+        wrong = _cell_of(changed_source(unit, chosen), chosen.exercise)
     except (OSError, ValueError, KeyError):
         return None
     compared = difflib.SequenceMatcher(
@@ -271,10 +271,10 @@ def mistake(chapter: str, misconception: str) -> Mistake | None:
 
 
 @functools.lru_cache(maxsize=8)
-def known(chapter: str) -> dict[str, Misconception]:
-    """The chapter's misconceptions, by name; none if the chapter has none."""
+def known(unit: str) -> dict[str, Misconception]:
+    """The unit's misconceptions, by name; none if the unit has none."""
     try:
-        return {item.name: item for item in misconceptions(chapter)}
+        return {item.name: item for item in misconceptions(unit)}
     except ImportError:
         return {}
 
@@ -283,9 +283,9 @@ def known(chapter: str) -> dict[str, Misconception]:
 # Where it stands
 
 
-def find(chapter: str, misconception: str, source: str) -> Excerpt | None:
+def find(unit: str, misconception: str, source: str) -> Excerpt | None:
     """The lines of a student's cell in which the mistake stands; None without confidence."""
-    wrong = mistake(chapter, misconception)
+    wrong = mistake(unit, misconception)
     if wrong is None or not wrong.changes:
         return None
     cell = Cell.read(source)

@@ -198,11 +198,11 @@ def page_of(nb: NotebookNode, course: dict[str, Any]) -> Page:
         nb: an autograded notebook, after nbgrader's GetGrades and our GetReview.
         course: nbgrader's resources: student, assignment, score, max_score, late_penalty.
     """
-    chapter = str(course["assignment"])
+    unit = str(course["assignment"])
     try:
-        assignment: Assignment = load(chapter)
+        assignment: Assignment = load(unit)
     except AssignmentError:
-        assignment = Assignment(chapter, chapter, ())
+        assignment = Assignment(unit, unit, ())
     titles = {exercise.name: exercise.title for exercise in assignment.exercises}
     titles |= {question.name: question.title for question in assignment.questions}
     state = nb.metadata.get(plugin.KEY, {})
@@ -322,7 +322,7 @@ def _section(assignment: Assignment, anchor: str) -> tuple[str, str]:
     heading = assignment.sections.get(anchor)
     words = f"“{heading}”" if heading else f"the section {anchor}"
     if assignment.book:
-        return words, f"{assignment.book.rstrip('/')}/{assignment.chapter}.html#{anchor}"
+        return words, f"{assignment.book.rstrip('/')}/{assignment.unit}.html#{anchor}"
     return words, ""
 
 

@@ -46,7 +46,7 @@ def illustrate(
         people: whose names must not be shown where they stand in code.
         most: how many notebooks to read for one mistake.
     """
-    chapter = teaching.assignment.chapter
+    unit = teaching.assignment.unit
     wanted: dict[str, list[Mistake]] = defaultdict(list)
     kinds: dict[int, dict[tuple[str, ...], list[Any]]] = {}
     for mistake in teaching.mistakes if mistakes is None else mistakes:
@@ -56,8 +56,8 @@ def illustrate(
         for student in mistake.students[:most]:
             wanted[student].append(mistake)
     for student, theirs in wanted.items():
-        sources = _sources(course, chapter, student)
-        hidden = _names(chapter, student, (people or {}).get(student))
+        sources = _sources(course, unit, student)
+        hidden = _names(unit, student, (people or {}).get(student))
         for mistake in theirs:
             source = sources.get(mistake.exercise, "")
             if not source.strip():
@@ -87,19 +87,19 @@ def illustrate(
 
 def _lines(assignment: Assignment, mistake: Mistake, source: str) -> Excerpt | None:
     if mistake.name != FORBIDDEN:
-        return excerpts.find(assignment.chapter, mistake.name, source)
+        return excerpts.find(assignment.unit, mistake.name, source)
     forbids = next(
         (one.forbids for one in assignment.exercises if one.name == mistake.exercise), ()
     )
     return excerpts.calls(source, [name for name in forbids if name in mistake.says])
 
 
-def _sources(course: Path, chapter: str, student: str) -> dict[str, str]:
+def _sources(course: Path, unit: str, student: str) -> dict[str, str]:
     """A student's answers, by exercise, from the repaired notebook that the course keeps."""
     if Path(student).name != student:
         return {}
     for step in ("autograded", "repaired", "submitted"):
-        file = course / step / student / chapter / f"{chapter}.ipynb"
+        file = course / step / student / unit / f"{unit}.ipynb"
         try:
             if file.is_symlink() or file.stat().st_size > MAX_NOTEBOOK:
                 continue
@@ -118,13 +118,13 @@ def _sources(course: Path, chapter: str, student: str) -> dict[str, str]:
     return {}
 
 
-def _names(chapter: str, student: str, person: ByHand | None) -> Callable[[str], str]:
+def _names(unit: str, student: str, person: ByHand | None) -> Callable[[str], str]:
     """A function that takes a student's names out of code.
 
-    Who is called as something in the chapter's own code keeps their name: it says nothing there.
+    Who is called as something in the unit's own code keeps their name: it says nothing there.
     """
     names = {student, *(person.person.values() if person is not None else ())}
-    used = _words(chapter)
+    used = _words(unit)
     told = sorted((name for name in names if len(name) > 2 and name not in used), key=len)
     if not told:
         return lambda text: text
@@ -135,8 +135,8 @@ def _names(chapter: str, student: str, person: ByHand | None) -> Callable[[str],
 
 
 @cache
-def _words(chapter: str) -> frozenset[str]:
+def _words(unit: str) -> frozenset[str]:
     try:
-        return frozenset(re.findall(r"\w+", variants.source_of(chapter)))
+        return frozenset(re.findall(r"\w+", variants.source_of(unit)))
     except OSError:
         return frozenset()

@@ -141,7 +141,7 @@ class Teaching:
     def to_json(self) -> dict[str, Any]:
         """What stands in `teaching.json`; it names no student."""
         return {
-            "assignment": self.assignment.chapter,
+            "assignment": self.assignment.unit,
             "students": self.students,
             "handed_in": self.handed_in,
             "sections": [
@@ -264,7 +264,7 @@ class Study:
     def _mistake(self, exercise: ExerciseResult, name: str) -> Mistake:
         key = (name, exercise.name if name == FORBIDDEN else "")
         if key not in self._mistakes:
-            known = excerpts.known(self.assignment.chapter).get(name)
+            known = excerpts.known(self.assignment.unit).get(name)
             made_in = known.exercise if known is not None else exercise.name
             # A student may have been told more than this, or that it follows from another exercise.
             says = known.says if known is not None else exercise.message
@@ -349,18 +349,18 @@ def book_link(assignment: Assignment, anchor: str, folder: Path) -> str:
     The built book is named as seen from `folder`, so that both can be moved together. Empty where
     the book has not been built or has no such section.
     """
-    page = f"{quote(assignment.chapter)}.html#{quote(anchor)}"
+    page = f"{quote(paths.chapter_of(assignment.unit))}.html#{quote(anchor)}"
     if assignment.book:
         return f"{assignment.book.rstrip('/')}/{page}"
-    if anchor not in _anchors(assignment.chapter):
+    if anchor not in _anchors(assignment.unit):
         return ""
     return f"{quote(os.path.relpath(BOOK, folder.resolve()).replace(os.sep, '/'))}/{page}"
 
 
 @cache
-def _anchors(chapter: str) -> frozenset[str]:
+def _anchors(unit: str) -> frozenset[str]:
     try:
-        page = (BOOK / f"{chapter}.html").read_text(encoding="utf-8")
+        page = (BOOK / f"{paths.chapter_of(unit)}.html").read_text(encoding="utf-8")
     except (OSError, ValueError):
         return frozenset()
     return frozenset(re.findall(r'\bid="([^"]+)"', page))

@@ -694,6 +694,8 @@ def main() -> None:
         "autograder.sandbox.worker",
     ):
         importlib.import_module(name)
+    if os.path.exists(f"{plan['view']}/given.py"):
+        importlib.import_module("given")
     from autograder.sandbox import forbidden_calls
 
     forbidden_calls.guard_everything()

@@ -281,6 +281,7 @@ class Sandbox:
         limits: what each submission may use unless its session says otherwise.
         unsafe: run without bubblewrap: time and memory limits hold, secrets do not.
         hide: folders that stay invisible even where they lie below something visible.
+        given: a module of the course's own that notebooks may import as `given`.
         nested: False starts a sandbox of its own for every worker, as is done by itself where
             the machine refuses namespaces within the sandbox; slower by the import of PyTorch.
         apart: for a container that refuses bubblewrap and holds secrets only root may read: run as
@@ -296,12 +297,14 @@ class Sandbox:
         *,
         unsafe: bool = False,
         hide: Iterable[Path | str] = (),
+        given: Path | None = None,
         nested: bool = True,
         apart: bool = False,
     ) -> None:
         self.limits = limits or Limits()
         self.unsafe = unsafe
         self.hide = [ROOT, *(Path(path) for path in hide)]
+        self.given = given
         self.wanted_nested = nested
         self.apart = apart
         self.hello: dict[str, Any] = {}
@@ -347,7 +350,7 @@ class Sandbox:
             began = time.monotonic()
             if self._folder is None:
                 self._folder = Path(tempfile.mkdtemp(prefix="autograder-view-"))
-                _build_view(self._folder)
+                _build_view(self._folder, self.given)
             if self.apart:
                 self._folder.chmod(0o755)
                 self._start("apart")
@@ -484,7 +487,7 @@ class Sandbox:
                 self._folder = None
 
 
-def _build_view(folder: Path) -> None:
+def _build_view(folder: Path, given: Path | None) -> None:
     """The files that the sandbox sees instead of the repository."""
     package = folder / "grader" / "autograder"
     inside = package / "sandbox"
@@ -498,6 +501,8 @@ def _build_view(folder: Path) -> None:
         shutil.copytree(
             toolkit, folder / "grader" / "toolkit", ignore=shutil.ignore_patterns("__pycache__")
         )
+    if given is not None and given.is_file():
+        shutil.copyfile(given, folder / "grader" / "given.py")
     etc = folder / "etc"
     etc.mkdir()
     (etc / "passwd").write_text("student:x:61200:61200:student:/tmp/home:/usr/sbin/nologin\n")

@@ -1,6 +1,6 @@
 """What an assignment asks for: its exercises, points and sections, read from `assignment.json`.
 
-`builder` writes that file from `solutions/<chapter>.py`; everything that checks, grades
+`builder` writes that file from `solutions/<unit>.py`; everything that checks, grades
 or reports reads it through `load`, which needs neither the solutions nor nbgrader.
 """
 
@@ -18,7 +18,10 @@ from autograder.common.errors import AssignmentError
 
 @dataclass(frozen=True)
 class Exercise:
-    """One function or class to write. `stub` is the cell a student starts from."""
+    """One function or class to write.
+
+    `stub` is the cell a student starts from, `minutes` an estimate of how long it takes.
+    """
 
     name: str
     title: str
@@ -27,6 +30,7 @@ class Exercise:
     forbids: tuple[str, ...] = ()
     stub: str = ""
     needs: tuple[str, ...] = ()
+    minutes: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,13 @@ class Question:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A chapter's exercises and questions, in the order of its notebook.
+    """A unit's exercises and questions, in the order of its notebook.
 
     `sections` gives the headings of the book's anchors; `book` is where the book can be read, a
     URL that the instructor may put into the bundle.
     """
 
-    chapter: str
+    unit: str
     title: str
     exercises: tuple[Exercise, ...]
     questions: tuple[Question, ...] = ()
@@ -65,6 +69,11 @@ class Assignment:
         return sum(exercise.points for exercise in self.exercises)
 
     @property
+    def minutes(self) -> int:
+        """How long the exercises take, and ten minutes for each question."""
+        return sum(exercise.minutes for exercise in self.exercises) + 10 * len(self.questions)
+
+    @property
     def written_points(self) -> float:
         return sum(question.points for question in self.questions)
 
@@ -73,7 +82,7 @@ class Assignment:
         for exercise in self.exercises:
             if exercise.name == name:
                 return exercise
-        raise KeyError(f"{self.chapter} has no exercise called {name}.{did_you_mean(self, name)}")
+        raise KeyError(f"{self.unit} has no exercise called {name}.{did_you_mean(self, name)}")
 
     def to_json(self) -> str:
         """The text of `assignment.json`: sorted, indented, the same on every machine."""
@@ -99,36 +108,36 @@ def did_you_mean(assignment: Assignment, name: str) -> str:
     return f" Did you mean {lowered[near[0]]}?" if near else ""
 
 
-def folder(chapter: str) -> Path:
-    """The folder with the chapter's `assignment.json`: the course's, or that of the notebook."""
-    candidates = [paths.EXERCISES / chapter, Path.cwd()]
+def folder(unit: str) -> Path:
+    """The folder with the unit's `assignment.json`: the course's, or that of the notebook."""
+    candidates = [paths.EXERCISES / unit, Path.cwd()]
     for candidate in candidates:
         file = candidate / "assignment.json"
-        if file.is_file() and (candidate.name == chapter or _is_about(file, chapter)):
+        if file.is_file() and (candidate.name == unit or _is_about(file, unit)):
             return candidate
-    known = paths.chapters()
+    known = paths.units()
     choice = f" The assignments here are {', '.join(known)}." if known else ""
     raise AssignmentError(
-        f"There is no assignment called {chapter} here.{choice} "
-        f"Start Jupyter in the folder of the notebook, or run python -m autograder build {chapter}."
+        f"There is no assignment called {unit} here.{choice} "
+        f"Start Jupyter in the folder of the notebook, or run python -m autograder build {unit}."
     )
 
 
-def _is_about(file: Path, chapter: str) -> bool:
+def _is_about(file: Path, unit: str) -> bool:
     try:
-        return json.loads(file.read_text(encoding="utf-8")).get("chapter") == chapter
+        return json.loads(file.read_text(encoding="utf-8")).get("unit") == unit
     except (OSError, ValueError, AttributeError):
         return False
 
 
-def load(chapter: str) -> Assignment:
-    """The chapter's assignment; AssignmentError says what to do when there is none."""
-    file = folder(chapter) / "assignment.json"
+def load(unit: str) -> Assignment:
+    """The unit's assignment; AssignmentError says what to do when there is none."""
+    file = folder(unit) / "assignment.json"
     try:
         return _read(file.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError) as error:
         raise AssignmentError(
-            f"{file} is damaged ({error}); write it anew with python -m autograder build {chapter}."
+            f"{file} is damaged ({error}); write it anew with python -m autograder build {unit}."
         ) from error
 
 

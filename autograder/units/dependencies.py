@@ -15,26 +15,21 @@ PACKAGES = ("autograder", "solutions", "toolkit")
 MACHINERY = ("grading/marker", "grading/pool_process", "sandbox/fork_server", "sandbox/worker")
 
 
-def dependencies(chapter: str, root: Path = paths.ROOT) -> list[Path]:
-    """The files in the checkout at `root` on which the marks of a chapter depend, sorted.
+def dependencies(unit: str, root: Path = paths.ROOT) -> list[Path]:
+    """The files in the checkout at `root` on which the marks of a unit depend, sorted.
 
-    The chapter's graders and what graders share, the reference, the misconceptions,
+    The unit's graders, the reference, the misconceptions,
     `assignment.json`, whatever these and the marking itself import from the checkout, in a function
     or at the top, and what of the toolkit the handed out notebook imports.
     """
-    package, notebook = root / "autograder", root / "exercises" / chapter / f"{chapter}.ipynb"
-    graders = set((package / "graders").glob("*.py"))
-    others = set((package / "graders").glob("test_*.py")) - {
-        package / "graders" / f"test_{chapter}.py"
-    }
+    package, notebook = root / "autograder", root / "exercises" / unit / f"{unit}.ipynb"
     waiting = [
-        *(graders - others),
-        root / "solutions" / f"{chapter}.py",
-        package / "misconceptions" / "__init__.py",
-        package / "misconceptions" / f"{chapter}.py",
+        paths.graders(unit, root),
+        paths.solution(unit, root),
+        package / "misconceptions" / paths.inside(unit, ".py"),
         *(package / f"{name}.py" for name in MACHINERY),
     ]
-    found = {notebook.with_name("assignment.json")}
+    found = {notebook.with_name("assignment.json"), paths.given(unit, root)}
     for source in _cells(notebook):
         used = {name for name in _imported(source) if name.split(".")[0] == "toolkit"}
         waiting += _files(used, root)
@@ -43,7 +38,7 @@ def dependencies(chapter: str, root: Path = paths.ROOT) -> list[Path]:
         if file not in found and file.is_file():
             found.add(file)
             waiting += _files(_imported(file.read_text(encoding="utf-8")), root)
-    return sorted(file for file in found if file.is_file() and file not in others)
+    return sorted(file for file in found if file.is_file())
 
 
 def _cells(notebook: Path) -> Iterator[str]:

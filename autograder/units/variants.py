@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from autograder.common.paths import SOLUTIONS
+from autograder.common import paths
 
 Swap = tuple[str, str]  # a text of the cell, and what to put in its place
 
@@ -27,7 +27,7 @@ class Misconception:
     """A known mistake in one exercise.
 
     Args:
-        name: a snake_case name, unique in its chapter.
+        name: a snake_case name, unique in its unit.
         exercise: the exercise in which it is made.
         says: one or two sentences to the student: what it is, and what to do.
         section: the anchor of the book section to reread.
@@ -57,9 +57,9 @@ def mistakes_in(known: list[Misconception], exercise: str, section: str) -> Call
 
 
 @functools.cache
-def source_of(chapter: str) -> str:
-    """The text of the chapter's reference module."""
-    return (SOLUTIONS / f"{chapter}.py").read_text(encoding="utf-8")
+def source_of(unit: str) -> str:
+    """The text of the unit's reference module."""
+    return paths.solution(unit).read_text(encoding="utf-8")
 
 
 @functools.lru_cache(maxsize=8)
@@ -75,30 +75,30 @@ def cell_spans(source: str) -> dict[str, tuple[int, int]]:
     return spans
 
 
-def changed_source(chapter: str, misconception: Misconception) -> str:
+def changed_source(unit: str, misconception: Misconception) -> str:
     """The reference's source with the mistake made.
 
     Raises:
         ValueError: the exercise does not exist, or a text to replace is not there exactly once.
     """
-    source = source_of(chapter)
-    _, cell = changed_cell(chapter, misconception)
+    source = source_of(unit)
+    _, cell = changed_cell(unit, misconception)
     start, end = cell_spans(source)[misconception.exercise]
     return source[:start] + cell + source[end:]
 
 
-def changed_cell(chapter: str, misconception: Misconception) -> tuple[str, str]:
+def changed_cell(unit: str, misconception: Misconception) -> tuple[str, str]:
     """The exercise's cell in the reference's source, and with the mistake made.
 
     Raises:
         ValueError: the exercise does not exist, or a text to replace is not there exactly once.
     """
-    source = source_of(chapter)
+    source = source_of(unit)
     spans = cell_spans(source)
     if misconception.exercise not in spans:
         raise ValueError(
             f"misconception {misconception.name}: there is no exercise "
-            f"{misconception.exercise!r} in solutions/{chapter}.py"
+            f"{misconception.exercise!r} in solutions/{paths.inside(unit, '.py')}"
         )
     start, end = spans[misconception.exercise]
     right = cell = source[start:end]
@@ -122,7 +122,7 @@ def _cells(source: str) -> list[str]:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(cell: str) -> types.CodeType:
-    """One cell's code. Variants of a chapter differ in one cell: the others are compiled once."""
+    """One cell's code. Variants of a unit differ in one cell: the others are compiled once."""
     return compile(cell, FILENAME, "exec", dont_inherit=True)
 
 
@@ -150,41 +150,41 @@ def load_code(
 
 
 @functools.cache
-def misconceptions(chapter: str) -> tuple[Misconception, ...]:
-    """The chapter's known mistakes, in the order of their file.
+def misconceptions(unit: str) -> tuple[Misconception, ...]:
+    """The unit's known mistakes, in the order of their file.
 
     Raises:
         ValueError: two of them have one name.
     """
-    module = importlib.import_module(f"autograder.misconceptions.{chapter}")
+    module = importlib.import_module(paths.module("autograder.misconceptions", unit))
     found = tuple(module.MISCONCEPTIONS)
     names = [item.name for item in found]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"misconceptions of {chapter} share a name: {', '.join(sorted(twice))}")
+        raise ValueError(f"misconceptions of {unit} share a name: {', '.join(sorted(twice))}")
     return found
 
 
-def misconception(chapter: str, name: str) -> Misconception:
-    """The chapter's known mistake of that name."""
-    return _by_name(chapter)[name]
+def misconception(unit: str, name: str) -> Misconception:
+    """The unit's known mistake of that name."""
+    return _by_name(unit)[name]
 
 
 @functools.cache
-def _by_name(chapter: str) -> dict[str, Misconception]:
-    return {item.name: item for item in misconceptions(chapter)}
+def _by_name(unit: str) -> dict[str, Misconception]:
+    return {item.name: item for item in misconceptions(unit)}
 
 
 @functools.cache
-def wrong_namespace(chapter: str, name: str) -> dict[str, Any]:
+def wrong_namespace(unit: str, name: str) -> dict[str, Any]:
     """The names defined by the wrong reference module `name`."""
-    return load_variant(changed_source(chapter, misconception(chapter, name)), name)
+    return load_variant(changed_source(unit, misconception(unit, name)), name)
 
 
 @functools.cache
-def reference_namespace(chapter: str) -> dict[str, Any]:
+def reference_namespace(unit: str) -> dict[str, Any]:
     """The names defined by the reference module."""
-    return vars(importlib.import_module(f"solutions.{chapter}"))
+    return vars(importlib.import_module(paths.module("solutions", unit)))
 
 
 def without_markers(source: str) -> str:
@@ -200,10 +200,10 @@ def cells_of_source(source: str) -> dict[str, str]:
     }
 
 
-def given_code(chapter: str) -> dict[str, str]:
+def given_code(unit: str) -> dict[str, str]:
     """The code that a student's notebook gives before each exercise, by exercise."""
     found, code = {}, []
-    for cell in _cells(source_of(chapter)):
+    for cell in _cells(source_of(unit)):
         options, _, text = cell.removeprefix("# %%").partition("\n")
         if exercise := _OPTION.search(options):
             found[exercise[1]], code = "\n".join(code), []
@@ -212,6 +212,6 @@ def given_code(chapter: str) -> dict[str, str]:
     return found
 
 
-def reference_answers(chapter: str) -> dict[str, str]:
+def reference_answers(unit: str) -> dict[str, str]:
     """The reference's answers, by exercise."""
-    return cells_of_source(source_of(chapter))
+    return cells_of_source(source_of(unit))

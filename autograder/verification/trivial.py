@@ -150,31 +150,31 @@ def answer_of(right: Any, kind: str) -> Any:
 
 
 @cache
-def _unwritten(chapter: str, exercises: tuple[Exercise, ...]) -> dict[str, Any]:
+def _unwritten(unit: str, exercises: tuple[Exercise, ...]) -> dict[str, Any]:
     """The names of a notebook in which nothing is written yet."""
-    code = variants.given_code(chapter)
+    code = variants.given_code(unit)
     cells = [text for item in exercises for text in (code[item.name], item.stub)]
     return variants.load_code([compile(cell, "<notebook>", "exec") for cell in cells], "unwritten")
 
 
 def namespace(assignment: Assignment, exercise: str, kind: str, setting: str) -> dict[str, Any]:
     """The names of a notebook in which `exercise` is answered without work."""
-    right = variants.reference_namespace(assignment.chapter)
-    blank = _unwritten(assignment.chapter, assignment.exercises)
+    right = variants.reference_namespace(assignment.unit)
+    blank = _unwritten(assignment.unit, assignment.exercises)
     answered = assignment.names if setting == "others alike" else (exercise,)
     others = right if setting == "others right" else blank
     return others | {name: answer_of(right[name], kind) for name in answered}
 
 
-def kinds(chapter: str, exercise: str) -> tuple[str, ...]:
+def kinds(unit: str, exercise: str) -> tuple[str, ...]:
     """The kinds of answers without work that an exercise may get."""
-    is_class = isinstance(variants.reference_namespace(chapter)[exercise], type)
+    is_class = isinstance(variants.reference_namespace(unit)[exercise], type)
     return KINDS if is_class else (*PLAIN, *FORMS)
 
 
 def gifts(graders: Graders, exercise: str, setting: str) -> tuple[int, list[str]]:
     """How many answers without work were judged, and what the others than 0 earned."""
-    chosen, found = kinds(graders.chapter, exercise), []
+    chosen, found = kinds(graders.unit, exercise), []
     for kind in chosen:
         names = namespace(graders.assignment, exercise, kind, setting)
         result = graders.run(Executor(names).execute, exercises=[exercise], diagnose=False)

@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from autograder.common.paths import PACKAGE
+from autograder.common.paths import PACKAGE, inside
 from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
 from autograder.units.variants import (
@@ -34,9 +34,9 @@ SECONDS_PER_MUTANT = 20
 
 @dataclass
 class Verdict:
-    """How the graders of one chapter did."""
+    """How the graders of one unit did."""
 
-    chapter: str
+    unit: str
     exercises: int = 0
     points: float = 0.0
     reference: float = 0.0
@@ -79,16 +79,16 @@ def _stop(signum: int, frame: object) -> None:
 _graders: dict[str, Graders] = {}
 
 
-def graders_of(chapter: str) -> Graders:
-    """The chapter's graders, collected once per process."""
-    if chapter not in _graders:
-        _graders[chapter] = Graders(chapter)
-    return _graders[chapter]
+def graders_of(unit: str) -> Graders:
+    """The unit's graders, collected once per process."""
+    if unit not in _graders:
+        _graders[unit] = Graders(unit)
+    return _graders[unit]
 
 
-def equivalents(chapter: str) -> dict[str, str]:
+def equivalents(unit: str) -> dict[str, str]:
     """Mutants that mean the same as the reference, each with the reason."""
-    path = PACKAGE / "equivalents" / f"{chapter}.toml"
+    path = PACKAGE / "equivalents" / inside(unit, ".toml")
     if not path.exists():
         return {}
     entries = tomllib.loads(path.read_text(encoding="utf-8"))["equivalent"]
@@ -97,9 +97,9 @@ def equivalents(chapter: str) -> dict[str, str]:
 
 def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | None]:
     """Name, whether it lost points, and what the diagnosis called it."""
-    chapter, name, exercise = task
-    results = graders_of(chapter).run(
-        Executor(wrong_namespace(chapter, name)).execute, exercises=[exercise]
+    unit, name, exercise = task
+    results = graders_of(unit).run(
+        Executor(wrong_namespace(unit, name)).execute, exercises=[exercise]
     )
     result = results[exercise]
     return name, result.points < result.max_points, result.misconception
@@ -107,18 +107,18 @@ def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | No
 
 def judge_trivial(task: tuple[str, str, str]) -> tuple[int, list[str]]:
     """How many answers without work an exercise was given, and those that earn something."""
-    chapter, exercise, setting = task
-    return trivial.gifts(graders_of(chapter), exercise, setting)
+    unit, exercise, setting = task
+    return trivial.gifts(graders_of(unit), exercise, setting)
 
 
 def judge_mutant(task: tuple[str, Mutant]) -> tuple[str, bool]:
     """Name, and whether a grader noticed."""
-    chapter, mutant = task
+    unit, mutant = task
     signal.signal(signal.SIGALRM, _stop)
     signal.alarm(SECONDS_PER_MUTANT)
     try:
         namespace = load_variant(mutant.source, "mutant")
-        results = graders_of(chapter).run(
+        results = graders_of(unit).run(
             Executor(namespace).execute,
             exercises=[mutant.exercise],
             diagnose=False,
@@ -138,29 +138,29 @@ def _single_threaded() -> None:
 
 
 def verify(
-    chapter: str,
+    unit: str,
     *,
     jobs: int = 1,
     exercises: list[str] | None = None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> Verdict:
-    """Judge the graders of a chapter.
+    """Judge the graders of a unit.
 
     Args:
-        chapter: whose graders.
+        unit: whose graders.
         jobs: processes to use.
         exercises: only these; all by default.
         progress: told what is being done, how many are done, and of how many.
     """
-    assignment = graders_of(chapter).assignment
+    assignment = graders_of(unit).assignment
     chosen = [item for item in assignment.exercises if not exercises or item.name in exercises]
     names = {item.name for item in chosen}
-    verdict = Verdict(chapter, exercises=len(chosen), points=sum(item.points for item in chosen))
-    reasons = equivalents(chapter)
+    verdict = Verdict(unit, exercises=len(chosen), points=sum(item.points for item in chosen))
+    reasons = equivalents(unit)
 
-    wrong = [item for item in misconceptions(chapter) if item.exercise in names]
-    changed = [mutant for mutant in mutants(source_of(chapter)) if mutant.exercise in names]
-    idle = [(chapter, item.name, setting) for item in chosen for setting in trivial.SETTINGS]
+    wrong = [item for item in misconceptions(unit) if item.exercise in names]
+    changed = [mutant for mutant in mutants(source_of(unit)) if mutant.exercise in names]
+    idle = [(unit, item.name, setting) for item in chosen for setting in trivial.SETTINGS]
 
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
@@ -170,11 +170,11 @@ def verify(
                 progress(what, done, len(tasks))
                 yield result
 
-        results = graders_of(chapter)
+        results = graders_of(unit)
         earned = []
         for seed in SEEDS:
             outcome = results.run(
-                Executor(reference_namespace(chapter)).execute,
+                Executor(reference_namespace(unit)).execute,
                 seed=seed,
                 exercises=sorted(names),
             )
@@ -184,7 +184,7 @@ def verify(
         for name, lost, named in each(
             "misconceptions",
             judge_misconception,
-            [(chapter, item.name, item.exercise) for item in wrong],
+            [(unit, item.name, item.exercise) for item in wrong],
         ):
             verdict.misconceptions += 1
             verdict.rejected += lost
@@ -197,9 +197,7 @@ def verify(
             verdict.trivial += count
             verdict.refused += count - len(gifts)
             verdict.gifts += gifts
-        for name, killed in each(
-            "mutants", judge_mutant, [(chapter, mutant) for mutant in changed]
-        ):
+        for name, killed in each("mutants", judge_mutant, [(unit, mutant) for mutant in changed]):
             verdict.mutants += 1
             verdict.killed += killed
             if not killed and name in reasons:

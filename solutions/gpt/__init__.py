@@ -5,6 +5,7 @@ from solutions.gpt.generation import (
     END,
     EXTRACT,
     PAD,
+    SPECIAL,
     START,
     TableModel,
     attend_cached,
@@ -26,7 +27,6 @@ from solutions.gpt.model import (
     window_mask,
 )
 from solutions.gpt.training import (
-    SPECIAL,
     adamw_step,
     cosine_rate,
     count_parameters,

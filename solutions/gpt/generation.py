@@ -41,6 +41,7 @@ from solutions.gpt.model import GPT, CausalSelfAttention, PreNormBlock, causal_m
 
 # %%
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
+SPECIAL = 5  # ids below it are special
 
 
 class TableModel(nn.Module):

@@ -37,10 +37,6 @@ from solutions.gpt.model import GPT
 #
 # check = checks_for("gpt-training")
 
-# %%
-SPECIAL = 5  # ids below it are special
-
-
 # %% [markdown]
 # ### Exercise 1: How the weights begin
 #

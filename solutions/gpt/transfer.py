@@ -28,7 +28,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from solutions.gpt.generation import DELIMITER, END, EXTRACT, PAD, START
+from solutions.gpt.generation import (
+    DELIMITER,
+    END,
+    EXTRACT,
+    PAD,
+    START,
+    TableModel,  # noqa: F401 - to try answer_scores with
+)
 from solutions.gpt.model import GPT
 from solutions.gpt.training import language_model_loss, log_likelihood
 

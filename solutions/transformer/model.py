@@ -16,10 +16,6 @@
 #
 # At the end of this unit layers are stacks, and two stacks are the Transformer of Vaswani et al.
 # (2017).
-#
-# One of the code cells below hands you `PositionalEncoding(d_model, max_length=5000, dropout=0.0)`,
-# the sinusoidal code of the chapter on positions: `position(x)` adds to `x` `(B, T, D)` the codes of
-# positions 0 to $T - 1$, and `position(x, start=7)` those from 7 on.
 
 # %%
 """Layers, both stacks, the generator, the whole model and how it starts."""
@@ -37,6 +33,7 @@ from solutions.transformer.parts import (
     Embeddings,
     LayerNorm,
     MultiHeadAttention,
+    PositionalEncoding,
     PositionwiseFeedForward,
     SublayerConnection,
     make_std_mask,
@@ -53,30 +50,6 @@ import torch.nn.functional as F
 # from autograder import checks_for
 #
 # check = checks_for("transformer-model")
-
-
-# %%
-class PositionalEncoding(nn.Module):
-    """Add the sinusoidal code of every position, then dropout (Vaswani et al. 2017, 3.5, 5.4)."""
-
-    def __init__(self, d_model: int, max_length: int = 5000, dropout: float = 0.0) -> None:
-        """Compute the codes of positions 0 .. max_length - 1, in float64 and rounded once."""
-        super().__init__()
-        wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-        angles = torch.outer(torch.arange(max_length, dtype=torch.float64), 1.0 / wavelengths)
-        pairs = torch.stack((angles.sin(), angles.cos()), dim=2)  # (max_length, ceil(D/2), 2)
-        table = pairs.flatten(1)[:, :d_model].to(torch.get_default_dtype())  # (max_length, D)
-        self.register_buffer("table", table, persistent=False)
-        self.dropout = nn.Dropout(p=dropout)
-
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """x (B, T, D), whose first vector stands at position ``start`` -> (B, T, D)."""
-        end = start + x.shape[1]
-        if end > len(self.table):
-            raise ValueError(
-                f"position {end - 1} has no code; the last one is {len(self.table) - 1}"
-            )
-        return self.dropout(x + self.table[start:end])  # (B, T, D)
 
 
 # %% [markdown]
@@ -638,7 +611,7 @@ class Generator(nn.Module):
 # dropout=0.1, norm_first=False, max_length=5000)`, the whole Transformer.
 #
 # * Submodules: `src_embed` and `tgt_embed`, your `Embeddings` for the two vocabularies; `position`,
-#   one `PositionalEncoding(d_model, max_length, dropout)` (given) for both sides; `encoder` and
+#   one `PositionalEncoding(d_model, max_length, dropout)` for both sides; `encoder` and
 #   `decoder`, your stacks; `generator`, your `Generator` for the target vocabulary.
 # * `encode(src, src_mask=None)`: `src` `(B, S)` ids; embedding, position, encoder. Returns the
 #   memory `(B, S, D)`.

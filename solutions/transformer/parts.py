@@ -16,6 +16,10 @@
 #
 # At the end of this unit every part of a layer stands: embeddings, attention, masks, norm, feed-
 # forward network and the connection around them.
+#
+# One of the code cells below hands you `PositionalEncoding(d_model, max_length=5000, dropout=0.0)`,
+# the sinusoidal code of the chapter on positions: `position(x)` adds to `x` `(B, T, D)` the codes of
+# positions 0 to $T - 1$, and `position(x, start=7)` those from 7 on.
 
 # %%
 """The parts of a layer: embeddings, attention, masks, norm, feed-forward network, residuals."""
@@ -37,6 +41,29 @@ from torch import Tensor, nn
 
 # %%
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
+
+
+class PositionalEncoding(nn.Module):
+    """Add the sinusoidal code of every position, then dropout (Vaswani et al. 2017, 3.5, 5.4)."""
+
+    def __init__(self, d_model: int, max_length: int = 5000, dropout: float = 0.0) -> None:
+        """Compute the codes of positions 0 .. max_length - 1, in float64 and rounded once."""
+        super().__init__()
+        wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+        angles = torch.outer(torch.arange(max_length, dtype=torch.float64), 1.0 / wavelengths)
+        pairs = torch.stack((angles.sin(), angles.cos()), dim=2)  # (max_length, ceil(D/2), 2)
+        table = pairs.flatten(1)[:, :d_model].to(torch.get_default_dtype())  # (max_length, D)
+        self.register_buffer("table", table, persistent=False)
+        self.dropout = nn.Dropout(p=dropout)
+
+    def forward(self, x: Tensor, start: int = 0) -> Tensor:
+        """x (B, T, D), whose first vector stands at position ``start`` -> (B, T, D)."""
+        end = start + x.shape[1]
+        if end > len(self.table):
+            raise ValueError(
+                f"position {end - 1} has no code; the last one is {len(self.table) - 1}"
+            )
+        return self.dropout(x + self.table[start:end])  # (B, T, D)
 
 
 # %% [markdown]

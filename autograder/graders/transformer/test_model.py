@@ -248,13 +248,13 @@ def test_clones_leave_the_original(student, draw):
     """The original is in none of the places, and buffers are copied too."""
     module, given = some_module(student, draw)
     stays(module, given, student.module("clones", module=module, n=3))
-    table = student.module("TableModel", table=draw.normal(1, 2, 3, 3))
+    table = student.module("PositionalEncoding", d_model=4, max_length=6)
     copies = student.module("clones", module=table, n=2)
     expectations.true(copies.method("__len__") == 2, "clones(module, 2) should hold 2 modules.")
     expectations.equal(
         sorted(copies.buffers()),
         ["0.table", "1.table"],
-        what="the buffers of two copies of a TableModel",
+        what="the buffers of two copies of a PositionalEncoding",
     )
 
 

@@ -1,0 +1,111 @@
+"""What earlier units of this chapter have built, as far as attention-multi_head needs it.
+
+From solutions/attention/scores.py and solutions/attention/self_attention.py. Nothing in this file is yours to write.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) -> Tensor:
+    """Softmax along ``dim`` over the positions that may be attended to.
+
+    Args:
+        scores: any shape, floating point; -inf counts as masked.
+        mask: bool, broadcastable to the shape of scores, True = may attend.
+        dim: the dimension along which the weights sum to 1.
+
+    Returns:
+        Weights of the shape and dtype of scores, exactly 0 where masked. A fully masked slice
+        is all 0, with finite gradient.
+
+    Raises:
+        ValueError: if mask is not bool or not broadcastable to the shape of scores.
+    """
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise ValueError(f"mask must be torch.bool, but is {mask.dtype}")
+        try:
+            mask = mask.broadcast_to(scores.shape)
+        except RuntimeError:
+            raise ValueError(
+                f"mask {tuple(mask.shape)} can't be broadcast to scores {tuple(scores.shape)}"
+            ) from None
+        scores = scores.masked_fill(~mask, float("-inf"))
+    # The maximum cancels in the quotient, so no gradient needs to flow through it.
+    top = scores.detach().amax(dim=dim, keepdim=True)  # 1 along dim
+    # A fully masked slice has the maximum -inf, and -inf - (-inf) would be NaN.
+    top = top.masked_fill(top == float("-inf"), 0.0)
+    numerator = torch.exp(scores - top)  # like scores; exp(-inf) is exactly 0
+    denominator = numerator.sum(dim=dim, keepdim=True)  # 1 along dim
+    # Replaced before the division: 0/0 would poison the gradient even if it was repaired later.
+    denominator = denominator.masked_fill(denominator == 0.0, 1.0)
+    return numerator / denominator
+
+
+def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
+    """Inverted dropout: drop each weight with probability p, divide the survivors by 1 - p.
+
+    Source: Srivastava et al. 2014, section 10, in the inverted form. Vaswani et al. 2017,
+    section 5.4, does not list dropout on attention weights; implementations added it.
+
+    Args:
+        weights: any shape.
+        p: probability of being dropped, in [0, 1].
+        training: whether to drop at all.
+
+    Returns:
+        Tensor of the same shape and dtype; unchanged values if not training or p is 0, zeros if
+        p is 1.
+
+    Raises:
+        ValueError: if p is outside [0, 1].
+    """
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"p must be between 0 and 1, but is {p}")
+    if not training or p == 0.0:
+        return weights
+    if p == 1.0:
+        return weights * 0.0
+    # float32 whatever the dtype of weights: in half precision rand is too coarse for a rate of p.
+    keep = torch.rand_like(weights, dtype=torch.float32) >= p  # like weights, bool
+    return weights * keep / (1.0 - p)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    training: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q K^T / sqrt(d_k)) V with mask and dropout (Vaswani et al. 2017, section 3.2.1).
+
+    Args:
+        query: (..., Tq, D).
+        key: (..., Tk, D).
+        value: (..., Tk, Dv).
+        mask: bool, broadcastable to (..., Tq, Tk), True = may attend.
+        dropout_p: probability of dropping a weight, in training only.
+        training: whether dropout acts.
+
+    Returns:
+        The output (..., Tq, Dv) and the weights before dropout (..., Tq, Tk). A fully masked row
+        has weights 0 and output 0.
+
+    Raises:
+        ValueError: if query and key differ in width, key and value in length, or the mask is not
+            bool or not broadcastable to the scores.
+    """
+    d_k = query.shape[-1]
+    if key.shape[-1] != d_k:
+        raise ValueError(f"query is {d_k} wide, but key is {key.shape[-1]} wide")
+    if key.shape[-2] != value.shape[-2]:
+        raise ValueError(f"{key.shape[-2]} keys, but {value.shape[-2]} values")
+    scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (..., Tq, Tk)
+    weights = masked_softmax(scores, mask)  # (..., Tq, Tk)
+    dropped = attention_dropout(weights, dropout_p, training)  # (..., Tq, Tk)
+    return dropped @ value, weights  # (..., Tq, Dv), (..., Tq, Tk)

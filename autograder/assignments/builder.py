@@ -49,7 +49,7 @@ points("{unit}", "{name}")
 ### END HIDDEN TESTS"""
 QUESTION_MINUTES = 10
 OVERVIEW = """**How to work.** Write your code where it says `raise NotImplementedError(...)`; a
-class says so in each method that you write. Then run the cell below it, `check("...")`: it says what
+class says so in each method that you write. Then run the cell below, `check("...")`: it says what
 holds, what does not, and which section of the book to reread. Exercises may use the ones before
 them. You may add cells and helper functions of your own; keep the names, the parameters and their
 order as they are. Every text ends with hints: open them one by one, only as far as you need.

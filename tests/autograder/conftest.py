@@ -1,10 +1,11 @@
-"""What the tests of the autograder share: a toy chapter, solved notebooks, an empty course.
+"""What the tests of the autograder share: a toy unit, solved notebooks, an empty course.
 
-The chapter of three small exercises lets the machinery be tested apart from any content.
+The unit of three small exercises lets the machinery be tested apart from any content.
 """
 
 from __future__ import annotations
 
+import functools
 import shutil
 import textwrap
 from collections.abc import Callable
@@ -146,7 +147,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
-    """The toy chapter: `run(source)` judges a source text; `graders` and `source` are at hand."""
+    """The toy unit: `run(source)` judges a source text; `graders` and `source` are at hand."""
     path = tmp_path / "test_toy.py"
     path.write_text(GRADERS)
     reference = variants.load_variant(SOURCE, "toy")
@@ -157,10 +158,10 @@ def toy(tmp_path, monkeypatch):
         )
         for item in MISCONCEPTIONS
     }
-    monkeypatch.setattr(variants, "source_of", lambda chapter: SOURCE)
-    monkeypatch.setattr(variants, "reference_namespace", lambda chapter: reference)
-    monkeypatch.setattr(variants, "misconceptions", lambda chapter: MISCONCEPTIONS)
-    monkeypatch.setattr(variants, "wrong_namespace", lambda chapter, name: wrong[name])
+    monkeypatch.setattr(variants, "source_of", lambda unit: SOURCE)
+    monkeypatch.setattr(variants, "reference_namespace", lambda unit: reference)
+    monkeypatch.setattr(variants, "misconceptions", lambda unit: MISCONCEPTIONS)
+    monkeypatch.setattr(variants, "wrong_namespace", lambda unit, name: wrong[name])
     graders = Graders("toy", path=path, assignment=ASSIGNMENT)
 
     def run(source: str, **options):
@@ -172,25 +173,32 @@ def toy(tmp_path, monkeypatch):
     )
 
 
-@pytest.fixture(scope="session")
-def solved() -> Callable[..., NotebookNode]:
-    """Makes the students' notebook on attention with the reference's answers, some changed."""
+@functools.cache
+def _answers(unit: str) -> dict[str, str]:
+    """The reference's answers to a unit's exercises and questions, by cell."""
     from autograder.assignments import builder
-    from autograder.grading import repair
 
-    instructor, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
-    answers = {
+    instructor, _ = builder.instructor(paths.solution(unit))
+    return {
         cell.metadata.nbgrader.grade_id: cell.source
         for cell in instructor.cells
         if cell.metadata.get("nbgrader", {}).get("solution")
     }
 
-    def make(**changes: str) -> NotebookNode:
-        nb = repair.blank(repair.released("attention"))
+
+@pytest.fixture(scope="session")
+def solved() -> Callable[..., NotebookNode]:
+    """Makes the students' notebook of a unit with the reference's answers, some changed."""
+    from autograder.grading import repair
+
+    def make(unit: str = "attention-self_attention", **changes: str) -> NotebookNode:
+        nb = repair.blank(repair.released(unit))
+        unknown = set(changes) - set(_answers(unit))
+        assert not unknown, f"{unit} has no {', '.join(sorted(unknown))}"
         for cell in nb.cells:
             marks = cell.metadata.get("nbgrader", {})
             if marks.get("solution"):
-                lines = changes.get(marks.grade_id, answers[marks.grade_id]).splitlines()
+                lines = changes.get(marks.grade_id, _answers(unit)[marks.grade_id]).splitlines()
                 cell.source = "\n".join(line for line in lines if "### " not in line)
         return nb
 
@@ -199,11 +207,11 @@ def solved() -> Callable[..., NotebookNode]:
 
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An nbgrader course on attention in which nobody has handed in yet; to be copied."""
+    """An nbgrader course on self-attention in which nobody has handed in yet; to be copied."""
     from autograder.gradebook.course import prepare
 
     course = tmp_path_factory.mktemp("prepared") / "course"
-    prepare(course, "attention")
+    prepare(course, "attention-self_attention")
     return course
 
 

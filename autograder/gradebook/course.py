@@ -18,6 +18,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
+from autograder.assignments import given
 from autograder.common import paths
 from autograder.common.errors import ClassroomError
 from autograder.common.files import replacing, require_room
@@ -265,17 +266,12 @@ def prepare(
     else:
         due_dates.use(course, unit, settings)
     points = settings.maxima(assignment)
-    source = paths.solution(unit)
     released = course / "release" / unit / f"{unit}.ipynb"
-    stamp = course / "release" / unit / ".made-from"
-    digest = hashlib.sha256()
-    for file in (source, paths.PACKAGE / "assignments" / "builder.py"):
-        digest.update(file.read_bytes() if file.is_file() else b"")
-    if url != database.default_url(course):
-        digest.update(url.encode())
-    digest.update(json.dumps(points, sort_keys=True).encode())
-    known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest.hexdigest()
-    if not (database.knows(url, unit) and known and released.is_file()):
+    stamp = released.with_name(".made-from")
+    digest = _made_from(unit, points, "" if url == database.default_url(course) else url)
+    known = stamp.is_file() and stamp.read_text(encoding="ascii") == digest
+    there = all(file.is_file() for file in _files_of(course, unit))
+    if not (database.knows(url, unit) and known and there):
         from autograder.assignments import builder
 
         database.make(url)
@@ -284,7 +280,7 @@ def prepare(
         except Exception:
             require_room(course)
             raise
-        stamp.write_text(digest.hexdigest(), encoding="ascii")
+        stamp.write_text(digest, encoding="ascii")
     file = course / "nbgrader_config.py"
     if not file.is_file() or file.read_text(encoding="utf-8") != config:
         with replacing(file) as scratch:
@@ -292,6 +288,33 @@ def prepare(
     with quiet_database():
         due_dates.bring(course, unit, settings, url)
     return nbformat.reads(released.read_text(encoding="utf-8"), as_version=4)
+
+
+def _made_from(unit: str, points: dict[str, float], url: str) -> str:
+    """All that a release is made from, as one hash: made anew when any of it is another."""
+    source = paths.solution(unit)
+    machinery = paths.PACKAGE / "assignments"
+    digest = hashlib.sha256()
+    for file in (
+        source,
+        source.with_name("conventions.md"),
+        machinery / "builder.py",
+        machinery / "given.py",
+    ):
+        content = file.read_bytes() if file.is_file() else b""
+        digest.update(b"%d " % len(content) + content)
+    if source.is_file():
+        digest.update(given.source(unit).encode())
+    digest.update(url.encode() + json.dumps(points, sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _files_of(course: Path, unit: str) -> list[Path]:
+    """What a course has of a unit: the notebooks, and beside each what the unit is given."""
+    names = [f"{unit}.ipynb"]
+    if paths.solution(unit).is_file() and given.source(unit):
+        names.append(paths.GIVEN)
+    return [course / step / unit / name for step in ("source", "release") for name in names]
 
 
 def _config(course: Path, url: str) -> str:

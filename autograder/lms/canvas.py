@@ -16,7 +16,7 @@ from autograder.lms.marks import Marks, fill
 from autograder.lms.table import Table
 
 EXPECTS = (
-    "its files are called like lovelaceada_1234_56789_attention.ipynb; in Canvas open the "
+    "its files are called like lovelaceada_1234_56789_attention-scores.ipynb; in Canvas open the "
     "assignment and press Download Submissions"
 )
 COLUMNS = ("canvas_id", "login", "sid")
@@ -114,7 +114,7 @@ def export(marks: Marks, table: Table, column: str | None) -> bytes:
         for place, name in enumerate(head)
         if place >= first and (match := re.fullmatch(r"(.*) \(\d+\)", name))
     }
-    place = marks.column(table, titles, column, "such as --column 'Attention (4321)'")
+    place = marks.column(table, titles, column, "such as --column 'attention-scores (4321)'")
     keys = {
         "canvas_id": "ID",
         "login": "SIS Login ID",

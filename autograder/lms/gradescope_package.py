@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import secrets
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from autograder.assignments.bundle import pins, write_zip
 from autograder.common import paths
 from autograder.common.errors import ClassroomError
 from autograder.units.assignment import load
+from autograder.units.dependencies import dependencies
 
 NEEDED = (
     *("torch", "numpy", "matplotlib", "ipykernel", "ipywidgets", "pytest", "rich", "typer"),
@@ -65,6 +67,9 @@ export PYTHONPATH="$root/source" PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
 exec "$python" -m autograder.lms.container --root "$root" {options}
 """
 
+CONTENT = ("graders", "misconceptions", "equivalents")
+# In place of a chapter's own, which imports all of its units.
+CHAPTER = '"""The reference modules that {unit} needs."""\n'
 VISIBILITIES = ("visible", "hidden", "after_due_date", "after_published")
 
 
@@ -83,6 +88,8 @@ def files(unit: str, hidden: str = "after_published") -> dict[str, bytes]:
     out: dict[str, bytes] = {}
     for file in _sources(unit):
         out[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
+    chapter = f"solutions/{paths.chapter_of(unit)}/__init__.py"
+    out[chapter] = CHAPTER.format(unit=unit).encode()
     out["release.ipynb"] = _release(unit)
     out["seed.txt"] = f"{secrets.randbelow(2**31)}\n".encode()
     wanted = pins(NEEDED)
@@ -94,17 +101,37 @@ def files(unit: str, hidden: str = "after_published") -> dict[str, bytes]:
 
 
 def _sources(unit: str) -> Iterator[Path]:
-    """Our own files that grading the unit needs."""
-    graders = {f"test_{name}.py" for name in paths.UNITS if name != unit}
-    for folder in (paths.PACKAGE, paths.SOLUTIONS, paths.ROOT / "toolkit"):
+    """Our own files that grading the unit needs; of the content, what belongs to the unit."""
+    needed = set(dependencies(unit))
+    for content in (paths.PACKAGE / name for name in CONTENT):
+        needed |= {content / "__init__.py", content / paths.chapter_of(unit) / "__init__.py"}
+    for folder in (paths.PACKAGE, paths.ROOT / "toolkit"):
         for file in sorted(folder.rglob("*")):
             parts = file.relative_to(paths.ROOT).parts
             if file.suffix not in (".py", ".j2", ".css", ".toml") or "__pycache__" in parts:
                 continue
-            if parts[:2] == ("autograder", "demo") or file.name in graders:
+            if parts[:2] == ("autograder", "demo"):
+                continue
+            if parts[0] == "autograder" and parts[1] in CONTENT and file not in needed:
                 continue
             yield file
+    yield from _reference(unit)
     yield from sorted(file for file in (paths.EXERCISES / unit).iterdir() if file.is_file())
+
+
+def _reference(unit: str) -> list[Path]:
+    """The unit's reference module and those that it imports, of this and no other chapter."""
+    found = {paths.SOLUTIONS / "__init__.py"}
+    waiting = [paths.solution(unit)]
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found.add(file)
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("solutions."):
+                waiting.append(paths.ROOT.joinpath(*node.module.split(".")).with_suffix(".py"))
+    return sorted(found)
 
 
 def _release(unit: str) -> bytes:

@@ -322,7 +322,8 @@ def _section(assignment: Assignment, anchor: str) -> tuple[str, str]:
     heading = assignment.sections.get(anchor)
     words = f"“{heading}”" if heading else f"the section {anchor}"
     if assignment.book:
-        return words, f"{assignment.book.rstrip('/')}/{assignment.unit}.html#{anchor}"
+        page = f"{paths.chapter_of(assignment.unit)}.html#{anchor}"
+        return words, f"{assignment.book.rstrip('/')}/{page}"
     return words, ""
 
 

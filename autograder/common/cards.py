@@ -105,7 +105,7 @@ def span(seconds: float) -> str:
     minutes = max(1, round(seconds / 60))
     days, minutes = divmod(minutes, 1440)
     hours, minutes = divmod(minutes, 60)
-    parts = []
+    parts: list[str] = []
     for count, noun in ((days, "day"), (hours, "hour"), (minutes, "minute")):
         if count and len(parts) < 2:
             parts.append(f"{count} {noun}" + ("" if count == 1 else "s"))

@@ -97,9 +97,9 @@ def by_hand(graded: Class) -> dict[str, ByHand]:
             | (grade.extra_credit.is_not(None) & (grade.extra_credit != 0))
         )
         for notebook, name, score, manual, _, needed in gradebook.db.execute(touched):
-            entry = notebooks.get(notebook)
-            if entry is None:
+            if notebook not in notebooks:
                 continue
+            entry = notebooks[notebook]
             if name in questions:
                 entry.written[name] = None if needed and manual is None else float(score)
             else:

@@ -88,7 +88,8 @@ def shape(actual: Any, expected: Sequence[int], what: str, *, case: str = "") ->
 
 def pair(actual: Any, what: str = "the result") -> tuple[Any, Any]:
     """`actual`, which must be a tuple (or list) of two."""
-    return tuple(items(actual, 2, what))  # type: ignore[return-value]
+    first, second = items(actual, 2, what)
+    return first, second
 
 
 def items(actual: Any, count: int, what: str = "the result") -> Sequence[Any]:

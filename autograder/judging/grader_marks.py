@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 
-def exercise(name: str, weight: float = 1.0) -> Callable:
+def exercise(name: str, weight: float = 1.0) -> pytest.MarkDecorator:
     """The test judges exercise `name` and counts `weight` among that exercise's tests."""
     return pytest.mark.exercise(name, weight)
 

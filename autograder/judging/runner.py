@@ -185,15 +185,21 @@ def _plugin(current: _Current) -> Any:
 
         @pytest.hookimpl(tryfirst=True)
         def pytest_runtest_makereport(
-            self, item: pytest.Item, call: pytest.CallInfo
+            self, item: pytest.Item, call: pytest.CallInfo[None]
         ) -> pytest.TestReport:
             if call.excinfo is not None and self.error is None:
                 self.error = call.excinfo.value
             # In place of pytest's own report, which parses the whole file of graders to show a
             # traceback that nobody reads: a failure would take a hundred times as long as a pass.
-            outcome = "passed" if call.excinfo is None else "failed"
+            assert call.when != "collect"
             return pytest.TestReport(
-                item.nodeid, item.location, {}, outcome, None, call.when, duration=call.duration
+                item.nodeid,
+                item.location,
+                {},
+                "passed" if call.excinfo is None else "failed",
+                None,
+                call.when,
+                duration=call.duration,
             )
 
     return Plugin()
@@ -265,7 +271,8 @@ class Graders:
             mark = item.get_closest_marker("exercise")
             if mark is None:
                 raise ValueError(f"grader {item.name} names no exercise; add @exercise(...)")
-            docstring = (getattr(item.obj, "__doc__", None) or item.name).strip()
+            function: Callable[..., None] = item.obj  # type: ignore[attr-defined]
+            docstring = (function.__doc__ or item.name).strip()
             weight = mark.args[1] if len(mark.args) > 1 else mark.kwargs.get("weight", 1.0)
             found.append(
                 _Item(
@@ -276,7 +283,7 @@ class Graders:
                     weight=float(weight),
                     hidden=item.get_closest_marker("hidden") is not None,
                     aspect=item.get_closest_marker("aspect") is not None,
-                    function=getattr(item, "obj", None),
+                    function=function,
                     plain=_plain_arguments(item),
                 )
             )
@@ -581,6 +588,7 @@ class Graders:
             test, seen = self._judge(item, execute, seed, None)
             if test.outcome != "passed":
                 raise ValueError(f"the reference fails {item.name}: {test.message}")
+            assert self._current.reference is not None
             yield item, seen.transcript, self._current.reference.transcript
 
     def _executor(self) -> Executor:

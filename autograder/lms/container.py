@@ -51,8 +51,9 @@ def stands_apart(root: Path, way: str = "auto") -> bool:
             f"student code cannot be kept from the reference in this container ({refusal}), and "
             "only root could run it as another user"
         )
-    for file in (os.__file__, importlib.util.find_spec("torch").origin):
-        if closed := _closed(Path(file)):
+    torch = importlib.util.find_spec("torch")
+    for file in (os.__file__, torch.origin if torch else None):
+        if file and (closed := _closed(Path(file))):
             raise SandboxUnavailable(
                 f"student code would run as another user, to whom {closed} is closed; install "
                 "Python and its packages elsewhere, such as /opt/course"

@@ -93,9 +93,9 @@ def read(archive: Archive, people: People, assignment: str) -> Found:
             found.handed.append(Handed(ids, suggested, told["name"], list(attempts)))
     for folder in sorted(set(folders) - used):
         found.problems.append(f"{shown(folder)} is not in {METADATA}, so that nobody owns it.")
-        suggested = Handed({"gradescope_id": folder.removeprefix("submission_")}, folder)
-        suggested.attempts = [Attempt(folders[folder])]
-        found.handed.append(suggested)
+        nobodys = Handed({"gradescope_id": folder.removeprefix("submission_")}, folder)
+        nobodys.attempts = [Attempt(folders[folder])]
+        found.handed.append(nobodys)
     return found
 
 

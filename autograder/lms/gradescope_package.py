@@ -129,8 +129,9 @@ def _reference(unit: str) -> list[Path]:
             continue
         found.add(file)
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("solutions."):
-                waiting.append(paths.ROOT.joinpath(*node.module.split(".")).with_suffix(".py"))
+            module = node.module or "" if isinstance(node, ast.ImportFrom) else ""
+            if module.startswith("solutions."):
+                waiting.append(paths.ROOT.joinpath(*module.split(".")).with_suffix(".py"))
     return sorted(found)
 
 

@@ -168,7 +168,7 @@ class _Marks(ast.NodeTransformer):
         plain = ast.Assign(targets=[node.target], value=node.value)
         return self.generic_visit(ast.copy_location(plain, node))
 
-    def visit_Raise(self, node: ast.Raise) -> ast.Raise:
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
         # Everybody has words of their own for it.
         if isinstance(node.exc, ast.Call):
             node.exc = ast.Call(func=node.exc.func, args=[], keywords=[])

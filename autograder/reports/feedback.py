@@ -276,7 +276,7 @@ def _exercise(
     assignment: Assignment,
 ) -> Item:
     marks = check.metadata.nbgrader
-    data = next(
+    data: dict[str, Any] = next(
         (
             out.data[plugin.RESULT]
             for out in check.get("outputs", [])
@@ -367,7 +367,7 @@ def _printed(cell: NotebookNode) -> str:
     return visible("".join(texts)).strip("\n")
 
 
-class FeedbackExporter(plugin.Unguarded, Exporter):
+class FeedbackExporter(plugin.Unguarded, Exporter):  # type: ignore[misc]
     """nbgrader's generate_feedback with our page in place of nbconvert's."""
 
     output_mimetype = "text/html"
@@ -376,7 +376,7 @@ class FeedbackExporter(plugin.Unguarded, Exporter):
     def _file_extension_default(self) -> str:
         return ".html"
 
-    def _text(self, nb: NotebookNode, resources: dict) -> str:
+    def _text(self, nb: NotebookNode, resources: dict[str, Any]) -> str:
         page = page_of(nb, resources["nbgrader"])
         html = environment().get_template("feedback.html.j2").render(page=page, css=css())
         # A page can hold what a file cannot be written with: lone surrogates in a name.

@@ -305,7 +305,7 @@ class Executor:
             for name, parameter in module.named_parameters():
                 gradient = outcome["grads"].get(f"parameter {name}")
                 if gradient is not None:
-                    parameter -= request["lr"] * gradient
+                    parameter.sub_(request["lr"] * gradient)
         return self._op_inspect(request)
 
     # What they share.
@@ -498,7 +498,8 @@ def _values_of_further(
     module: torch.nn.Module, state: dict[str, torch.Tensor], own: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """What names that `state` has not are to hold; the names that may not be there are left out."""
-    everything = dict(module.named_parameters(remove_duplicate=False))
+    everything: dict[str, torch.Tensor] = {}
+    everything |= module.named_parameters(remove_duplicate=False)
     everything |= module.named_buffers(remove_duplicate=False)
     named = {id(one): state[name] for name, one in everything.items() if name in state}
     values = dict(module.named_buffers())

@@ -335,7 +335,8 @@ def carry_out(place: str, given: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """Call the function at `place`, unless it is refused now."""
     if _refusal is not None:
         _refusal.check(place)
-    if torch.jit.is_tracing():  # What was traced would be called without asking here.
+    # What was traced would be called without asking here.
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise RuntimeError(f"{place} can't be traced in a notebook that is graded")
     return _originals[place](*given, **named)
 

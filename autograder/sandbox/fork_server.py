@@ -306,8 +306,8 @@ class CoreWaits:
 
     def _thread(self, tasks: int, task: str, last: _Sample, now: float) -> tuple[float, float]:
         try:
-            ran, waited = _read(f"{task}/schedstat", tasks).split()[:2]
-            return int(ran) / 1e9, int(waited) / 1e9
+            counted = _read(f"{task}/schedstat", tasks).split()
+            return int(counted[0]) / 1e9, int(counted[1]) / 1e9
         except FileNotFoundError:
             # A kernel that does not count: a thread that is ready to run and does not, waits.
             fields = _read(f"{task}/stat", tasks).rpartition(b")")[2].split()
@@ -359,7 +359,11 @@ class Keeper:
     """Forks the worker of one submission, watches its processes and ends them."""
 
     def __init__(
-        self, worker: socket.socket, status: socket.socket, limits: dict[str, Any], plan: dict
+        self,
+        worker: socket.socket,
+        status: socket.socket,
+        limits: dict[str, Any],
+        plan: dict[str, Any],
     ) -> None:
         self.worker = worker
         self.status = status

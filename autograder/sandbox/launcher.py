@@ -163,8 +163,8 @@ class _Walls:
             self.show(self.view / "etc" / name, f"/etc/{name}")
         for prefix in {sys.base_prefix, sys.base_exec_prefix}:
             # Both the path that was asked for and the one that it leads to.
-            for path in dict.fromkeys([prefix, os.path.realpath(prefix)]):
-                self.show(Path(path).resolve(), path)
+            for place in dict.fromkeys([prefix, os.path.realpath(prefix)]):
+                self.show(Path(place).resolve(), place)
         inside = []
         for number, path in enumerate(packages):
             inside.append(f"/packages/{number}")

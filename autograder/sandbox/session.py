@@ -15,6 +15,7 @@ import json
 import select
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -371,7 +372,7 @@ class Session:
 
     def _note(self, request: Request, frame: bytes, answer: Answer) -> Answer:
         """Take down which modules an answered request has made or trained."""
-        operation, handle = request["op"], request.get("handle")
+        operation, handle = request["op"], request.get("handle", -1)
         if answer.kind == "value" and operation == "create":
             self._created[handle] = request, frame
             self._live.add(handle)
@@ -537,7 +538,7 @@ class Session:
                 return 0.0  # the worker has ended, and this is the report
             answer = self._status.recv(size, socket.MSG_WAITALL)
             _, waited, ever, self._ran = fork_server.WAITED.unpack(answer)
-        except (OSError, fork_server.struct.error):
+        except (OSError, struct.error):
             return 0.0
         self._waited = self._both_waited(ever)
         return waited

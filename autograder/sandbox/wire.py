@@ -18,11 +18,10 @@ import ctypes
 import itertools
 import json
 import math
-import socket
 import struct
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -96,6 +95,16 @@ ANSWER = Bounds(
 # ---------------------------------------------------------------------------------- encoding
 
 
+class Line(Protocol):
+    """What messages travel over: a socket, or something that waits in a way of its own."""
+
+    def gettimeout(self) -> float | None: ...
+    def settimeout(self, value: float | None, /) -> None: ...
+    def recv(self, count: int, /) -> bytes: ...
+    def recv_into(self, view: memoryview, /) -> int: ...
+    def sendall(self, data: Any, /) -> None: ...
+
+
 class _Encoder:
     """Writes the header's JSON in one go, and collects the payload."""
 
@@ -131,11 +140,11 @@ class _Encoder:
         if kind is torch.Tensor:
             return self.tensor(value)
         if kind is list:
-            return self.list(value, depth) if value else "[]"
+            return self.of_list(value, depth) if value else "[]"
         if kind is dict:
-            return self.dict(value, depth) if value else '{"d":{}}'
+            return self.of_dict(value, depth) if value else '{"d":{}}'
         if kind is tuple:
-            return f'{{"t":{self.list(value, depth)}}}'
+            return f'{{"t":{self.of_list(value, depth)}}}'
         if value is None:
             return "null"
         if value is True:
@@ -150,24 +159,24 @@ class _Encoder:
             number = int(value)
             return int.__repr__(number) if _INT_LOW <= number <= _INT_HIGH else self.foreign(value)
         if isinstance(value, float):
-            number = float(value)
-            if math.isfinite(number):
-                return float.__repr__(number)
-            return '{"f":"nan"}' if number != number else _INFINITE[number > 0]
+            real = float(value)
+            if math.isfinite(real):
+                return float.__repr__(real)
+            return '{"f":"nan"}' if real != real else _INFINITE[real > 0]
         if isinstance(value, (list, tuple)):
             # What is derived from them may yield more than it says, without end even.
-            items = self.list(list(itertools.islice(value, self.bounds.nodes)), depth)
+            items = self.of_list(list(itertools.islice(value, self.bounds.nodes)), depth)
             return items if isinstance(value, list) else f'{{"t":{items}}}'
         if isinstance(value, dict):
             return self.odd_dict(value, depth + 1)
         return self.foreign(value)
 
-    def list(self, value: list[Any] | tuple[Any, ...], depth: int) -> str:
+    def of_list(self, value: list[Any] | tuple[Any, ...], depth: int) -> str:
         depth += 1
         self.enter(len(value), depth)
         return f"[{','.join([self.node(item, depth) for item in value])}]"
 
-    def dict(self, value: dict[Any, Any], depth: int) -> str:
+    def of_dict(self, value: dict[Any, Any], depth: int) -> str:
         depth += 1
         for key in value:
             if type(key) is not str or not key.isascii():
@@ -506,7 +515,7 @@ def _checked(text: str) -> str:
     return text
 
 
-def _lengths(prefix: bytes | memoryview, limit: int, bounds: Bounds) -> tuple[int, int]:
+def _lengths(prefix: bytes | bytearray | memoryview, limit: int, bounds: Bounds) -> tuple[int, int]:
     magic, header, payload = PREFIX.unpack(prefix)
     if magic != MAGIC:
         raise WireError("the bytes do not begin as a frame does")
@@ -544,7 +553,7 @@ def decode(
     end = PREFIX.size + header
     try:
         text = frame[PREFIX.size : end].decode("ascii")
-        root, read = _JSON.scan_once(text, 0)
+        root, read = _JSON.scan_once(text, 0)  # type: ignore[attr-defined]
     except (ValueError, StopIteration, RecursionError):
         raise WireError("the header is not JSON") from None
     if read != header:
@@ -560,7 +569,7 @@ def decode(
 
 
 def send(
-    sock: socket.socket,
+    sock: Line,
     obj: Any,
     *,
     limit: int = DEFAULT_LIMIT,
@@ -579,14 +588,14 @@ def send(
     send_bytes(sock, data, timeout=timeout)
 
 
-def send_bytes(sock: socket.socket, data: bytes, *, timeout: float | None = None) -> None:
+def send_bytes(sock: Line, data: bytes, *, timeout: float | None = None) -> None:
     """Send a frame that `encode` made; errors as for `send`."""
     sock.settimeout(timeout)
     sock.sendall(data)
 
 
 def recv(
-    sock: socket.socket,
+    sock: Line,
     limit: int = DEFAULT_LIMIT,
     timeout: float | None = None,
     *,
@@ -612,7 +621,7 @@ def recv(
 
 
 def send_numbered(
-    sock: socket.socket, number: int, frame: bytes | bytearray, *, timeout: float | None = None
+    sock: Line, number: int, frame: bytes | bytearray, *, timeout: float | None = None
 ) -> None:
     """Send a frame that `encode` made, with the number of its exchange; errors as for `send`."""
     _, header, payload = PREFIX.unpack_from(frame)
@@ -622,7 +631,7 @@ def send_numbered(
 
 
 def recv_numbered(
-    sock: socket.socket,
+    sock: Line,
     limit: int = DEFAULT_LIMIT,
     timeout: float | None = None,
     *,
@@ -660,13 +669,13 @@ def recv_numbered(
     return number, data
 
 
-def _limit(sock: socket.socket, timeout: float | None) -> None:
+def _limit(sock: Line, timeout: float | None) -> None:
     """Set a socket's time limit; to set the one that it has would ask the kernel for nothing."""
     if sock.gettimeout() != timeout:
         sock.settimeout(timeout)
 
 
-def _fill(sock: socket.socket, view: memoryview, deadline: float | None) -> None:
+def _fill(sock: Line, view: memoryview, deadline: float | None) -> None:
     while len(view):
         if deadline is None:
             sock.settimeout(None)

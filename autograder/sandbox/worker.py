@@ -70,10 +70,12 @@ class _Printed:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.raw = _Output(1, budget)
+        raw: Any = self.raw
         stream = io.TextIOWrapper(
-            self.raw, encoding="utf-8", errors="backslashreplace", write_through=True
+            raw, encoding="utf-8", errors="backslashreplace", write_through=True
         )
-        sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = stream
+        for name in ("stdout", "stderr", "__stdout__", "__stderr__"):
+            setattr(sys, name, stream)
 
     def take(self) -> str:
         with contextlib.suppress(Exception):
@@ -227,8 +229,8 @@ class Worker:
             self.forks[names] = _Fork(pid, wake, rests)
         fork = self.forks[names]
         with Refusal(names):  # A thread that a cell has started might call it for the fork.
-            rests = os.read(fork.rests, 1)
-        if not rests:
+            turn = os.read(fork.rests, 1)
+        if not turn:
             code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
             os._exit(code if code >= 0 else 128 - code)  # as a shell says it of a signal
         return None

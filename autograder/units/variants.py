@@ -202,7 +202,8 @@ def cells_of_source(source: str) -> dict[str, str]:
 
 def given_code(unit: str) -> dict[str, str]:
     """The code that a student's notebook gives before each exercise, by exercise."""
-    found, code = {}, []
+    found: dict[str, str] = {}
+    code: list[str] = []
     for cell in _cells(source_of(unit)):
         options, _, text = cell.removeprefix("# %%").partition("\n")
         if exercise := _OPTION.search(options):

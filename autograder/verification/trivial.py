@@ -75,6 +75,10 @@ def _like_first_tensor(content: str) -> Answer:
     return answer
 
 
+def _like(value: Any, content: str) -> Answer:
+    return lambda given: _filled(value, content)
+
+
 # Answers that know their arguments only.
 PLAIN: dict[str, Answer] = {
     "nothing": lambda given: None,
@@ -88,8 +92,8 @@ PLAIN: dict[str, Answer] = {
     "true": lambda given: True,
 }
 for _content in CONTENTS:
-    PLAIN[f"{_content} as a float"] = lambda given, c=_content: _filled(0.5, c)
-    PLAIN[f"{_content} as a scalar"] = lambda given, c=_content: _filled(torch.tensor(0.5), c)
+    PLAIN[f"{_content} as a float"] = _like(0.5, _content)
+    PLAIN[f"{_content} as a scalar"] = _like(torch.tensor(0.5), _content)
     PLAIN[f"{_content} like the first input"] = _like_first_tensor(_content)
 FORMS = {f"{content} in the right form": content for content in CONTENTS}
 PARAMETERS = {

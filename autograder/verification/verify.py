@@ -165,7 +165,7 @@ def verify(
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
 
-        def each(what: str, function: Callable, tasks: list) -> Iterator:
+        def each(what: str, function: Callable[..., Any], tasks: list[Any]) -> Iterator[Any]:
             for done, result in enumerate(pool.map(function, tasks, chunksize=4), start=1):
                 progress(what, done, len(tasks))
                 yield result

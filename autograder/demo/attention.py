@@ -1,4 +1,4 @@
-"""What the demonstration class of `attention` has beyond what every chapter's has.
+"""What the demonstration classes of `attention` have beyond what every unit's has.
 
 `MISTAKES` are the misconceptions that one student each makes; `FORBIDDEN` are cheats that call a
 library function which the exercise asks to be written: each a right answer otherwise.
@@ -6,9 +6,9 @@ library function which the exercise asks to be written: each a right answer othe
 
 from __future__ import annotations
 
-from textwrap import dedent
+from textwrap import dedent, indent
 
-# Of as many exercises as possible, and each told apart from its neighbours.
+# Three or more a unit, each of another exercise and told apart from its neighbours.
 MISTAKES = (
     "attention_scaled_by_d_k",
     "softmax_overflow",
@@ -16,8 +16,15 @@ MISTAKES = (
     "additive_shared_projection",
     "dropout_without_rescale",
     "padding_one_too_many",
+    "decoder_mask_padding_only",
+    "self_not_scaled",
+    "masked_self_sees_future",
     "context_averaged",
+    "split_by_view",
     "heads_mask_per_head",
+    "fused_not_interleaved",
+    "to_fused_order_k_q_v",
+    "cross_keys_from_decoder",
 )
 
 _MASKED = """
@@ -91,6 +98,25 @@ class MultiHeadAttention(nn.Module):
         return inner(query, key, value, attn_mask=mask, average_attn_weights=False)
 """.strip()
 
+_ONE_HEAD = """
+class {name}(nn.Module):
+    def __init__(self, input_dim, head_dim):
+        super().__init__()
+        self.q_proj = nn.Linear(input_dim, head_dim, bias=False)
+        self.k_proj = nn.Linear(input_dim, head_dim, bias=False)
+        self.v_proj = nn.Linear(input_dim, head_dim, bias=False)
+
+    def forward(self, x, {mask}=None):
+        q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        {body}
+""".strip()
+
+
+def _one_head(name: str, mask: str, body: str) -> str:
+    """A right module of one head that is `body`, of `q`, `k`, `v` and `mask`."""
+    return _ONE_HEAD.format(name=name, mask=mask, body=indent(dedent(body), " " * 8).strip()) + "\n"
+
+
 _DROPOUT = """
 def attention_dropout(weights, p, training):
     if not 0 <= p <= 1:
@@ -149,6 +175,42 @@ FORBIDDEN = {
             "",
             'getattr(torch._C._nn, "scaled_dot_" + "product_attention")'
             "(query, key, value, attn_mask=mask)",
+        ),
+    ),
+    "forbidden-wrapped": (
+        "SelfAttention",
+        "puts unit matrices into an nn.MultiheadAttention of one head",
+        _one_head(
+            "SelfAttention",
+            "mask",
+            """
+            width, length = q.shape[-1], x.shape[1]
+            inner = nn.MultiheadAttention(width, 1, bias=False, batch_first=True).to(x.dtype)
+            one = torch.eye(width, dtype=x.dtype)
+            ours = {"in_proj_weight": one.repeat(3, 1), "out_proj.weight": one}
+            allowed = torch.ones(len(x), length, length, dtype=torch.bool)
+            allowed = allowed if mask is None else allowed & mask
+            output, weights = torch.func.functional_call(
+                inner, ours, (q, k, v), {"attn_mask": ~allowed}
+            )
+            return output.nan_to_num(0.0), weights.nan_to_num(0.0)
+            """,
+        ),
+    ),
+    "forbidden-causal": (
+        "MaskedSelfAttention",
+        "calls F.scaled_dot_product_attention for the output, and its own for the weights",
+        _one_head(
+            "MaskedSelfAttention",
+            "padding",
+            """
+            mask = causal_mask(x.shape[1])
+            if padding is not None:
+                mask = mask & padding.unsqueeze(1)
+            output = nn.functional.scaled_dot_product_attention(q, k, v, mask)
+            output = output.nan_to_num(0.0) * mask.any(-1, keepdim=True)
+            return output, scaled_dot_product_attention(q, k, v, mask)[1]
+            """,
         ),
     ),
     "forbidden-module": (

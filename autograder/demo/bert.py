@@ -1,4 +1,4 @@
-"""What the demonstration class of `bert` has beyond what every chapter's has.
+"""What the demonstration classes of `bert` have beyond what every unit's has.
 
 `MISTAKES` are the misconceptions that one student each makes; `FORBIDDEN` are cheats that call a
 library function which the exercise asks to be written: each a right answer otherwise.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-# Of as many exercises as possible, and each told apart from its neighbours.
+# Three or more a unit, each of another exercise and told apart from its neighbours.
 MISTAKES = (
     "input_tie_cuts_first",
     "attention_causal",
@@ -21,8 +21,15 @@ MISTAKES = (
     "loss_nsp_ignores_zero",
     "step_gradients_accumulate",
     "likelihood_all_at_once",
+    "span_softmax",
     "best_span_end_before_start",
+    "align_every_piece",
+    "crf_partition_without_end",
     "viterbi_greedy",
+    "permutation_masks_query_with_self",
+    "relative_attention_distances_reversed",
+    "update_memory_newest_first",
+    "replaced_by_argmax",
 )
 
 

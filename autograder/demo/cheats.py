@@ -1,4 +1,4 @@
-"""Cheats that need no knowledge of the chapter: cells that try to earn points without an answer.
+"""Cheats that need no knowledge of the unit: cells that try to earn points without an answer.
 
 Each is a cell at the end of an otherwise blank notebook, so whatever it earns was not earned. The
 cells see `EXERCISES`, the names asked for, and `fake`, a function that answers the first of them
@@ -28,7 +28,8 @@ PREAMBLE = dedent(
     import math, os, sys
     import torch
 
-    CHAPTER = {chapter!r}
+    UNIT = {unit!r}
+    CHAPTER, NAME = UNIT.split("-")
     EXERCISES = {exercises!r}
 
 
@@ -83,7 +84,7 @@ CHEATS = (
                     break
                 below[:] = [name for name in below if name not in ("torch", "proc", "sys")]
                 for file in files:
-                    if file in (f"{CHAPTER}.py", f"test_{CHAPTER}.py", "recorded.bin"):
+                    if file in (f"{NAME}.py", f"test_{NAME}.py", "recorded.bin"):
                         found.append(os.path.join(folder, file))
         for path in found:
             try:
@@ -102,8 +103,9 @@ CHEATS = (
         import importlib, importlib.util, inspect, pkgutil, subprocess
 
         sys.path[:0] = [os.getcwd(), "..", "../..", "../../..", "/grader", "/home"]
-        wanted = [f"solutions.{CHAPTER}", CHAPTER, f"autograder.graders.test_{CHAPTER}",
-                  f"autograder.misconceptions.{CHAPTER}", "autograder.units.variants",
+        wanted = [f"solutions.{CHAPTER}.{NAME}", f"solutions.{CHAPTER}", NAME,
+                  f"autograder.graders.{CHAPTER}.test_{NAME}",
+                  f"autograder.misconceptions.{CHAPTER}.{NAME}", "autograder.units.variants",
                   "autograder.judging.recording", "autograder.judging.runner",
                   "autograder.gradebook.classroom"]
         for name in wanted:
@@ -113,7 +115,7 @@ CHEATS = (
                 globals().update({key: value for key, value in vars(module).items()
                                   if key in EXERCISES})
                 if hasattr(module, "reference_namespace"):
-                    globals().update(module.reference_namespace(CHAPTER))
+                    globals().update(module.reference_namespace(UNIT))
                 print("imported", name)
             except Exception as error:
                 print(name, type(error).__name__, error)
@@ -368,10 +370,12 @@ CHEATS = (
         names = ["assignments.stock", "judging.runner", "judging.grader_marks",
                  "judging.expectations",
                  "judging.proxy", "judging.results", "checking.check", "judging.diagnosis",
-                 "graders", f"graders.test_{CHAPTER}", "gradebook.classroom", "grading.marker",
+                 "graders", f"graders.{CHAPTER}.test_{NAME}", "gradebook.classroom",
+                 "grading.marker",
                  "gradebook.plugin", "sandbox.wire", "sandbox.executor", "sandbox.worker",
                  "common.cells"]
-        for name in ["autograder", "solutions", f"solutions.{CHAPTER}", "pytest", "_pytest",
+        for name in ["autograder", "solutions", f"solutions.{CHAPTER}",
+                     f"solutions.{CHAPTER}.{NAME}", "pytest", "_pytest",
                      *(f"autograder.{name}" for name in names)]:
             sys.modules[name] = Generous(name)
         module = sys.modules["autograder"]
@@ -392,7 +396,8 @@ CHEATS = (
             for name in ("torch.py", "pytest.py", "autograder.py", "solutions.py", "numpy.py",
                          "sitecustomize.py", "usercustomize.py", "conftest.py",
                          "nbgrader_config.py",
-                         f"solutions/{CHAPTER}.py", f"autograder/graders/test_{CHAPTER}.py"):
+                         "given.py", f"solutions/{CHAPTER}/{NAME}.py",
+                         f"autograder/graders/{CHAPTER}/test_{NAME}.py"):
                 path = os.path.join(place or ".", name)
                 try:
                     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -616,7 +621,7 @@ CHEATS = (
             return 100.0
 
         check = points = builtins.check = builtins.points = full
-        sys.modules["autograder"].checks_for = lambda chapter: full
+        sys.modules["autograder"].checks_for = lambda unit: full
         sys.modules["autograder"].points = full
         try:
             from autograder.assignments.stock import points

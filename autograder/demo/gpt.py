@@ -1,4 +1,4 @@
-"""What the demonstration class of `gpt` has beyond what every chapter's has.
+"""What the demonstration classes of `gpt` have beyond what every unit's has.
 
 `MISTAKES` are the misconceptions that one student each makes; `FORBIDDEN` are cheats that call a
 library function which the exercise asks to be written: each a right answer otherwise.
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-# Of as many exercises as possible, and each told apart from its neighbours.
+# Three or more a unit, each of another exercise and told apart from its neighbours.
 MISTAKES = (
     "window_one_too_wide",
     "attention_unscaled",
+    "ffn_relu",
+    "post_second_shortcut_from_input",
+    "gpt_head_untied",
     "init_residual_not_scaled",
     "count_head_twice",
     "rename_not_transposed",

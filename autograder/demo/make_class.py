@@ -17,9 +17,7 @@ import importlib
 import importlib.util
 import json
 import random
-import re
 import shutil
-import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,19 +27,22 @@ from typing import Any
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
 from autograder.demo.cheats import CHEATS, PREAMBLE
+from autograder.demo.styles import Style, styles
 from autograder.units.assignment import Assignment, Exercise, load
 from autograder.units.variants import (
     cells_of_source,
     changed_source,
     load_variant,
+    misconception,
     misconceptions,
     reference_answers,
 )
 
-STYLES = paths.PACKAGE / "demo"
+# The unit that is demonstrated when none is named: it is small and has whatever a unit may have,
+# parts of an earlier unit, exercises that use one another, forbidden calls, and written questions.
+SHOWN = "attention-self_attention"
 DUE = "2029-12-31 12:00:00 UTC"
 LATE = "2030-01-01 12:00:00.000000 UTC"
-_CELL = re.compile(r'^# %%(?: (exercise|own)="([^"]+)".*)?$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -87,48 +88,38 @@ class Expected:
 
 
 @dataclass(frozen=True)
-class Style:
-    """One person's answers: a cell for each exercise, and cells of their own before some."""
+class Extras:
+    """What a unit adds to its class, of what `autograder.demo.<chapter>` says of the chapter.
 
-    answers: dict[str, str]
-    own: dict[str, tuple[str, ...]]
-
-
-def read_style(text: str) -> Style:
-    """The cells of a percent script with `# %% exercise="..."` and `# %% own="..."`."""
-    answers: dict[str, str] = {}
-    own: dict[str, tuple[str, ...]] = {}
-    waiting: list[str] = []
-    marks = list(_CELL.finditer(text))
-    for mark, following in zip(marks, [*marks[1:], None], strict=True):
-        end = following.start() if following else len(text)
-        source = text[mark.end() : end].strip("\n") + "\n"
-        if mark[1] == "own":
-            waiting.append(source)
-        elif mark[1] == "exercise":
-            answers[mark[2]] = source
-            own[mark[2]], waiting = tuple(waiting), []
-    return Style(answers, own)
-
-
-def styles(chapter: str) -> dict[str, Style]:
-    """The legitimate styles kept in `autograder/demo/<chapter>_<style>.py`, by name.
-
-    Exercises that a style leaves out get the reference's answer.
+    Args:
+        mistakes: the names of the misconceptions that one student each makes.
+        forbidden: right answers with a forbidden call, by name: exercise, what it does, cell.
+        untouched: exercises that use a cheat's one without calling, by it, what they forbid.
+        tampering: cheats whose cell attacks the grader itself when it is run: that costs every
+            exercise that forbids anything.
     """
-    right = reference_answers(chapter)
-    found = {}
-    for path in sorted(STYLES.glob(f"{chapter}_*.py")):
-        style = read_style(path.read_text(encoding="utf-8"))
-        name = path.stem.removeprefix(f"{chapter}_")
-        found[name] = Style({**right, **style.answers}, style.own)
-    return found
+
+    mistakes: tuple[str, ...]
+    forbidden: dict[str, tuple[str, str, str]]
+    untouched: dict[str, tuple[str, ...]]
+    tampering: tuple[str, ...]
 
 
-def extras(chapter: str) -> types.ModuleType | None:
-    """`autograder.demo.<chapter>`, what a chapter adds to the class; None if it adds nothing."""
-    name = f"autograder.demo.{chapter}"
-    return importlib.import_module(name) if importlib.util.find_spec(name) else None
+def extras(unit: str) -> Extras:
+    """What the unit's class has beyond what every unit's has."""
+    content = importlib.import_module(f"autograder.demo.{paths.chapter_of(unit)}")
+    known = {item.name for item in misconceptions(unit)}
+    names = load(unit).names
+    return Extras(
+        tuple(name for name in content.MISTAKES if name in known),
+        {
+            name: cheat
+            for name, cheat in getattr(content, "FORBIDDEN", {}).items()
+            if cheat[0] in names
+        },
+        getattr(content, "UNTOUCHED", {}),
+        getattr(content, "TAMPERING", ()),
+    )
 
 
 class Notebook:
@@ -205,16 +196,16 @@ def _result(text: str) -> dict[str, Any]:
 
 
 class Maker:
-    """Makes the students of one chapter and says what each must earn."""
+    """Makes the students of one unit and says what each must earn."""
 
-    def __init__(self, out: Path, chapter: str, seed: int) -> None:
+    def __init__(self, out: Path, unit: str, seed: int) -> None:
         self.out = out
-        self.chapter = chapter
+        self.unit = unit
         self.seed = seed
-        self.assignment: Assignment = load(chapter)
-        path = paths.EXERCISES / chapter / f"{chapter}.ipynb"
+        self.assignment: Assignment = load(unit)
+        path = paths.EXERCISES / unit / f"{unit}.ipynb"
         self.released = json.loads(path.read_text(encoding="utf-8"))
-        self.right = Style(reference_answers(chapter), {})
+        self.right = Style(reference_answers(unit), {})
         self.full = {item.name: float(item.points) for item in self.assignment.exercises}
         self.nothing = dict.fromkeys(self.full, 0.0)
         self.expected: list[Expected] = []
@@ -243,12 +234,12 @@ class Maker:
 
     @functools.cached_property
     def leaves(self) -> list[Exercise]:
-        """Functions that no other exercise uses, so that losing one costs just its own points."""
-        return [
-            exercise
-            for exercise in self.assignment.exercises
-            if len(self.dependents(exercise.name)) == 1 and not exercise.name[0].isupper()
-        ]
+        """Exercises that no other one uses, so that losing one costs just its own points.
+
+        Functions, where there are any among them.
+        """
+        unused = [one for one in self.assignment.exercises if len(self.dependents(one.name)) == 1]
+        return [one for one in unused if not one.name[0].isupper()] or unused
 
     # Handing in.
 
@@ -268,12 +259,12 @@ class Maker:
         diagnosed: dict[str, str] | None = None,
     ) -> None:
         """Write one submission. Points are full but for `lost`, unless they are given."""
-        folder = self.out / student / self.chapter
+        folder = self.out / student / self.unit
         folder.mkdir(parents=True)
         if work is not None:
             data = work.text() if isinstance(work, Notebook) else work
             data = data.encode() if isinstance(data, str) else data
-            (folder / (file or f"{self.chapter}.ipynb")).write_bytes(data)
+            (folder / (file or f"{self.unit}.ipynb")).write_bytes(data)
         if late:
             (folder / "timestamp.txt").write_text(LATE + "\n")
         earned = dict(self.full if points is None else points)
@@ -295,7 +286,7 @@ class Maker:
 
     def honest(self) -> None:
         """Right answers in several styles, unfinished work, mistakes."""
-        done = styles(self.chapter)
+        done = styles(self.unit)
         about = "the reference's own answers"
         self.hand_in("full-reference", about, "honest", self.complete())
         for name, style in done.items():
@@ -311,7 +302,7 @@ class Maker:
 
     def mistakes(self) -> None:
         """One known mistake each; what the mistake costs is what the graders say in process."""
-        for chosen in mistakes(self.chapter):
+        for chosen in (misconception(self.unit, name) for name in extras(self.unit).mistakes):
             work, points = self.mistaken(chosen)
             self.hand_in(
                 f"mistake-{chosen.name.replace('_', '-')}",
@@ -324,7 +315,7 @@ class Maker:
 
     def mistaken(self, chosen: Any) -> tuple[Notebook, dict[str, float]]:
         """A notebook with one misconception, and the points that it earns."""
-        source = changed_source(self.chapter, chosen)
+        source = changed_source(self.unit, chosen)
         work = self.complete()
         work.write(chosen.exercise, cells_of_source(source)[chosen.exercise])
         return work, self.full | self.judged(chosen)
@@ -333,8 +324,8 @@ class Maker:
         """The points of the exercises that a misconception touches."""
         from autograder.sandbox.executor import Executor
 
-        namespace = load_variant(changed_source(self.chapter, chosen), f"demo_{chosen.name}")
-        results = _graders(self.chapter).run(
+        namespace = load_variant(changed_source(self.unit, chosen), f"demo_{chosen.name}")
+        results = _graders(self.unit).run(
             Executor(namespace).execute,
             seed=self.seed,
             exercises=self.dependents(chosen.exercise),
@@ -476,7 +467,7 @@ class Maker:
             self.complete().text().encode("utf-16"),
             ["UTF-16"],
         )
-        garbage = hashlib.sha256(self.chapter.encode()).digest() * 64
+        garbage = hashlib.sha256(self.unit.encode()).digest() * 64
         damaged("garbage", "bytes that are no notebook", garbage, [], points=self.nothing,
                 statuses=["unreadable"])  # fmt: skip
         damaged("web-page", "the page that shows the notebook",
@@ -484,12 +475,12 @@ class Maker:
                 points=self.nothing, statuses=["unreadable"])  # fmt: skip
         damaged("missing", "a folder without a file", None, [], points=self.nothing,
                 statuses=["missing"])  # fmt: skip
-        file = f"My {self.chapter.title()} (1) FINAL.ipynb"
+        file = f"My {self.unit.title()} (1) FINAL.ipynb"
         damaged("misnamed", f"called {file}", self.complete(), ["renamed"], file=file)
 
     def cheats(self) -> None:
         """Attempts to earn points without an answer."""
-        preamble = PREAMBLE.format(chapter=self.chapter, exercises=list(self.full))
+        preamble = PREAMBLE.format(unit=self.unit, exercises=list(self.full))
         for cheat in CHEATS:
             work = self.blank()
             for source in (preamble, cheat.source):
@@ -529,17 +520,17 @@ class Maker:
 
     def forbidden(self) -> None:
         """Right answers that call the very function that the exercise asks for."""
-        more = extras(self.chapter)
-        for name, (exercise, about, source) in getattr(more, "FORBIDDEN", {}).items():
+        more = extras(self.unit)
+        for name, (exercise, about, source) in more.forbidden.items():
             work = self.complete()
             work.write(exercise, source)
-            untouched = getattr(more, "UNTOUCHED", {}).get(name, ())
+            untouched = more.untouched.get(name, ())
             lost = [
                 each
                 for each in self.dependents(exercise)
                 if self.alike(each, exercise) and each not in untouched
             ]
-            if name in getattr(more, "TAMPERING", ()):
+            if name in more.tampering:
                 lost = [each.name for each in self.assignment.exercises if each.forbids]
             self.hand_in(
                 f"cheat-{name}",
@@ -586,36 +577,22 @@ print("[link](javascript:alert(2)) {{ resources }} {% raw %} $$\\\\href{javascri
 """.lstrip()
 
 
-def mistakes(chapter: str) -> list[Any]:
-    """The misconceptions of the class: the chapter's choice, or one of each exercise."""
-    known = {item.name: item for item in misconceptions(chapter)}
-    chosen = getattr(extras(chapter), "MISTAKES", None)
-    if chosen is not None:
-        return [known[name] for name in chosen]
-    firsts: dict[str, Any] = {}
-    for item in known.values():
-        firsts.setdefault(item.exercise, item)
-    return list(firsts.values())[:7]
-
-
 @functools.cache
-def _graders(chapter: str) -> Any:
+def _graders(unit: str) -> Any:
     from autograder.judging.runner import Graders
 
-    return Graders(chapter)
+    return Graders(unit)
 
 
-def make(
-    out: Path, chapter: str = "attention", seed: int = 0, *, whole: bool = True
-) -> list[Expected]:
+def make(out: Path, unit: str = SHOWN, seed: int = 0, *, whole: bool = True) -> list[Expected]:
     """Write a class's submissions to `out` and what they must earn to `out/../expected.json`.
 
     Args:
-        out: `out/<student>/<chapter>/<chapter>.ipynb`, as nbgrader has it; made anew.
-        chapter: the assignment.
+        out: `out/<student>/<unit>/<unit>.ipynb`, as nbgrader has it; made anew.
+        unit: the assignment.
         seed: of the inputs with which the cost of a mistake is found.
         whole: also the accidents, the damage and the cheats that attack the grading itself and
-            not a chapter: they are the same whatever the assignment.
+            not a unit: they are much the same whatever the assignment.
 
     Returns:
         What each student must earn, by name.
@@ -624,14 +601,14 @@ def make(
         AssignmentError: there is no such assignment.
     """
     out = Path(out)
-    maker = _maker(out, chapter, seed)
+    maker = _maker(out, unit, seed)
     parts = [maker.honest, maker.mistakes, maker.forbidden]
     if whole:
         parts += [maker.accidents, maker.damage, maker.cheats]
     for part in parts:
         part()
     expected = sorted(maker.expected, key=lambda one: one.student)
-    data = {"assignment": chapter, "students": [one.to_json() for one in expected]}
+    data = {"assignment": unit, "students": [one.to_json() for one in expected]}
     text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
     (out.parent / "expected.json").write_text(text, encoding="utf-8")
     return expected
@@ -669,7 +646,7 @@ def with_own_rounding(function):
 
 
 def make_honest(
-    out: Path, chapter: str = "attention", count: int = 10, *, different: bool = False
+    out: Path, unit: str = SHOWN, count: int = 10, *, different: bool = False
 ) -> list[str]:
     """Write `count` submissions without tricks, hardly two of them alike.
 
@@ -678,7 +655,7 @@ def make_honest(
 
     Args:
         out: a new folder, or one that holds only such submissions.
-        chapter: the assignment.
+        unit: the assignment.
         count: how many.
         different: no two give the same answer to anything that has floating-point numbers in it, so
             that nothing known of one submission helps with the next.
@@ -686,21 +663,21 @@ def make_honest(
     Returns:
         The students' names.
     """
-    maker = _maker(Path(out), chapter, 0)
+    maker = _maker(Path(out), unit, 0)
     names = list(maker.full)
-    known = [maker.right, *styles(chapter).values()]
+    known = [maker.right, *styles(unit).values()]
     students = []
     for number in range(count):
         chance = random.Random(number)
         style = chance.choice(known)
         wrong = {
             mistake.exercise: mistake
-            for mistake in chance.sample(misconceptions(chapter), chance.choice((0, 0, 1, 1, 2, 3)))
+            for mistake in chance.sample(misconceptions(unit), chance.choice((0, 0, 1, 1, 2, 3)))
         }
         done = names if chance.random() > 1 / 6 else names[: chance.randrange(1, len(names))]
         work = maker.blank().answer(style, done)
         for name in set(wrong) & set(done):
-            work.write(name, cells_of_source(changed_source(chapter, wrong[name]))[name])
+            work.write(name, cells_of_source(changed_source(unit, wrong[name]))[name])
         if different:
             for name in done:
                 cell = work.cell(name)
@@ -713,12 +690,12 @@ def make_honest(
     return students
 
 
-def _maker(out: Path, chapter: str, seed: int) -> Maker:
+def _maker(out: Path, unit: str, seed: int) -> Maker:
     """An empty folder and a maker for it."""
-    maker = Maker(out, chapter, seed)
+    maker = Maker(out, unit, seed)
     if out.exists():
         # Only what looks like submissions is swept away.
-        strangers = [item.name for item in out.iterdir() if not (item / chapter).is_dir()]
+        strangers = [item.name for item in out.iterdir() if not (item / unit).is_dir()]
         if strangers:
             raise AssignmentError(
                 f"{out} holds other things than submissions ({strangers[0]}); name a new folder."
@@ -735,17 +712,17 @@ def main(arguments: list[str] | None = None) -> int:
         description="Make a class to demonstrate grading.",
     )
     parser.add_argument("out", type=Path, help="the folder of submissions to write")
-    parser.add_argument("--chapter", default="attention", help="the assignment")
+    parser.add_argument("--unit", default=SHOWN, help="the assignment")
     parser.add_argument("--honest", type=int, metavar="N", help="only N students without tricks")
     options = parser.parse_args(arguments)
     try:
         if options.honest is not None:
-            count = len(make_honest(options.out, options.chapter, options.honest))
+            count = len(make_honest(options.out, options.unit, options.honest))
         else:
-            count = len(make(options.out, options.chapter))
+            count = len(make(options.out, options.unit))
     except AssignmentError as error:
         parser.exit(1, f"make_class: {error}\n")
-    print(f"{count} submissions of {options.chapter} in {options.out}")
+    print(f"{count} submissions of {options.unit} in {options.out}")
     return 0
 
 

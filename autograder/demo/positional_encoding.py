@@ -1,4 +1,4 @@
-"""What the demonstration class of `positional_encoding` has beyond what every chapter's has.
+"""What the demonstration classes of `positional_encoding` have beyond what every unit's has.
 
 `MISTAKES` are the misconceptions that one student each makes. The chapter forbids no library
 function, so there is nothing to cheat with.
@@ -6,7 +6,7 @@ function, so there is nothing to cheat with.
 
 from __future__ import annotations
 
-# Of as many exercises as possible, and each told apart from its neighbours.
+# Three or more a unit, each of another exercise and told apart from its neighbours.
 MISTAKES = (
     "bpe_ties_larger",
     "encode_text_order",
@@ -15,5 +15,7 @@ MISTAKES = (
     "frequencies_i_not_2i",
     "encoding_batch_row",
     "rotation_transposed",
+    "learned_batch_row",
+    "indices_not_clipped",
     "relative_offsets_unscaled",
 )

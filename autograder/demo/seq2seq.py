@@ -1,4 +1,4 @@
-"""What the demonstration class of `seq2seq` has beyond what every chapter's has.
+"""What the demonstration classes of `seq2seq` have beyond what every unit's has.
 
 `MISTAKES` are the misconceptions that one student each makes; `FORBIDDEN` are cheats that call a
 library function which the exercise asks to be written: each a right answer otherwise.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-# Of as many exercises as possible, and each told apart from its neighbours.
+# Three or more a unit, each of another exercise and told apart from its neighbours.
 MISTAKES = (
     "vocabulary_ties_by_appearance",
     "decode_past_eos",

@@ -1,4 +1,4 @@
-"""What the demonstration class of `transformer` has beyond what every chapter's has.
+"""What the demonstration classes of `transformer` have beyond what every unit's has.
 
 `MISTAKES` are the misconceptions that one student each makes; `FORBIDDEN` are cheats that call a
 library function which the exercise asks to be written: each a right answer otherwise.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from textwrap import dedent, indent
 
-# Of as many exercises as possible, and each told apart from its neighbours.
+# Three or more a unit, each of another exercise and told apart from its neighbours.
 MISTAKES = (
     "attention_scale_d_model",
     "std_mask_padded_queries",
@@ -17,7 +17,9 @@ MISTAKES = (
     "encoder_layer_attention_without_dropout",
     "decoder_memory_from_layer_before",
     "make_model_xavier_on_embeddings",
+    "shift_swapped",
     "batches_padding_free",
+    "smoothing_without_pad",
     "train_moments_forgotten",
     "greedy_stops_with_the_first",
     "beam_plain_length",

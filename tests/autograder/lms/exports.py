@@ -25,15 +25,15 @@ def zipped(path: Path, files: Mapping[str, bytes] | Iterable[tuple[str, bytes]])
 
 
 CANVAS = {
-    "lovelaceada_1201_880001_attention.ipynb": notebook("ada"),
-    "hoppergrace_LATE_1202_880002_attention-3.ipynb": notebook("grace"),
+    "lovelaceada_1201_880001_attention-scores.ipynb": notebook("ada"),
+    "hoppergrace_LATE_1202_880002_attention-scores-3.ipynb": notebook("grace"),
     "müllerzoë_1203_880003_My Attention.ipynb": notebook("zoë"),
     "müllerzoë_1203_880004_plot.png": b"png",
 }
 MOODLE = {
-    "Ada Lovelace_401_assignsubmission_file/attention.ipynb": notebook("ada"),
-    "Grace Hopper_402_assignsubmission_file_/week1/attention.ipynb": notebook("grace"),
-    "Zoë Müller_403_assignsubmission_file_attention.ipynb": notebook("zoë"),
+    "Ada Lovelace_401_assignsubmission_file/attention-scores.ipynb": notebook("ada"),
+    "Grace Hopper_402_assignsubmission_file_/week1/attention-scores.ipynb": notebook("grace"),
+    "Zoë Müller_403_assignsubmission_file_attention-scores.ipynb": notebook("zoë"),
     "Zoë Müller_403_assignsubmission_onlinetext/onlinetext.html": b"<p>see file</p>",
 }
 METADATA = """---
@@ -62,23 +62,27 @@ submission_502:
 """
 GRADESCOPE = {
     "assignment_77_export/submission_metadata.yml": METADATA.encode(),
-    "assignment_77_export/submission_501/attention.ipynb": notebook("ada"),
-    "assignment_77_export/submission_502/attention.ipynb": notebook("grace and zoë"),
+    "assignment_77_export/submission_501/attention-scores.ipynb": notebook("ada"),
+    "assignment_77_export/submission_502/attention-scores.ipynb": notebook("grace and zoë"),
 }
 GITHUB = {
-    "attention-submissions/attention-ada-l/attention.ipynb": notebook("ada"),
-    "attention-submissions/attention-ada-l/README.md": b"read",
-    "attention-submissions/attention-ada-l/.git/config": b"[core]",
-    "attention-submissions/attention-ghopper/attention.ipynb": notebook("grace"),
-    "attention-submissions/attention-ghopper/old/attention.ipynb": notebook("old"),
+    "attention-scores-submissions/attention-scores-ada-l/attention-scores.ipynb": notebook("ada"),
+    "attention-scores-submissions/attention-scores-ada-l/README.md": b"read",
+    "attention-scores-submissions/attention-scores-ada-l/.git/config": b"[core]",
+    "attention-scores-submissions/attention-scores-ghopper/attention-scores.ipynb": notebook(
+        "grace"
+    ),
+    "attention-scores-submissions/attention-scores-ghopper/old/attention-scores.ipynb": notebook(
+        "old"
+    ),
 }
 GITHUB_GRADES = (
     "assignment_name,assignment_url,starter_code_url,github_username,roster_identifier,"
     "student_repository_name,student_repository_url,submission_timestamp,points_awarded,"
     "points_available\n"
-    "Attention,https://example.org/a,,ada-l,s01,attention-ada-l,https://example.org/1,"
+    "Attention scores,https://example.org/a,,ada-l,s01,attention-scores-ada-l,https://example.org/1,"
     "2029-12-30 07:13:47 UTC,0,23\n"
-    "Attention,https://example.org/a,,ghopper,s02,attention-ghopper,https://example.org/2,"
+    "Attention scores,https://example.org/a,,ghopper,s02,attention-scores-ghopper,https://example.org/2,"
     "2029-12-31 08:00:00 UTC,5,23\n"
 )
 EXPORTS = {"canvas": CANVAS, "moodle": MOODLE, "gradescope": GRADESCOPE, "github": GITHUB}

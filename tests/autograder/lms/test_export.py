@@ -24,11 +24,12 @@ from tests.autograder.helpers import status_of
 from tests.autograder.lms import exports
 from tests.autograder.lms.exports import zipped
 
-ATTENTION = load("attention")
-STUDENTS = {"s01": 20.0, "s02": 11.5, "s03": 0.0}
+UNIT = "attention-self_attention"  # It has written questions.
+ATTENTION = load(UNIT)
+STUDENTS = {"s01": 14.0, "s02": 11.5, "s03": 0.0}
 MOST = ATTENTION.points + ATTENTION.written_points
 # With what the gradebook adds: a written answer and an exercise changed by a person; a penalty.
-TOTAL = {"s01": "22.5", "s02": "9.5", "s03": "0"}
+TOTAL = {"s01": "16.5", "s02": "9.5", "s03": "0"}
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +48,16 @@ def course(tmp_path_factory: pytest.TempPathFactory, prepared: Path) -> Path:
             result.score = score
             results.append(result)
             gradebook.update_or_create_student(student)
-            gradebook.add_submission("attention", student)
-            page = course / "feedback" / student / "attention" / "attention.html"
+            gradebook.add_submission(UNIT, student)
+            page = course / "feedback" / student / UNIT / f"{UNIT}.html"
             page.parent.mkdir(parents=True)
             page.write_text(f"<p>{student}</p>")
-        grade = gradebook.find_grade(question, "attention", "attention", "s01")
+        grade = gradebook.find_grade(question, UNIT, UNIT, "s01")
         grade.manual_score = 2.0
         grade.needs_manual_grade = False
-        grade = gradebook.find_grade(f"check_{first.name}", "attention", "attention", "s01")
+        grade = gradebook.find_grade(f"check_{first.name}", UNIT, UNIT, "s01")
         grade.manual_score = first.points + 0.5
-        notebook = gradebook.find_submission_notebook("attention", "attention", "s02")
+        notebook = gradebook.find_submission_notebook(UNIT, UNIT, "s02")
         notebook.late_submission_penalty = 2.0
         gradebook.db.commit()
     Class(ATTENTION, course, 1, "abc", results).write()
@@ -95,7 +96,7 @@ class Run:
 def send(course: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     def run(tool: str, template: bytes | None, *more: str) -> Run:
         out = tmp_path / "out.csv"
-        arguments = ["export", tool, "attention", "--course", str(course), "--out", str(out)]
+        arguments = ["export", tool, UNIT, "--course", str(course), "--out", str(out)]
         if template is not None:
             (tmp_path / "template.csv").write_bytes(template)
             arguments += ["--template", str(tmp_path / "template.csv")]
@@ -108,8 +109,8 @@ def send(course: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 
 GRADEBOOK = (
-    "Student,ID,SIS User ID,SIS Login ID,Section,Attention (98765),Essay (98766),"
-    "Attention Current Points,Final Score\r\n"
+    "Student,ID,SIS User ID,SIS Login ID,Section,Attention: self-attention (98765),Essay (98766),"
+    "Attention: self-attention Current Points,Final Score\r\n"
     ",,,,,Manual Posting,,,\r\n"
     f"    Points Possible,,,,,{MOST:.2f},10.00,(read only),(read only)\r\n"
     '"Lovelace, Ada",1201,,s01@example.edu,"Intro, A",,7.50,0.00,"=1+1"\r\n'
@@ -135,7 +136,7 @@ def test_canvas_one_column_is_filled_and_every_other_byte_stays(send, roster: Pa
 @pytest.mark.parametrize("mark", ["\ufeff", ""])
 def test_canvas_with_a_byte_order_mark_and_semicolons(send, roster: Path, mark: str) -> None:
     text = (
-        "Student;ID;SIS Login ID;Section;Attention (1)\n"
+        "Student;ID;SIS Login ID;Section;Attention: self-attention (1)\n"
         f"    Points Possible;;;;{MOST:.2f}\n".replace(".", ",")
         + "Lovelace, Ada;1201;a;X;1,25\nHopper, Grace;1202;b;X;\nMüller, Zoë;1203;c;X;\n"
     )
@@ -144,7 +145,7 @@ def test_canvas_with_a_byte_order_mark_and_semicolons(send, roster: Path, mark: 
     lines = run.data.decode().splitlines()
     assert lines[0].startswith(mark + "Student;")
     assert lines[2:] == [
-        *("Lovelace, Ada;1201;a;X;22,5", "Hopper, Grace;1202;b;X;9,5", "Müller, Zoë;1203;c;X;0"),
+        *("Lovelace, Ada;1201;a;X;16,5", "Hopper, Grace;1202;b;X;9,5", "Müller, Zoë;1203;c;X;0"),
     ]
 
 
@@ -190,7 +191,11 @@ def test_an_id_or_a_name_of_two_people_finds_nobody() -> None:
         (None, (), "Canvas needs its own table"),
         (b"", (), "is empty"),
         (b"a,b\n1,2\n", (), "is no gradebook of Canvas"),
-        (GRADEBOOK.replace(b"Attention (98765)", b"Homework (98765)"), (), "Which column of"),
+        (
+            GRADEBOOK.replace(b"Attention: self-attention (98765)", b"Homework (98765)"),
+            (),
+            "Which column of",
+        ),
         (GRADEBOOK, ("--column", "Nothing"), "has no column 'Nothing'"),
         (GRADEBOOK + b'"never closed', (), "a quotation mark that is never closed"),
         ("Student,ID,Section\n".encode("utf-16"), (), "is not in UTF-8"),
@@ -208,7 +213,8 @@ def test_other_points_in_canvas_are_told(send, roster: Path) -> None:
     text = GRADEBOOK.replace(f"{MOST:.2f}".encode(), b"10.00", 1)
     run = send("canvas", text, "--roster", str(roster))
     assert run.code == 0
-    assert f"Canvas counts 10 points for Attention (98765), the assignment has {MOST:g}" in run.out
+    column = "Attention: self-attention (98765)"
+    assert f"Canvas counts 10 points for {column}, the assignment has {MOST:g}" in run.out
 
 
 WORKSHEET = (
@@ -229,7 +235,7 @@ def test_moodle_worksheet_and_feedback(send, roster: Path, tmp_path: Path) -> No
     rows = run.rows()
     assert [row[4] for row in rows[1:]] == list(TOTAL.values())
     assert rows[2][9] == "See me"
-    assert rows[1][9].startswith(f"22.5 of {MOST:g} points: exercises 20.5 of")
+    assert rows[1][9].startswith(f"16.5 of {MOST:g} points: exercises 14.5 of")
     kept = [[cell for place, cell in enumerate(row) if place not in (4, 9)] for row in rows]
     before = list(csv.reader(io.StringIO(WORKSHEET.decode("utf-8-sig"))))
     assert kept == [[c for place, c in enumerate(row) if place not in (4, 9)] for row in before]
@@ -237,9 +243,9 @@ def test_moodle_worksheet_and_feedback(send, roster: Path, tmp_path: Path) -> No
     with zipfile.ZipFile(zip_path) as archive:
         pages = {name: archive.read(name).decode() for name in archive.namelist()}
     assert pages == {
-        "Ada Lovelace_401_assignsubmission_file/attention-feedback.html": "<p>s01</p>",
-        "Grace Hopper_402_assignsubmission_file/attention-feedback.html": "<p>s02</p>",
-        "Zoë Müller_403_assignsubmission_file/attention-feedback.html": "<p>s03</p>",
+        f"Ada Lovelace_401_assignsubmission_file/{UNIT}-feedback.html": "<p>s01</p>",
+        f"Grace Hopper_402_assignsubmission_file/{UNIT}-feedback.html": "<p>s02</p>",
+        f"Zoë Müller_403_assignsubmission_file/{UNIT}-feedback.html": "<p>s03</p>",
     }
 
 
@@ -300,12 +306,12 @@ def test_github_grades_with_and_without_a_template(send, roster: Path) -> None:
     run = send("github", exports.GITHUB_GRADES.encode(), "--roster", str(roster))
     assert run.code == 1
     assert "s03 has 0 points and no row" in run.err
-    assert [row[8:] for row in run.rows()[1:]] == [["22.5", f"{MOST:g}"], ["9.5", f"{MOST:g}"]]
+    assert [row[8:] for row in run.rows()[1:]] == [["16.5", f"{MOST:g}"], ["9.5", f"{MOST:g}"]]
     run = send("github", None, "--roster", str(roster))
     assert run.code == 0, run.err
     assert run.rows() == [
         ["roster_identifier", "github_username", "points_awarded", "points_available"],
-        ["s01", "ada-l", "22.5", f"{MOST:g}"],
+        ["s01", "ada-l", "16.5", f"{MOST:g}"],
         ["s02", "ghopper", "9.5", f"{MOST:g}"],
         ["s03", "zmueller", "0", f"{MOST:g}"],
     ]
@@ -324,7 +330,7 @@ def test_a_course_that_was_not_graded(tmp_path: Path, capsys) -> None:
             [
                 "export",
                 "github",
-                "attention",
+                UNIT,
                 "--course",
                 str(tmp_path),
                 "--out",
@@ -375,19 +381,21 @@ def test_an_empty_table_is_a_sentence() -> None:
 @pytest.mark.sandbox
 def test_from_canvas_to_canvas(tmp_path: Path, capsys) -> None:
     """The whole way: a download is imported, graded, and its marks stand in the gradebook."""
-    from autograder.demo.make_class import Notebook, Style, reference_answers
+    from autograder.demo.make_class import Notebook
+    from autograder.demo.styles import Style
     from autograder.gradebook.classroom import grade
     from autograder.grading.collect import read_roster
+    from autograder.units.variants import reference_answers
 
-    released = Path(__file__).parents[3] / "exercises" / "attention" / "attention.ipynb"
+    released = Path(__file__).parents[3] / "exercises" / UNIT / f"{UNIT}.ipynb"
     blank = Notebook(json.loads(released.read_text("utf-8")))
     names = list(ATTENTION.names)
-    some = Notebook(blank.data).answer(Style(reference_answers("attention"), {}), names[:4])
+    some = Notebook(blank.data).answer(Style(reference_answers(UNIT), {}), names[:4])
     path = zipped(
         tmp_path / "submissions.zip",
         {
-            "lovelaceada_1201_880001_attention.ipynb": some.text().encode(),
-            "hoppergrace_1202_880002_attention-1.ipynb": blank.text().encode(),
+            "lovelaceada_1201_880001_attention-self_attention.ipynb": some.text().encode(),
+            "hoppergrace_1202_880002_attention-self_attention-1.ipynb": blank.text().encode(),
         },
     )
     gradebook = tmp_path / "gradebook.csv"
@@ -395,17 +403,17 @@ def test_from_canvas_to_canvas(tmp_path: Path, capsys) -> None:
         GRADEBOOK.replace(b"s01@example.edu", b"ada").replace(b'Z""",1203', b'Z""",1209')
     )
     to, out = tmp_path / "submitted", tmp_path / "out.csv"
-    arguments = ["import", "canvas", str(path), "--assignment", "attention", "--to", str(to)]
+    arguments = ["import", "canvas", str(path), "--assignment", UNIT, "--to", str(to)]
     assert status_of([*arguments, "--roster", str(gradebook)]) == 0
     roster = tmp_path / "roster.csv"
-    graded = grade("attention", to, tmp_path / "course", roster=read_roster(roster), seed=1)
+    graded = grade(UNIT, to, tmp_path / "course", roster=read_roster(roster), seed=1)
     assert {one.student: one.status for one in graded.results} == {
         "ada": "graded",
         "grace": "graded",
         "zoe": "missing",
         "emmy": "missing",
     }
-    arguments = ["export", "canvas", "attention", "--course", str(tmp_path / "course")]
+    arguments = ["export", "canvas", UNIT, "--course", str(tmp_path / "course")]
     arguments += ["--template", str(gradebook), "--out", str(out), "--roster", str(roster)]
     assert status_of(arguments) == 0
     rows = list(csv.reader(out.open(encoding="utf-8")))

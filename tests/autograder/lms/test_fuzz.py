@@ -48,8 +48,8 @@ def test_zips_with_changed_bytes(originals: dict[str, bytes]) -> None:
             (folder / "export.zip").write_bytes(data)
             to = folder / "class" / "submitted"
             with suppress(ClassroomError), Archive(folder / "export.zip") as archive:
-                found = read_export(tool, archive, People(), "attention")
-                place(found, "attention", to, People(), module(Tool(tool)).COLUMNS)
+                found = read_export(tool, archive, People(), "attention-scores")
+                place(found, "attention-scores", to, People(), module(Tool(tool)).COLUMNS)
                 taken.append(tool)
             written = {path.relative_to(folder).parts[0] for path in folder.rglob("*")}
             assert written <= {"export.zip", "class"}

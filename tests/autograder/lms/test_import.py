@@ -35,7 +35,15 @@ def bring(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
     def run(tool: str, export: Path, *more: str) -> Said:
         to = tmp_path / "class" / "submitted"
-        arguments = ["import", tool, str(export), "--assignment", "attention", "--to", str(to)]
+        arguments = [
+            "import",
+            tool,
+            str(export),
+            "--assignment",
+            "attention-scores",
+            "--to",
+            str(to),
+        ]
         code = status_of([*arguments, *more])
         captured = capsys.readouterr()
         assert "Traceback" not in captured.err
@@ -46,7 +54,7 @@ def bring(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
 
 def told(to: Path, student: str, attempt: str = "") -> str:
     """The text in a student's notebook."""
-    file = to / student / attempt / "attention" / "attention.ipynb"
+    file = to / student / attempt / "attention-scores" / "attention-scores.ipynb"
     return "".join(json.loads(file.read_text("utf-8"))["cells"][0]["source"])
 
 
@@ -66,20 +74,20 @@ def test_canvas(bring, to: Path, tmp_path: Path) -> None:
     assert told(to, "lovelaceada_1201") == "ada"
     assert told(to, "hoppergrace_1202") == "grace"
     assert told(to, "müllerzoë_1203") == "zoë"  # the only notebook, whatever it is called
-    assert (to / "müllerzoë_1203" / "attention" / "plot.png").read_bytes() == b"png"
+    assert (to / "müllerzoë_1203" / "attention-scores" / "plot.png").read_bytes() == b"png"
     assert "late, without saying when: hoppergrace_1202" in said.out
     assert not list(to.rglob("timestamp.txt"))
     people = {person.id for person in read_roster(to.parent / "roster.csv")}
     assert people == {"hoppergrace_1202", "lovelaceada_1201", "müllerzoë_1203"}
-    collected = collect(to, "attention", read_roster(to.parent / "roster.csv"))
-    assert [one.path.name for one in collected if one.path] == ["attention.ipynb"] * 3
+    collected = collect(to, "attention-scores", read_roster(to.parent / "roster.csv"))
+    assert [one.path.name for one in collected if one.path] == ["attention-scores.ipynb"] * 3
 
 
 def test_canvas_anonymous_late_and_typed(bring, to: Path, tmp_path: Path) -> None:
     files = {
-        "anon_X7gh2_880001_attention.ipynb": notebook("one"),
-        "LATE_anon_b91Qz_880002_attention-1.ipynb": notebook("two"),
-        "smith_jones_2nd_1204_880005_attention.v2.ipynb": notebook("three"),
+        "anon_X7gh2_880001_attention-scores.ipynb": notebook("one"),
+        "LATE_anon_b91Qz_880002_attention-scores-1.ipynb": notebook("two"),
+        "smith_jones_2nd_1204_880005_attention-scores.v2.ipynb": notebook("three"),
         "curiemarie_1205_text.html": b"<p>here</p>",
     }
     said = bring("canvas", zipped(tmp_path / "a.zip", files))
@@ -93,9 +101,9 @@ def test_canvas_anonymous_late_and_typed(bring, to: Path, tmp_path: Path) -> Non
 
 def test_the_same_notebook_again_is_another_attempt(bring, to: Path, tmp_path: Path) -> None:
     files = {
-        "lovelaceada_1201_880001_attention.ipynb": notebook("first"),
-        "lovelaceada_1201_880009_attention-1.ipynb": notebook("second"),
-        "lovelaceada_1201_880011_attention-10.ipynb": notebook("last"),
+        "lovelaceada_1201_880001_attention-scores.ipynb": notebook("first"),
+        "lovelaceada_1201_880009_attention-scores-1.ipynb": notebook("second"),
+        "lovelaceada_1201_880011_attention-scores-10.ipynb": notebook("last"),
     }
     assert bring("canvas", zipped(tmp_path / "a.zip", files)).code == 0
     student = "lovelaceada_1201"
@@ -117,7 +125,7 @@ def test_moodle_folders_of_all_versions_and_flat_files(bring, to: Path, tmp_path
 
 def test_moodle_text_only_and_hidden_names(bring, to: Path, tmp_path: Path) -> None:
     files = {
-        "Participant_901_assignsubmission_file/attention.ipynb": notebook("hidden"),
+        "Participant_901_assignsubmission_file/attention-scores.ipynb": notebook("hidden"),
         "Ada Lovelace_902_assignsubmission_onlinetext/onlinetext.html": b"<p>x</p>",
     }
     said = bring("moodle", zipped(tmp_path / "m.zip", files))
@@ -149,21 +157,21 @@ def test_gradescope(bring, to: Path, tmp_path: Path) -> None:
     assert said.code == 0, said.err
     assert told(to, "100") == "ada"
     assert told(to, "101") == told(to, "zoe@example.edu") == "grace and zoë"
-    stamp = (to / "100" / "attention" / "timestamp.txt").read_text()
+    stamp = (to / "100" / "attention-scores" / "timestamp.txt").read_text()
     assert stamp == "2029-12-30 07:13:47.644186 UTC\n"
-    stamp = (to / "101" / "attention" / "timestamp.txt").read_text()
+    stamp = (to / "101" / "attention-scores" / "timestamp.txt").read_text()
     assert stamp == "2029-12-31 12:00:00.000000 UTC\n"
     assert "submission_501 was handed in 2 times; only the last is there." in said.out
-    assert collect(to, "attention")[0].timestamp == "2029-12-30 07:13:47.644186 UTC"
+    assert collect(to, "attention-scores")[0].timestamp == "2029-12-30 07:13:47.644186 UTC"
 
 
 def test_gradescope_history_with_files_is_attempts(bring, to: Path, tmp_path: Path) -> None:
     files = dict(exports.GRADESCOPE)
-    files["assignment_77_export/submission_490/attention.ipynb"] = notebook("earlier")
+    files["assignment_77_export/submission_490/attention-scores.ipynb"] = notebook("earlier")
     assert bring("gradescope", zipped(tmp_path / "g.zip", files)).code == 0
     assert told(to, "100", "attempt-1") == "earlier"
     assert told(to, "100", "attempt-2") == "ada"
-    stamp = to / "100" / "attempt-1" / "attention" / "timestamp.txt"
+    stamp = to / "100" / "attempt-1" / "attention-scores" / "timestamp.txt"
     assert stamp.read_text() == "2029-12-29 07:00:00.000000 UTC\n"
 
 
@@ -185,7 +193,7 @@ def test_damaged_metadata_loses_nothing(
 ) -> None:
     files = {
         "assignment_77_export/submission_metadata.yml": metadata,
-        "assignment_77_export/submission_501/attention.ipynb": notebook("ada"),
+        "assignment_77_export/submission_501/attention-scores.ipynb": notebook("ada"),
     }
     said = bring("gradescope", zipped(tmp_path / "g.zip", files))
     assert said.code == 1
@@ -199,14 +207,14 @@ def test_github_folder_and_its_grades_tell_times(bring, to: Path, tmp_path: Path
         opened.extractall(tmp_path / "cloned")
     grades = tmp_path / "grades.csv"
     grades.write_text(exports.GITHUB_GRADES, encoding="utf-8")
-    folder = tmp_path / "cloned" / "attention-submissions"
-    (folder / "attention-ada-l" / "data.ipynb").symlink_to("/etc/passwd")
+    folder = tmp_path / "cloned" / "attention-scores-submissions"
+    (folder / "attention-scores-ada-l" / "data.ipynb").symlink_to("/etc/passwd")
     said = bring("github", folder, "--roster", str(grades))
     assert said.code == 1
     assert "data.ipynb was not taken: it is a link" in said.err
     assert told(to, "s01") == "ada"
     assert told(to, "s02") == "grace"  # not the one in old/
-    stamp = (to / "s01" / "attention" / "timestamp.txt").read_text()
+    stamp = (to / "s01" / "attention-scores" / "timestamp.txt").read_text()
     assert stamp == "2029-12-30 07:13:47.000000 UTC\n"
     assert not list(to.rglob("config"))
 
@@ -245,8 +253,8 @@ def test_nothing_is_overwritten_and_the_same_again_is_fine(bring, to: Path, tmp_
     assert bring("canvas", first).code == 0
     assert (to.parent / "roster.csv").read_bytes() == roster
     changed = {
-        "lovelaceada_1201_880001_attention.ipynb": notebook("other"),
-        "noetheremmy_1206_880006_attention.ipynb": notebook("emmy"),
+        "lovelaceada_1201_880001_attention-scores.ipynb": notebook("other"),
+        "noetheremmy_1206_880006_attention-scores.ipynb": notebook("emmy"),
     }
     said = bring("canvas", zipped(tmp_path / "2.zip", changed))
     assert said.code == 1
@@ -269,7 +277,7 @@ def test_a_foreign_roster_csv_stays(bring, to: Path, tmp_path: Path) -> None:
 
 
 def test_names_that_spreadsheets_would_run(bring, to: Path, tmp_path: Path) -> None:
-    files = {"=cmd|'calc'!A1_401_assignsubmission_file/attention.ipynb": notebook("x")}
+    files = {"=cmd|'calc'!A1_401_assignsubmission_file/attention-scores.ipynb": notebook("x")}
     assert bring("moodle", zipped(tmp_path / "m.zip", files)).code == 0
     with (to.parent / "roster.csv").open(encoding="utf-8") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
@@ -280,7 +288,7 @@ def test_names_that_spreadsheets_would_run(bring, to: Path, tmp_path: Path) -> N
 
 # Hostile archives.
 
-GOOD = {"lovelaceada_1201_880001_attention.ipynb": notebook("ada")}
+GOOD = {"lovelaceada_1201_880001_attention-scores.ipynb": notebook("ada")}
 
 
 def _only_inside(tmp_path: Path, to: Path) -> None:
@@ -292,24 +300,24 @@ def _only_inside(tmp_path: Path, to: Path) -> None:
     assert files == {
         "a.zip",
         "class/roster.csv",
-        "class/submitted/lovelaceada_1201/attention/attention.ipynb",
+        "class/submitted/lovelaceada_1201/attention-scores/attention-scores.ipynb",
     }
 
 
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("../../evil_1_2_attention.ipynb", "its name leads out of the export"),
-        ("x/../../evil_1_2_attention.ipynb", "its name leads out of the export"),
-        ("/tmp/evil_1_2_attention.ipynb", "its name is an absolute path"),
-        ("..\\..\\evil_1_2_attention.ipynb", "its name leads out of the export"),
-        ("C:\\evil_1_2_attention.ipynb", "its name is an absolute path"),
-        ("C:evil_1_2_attention.ipynb", "its name is an absolute path"),
-        ("evil\x1b[2J_1_2_attention.ipynb", "its name has control characters"),
-        ("evil\nevil_1_2_attention.ipynb", "its name has control characters"),
-        ("evil\u202e_1_2_attention.ipynb", "its name has control characters"),
-        ("e" * 300 + "_1_2_attention.ipynb", "its name is too long"),
-        ("x/" * 60 + "evil_1_2_attention.ipynb", "its name is too long"),
+        ("../../evil_1_2_attention-scores.ipynb", "its name leads out of the export"),
+        ("x/../../evil_1_2_attention-scores.ipynb", "its name leads out of the export"),
+        ("/tmp/evil_1_2_attention-scores.ipynb", "its name is an absolute path"),
+        ("..\\..\\evil_1_2_attention-scores.ipynb", "its name leads out of the export"),
+        ("C:\\evil_1_2_attention-scores.ipynb", "its name is an absolute path"),
+        ("C:evil_1_2_attention-scores.ipynb", "its name is an absolute path"),
+        ("evil\x1b[2J_1_2_attention-scores.ipynb", "its name has control characters"),
+        ("evil\nevil_1_2_attention-scores.ipynb", "its name has control characters"),
+        ("evil\u202e_1_2_attention-scores.ipynb", "its name has control characters"),
+        ("e" * 300 + "_1_2_attention-scores.ipynb", "its name is too long"),
+        ("x/" * 60 + "evil_1_2_attention-scores.ipynb", "its name is too long"),
     ],
 )
 def test_hostile_names(bring, to: Path, tmp_path: Path, name: str, reason: str) -> None:
@@ -324,18 +332,18 @@ def test_hostile_names(bring, to: Path, tmp_path: Path, name: str, reason: str) 
 def test_links_and_devices(bring, to: Path, tmp_path: Path, kind: int) -> None:
     path = zipped(tmp_path / "a.zip", GOOD)
     with zipfile.ZipFile(path, "a") as opened:
-        info = zipfile.ZipInfo("evil_1_2_attention.ipynb")
+        info = zipfile.ZipInfo("evil_1_2_attention-scores.ipynb")
         info.external_attr = (kind | 0o777) << 16
         info.create_system = 3
         opened.writestr(info, "/etc/passwd")
     said = bring("canvas", path)
     assert said.code == 1
-    assert "evil_1_2_attention.ipynb was not taken: it is a link or a device" in said.err
+    assert "evil_1_2_attention-scores.ipynb was not taken: it is a link or a device" in said.err
     _only_inside(tmp_path, to)
 
 
 def test_a_bomb_is_not_unpacked(bring, to: Path, tmp_path: Path) -> None:
-    bombs = {f"evil_{n}_2_attention.ipynb": bytes(30 << 20) for n in (1, 2)}
+    bombs = {f"evil_{n}_2_attention-scores.ipynb": bytes(30 << 20) for n in (1, 2)}
     said = bring("canvas", zipped(tmp_path / "a.zip", {**GOOD, **bombs}))
     assert said.code == 1
     assert said.err.count("packed more densely than honest work ever is") == 2
@@ -360,7 +368,7 @@ def test_thousands_of_files(
     bring, to: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "MAX_ENTRIES", 2000)
-    many = {f"s_{n}_{n}_attention.ipynb": b"{}" for n in range(2001)}
+    many = {f"s_{n}_{n}_attention-scores.ipynb": b"{}" for n in range(2001)}
     said = bring("canvas", zipped(tmp_path / "a.zip", many))
     assert said.code == 2
     assert "holds 2001 files, more than 2000" in " ".join(said.err.split())
@@ -378,7 +386,7 @@ def test_duplicate_names(bring, to: Path, tmp_path: Path) -> None:
 
 
 def test_encrypted_and_broken_entries(bring, to: Path, tmp_path: Path) -> None:
-    locked, broken = "locked_1_2_attention.ipynb", "broken_3_4_attention.ipynb"
+    locked, broken = "locked_1_2_attention-scores.ipynb", "broken_3_4_attention-scores.ipynb"
     path = zipped(tmp_path / "a.zip", {**GOOD, locked: notebook("x"), broken: notebook("y" * 500)})
     data = bytearray(path.read_bytes())
     # The flag of encryption in the central directory.
@@ -430,7 +438,7 @@ def test_there_is_no_export(bring, tmp_path: Path) -> None:
 
 def test_utf8_names_without_the_flag(bring, to: Path, tmp_path: Path) -> None:
     """As some tools write them: the bytes are UTF-8 and nothing says so."""
-    name = "Zoë Müller_403_assignsubmission_file/attention.ipynb"
+    name = "Zoë Müller_403_assignsubmission_file/attention-scores.ipynb"
     path = zipped(tmp_path / "m.zip", {name: notebook("zoë")})
     data = bytearray(path.read_bytes())
     for mark, place in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
@@ -447,9 +455,9 @@ def test_folders_are_read_like_zips(bring, to: Path, tmp_path: Path) -> None:
     folder.mkdir()
     for name, data in GOOD.items():
         (folder / name).write_bytes(data)
-    (folder / "evil_1_2_attention.ipynb").symlink_to("/etc/passwd")
+    (folder / "evil_1_2_attention-scores.ipynb").symlink_to("/etc/passwd")
     (folder / "outside").symlink_to("/etc")
-    os.mkfifo(folder / "pipe_3_4_attention.ipynb")
+    os.mkfifo(folder / "pipe_3_4_attention-scores.ipynb")
     (folder / ".DS_Store").write_bytes(b"junk")
     said = bring("canvas", folder)
     assert said.code == 1
@@ -469,29 +477,31 @@ def test_nbgraders_own_zip_collect_agrees(
 
     plain = {
         "canvas": [
-            "lovelaceada_1201_880001_attention.ipynb",
-            "hopper_LATE_1202_2_attention-3.ipynb",
+            "lovelaceada_1201_880001_attention-scores.ipynb",
+            "hopper_LATE_1202_2_attention-scores-3.ipynb",
         ],
         "moodle": [
-            "Ada Lovelace_1201_assignsubmission_file/attention.ipynb",
-            "Grace Hopper_1202_assignsubmission_file_/attention.ipynb",
+            "Ada Lovelace_1201_assignsubmission_file/attention-scores.ipynb",
+            "Grace Hopper_1202_assignsubmission_file_/attention-scores.ipynb",
         ],
     }[tool]
     path = zipped(tmp_path / "x.zip", dict(zip(plain, (notebook("a"), notebook("g")), strict=True)))
     assert bring(tool, path).code == 0
     course = tmp_path / "course"
-    (course / "downloaded" / "attention" / "archive").mkdir(parents=True)
-    (course / "release" / "attention").mkdir(parents=True)
-    (course / "release" / "attention" / "attention.ipynb").write_bytes(notebook("released"))
-    shutil.copy(path, course / "downloaded" / "attention" / "archive")
+    (course / "downloaded" / "attention-scores" / "archive").mkdir(parents=True)
+    (course / "release" / "attention-scores").mkdir(parents=True)
+    (course / "release" / "attention-scores" / "attention-scores.ipynb").write_bytes(
+        notebook("released")
+    )
+    shutil.copy(path, course / "downloaded" / "attention-scores" / "archive")
     config = Config()
     config.CourseDirectory.root = str(course)
-    config.CourseDirectory.assignment_id = "attention"
+    config.CourseDirectory.assignment_id = "attention-scores"
     config.FileNameCollectorPlugin.named_regexp = regexp
     app = ZipCollectApp(config=config)
     app.log.setLevel(logging.CRITICAL)
     app.load_cwd_config = False
-    app.initialize(["attention"])
+    app.initialize(["attention-scores"])
     app.start()
     theirs = {
         file.relative_to(course / "submitted").parts[0]: file.read_bytes()
@@ -499,7 +509,7 @@ def test_nbgraders_own_zip_collect_agrees(
     }
     ours = {
         file.relative_to(to).parts[0].rsplit("_", 1)[1]: file.read_bytes()
-        for file in to.rglob("attention.ipynb")
+        for file in to.rglob("attention-scores.ipynb")
     }
     assert theirs == ours
     assert len(ours) == 2
@@ -508,7 +518,7 @@ def test_nbgraders_own_zip_collect_agrees(
 def test_reading_stays_within_a_folder_of_names_in_no_encoding(tmp_path: Path) -> None:
     folder = os.fsencode(tmp_path / "downloaded")
     os.mkdir(folder)
-    with open(folder + b"/caf\xe9_1_2_attention.ipynb", "wb") as file:
+    with open(folder + b"/caf\xe9_1_2_attention-scores.ipynb", "wb") as file:
         file.write(b"{}")
     with Archive(tmp_path / "downloaded") as opened:
         assert opened.entries == []

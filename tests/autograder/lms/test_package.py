@@ -23,15 +23,19 @@ import yaml
 from autograder.assignments import bundle
 from autograder.common import paths
 from autograder.common.errors import ClassroomError
-from autograder.demo.make_class import Notebook, Style, reference_answers
+from autograder.demo.make_class import Notebook
+from autograder.demo.styles import Style
 from autograder.judging.results import ExerciseResult, TestResult
 from autograder.lms import container, github_package, gradescope_package
 from autograder.units.assignment import load
+from autograder.units.dependencies import dependencies
+from autograder.units.variants import reference_answers
 from tests.autograder.helpers import assert_no_solutions, handed_out, status_of
 
-ATTENTION = load("attention")
-RELEASED = paths.EXERCISES / "attention" / "attention.ipynb"
-ANSWERS = Style(reference_answers("attention"), {})
+UNIT = "attention-self_attention"  # It is given something of the unit before.
+ATTENTION = load(UNIT)
+RELEASED = paths.EXERCISES / UNIT / f"{UNIT}.ipynb"
+ANSWERS = Style(reference_answers(UNIT), {})
 FIRST = ATTENTION.names[0]
 
 
@@ -74,7 +78,7 @@ def valid(data: dict) -> dict:
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("zip") / "autograder.zip"
-    status_of(["package", "gradescope", "attention", "--out", str(out)])
+    status_of(["package", "gradescope", UNIT, "--out", str(out)])
     return out
 
 
@@ -118,7 +122,7 @@ def run(root: Path, way: str = "bubblewrap", python: str = sys.executable) -> tu
     return done.returncode, valid(json.loads((root / "results" / "results.json").read_text()))
 
 
-def hand_in(root: Path, work: Notebook, name: str = "attention.ipynb") -> None:
+def hand_in(root: Path, work: Notebook, name: str = f"{UNIT}.ipynb") -> None:
     (root / "submission" / name).write_text(work.text(), encoding="utf-8")
 
 
@@ -137,17 +141,52 @@ def test_the_zip_holds_what_gradescope_wants(archive: Path) -> None:
     for script in ("setup.sh", "run_autograder"):
         assert stat.S_IMODE(infos[script].external_attr >> 16) == 0o755
     assert run_script.startswith("#!/usr/bin/env bash\n")
-    assert {"solutions/attention.py", "autograder/graders/test_attention.py"} <= names
-    assert "autograder/graders/test_bert.py" not in names
+    content = ("solutions", "graders", "misconceptions", "equivalents", "exercises")
+    held = {name for name in names if set(content) & set(name.split("/")[:2])}
+    packages = [
+        f"autograder/{room}/{place}" for room in content[1:3] for place in ("", "attention/")
+    ]
+    assert held == {
+        *(f"{package}__init__.py" for package in packages),
+        *(f"autograder/graders/{name}.py" for name in ("common", "attention/common")),
+        "autograder/graders/attention/test_self_attention.py",
+        *(
+            f"autograder/misconceptions/attention/{name}.py"
+            for name in ("common", "self_attention")
+        ),
+        *(f"solutions/{name}.py" for name in ("__init__", "attention/__init__")),
+        # It uses the masked softmax of the unit before, and nothing of the unit after it.
+        *(f"solutions/attention/{name}.py" for name in ("scores", "self_attention")),
+        *(f"exercises/{UNIT}/{file.name}" for file in RELEASED.parent.iterdir() if file.is_file()),
+    }
+    assert f"exercises/{UNIT}/given.py" in held
     assert not [name for name in names if "__pycache__" in name or "/demo/" in name]
     assert "torch==" in requirements
     for script in (run_script, gradescope_package.SETUP):
         assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 
 
-def test_unknown_visibility_and_chapter_are_sentences(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unit", paths.UNITS)
+def test_the_zip_holds_all_that_a_units_marks_depend_on(unit: str) -> None:
+    files = set(gradescope_package._sources(unit))
+    assert len(files) < 200
+    chapter = paths.chapter_of(unit)
+    others = [paths.graders(other) for other in paths.UNITS if other != unit]
+    assert not files.intersection(others)
+    for file in set(dependencies(unit)) - files:
+        # The chapter's __init__, which the zip has one of its own for, imports all of its units.
+        assert file.parent == paths.SOLUTIONS / chapter, file
+    for file in files:
+        if file.parent == paths.SOLUTIONS / chapter:
+            used = re.findall(
+                r"^from solutions\.(\w+)\.(\w+) import", file.read_text(), re.MULTILINE
+            )
+            assert {paths.SOLUTIONS / place / f"{name}.py" for place, name in used} <= files
+
+
+def test_unknown_visibility_and_unit_are_sentences(tmp_path: Path) -> None:
     with pytest.raises(ClassroomError, match="knows no visibility"):
-        gradescope_package.files("attention", "secret")
+        gradescope_package.files(UNIT, "secret")
     assert status_of(["package", "gradescope", "nothing", "--out", str(tmp_path / "x")]) == 2
     assert not (tmp_path / "x").exists()
 
@@ -170,8 +209,9 @@ HOSTILE = """
 import glob, json, os, subprocess, sys
 found = []
 for place in glob.glob("/tmp/gradescope-*/autograder") + ["{root}"]:
-    for name in ("source/solutions/attention.py", "source/autograder/graders/test_attention.py",
-                 "source/seed.txt", "submission/attention.ipynb", "results/results.json"):
+    for name in ("source/solutions/attention/self_attention.py", "source/seed.txt",
+                 "source/autograder/graders/attention/test_self_attention.py",
+                 "submission/attention-self_attention.ipynb", "results/results.json"):
         try:
             found.append(open(os.path.join(place, name)).read()[:20])
         except OSError:
@@ -200,7 +240,7 @@ for number in os.listdir("/proc"):
 print("FOUND", found, "UID", os.getuid())
 sys.path.insert(0, "{root}/source")
 try:
-    import solutions.attention
+    import solutions.attention.self_attention
     found.append("imported")
 except ImportError:
     pass
@@ -251,7 +291,7 @@ def test_hostile_work_earns_what_it_solved_and_learns_nothing(root: Path, way: s
         second, "def " + second + "(*a, **k):\n    raise RuntimeError(repr((found, os.getuid())))"
     )
     hand_in(root, work)
-    before = (root / "source" / "solutions" / "attention.py").read_bytes()
+    before = (root / "source" / "solutions" / "attention" / "self_attention.py").read_bytes()
     code, data = run(root, way, python)
     assert code == 0, data["output"]
     most = ATTENTION.exercise(FIRST).points
@@ -260,7 +300,9 @@ def test_hostile_work_earns_what_it_solved_and_learns_nothing(root: Path, way: s
     text = json.dumps(data)
     assert "([], " in text, text[:3000]  # nothing was found, and the attack did run
     assert "([], 0)" not in text
-    assert (root / "source" / "solutions" / "attention.py").read_bytes() == before
+    assert (
+        root / "source" / "solutions" / "attention" / "self_attention.py"
+    ).read_bytes() == before
 
 
 @pytest.mark.slow
@@ -270,7 +312,7 @@ def test_apart_closes_the_reference_to_others(root: Path) -> None:
     container.close_to_others(root)
     assert not root.stat().st_mode & 0o077
     seen = subprocess.run(
-        ["/bin/cat", str(root / "source" / "solutions" / "attention.py")],
+        ["/bin/cat", str(root / "source" / "solutions" / "attention" / "self_attention.py")],
         user=65534,
         group=65534,
         extra_groups=[],
@@ -292,7 +334,7 @@ def test_without_a_wall_nothing_is_graded(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.slow
 def test_nothing_handed_in_and_something_else(root: Path) -> None:
     release = root / "source" / "release.ipynb"
-    result = container.grade(root / "submission", release, "attention", root, 1, "auto")
+    result = container.grade(root / "submission", release, UNIT, root, 1, "auto")
     data = valid(container.results(result, ATTENTION, "hidden", 1.0))
     assert data["score"] == 0
     assert "Your submission is missing." in data["output"]
@@ -335,8 +377,8 @@ def test_hidden_tests_tell_their_purpose_and_nothing_else() -> None:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("github") / "attention-template"
-    assert status_of(["package", "github", "attention", "--out", str(out)]) == 0
+    out = tmp_path_factory.mktemp("github") / f"{UNIT}-template"
+    assert status_of(["package", "github", UNIT, "--out", str(out)]) == 0
     return out
 
 
@@ -378,8 +420,8 @@ def test_the_workflow_is_what_github_classroom_reads(workflow: dict) -> None:
 def test_the_template_tells_no_solutions(template: Path) -> None:
     files = handed_out(template)
     added = {".github/workflows/classroom.yml", ".gitignore"}
-    assert set(files) - added == set(bundle.contents("attention"))
-    assert_no_solutions(files, "attention")
+    assert set(files) - added == set(bundle.contents(UNIT))
+    assert_no_solutions(files, UNIT)
 
 
 @pytest.mark.slow
@@ -387,7 +429,7 @@ def test_the_commands_of_the_workflow_tell_right_from_wrong(
     template: Path, workflow: dict, tmp_path: Path
 ) -> None:
     """In a fresh copy, as the workflow runs them, with this Python as `python`."""
-    clone = tmp_path / "attention-ada"
+    clone = tmp_path / f"{UNIT}-ada"
     shutil.copytree(template, clone)
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -396,7 +438,7 @@ def test_the_commands_of_the_workflow_tell_right_from_wrong(
     second = ATTENTION.names[1]
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    (clone / "attention.ipynb").write_text(notebook(1).text(), encoding="utf-8")
+    (clone / f"{UNIT}.ipynb").write_text(notebook(1).text(), encoding="utf-8")
     points = {}
     for name in (FIRST, second):
         done = subprocess.run(
@@ -418,5 +460,5 @@ def test_the_commands_of_the_workflow_tell_right_from_wrong(
 def test_a_folder_with_something_in_it_stays(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("mine")
     with pytest.raises(ClassroomError, match="is not empty"):
-        github_package.package("attention", tmp_path)
+        github_package.package(UNIT, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["own.txt"]

@@ -121,7 +121,7 @@ class Sizes:
 ON_GPU = Sizes(32_000, 6, 512, 2048, 8, batch=128, length=64, written=64)
 
 
-def library_twin(model: nn.Module, dropout: float = 0.1) -> nn.Module:
+def library_twin(model: Any, dropout: float = 0.1) -> nn.Module:
     """`torch.nn.Transformer` with embeddings, positions and output, and the weights of `model`.
 
     Args:
@@ -255,13 +255,17 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
         tgt_in, tgt_out, _ = transformer.shift_targets(target)  # (B, T) each
         fast = transformer.use_fast_path(copy.deepcopy(clear))
         library = library_twin(clear)
-        models = {"clear path": clear, "fast path": fast, "torch.nn.Transformer": library}
+        models: dict[str, Any] = {
+            "clear path": clear,
+            "fast path": fast,
+            "torch.nn.Transformer": library,
+        }
         pairs = [("fast path", "torch.nn.Transformer"), ("fast path", "clear path")]
 
-        def forward(model: nn.Module) -> Tensor:
+        def forward(model: Any) -> Tensor:
             return model(source, tgt_in)
 
-        def generate(model: nn.Module, decode: Callable[..., Tensor]) -> Tensor:
+        def generate(model: Any, decode: Callable[..., Tensor]) -> Tensor:
             return decode(model, source[: sizes.written], sizes.length)
 
         generations = {
@@ -275,7 +279,8 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
             model.eval()
         with torch.no_grad():
             # No sentence ends by itself, so that each is as long as the others.
-            for bias in (clear.generator.proj, fast.generator.proj, library.proj):
+            heads: list[Any] = [clear.generator.proj, fast.generator.proj, library.proj]
+            for bias in heads:
                 bias.bias[transformer.EOS] = -1e4
             refuse_other_values(
                 {name: forward(model)[tgt_out != transformer.PAD] for name, model in models.items()}

@@ -18,7 +18,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autograder.benchmarks.timing import (
     Figure,
@@ -60,7 +60,7 @@ class Sizes:
 ON_GPU = Sizes(50_257, 12, 768, 12, context=1024, batch=16, rows=4, prompt=32, rounds=(10, 3))
 
 
-def library_twin(model: nn.Module) -> nn.Module:
+def library_twin(model: Any) -> nn.Module:
     """A plain `torch.nn.TransformerEncoder` with the weights of a pre-norm GPT, without dropout.
 
     Args:
@@ -94,7 +94,9 @@ def library_twin(model: nn.Module) -> nn.Module:
         def forward(self, ids: Tensor) -> Tensor:
             size = ids.shape[1]
             x = self.token(ids) + self.position.weight[:size]  # (B, T, D)
-            x = self.core(x, mask=self.mask[:size, :size], is_causal=True)  # (B, T, D)
+            x = self.core(
+                x, mask=self.get_buffer("mask")[:size, :size], is_causal=True
+            )  # (B, T, D)
             return x @ self.token.weight.T  # (B, T, V)
 
     twin = Twin().to(model.token.weight)
@@ -115,11 +117,12 @@ def library_twin(model: nn.Module) -> nn.Module:
                 (their.norm2, our.norm_2),
             ]
         for target, source in pairs:
+            assert target is not None
             target.load_state_dict(source.state_dict())
     return twin
 
 
-def hugging_face_twin(model: nn.Module) -> nn.Module:
+def hugging_face_twin(model: Any) -> nn.Module:
     """`GPT2LMHeadModel` with the weights of a pre-norm GPT, without dropout."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -128,7 +131,7 @@ def hugging_face_twin(model: nn.Module) -> nn.Module:
         vocab_size=model.token.num_embeddings, n_positions=model.context,
         n_embd=model.token.embedding_dim, n_layer=len(model.blocks),
         n_head=model.blocks[0].attention.num_heads, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",
+        attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",  # type: ignore[call-arg]
     )  # fmt: skip
     twin = GPT2LMHeadModel(config).to(model.token.weight)
     core = twin.transformer
@@ -144,6 +147,7 @@ def hugging_face_twin(model: nn.Module) -> nn.Module:
         ]
     with torch.no_grad():
         for target, source in pairs:
+            assert target is not None
             target.load_state_dict(source.state_dict())
         for target, source in joined:
             target.weight.copy_(source.weight.T)  # its layers keep their weights the other way
@@ -200,7 +204,7 @@ def gpt_speed(sizes: Sizes | None = None) -> list[Figure]:
             dropout=0.0,
         ).to(machine.device)  # fmt: skip
         fast = gpt.use_fast_path(copy.deepcopy(clear))
-        models = {
+        models: dict[str, Any] = {
             "clear path": clear,
             "fast path": fast,
             "Hugging Face": hugging_face_twin(clear),
@@ -211,7 +215,7 @@ def gpt_speed(sizes: Sizes | None = None) -> list[Figure]:
         prompt = inputs[: sizes.rows, : sizes.prompt]  # (R, P)
         count = sizes.context - sizes.prompt
 
-        def logits(model: nn.Module, given: Tensor = inputs) -> Tensor:
+        def logits(model: Any, given: Tensor = inputs) -> Tensor:
             said = model(given)
             return said if isinstance(said, torch.Tensor) else said.logits  # (B, T, V)
 

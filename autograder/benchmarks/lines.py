@@ -31,10 +31,9 @@ def lines_of_code(source: str) -> int:
     """The lines that hold code: neither blank, nor only a comment, nor of a docstring."""
     documentation: set[int] = set()
     for node in ast.walk(ast.parse(source)):
-        documented = isinstance(
-            node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        )
-        if documented and ast.get_docstring(node, clean=False) is not None:
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if ast.get_docstring(node, clean=False) is not None:
             text = node.body[0]
             documentation.update(range(text.lineno, (text.end_lineno or 0) + 1))
     code: set[int] = set()

@@ -55,9 +55,9 @@ def demonstration(unit: str, jobs: int) -> Path:
     submitted = DEMO / unit / "submitted"
     shutil.rmtree(submitted, ignore_errors=True)
     make_class.make(submitted, unit, whole=unit == paths.units()[0])
-    with progress.showing_progress() as progress:
+    with progress.showing_progress() as shown:
         graded = classroom.grade(
-            unit, submitted, COURSE, due=make_class.DUE, jobs=jobs, progress=progress
+            unit, submitted, COURSE, due=make_class.DUE, jobs=jobs, progress=shown
         )
     return class_report.write(graded, Console())
 

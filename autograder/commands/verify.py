@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -65,7 +65,7 @@ def run(
                 done: int,
                 total: int,
                 bar: Progress = bar,
-                tasks: dict = tasks,
+                tasks: dict[str, Any] = tasks,
                 name: str = name,
             ) -> None:
                 if what not in tasks:

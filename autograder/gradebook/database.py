@@ -50,7 +50,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import scoped_session, sessionmaker, undefer
-from traitlets.config import PyFileConfigLoader
+from traitlets.config.loader import PyFileConfigLoader
 
 from autograder.common.errors import ClassroomError
 from autograder.common.files import naming_disk_errors
@@ -286,19 +286,19 @@ def alone(url: str) -> Iterator[None]:
         lock.release()
 
 
-def _in_place(statement: Select) -> Select:
+def _in_place(statement: Select[Any]) -> Select[Any]:
     """Limit what belongs to notebooks to one of them, by the names of it and its assignment."""
     return statement.join(Assignment, Assignment.id == Notebook.assignment_id).where(
         Notebook.name == bindparam("notebook"), Assignment.name == bindparam("assignment")
     )
 
 
-def _released(kind: Any) -> Select:
+def _released(kind: Any) -> Select[Any]:
     """All cells of one kind in a released notebook, with their names."""
     return _in_place(select(kind, kind.name).join(Notebook, Notebook.id == kind.notebook_id))
 
 
-def _submitted(kind: Any) -> Select:
+def _submitted(kind: Any) -> Select[Any]:
     """All grades, or all comments, of one submitted notebook, with the names of their cells."""
     named = select(kind, BaseCell.name).join(BaseCell, BaseCell.id == kind.cell_id)
     return (
@@ -322,7 +322,7 @@ ALL_CELLS = {
 PLACE = ("notebook", "assignment", "student")
 
 
-def _finding_all(method: str, statement: Select) -> Callable[..., Any]:
+def _finding_all(method: str, statement: Select[Any]) -> Callable[..., Any]:
     """nbgrader's method, with one query for a notebook instead of one for each of its cells.
 
     nbgrader asks for some two hundred cells of every submission, and with a query for each the
@@ -368,8 +368,9 @@ def one_transaction(url: str) -> Iterator[None]:
             self.engine, self.db = engine, scoped_session(session)
             self.course_id, self.authenticator = course_id, authenticator
 
-        methods = {name: _finding_all(name, statement) for name, statement in ALL_CELLS.items()}
-        with mock.patch.multiple(Gradebook, __init__=init, **methods):
+        methods: dict[str, Any] = {"__init__": init}
+        methods |= {name: _finding_all(name, statement) for name, statement in ALL_CELLS.items()}
+        with mock.patch.multiple(Gradebook, **methods):
             yield
 
 

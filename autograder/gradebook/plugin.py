@@ -157,25 +157,27 @@ class Unguarded:
     """
 
     _preprocessors: list[Any]
-    _init_resources: Callable[[dict | None], dict]
+    _init_resources: Callable[[dict[str, Any] | None], dict[str, Any]]
 
-    def from_file(self, file: Any, resources: dict | None = None, **_: Any) -> tuple[str, dict]:
+    def from_file(
+        self, file: Any, resources: dict[str, Any] | None = None, **_: Any
+    ) -> tuple[str, dict[str, Any]]:
         return self.from_notebook_node(nbformat.v4.reads(file.read()), resources)
 
     def from_notebook_node(
-        self, nb: NotebookNode, resources: dict | None = None, **_: Any
-    ) -> tuple[str, dict]:
+        self, nb: NotebookNode, resources: dict[str, Any] | None = None, **_: Any
+    ) -> tuple[str, dict[str, Any]]:
         """Take a notebook that nobody else holds through all steps, and put the result in words."""
         resources = self._init_resources(resources)
         for step in self._preprocessors:
             nb, resources = step(nb, resources)
         return self._text(nb, resources), resources
 
-    def _text(self, nb: NotebookNode, resources: dict) -> str:
+    def _text(self, nb: NotebookNode, resources: dict[str, Any]) -> str:
         raise NotImplementedError
 
 
-class TolerantExporter(Unguarded, NotebookExporter):
+class TolerantExporter(Unguarded, NotebookExporter):  # type: ignore[misc]
     """Opens what nbformat cannot: other encodings, damaged JSON, files that are no notebook."""
 
     @property
@@ -184,8 +186,8 @@ class TolerantExporter(Unguarded, NotebookExporter):
         return any(isinstance(step, Repair) for step in self._preprocessors)
 
     def from_filename(
-        self, filename: str, resources: dict | None = None, **kw: Any
-    ) -> tuple[str, dict]:
+        self, filename: str, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[Any, dict[str, Any]]:
         if not self.sanitizing or _is_known(resources):
             return super().from_filename(filename, resources, **kw)
         resources = {} if resources is None else resources
@@ -193,7 +195,7 @@ class TolerantExporter(Unguarded, NotebookExporter):
         resources[FILE] = Path(filename)  # Only who repairs it reads it.
         return self.from_notebook_node(nbformat.v4.new_notebook(), resources)
 
-    def _text(self, nb: NotebookNode, resources: dict) -> str:
+    def _text(self, nb: NotebookNode, resources: dict[str, Any]) -> str:
         resources["output_suffix"] = ".nbconvert"
         return nbformat.v4.writes(nb) + "\n"
 
@@ -445,7 +447,14 @@ class _Suspicion(HTMLParser):
     def handle_comment(self, data: str) -> None:
         self.found = True
 
-    handle_decl = handle_pi = unknown_decl = handle_comment
+    def handle_decl(self, decl: str) -> None:
+        self.found = True
+
+    def handle_pi(self, data: str) -> None:
+        self.found = True
+
+    def unknown_decl(self, data: str) -> None:
+        self.found = True
 
 
 def _is_plain(source: str, attachments: dict[str, Any]) -> bool:
@@ -540,8 +549,8 @@ class SafeCsv(CsvExportPlugin):
             if self.assignment and assignment.name not in map(str, self.assignment):
                 continue
             handed_in = select(SubmittedAssignment.student_id, SubmittedAssignment.id)
-            asked = handed_in.where(SubmittedAssignment.assignment_id == assignment.id)
-            places = dict(gradebook.db.execute(asked).tuples().all())
+            here = handed_in.where(SubmittedAssignment.assignment_id == assignment.id)
+            places = dict(gradebook.db.execute(here).tuples().all())
             for student in gradebook.students:
                 if self.student and student.id not in map(str, self.student):
                     continue

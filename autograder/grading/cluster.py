@@ -32,7 +32,7 @@ import threading
 import time
 import warnings
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -364,8 +364,8 @@ class _Worker:
     address: str
     state: str = "proving"
     since: float = field(default_factory=time.monotonic)
-    proof: Future | None = None
-    held: dict[Future, _Job] = field(default_factory=dict)
+    proof: Future[Any] | None = None
+    held: dict[Future[Any], _Job] = field(default_factory=dict)
 
 
 class _Crew:
@@ -404,7 +404,7 @@ class _Crew:
         self.suspects: deque[_Job] = deque()  # held by a process that ended
         self.workers: dict[str, _Worker] = {}
         self.refused: dict[str, str] = {}
-        self.finished: queue.SimpleQueue[Future] = queue.SimpleQueue()
+        self.finished: queue.SimpleQueue[Future[Any]] = queue.SimpleQueue()
         self.tasks = 0
         self.looked = 0.0
         self.deserted = time.monotonic()
@@ -453,7 +453,7 @@ class _Crew:
     def _look(self) -> Iterator[tuple[Submission, Graded | None]]:
         """See which workers there are now."""
         try:
-            if self.client.status != "running":
+            if self.client.status != "running" or self.client.scheduler is None:
                 raise OSError
             present = self.client.sync(
                 self.client.scheduler.ncores, callback_timeout=ANSWER_SECONDS
@@ -539,7 +539,7 @@ class _Crew:
 
     # Submissions go and results come.
 
-    def _submit(self, worker: _Worker, name: str, *arguments: bytes) -> Future:
+    def _submit(self, worker: _Worker, name: str, *arguments: bytes) -> Future[Any]:
         """Have one worker, and no other, call one of the functions above."""
         self.tasks += 1
         try:
@@ -576,7 +576,7 @@ class _Crew:
                     )
                     worker.held[future] = job
 
-    def _following(self) -> Iterator[Any]:
+    def _following(self) -> Generator[tuple[Submission, Graded | None], None, _Job | None]:
         """The next submission that was never sent, if there is one, with what it holds."""
         for submission in self.fresh:
             assert submission.path is not None
@@ -588,7 +588,7 @@ class _Crew:
             yield submission, None
         return None
 
-    def _take(self, future: Future) -> Iterator[tuple[Submission, Graded | None]]:
+    def _take(self, future: Future[Any]) -> Iterator[tuple[Submission, Graded | None]]:
         """What a task has come to."""
         worker = next(
             (
@@ -624,7 +624,7 @@ class _Crew:
             else:
                 yield job.submission, graded
 
-    def _answer(self, future: Future) -> dict[str, Any]:
+    def _answer(self, future: Future[Any]) -> dict[str, Any]:
         """The JSON that a task gave back; nothing where it failed."""
         if future.status in ("cancelled", "lost") and self.client.status != "running":
             raise self._scheduler_lost()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import functools
 import hashlib
 import io
 import os
@@ -114,26 +115,73 @@ def read_roster(path: Path) -> list[Person]:
     return list(people.values())
 
 
+def named(name: str) -> frozenset[str]:
+    """The units that the name of a file or folder speaks of; empty where it could be any unit's.
+
+    `attention-scores (2)` names one unit, `model` all that are called so, `homework` none. A name
+    may be spelt a little wrong, and who writes a unit's name in full means that unit. The notebook
+    that puts a chapter together, `attention-mine`, is no unit's: it names itself.
+    """
+    return _named(re.sub(r"[\W_]+", " ", name.lower()).strip())
+
+
+def _in_words(name: str) -> str:
+    return re.sub(r"[-_]", " ", name)
+
+
+def _joined(name: str) -> str:
+    """A pattern of a name's words, however they are joined."""
+    return _in_words(name).replace(" ", " ?")
+
+
+_FULL = {_in_words(name): name for name in (*paths.UNITS, *(f"{c}-mine" for c in paths.CHAPTERS))}
+# Not within other words: `relative` is not `relatives`.
+_FULLY = {unit: re.compile(rf"(?<![^\W\d_]){_joined(unit)}(?![^\W\d_])") for unit in _FULL.values()}
+# A chapter, or what a unit is called within its chapter, if the name says no more than that.
+_PARTLY = {
+    unit: re.compile(rf"[ \d]*(?:{'|'.join(map(_joined, unit.split('-')))})[ \d]*")
+    for unit in paths.UNITS
+}
+NEAR = 0.85  # of 1, for names that are spelt wrong
+
+
+@functools.lru_cache(maxsize=4096)
+def _named(words: str) -> frozenset[str]:
+    full = frozenset(unit for unit, pattern in _FULLY.items() if pattern.search(words))
+    partly = frozenset(unit for unit, pattern in _PARTLY.items() if pattern.fullmatch(words))
+    if full or partly:
+        return full or partly
+    plain = " ".join(re.findall(r"(?:seq2seq|[^\W\d_])+", words))
+    near = difflib.get_close_matches(plain, _FULL, n=1, cutoff=NEAR)
+    return frozenset(_FULL[one] for one in near)
+
+
+def _is_anothers(name: str, assignment: str) -> bool:
+    """Whether a name speaks of other units than `assignment`."""
+    return bool(named(name)) and assignment not in named(name)
+
+
 def best_notebook(files: Sequence[Path], assignment: str) -> Path | None:
     """The file that is most likely the notebook of `assignment`; None if none can be.
 
-    The exact name, else the only one, else the nearest name; never another unit's notebook.
+    The exact name, else one that names the unit, else the only one, else the nearest name; never
+    a notebook that names another unit.
     """
-    others = {name for name in paths.UNITS if name != assignment}
     files = [
         file
         for file in files
-        if _stem(file).lstrip("._") not in others and CHECKPOINTS not in file.parts
+        if not _is_anothers(_stem(file), assignment) and CHECKPOINTS not in file.parts
     ]
     for file in files:
         if file.name == f"{assignment}.ipynb":
             return file
 
-    def near(file: Path) -> tuple[float, bool, str]:
+    def near(file: Path) -> tuple[Any, ...]:
+        units = named(_stem(file))
         ratio = difflib.SequenceMatcher(None, _stem(file), assignment).ratio()
-        inside = assignment in _stem(file)
-        # Of equals the one whose name is longest: "attention (2)", "attention-final".
-        return (max(ratio, 0.9 if inside else 0), file.suffix == ".ipynb", file.name)
+        # Of equals the last copy: "attention-scores (10)" rather than "attention-scores (2)".
+        last = file.suffix == ".ipynb", _natural(file.name), file.name
+        return (bool(units), -len(units), ratio if not units else 1, *last)
 
     return max(files, key=near, default=None)
 
@@ -326,17 +374,13 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
         and not SYSTEM.fullmatch(child.name)
         and not ATTEMPT.fullmatch(child.name.strip())
     ]
-    others = {name for name in paths.UNITS if name != assignment}
     homes = [child for child in inner if child.name == assignment]
-    homes += [
-        child
-        for child in inner
-        if child not in homes
-        and child.name not in others
-        and assignment in child.name.strip().lower().replace(" ", "_")
-    ]
+    homes += [child for child in inner if child not in homes and named(child.name) == {assignment}]
+    theirs = {folder, *homes}  # Whatever notebook is in one of them can be the one.
     homes.append(folder)
-    homes += [child for child in inner if child not in homes and child.name not in others]
+    homes += [
+        child for child in inner if child not in homes and not _is_anothers(child.name, assignment)
+    ]
     for home in homes:
         submission.timestamp = submission.timestamp or _timestamp(home, submission.notes)
     leftovers: list[str] = []
@@ -351,14 +395,7 @@ def _in_folder(folder: Path, assignment: str) -> Submission:
         ]
         notebooks = [file for file in files if _is_named_notebook(file) and not file.is_dir()]
         best = best_notebook(notebooks, assignment)
-        if (
-            best is not None
-            and home not in homes[:1]
-            and home != folder
-            and (best.name != f"{assignment}.ipynb")
-            and home.name != assignment
-            and assignment not in home.name.lower()
-        ):
+        if best is not None and home not in theirs and assignment not in named(_stem(best)):
             continue  # Some other folder of theirs, with some other notebook.
         if best is not None:
             submission.path = best

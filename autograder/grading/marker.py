@@ -280,7 +280,8 @@ class Marker:
         except (KeyboardInterrupt, SandboxUnavailable):
             raise
         except Exception:
-            exercises, notes = {}, []
+            exercises: dict[str, ExerciseResult] = {}
+            notes: list[str] = []
             for exercise in self.assignment.exercises:
                 name = exercise.name
                 try:

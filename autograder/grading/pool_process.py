@@ -203,10 +203,10 @@ class _Pool:
                 busy = {worker.line: worker for worker in self.workers if worker.number}
                 ready = wait([self.line, *busy], LOOK_SECONDS if busy else None)
                 for line in ready:
-                    if line is self.line:
-                        self._take_order()
-                    else:
+                    if isinstance(line, Connection) and line in busy:
                         self._hear(busy[line])
+                    else:
+                        self._take_order()
                 for worker in busy.values():
                     if worker in self.workers and worker.number:
                         self._look_at(worker)

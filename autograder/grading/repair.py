@@ -282,8 +282,10 @@ def _cells_in(text: str) -> list[dict[str, Any]]:
             value, position = decoder.raw_decode(text, start)
         except (ValueError, RecursionError) as error:
             # An open string is reported where it begins, and was scanned to the end.
-            told = isinstance(error, json.JSONDecodeError) and "Unterminated" not in error.msg
-            left -= (error.pos if told else len(text)) - start + 1
+            told = len(text)
+            if isinstance(error, json.JSONDecodeError) and "Unterminated" not in error.msg:
+                told = error.pos
+            left -= told - start + 1
             damaged = start if damaged is None else damaged
             continue
         notebook = _as_notebook(value)
@@ -433,7 +435,8 @@ def _clean(value: Any) -> Cell | None:
     source = _source(value)
     if kind == "heading":  # Notebook format 3.
         level = value.get("level")
-        kind, source = "markdown", "#" * (level if level in range(1, 7) else 1) + " " + source
+        depth = level if isinstance(level, int) and 1 <= level <= 6 else 1
+        kind, source = "markdown", "#" * depth + " " + source
     if kind in ("html", "text"):
         kind = "markdown"
     if kind not in CELL_TYPES:
@@ -748,28 +751,28 @@ def _homes(cells: list[Cell], slots: list[Slot]) -> dict[int, Slot]:
             home[index] = checks[name]
             continue
         for name in cell.names:
-            slot = solutions.get(name)
-            if slot is not None and id(slot) not in filled:
-                home[index] = slot
+            defined = solutions.get(name)
+            if defined is not None and id(defined) not in filled:
+                home[index] = defined
                 break
     claimed = taken()
     for index, cell in enumerate(cells):
-        slot = by_id.get(cell.id)
-        if free(index) and slot is not None and id(slot) not in claimed:
+        marked = by_id.get(cell.id)
+        if free(index) and marked is not None and id(marked) not in claimed:
             # An id says less than a definition: a copied id must not take another's place.
-            elsewhere = [name for name in cell.names if name in solutions]
-            if not elsewhere or slot.kind == "solution":
-                home[index] = slot
-                claimed.add(id(slot))
+            defines = any(name in solutions for name in cell.names)
+            if not defines or marked.kind == "solution":
+                home[index] = marked
+                claimed.add(id(marked))
     lost = [index for index, cell in enumerate(cells) if free(index) and cell.type != "raw"]
     by_text: dict[tuple[str, ...], Slot] = {}
     for slot in slots if lost else ():
         by_text.setdefault(tuple(_lines(slot.cell.source)), slot)
     for index in lost:
-        slot = by_text.get(tuple(_lines(cells[index].source)))
-        if slot is not None and id(slot) not in claimed:
-            home[index] = slot
-            claimed.add(id(slot))
+        same = by_text.get(tuple(_lines(cells[index].source)))
+        if same is not None and id(same) not in claimed:
+            home[index] = same
+            claimed.add(id(same))
     _find_prose(cells, slots, home)
     return home
 

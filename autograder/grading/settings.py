@@ -30,7 +30,7 @@ from autograder.common.errors import ClassroomError
 from autograder.grading.collect import Submission
 from autograder.judging.results import ExerciseResult, SubmissionResult
 from autograder.sandbox.limits import Limits
-from autograder.units.assignment import Assignment
+from autograder.units.assignment import Assignment, Exercise, Question
 
 FILE = "grading.toml"
 UNITS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
@@ -102,7 +102,7 @@ class Settings:
 
     def maxima(self, assignment: Assignment) -> dict[str, float]:
         """The points of every exercise and question of a released assignment; 0: left out."""
-        released = (*assignment.exercises, *assignment.questions)
+        released: list[Exercise | Question] = [*assignment.exercises, *assignment.questions]
         own = {item.name: float(self.points.get(item.name, item.points)) for item in released}
         return own | {name: 0.0 for name in self.leave_out if name in own}
 
@@ -138,16 +138,17 @@ class Settings:
         """The same with another due date, such as that of the command line; None keeps it."""
         if due is None:
             return self
+        when: Any = due
         if isinstance(due, str):
             from nbgrader.utils import parse_utc
 
             try:
-                due = parse_utc(due).replace(tzinfo=UTC)
+                when = parse_utc(due).replace(tzinfo=UTC)
             except (ValueError, OverflowError, TypeError, AttributeError) as error:
                 raise ClassroomError(
                     f"{due!r} is no date; write it as 2030-01-31 18:00:00 UTC."
                 ) from error
-        return replace(self, due=due)
+        return replace(self, due=when)
 
     def extension(self, student: str, due: datetime | None = None) -> timedelta | None:
         """The time added to the due date for a student, None for nobody special.

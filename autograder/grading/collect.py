@@ -122,7 +122,11 @@ def named(name: str) -> frozenset[str]:
     may be spelt a little wrong, and who writes a unit's name in full means that unit. The notebook
     that puts a chapter together, `attention-mine`, is no unit's: it names itself.
     """
-    return _named(re.sub(r"[\W_]+", " ", name.lower()).strip())
+    return _named(_spaced(name))
+
+
+def _spaced(name: str) -> str:
+    return re.sub(r"[\W_]+", " ", name.lower()).strip()
 
 
 def _in_words(name: str) -> str:
@@ -178,10 +182,11 @@ def best_notebook(files: Sequence[Path], assignment: str) -> Path | None:
 
     def near(file: Path) -> tuple[Any, ...]:
         units = named(_stem(file))
-        ratio = difflib.SequenceMatcher(None, _stem(file), assignment).ratio()
+        full = _in_words(assignment) in _spaced(_stem(file))
+        ratio = 1 if units else difflib.SequenceMatcher(None, _stem(file), assignment).ratio()
         # Of equals the last copy: "attention-scores (10)" rather than "attention-scores (2)".
         last = file.suffix == ".ipynb", _natural(file.name), file.name
-        return (bool(units), -len(units), ratio if not units else 1, *last)
+        return (bool(units), full, -len(units), ratio, *last)
 
     return max(files, key=near, default=None)
 

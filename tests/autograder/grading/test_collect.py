@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from autograder.grading.collect import Person, Submission, collect, shown
+from autograder.common import paths
+from autograder.grading.collect import Person, Submission, best_notebook, collect, named, shown
 from tests.autograder.helpers import put
 
-CHAPTER = "attention"
-NOTEBOOK = f"{CHAPTER}.ipynb"
+UNIT = "attention-scores"
+NOTEBOOK = f"{UNIT}.ipynb"
 ODD = [
     RuntimeError("Symlink loop"),
     RecursionError("too deep"),
@@ -29,7 +30,7 @@ ODD = [
 
 def found(folder: Path, *roster: str) -> dict[tuple[str, int], Submission]:
     people = [Person(name) for name in roster]
-    return {(one.student, one.attempt): one for one in collect(folder, CHAPTER, people)}
+    return {(one.student, one.attempt): one for one in collect(folder, UNIT, people)}
 
 
 class TestDigest:
@@ -43,7 +44,7 @@ class TestDigest:
 
     def test_without_a_file_there_is_none(self, tmp_path):
         (tmp_path / "s1").mkdir()
-        put(tmp_path / "s2" / "attention.zip")
+        put(tmp_path / "s2" / f"{UNIT}.zip")
         (tmp_path / "s3").mkdir()
         (tmp_path / "s3" / NOTEBOOK).symlink_to("/etc/hostname")
         (tmp_path / "s4").mkdir()
@@ -70,8 +71,8 @@ class TestDigest:
 class TestAttempts:
     def test_each_is_like_a_students_folder(self, tmp_path):
         one = put(tmp_path / "ada" / "attempt-1" / NOTEBOOK)
-        two = put(tmp_path / "ada" / "attempt-2" / CHAPTER / "my work.ipynb")
-        put(tmp_path / "ada" / "attempt-2" / CHAPTER / "timestamp.txt", "2030-02-03 10:00:00 UTC")
+        two = put(tmp_path / "ada" / "attempt-2" / UNIT / "my work.ipynb")
+        put(tmp_path / "ada" / "attempt-2" / UNIT / "timestamp.txt", "2030-02-03 10:00:00 UTC")
         ten = put(tmp_path / "ada" / "attempt-10" / NOTEBOOK)
         bob = put(tmp_path / "bob" / NOTEBOOK)
         people = found(tmp_path, "ada", "eve")
@@ -83,7 +84,7 @@ class TestAttempts:
         assert people["ada", 1].timestamp is None
 
     def test_within_the_folder_of_the_assignment(self, tmp_path):
-        path = put(tmp_path / "ada" / CHAPTER / "attempt-2" / NOTEBOOK)
+        path = put(tmp_path / "ada" / UNIT / "attempt-2" / NOTEBOOK)
         assert found(tmp_path)["ada", 2].path == path
 
     @pytest.mark.parametrize("name", ["Attempt 2", "attempt_2", "ATTEMPT-02", "attempt2"])
@@ -116,9 +117,9 @@ class TestAttempts:
         assert all("beside the folders" in one.notes[0] for one in people.values())
 
     def test_attempts_at_another_assignment_are_none_at_this(self, tmp_path):
-        put(tmp_path / "ada" / "attempt-1" / "bert" / "bert.ipynb")
-        path = put(tmp_path / "ada" / "attempt-2" / CHAPTER / NOTEBOOK)
-        put(tmp_path / "bob" / "attempt-1" / "bert.ipynb")
+        put(tmp_path / "ada" / "attempt-1" / "bert-model" / "bert-model.ipynb")
+        path = put(tmp_path / "ada" / "attempt-2" / UNIT / NOTEBOOK)
+        put(tmp_path / "bob" / "attempt-1" / "bert-model.ipynb")
         people = found(tmp_path)
         assert list(people) == [("ada", 2), ("bob", 1)]
         assert people["ada", 2].path == path
@@ -154,17 +155,17 @@ class TestAttempts:
 
     names = st.sampled_from(
         [
-            *("attempt-1", "attempt-2", "attempt-02", "Attempt 3", "attempt-0", "attempt", CHAPTER),
+            *("attempt-1", "attempt-2", "attempt-02", "Attempt 3", "attempt-0", "attempt", UNIT),
             *(
-                "attempt-1/attention",
-                "attention/attempt-2",
-                "bert",
+                f"attempt-1/{UNIT}",
+                f"{UNIT}/attempt-2",
+                "bert-model",
                 ".hidden",
                 "attempt-1/attempt-2",
             ),
         ]
     )
-    files = st.sampled_from([NOTEBOOK, "work.ipynb", "bert.ipynb", "a.zip", "timestamp.txt"])
+    files = st.sampled_from([NOTEBOOK, "work.ipynb", "bert-model.ipynb", "a.zip", "timestamp.txt"])
 
     @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
     @given(places=st.lists(st.tuples(names, files), max_size=5))
@@ -173,7 +174,7 @@ class TestAttempts:
         (folder / "ada").mkdir()
         for place, name in places:
             put(folder / "ada" / place / name, "x")
-        submissions = collect(folder, CHAPTER)
+        submissions = collect(folder, UNIT)
         attempts = [one.attempt for one in submissions]
         assert attempts == sorted(set(attempts))
         assert attempts
@@ -206,7 +207,7 @@ class TestWhateverLiesThere:
         (tmp_path / "bob").symlink_to("nowhere")
         (tmp_path / "eve").mkdir()
         (tmp_path / "eve" / "attempt-1").symlink_to("../eve")
-        (tmp_path / "eve" / CHAPTER).symlink_to(".")
+        (tmp_path / "eve" / UNIT).symlink_to(".")
         reasons = self.reasons(tmp_path)
         assert list(reasons) == ["ada", "bob", "eve"]
         assert all("link" in reason for reason in reasons.values())
@@ -269,10 +270,10 @@ class TestNamesThatSystemsHide:
     def test_what_holds_no_notebook_is_named(self, tmp_path):
         put(tmp_path / "ada" / NOTEBOOK)
         put(tmp_path / ".plans" / "readme.txt")
-        put(tmp_path / "__old" / "bert.ipynb")
+        put(tmp_path / "__old" / "bert-model.ipynb")
         put(tmp_path / "bob.zip")
         remarks: list[str] = []
-        (submission,) = collect(tmp_path, CHAPTER, remarks=remarks)
+        (submission,) = collect(tmp_path, UNIT, remarks=remarks)
         assert submission.student == "ada"
         assert remarks == [
             ".plans, __old, bob.zip were left out: no notebook and no student's folder."
@@ -287,17 +288,102 @@ class TestNamesThatSystemsHide:
             put(folder / name / NOTEBOOK)
             put(folder / f"._{NOTEBOOK}")
         remarks: list[str] = []
-        (submission,) = collect(tmp_path, CHAPTER, remarks=remarks)
+        (submission,) = collect(tmp_path, UNIT, remarks=remarks)
         assert (submission.path, submission.notes, remarks) == (path, [], [])
 
     @pytest.mark.parametrize(
-        "place", [f".{NOTEBOOK}", f"__{NOTEBOOK}", f".final/{NOTEBOOK}", f"__{CHAPTER}/work.ipynb"]
+        "place", [f".{NOTEBOOK}", f"__{NOTEBOOK}", f".final/{NOTEBOOK}", f"__{UNIT}/work.ipynb"]
     )
     def test_in_a_students_folder_they_count_where_there_is_nothing_else(self, tmp_path, place):
         path = put(tmp_path / "ada" / place)
         assert found(tmp_path)["ada", 1].path == path
         other = put(tmp_path / "ada" / "homework.ipynb")
         assert found(tmp_path)["ada", 1].path == other
+
+
+class TestWhichUnitsNotebook:
+    """Names of units have words in common; nobody is given the notebook of another unit."""
+
+    @pytest.mark.parametrize("unit", paths.UNITS)
+    def test_every_unit_knows_its_own_names_and_no_others(self, unit):
+        chapter, name = unit.split("-")
+        for own in (
+            *(unit, f"{unit} (2)", f"{unit}-1", f"{unit}2", f"Kopie von {unit}", f"{unit} - Copy"),
+            *(f"smith_12345_{unit}", f"{unit}-final", unit.replace("-", "_"), unit.upper()),
+            *(unit.replace("-", " ").replace("_", " ").title(), unit.replace("_", "")),
+            *(f".{unit}", f"{unit}s" if not unit.endswith("s") else unit[:-1]),
+        ):
+            assert named(own) == {unit}, own
+        assert unit in named(name)
+        assert named(name) == {one for one in paths.UNITS if one.split("-")[1] == name}
+        assert named(chapter) == {one for one in paths.UNITS if one.split("-")[0] == chapter}
+
+    @pytest.mark.parametrize("name", ["homework", "Untitled1", "notes", "my text", "final", ""])
+    def test_a_name_that_says_nothing_could_be_any_units(self, name):
+        assert named(name) == frozenset()
+
+    def test_the_notebook_that_puts_a_chapter_together_is_no_units(self, tmp_path):
+        put(tmp_path / "ada" / "attention-mine.ipynb")
+        put(tmp_path / "ada" / "attention-multi_head.ipynb")
+        (submission,) = found(tmp_path).values()
+        assert (submission.path, submission.reason) == (None, "")
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            *("attention-self_attention", "attention-self_attention (3)", "Attention Multi Head"),
+            *("self_attention", "bert-model", "bert", "atention-self_atention", "model (1)"),
+        ],
+    )
+    def test_another_units_is_not_taken_where_it_is_the_only_one(self, tmp_path, other):
+        put(tmp_path / "ada" / f"{other}.ipynb")
+        put(tmp_path / "bob" / other / f"{other}.ipynb")
+        put(tmp_path / "cem" / UNIT / f"{other}.ipynb")
+        put(tmp_path / "dee" / "attempt-1" / f"{other}.ipynb")
+        people = found(tmp_path)
+        assert [people[name, 1].path for name in ("ada", "bob", "cem", "dee")] == [None] * 4
+        put(tmp_path / "ada" / "notes.ipynb")
+        assert found(tmp_path)["ada", 1].path == tmp_path / "ada" / "notes.ipynb"
+
+    @pytest.mark.parametrize("place", ["{}", "mine/{}", "{unit}/{}", "{chapter}/{}"])
+    def test_of_all_units_in_one_folder_or_in_a_folder_each(self, tmp_path, place):
+        ways = "{}.ipynb", "{} (2).ipynb", "Kopie von {}.ipynb"
+        where = {
+            unit: tmp_path
+            / "ada"
+            / place.format(ways[number % 3].format(unit), unit=unit, chapter=paths.chapter_of(unit))
+            for number, unit in enumerate(paths.UNITS)
+        }
+        for path in where.values():
+            put(path)
+        put(tmp_path / "ada" / "attention-mine.ipynb")
+        for unit, path in where.items():
+            (submission,) = collect(tmp_path, unit)
+            assert submission.path == path
+            path.unlink()
+            (submission,) = collect(tmp_path, unit)
+            assert (submission.path, submission.reason) == (None, "")
+            put(path)
+
+    def test_in_the_folder_of_the_chapter_by_its_own_word(self, tmp_path):
+        for unit in ("bert-model", "gpt-model", "attention-scores"):
+            chapter, name = unit.split("-")
+            path = put(tmp_path / "ada" / chapter / f"{name}.ipynb")
+            put(tmp_path / "ada" / chapter / "notes.ipynb")
+            (submission,) = collect(tmp_path, unit)
+            assert submission.path == path
+            assert submission.repairs == [f"renamed {name}.ipynb to {unit}.ipynb"]
+
+    def test_what_names_the_unit_comes_before_what_names_none(self):
+        names = [UNIT, f"{UNIT} (2)", "scores", "attention", "homework", "model"]
+        files = [Path(f"{name}.ipynb") for name in names]
+        for place in range(5):
+            assert best_notebook(files[place:][::-1], UNIT) == files[place]
+        assert best_notebook(files[5:], UNIT) is None
+
+    def test_of_several_copies_the_last(self):
+        files = [Path(f"{UNIT}{copy}.ipynb") for copy in (" (1)", " (10)", " (2)")]
+        assert best_notebook(files, UNIT) == files[1]
 
 
 def test_a_name_is_cut_where_it_is_too_long_and_cleaned():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jupytext
 import pytest
 import torch
 from torch import Tensor, nn
@@ -62,14 +63,25 @@ def within_rate(count: int, n: int, p: float) -> bool:
     return abs(count / n - p) <= math.sqrt(2 * p * (1 - p) * log / n) + 2 * log / (3 * n)
 
 
+def exercise_cells(source: Path) -> dict[str, Any]:
+    """The solution cell of each exercise of the chapter whose units lie in the folder `source`."""
+    cells = [
+        cell for file in sorted(source.glob("[a-z]*.py")) for cell in jupytext.read(file).cells
+    ]
+    found = [cell for cell in cells if "exercise" in cell.metadata]
+    named = {cell.metadata["exercise"]: cell for cell in found}
+    assert len(named) == len(found), "two units of a chapter ask for one name"
+    return named
+
+
 def refused(function: Callable[[], Any], words: str = ".", *, source: Path) -> None:
-    """A ValueError of the module in `source`, with one sentence that has these words in it."""
+    """A ValueError of a module in the folder `source`, one sentence that has these words in it."""
     with pytest.raises(ValueError, match=words) as caught:
         function()
     assert "\n" not in str(caught.value)
     assert 15 < len(str(caught.value)) < 150
     # A sentence of ours, not one that PyTorch or Python raised on the way.
-    assert Path(caught.traceback[-1].path) == source
+    assert Path(caught.traceback[-1].path).parent == source
 
 
 def filled(module: nn.Module, **values: Tensor | float) -> nn.Module:

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import jupytext
 import pytest
 import torch
 import torch.nn.functional as F
@@ -33,7 +32,7 @@ from tests.solutions.common import (
     within_rate,
 )
 
-SOURCE = Path(br.__file__)
+SOURCE = Path(br.__file__).parent  # a file a unit
 # Repeatable, and without a limit on the time of an example: this machine may be busy.
 examples = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 VOCAB, WIDTH, HEADS, INNER, PLACES = 40, 16, 4, 24, 20
@@ -1992,6 +1991,6 @@ def test_the_examples_about_heads_and_relatives_are_right():
 
 
 def test_the_exercises_are_the_34_of_the_chapter():
-    cells = [c for c in jupytext.read(SOURCE).cells if "exercise" in c.metadata]
+    cells = common.exercise_cells(SOURCE).values()
     assert len(cells) == 34
     assert sum(c.metadata["points"] for c in cells) == 88

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jupytext
 import pytest
 import torch
 import torch.nn.functional as F
@@ -33,7 +32,7 @@ from tests.solutions.common import (
     within_rate,
 )
 
-SOURCE = Path(gpt.__file__)
+SOURCE = Path(gpt.__file__).parent  # a file a unit
 # Repeatable, and without a limit on the time of an example: this machine may be busy.
 examples = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 VOCAB, CONTEXT, WIDTH, LAYERS, HEADS = 40, 12, 16, 2, 4
@@ -1542,7 +1541,7 @@ def test_bad_input_is_refused_in_one_sentence(case):
 
 
 def test_the_exercises_are_the_33_of_the_chapter():
-    cells = [c for c in jupytext.read(SOURCE).cells if "exercise" in c.metadata]
+    cells = common.exercise_cells(SOURCE).values()
     assert len(cells) == 33
     assert sum(c.metadata["points"] for c in cells) == 79
 

@@ -1,4 +1,4 @@
-"""What holds for the source of every chapter: its cells, its stubs, its module."""
+"""What holds for the source of every unit, its cells, stubs and module, and for every chapter."""
 
 from __future__ import annotations
 
@@ -15,33 +15,52 @@ import jupytext
 import pytest
 import torch
 
-from autograder.common.paths import SOLUTIONS
+from autograder.common.paths import CHAPTERS, SOLUTIONS, UNITS, chapter_of, solution
+from autograder.common.paths import module as module_name
 
-CHAPTERS = sorted(path.stem for path in SOLUTIONS.glob("[a-z]*.py"))
+CHAPTER = pytest.mark.parametrize("chapter", CHAPTERS)
 
 
-@pytest.fixture(scope="module", params=CHAPTERS)
-def chapter(request: pytest.FixtureRequest) -> str:
+@pytest.fixture(scope="module", params=UNITS)
+def unit(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
 @pytest.fixture(scope="module")
-def cells(chapter: str) -> list[Any]:
-    return jupytext.read(SOLUTIONS / f"{chapter}.py").cells
+def cells(unit: str) -> list[Any]:
+    return jupytext.read(solution(unit)).cells
 
 
 @pytest.fixture(scope="module")
-def module(chapter: str) -> ModuleType:
-    return importlib.import_module(f"solutions.{chapter}")
+def module(unit: str) -> ModuleType:
+    return importlib.import_module(module_name("solutions", unit))
 
 
 def exercises(cells: list[Any]) -> list[int]:
     return [i for i, cell in enumerate(cells) if "exercise" in cell.metadata]
 
 
+def questions(cells: list[Any]) -> list[Any]:
+    return [cell for cell in cells if "question" in cell.metadata]
+
+
+@CHAPTER
+def test_a_chapter_has_its_units_in_its_folder_and_nothing_else(chapter):
+    files = {path.name for path in (SOLUTIONS / chapter).iterdir() if path.name != "__pycache__"}
+    units = {f"{unit}.py" for unit in CHAPTERS[chapter]}
+    assert files == {"__init__.py", "conventions.md", *units}
+
+
+@CHAPTER
+def test_a_chapter_has_fourteen_exercises_and_two_written_questions(chapter):
+    sources = [jupytext.read(SOLUTIONS / chapter / f"{u}.py").cells for u in CHAPTERS[chapter]]
+    assert sum(len(exercises(cells)) for cells in sources) >= 14
+    assert sum(len(questions(cells)) for cells in sources) == 2
+
+
 def test_every_exercise_has_text_hints_solution_and_an_active_check(cells):
     found = exercises(cells)
-    assert len(found) >= 14
+    assert 3 <= len(found) <= 11
     for number, i in enumerate(found, 1):
         text, solution, check = cells[i - 1 : i + 2]
         name = solution.metadata["exercise"]
@@ -67,9 +86,7 @@ def test_what_the_docstring_refuses_the_text_says_too(cells):
 
 
 def test_the_written_questions_have_model_answers(cells):
-    questions = [cell for cell in cells if "question" in cell.metadata]
-    assert len(questions) == 2
-    for cell in questions:
+    for cell in questions(cells):
         assert cell.cell_type == "markdown"
         assert cell.metadata["points"] == 3
         begin, end = cell.source.index("### BEGIN SOLUTION"), cell.source.index("### END SOLUTION")
@@ -111,19 +128,38 @@ def _imported(nodes):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module)
-    return {name.split(".")[0] for name in found}
+    return {name if name.startswith("solutions") else name.split(".")[0] for name in found}
 
 
-def test_the_module_imports_only_torch_and_the_standard_library(chapter):
+def test_the_module_imports_only_torch_the_standard_library_and_earlier_units(unit):
     """A function that reads a checkpoint imports the library for it when it is called."""
-    tree = ast.parse((SOLUTIONS / f"{chapter}.py").read_text(encoding="utf-8"))
-    assert _imported(tree.body) <= {"torch", *sys.stdlib_module_names}
-    assert _imported(ast.walk(tree)) <= {"torch", "safetensors", *sys.stdlib_module_names}
+    tree = ast.parse(solution(unit).read_text(encoding="utf-8"))
+    chapter, _, name = unit.partition("-")
+    before = CHAPTERS[chapter][: CHAPTERS[chapter].index(name)]
+    allowed = {"torch", *sys.stdlib_module_names, *(f"solutions.{chapter}.{u}" for u in before)}
+    assert _imported(tree.body) <= allowed
+    assert _imported(ast.walk(tree)) <= {"safetensors", *allowed}
 
 
-def test_importing_it_prints_nothing_and_leaves_pytorch_alone(chapter, capsys):
-    path = SOLUTIONS / f"{chapter}.py"
-    spec = importlib.util.spec_from_file_location(f"{chapter}_again", path)
+def test_the_chapters_package_hands_on_every_name_of_its_units(unit, module):
+    package = importlib.import_module(f"solutions.{chapter_of(unit)}")
+    for statement in ast.parse(solution(unit).read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            names = [statement.name]
+        elif isinstance(statement, ast.Assign):
+            parts = [part for target in statement.targets for part in ast.walk(target)]
+            names = [part.id for part in parts if isinstance(part, ast.Name)]
+        else:
+            continue
+        for name in names:
+            if not name.startswith("_"):
+                assert getattr(package, name) is getattr(module, name)
+                assert name in package.__all__
+
+
+def test_importing_it_prints_nothing_and_leaves_pytorch_alone(unit, capsys):
+    path = solution(unit)
+    spec = importlib.util.spec_from_file_location("again", path)
     state, dtype, threads = (
         torch.get_rng_state(),
         torch.get_default_dtype(),

@@ -15,8 +15,7 @@ course: $(STAMP) ## set up, generate, build the book, grade a demonstration clas
 	@$(RUN) -m autograder.commands.make_course
 
 test: $(STAMP) ## every test, the built book and the graders' own test included
-	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
-	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(MAKE) --no-print-directory lint
 	@$(RUN) -m toolkit.book
 	@$(RUN) -m pytest -q
 	@$(RUN) -m autograder verify --json build/verify.json
@@ -39,9 +38,11 @@ bench: $(STAMP) ## measure grading, check, verify, the models and the book; writ
 verify: $(STAMP) ## judge the graders by misconceptions and mutants
 	@$(RUN) -m autograder verify
 
-lint: $(STAMP) ## ruff, check and format; which package imports which
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: $(STAMP) ## ruff, spelling, types, which package imports which
+	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .
+	@$(BIN)/codespell
 	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/mypy --no-error-summary
 
 clean: ## remove what was built; the environment stays
 	@rm -rf build

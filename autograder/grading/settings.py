@@ -2,7 +2,7 @@
 
 They stand in one commented file, `grading.toml` in the course's folder; every one of them may be
 left out, and without any nothing changes. What the file says in general can be said otherwise for
-one assignment, in a table with its name. Every mistake in the file is one sentence.
+one unit, in a table with its name. Every mistake in the file is one sentence.
 
     settings = settings_file.of_course(course, assignment)  # or read(file, assignment)
     release = course.prepare(course, unit, settings)
@@ -33,7 +33,7 @@ from autograder.sandbox.limits import Limits
 from autograder.units.assignment import Assignment, Exercise, Question
 
 FILE = "grading.toml"
-UNITS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
+SECONDS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 ABSENT = ("missing", "unreadable")
 NO_MARKS = ("db_url", "source", "filed_due")
 
@@ -61,7 +61,7 @@ class Late:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one assignment; the defaults change nothing.
+    """The settings of one unit; the defaults change nothing.
 
     Attributes:
         due: when the work is due, with its time zone.
@@ -189,9 +189,9 @@ class Settings:
         if seconds <= 0:
             return 0.0
         last = self.late.nothing_after_days
-        if last is not None and seconds > last * UNITS["day"]:
+        if last is not None and seconds > last * SECONDS["day"]:
             return score
-        started = math.ceil(seconds / UNITS[self.late.per])
+        started = math.ceil(seconds / SECONDS[self.late.per])
         percent = min(self.late.percent * started, self.late.most_percent)
         return min(score, round(score * percent / 100, 6))
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 from autograder.common import paths
 from autograder.common.errors import AssignmentError, ClassroomError
 from autograder.grading.collect import student_id
-from autograder.grading.settings import FILE, UNITS, Late, Settings, near
+from autograder.grading.settings import FILE, SECONDS, Late, Settings, near
 from autograder.sandbox.limits import Limits
 from autograder.units.assignment import Assignment, load
 
@@ -52,7 +52,7 @@ def read(path: Path, assignment: Assignment) -> Settings:
     """The settings in the file at `path`, as they are for `assignment`.
 
     Raises:
-        ClassroomError: something in the file is wrong, also if it is about another assignment.
+        ClassroomError: something in the file is wrong, also if it is about another unit.
     """
     return Reader(path).settings(assignment)
 
@@ -91,9 +91,16 @@ class Reader:
         key = "".join(char if char.isprintable() else "?" for char in key)
         raise ClassroomError(f"{self.path}: {key} = {_shown(value)} {remedy}.")
 
-    def unknown(self, key: str, known: Iterable[str], where: str = "") -> NoReturn:
-        known = list(known)
-        close = near(key, known) or f"; the settings are {', '.join(known)}."
+    def unknown(
+        self, key: str, known: Iterable[str], where: str = "", units: Iterable[str] = ()
+    ) -> NoReturn:
+        known, units = list(known), list(units)
+        close = near(key, [*known, *units]) or f"; the settings are {', '.join(known)}"
+        ofs = [unit for unit in units if paths.chapter_of(unit) == key]
+        if ofs:
+            close = f"; did you mean {', '.join(ofs[:-1])} or {ofs[-1]}?"
+        elif not close.endswith("?"):
+            close += f", and [{units[0]}] is the table of a unit." if units else "."
         raise ClassroomError(f"{self.path}: unknown setting {_shown(key)[1:-1]}{where}{close}")
 
     def settings(self, assignment: Assignment) -> Settings:
@@ -109,11 +116,9 @@ class Reader:
             elif key in (*GENERAL, *ONLY_FOR_ALL):
                 general[key] = value
             elif key in ONLY_FOR_ONE:
-                self.wrong(
-                    key, value, f"belongs to one assignment; write it below [{assignment.unit}]"
-                )
+                self.wrong(key, value, f"belongs to one unit; write it below [{assignment.unit}]")
             else:
-                self.unknown(key, (*GENERAL, *ONLY_FOR_ALL, *units))
+                self.unknown(key, (*GENERAL, *ONLY_FOR_ALL), units=units)
         everywhere = self._table(general, "", None)
         merged = {}
         for unit, table in tables.items():
@@ -236,7 +241,7 @@ class Reader:
     def _duration(self, key: str, value: str) -> timedelta:
         parts = re.findall(r"(\d+(?:\.\d+)?)\s*(minute|hour|day|week)s?\b", value)
         rest = re.sub(r"\d+(?:\.\d+)?\s*(?:minute|hour|day|week)s?\b|\band\b|,", "", value)
-        seconds = sum(float(count) * UNITS[unit] for count, unit in parts)
+        seconds = sum(float(count) * SECONDS[word] for count, word in parts)
         if rest.strip() or not 0 < seconds <= LONGEST.total_seconds():
             self.wrong(
                 key, value, 'is no extension; write "3 days", "36 hours" or the new due date'
@@ -262,7 +267,7 @@ class Reader:
         return value
 
     def _lines(self, key: str, value: Any, example: str) -> dict[str, Any]:
-        """A table below the one of an assignment."""
+        """A table below the one of a unit."""
         if not isinstance(value, dict):
             self.wrong(key, value, f"must be a table; write [{key}] and below it {example}")
         return value
@@ -298,7 +303,8 @@ class Reader:
         if assignment is not None:
             names = (*assignment.names, *(question.name for question in assignment.questions))
             if name not in names:
-                close = near(name, names) or f"; it has {', '.join(names)}"
+                close = self._elsewhere(name, assignment) or near(name, names)
+                close = close or f"; it has {', '.join(names)}"
                 ending = "" if close.endswith("?") else "."
                 raise ClassroomError(
                     f"{self.path}: {key}: {assignment.unit} has no exercise "
@@ -306,9 +312,18 @@ class Reader:
                 )
         return name
 
+    def _elsewhere(self, name: str, assignment: Assignment) -> str:
+        """Where else in the chapter there is an exercise or a question of that name."""
+        chapter = paths.chapter_of(assignment.unit)
+        for unit in (one for one in paths.UNITS if paths.chapter_of(one) == chapter):
+            other = _loaded(unit)
+            if other and name in (*other.names, *(one.name for one in other.questions)):
+                return f"; it is one of {unit}: write it below [{unit}]"
+        return ""
+
     def _leave_out(self, key: str, value: Any, assignment: Assignment | None) -> tuple[str, ...]:
         if not isinstance(value, list):
-            self.wrong(key, value, 'must be a list; write ["causal_mask", "DotScore"]')
+            self.wrong(key, value, 'must be a list; write ["causal_mask", "padding_mask"]')
         names = tuple(dict.fromkeys(self._known(key, name, assignment) for name in value))
         if assignment is not None and set(assignment.names) <= set(names):
             self.wrong(key, value, "leaves no exercise to grade; keep at least one")
@@ -340,7 +355,7 @@ def _limits(found: dict[str, Any]) -> Limits:
 
 
 def _loaded(unit: str) -> Assignment | None:
-    """Another assignment that the file is about, if it is here to check the names against."""
+    """Another unit that the file is about, if it is here to check the names against."""
     try:
         return load(unit)
     except AssignmentError:

@@ -518,7 +518,7 @@ def outputs_of(model: nn.Module, ids: Tensor, segments: Tensor, mask: Tensor) ->
     """What a model of ours or of Hugging Face's returns, as a list of tensors."""
     if isinstance(model, (br.MultipleChoice,)) or "MultipleChoice" in type(model).__name__:
         ids, segments, mask = (torch.stack([x, x.flip(0)], 1) for x in (ids, segments, mask))
-    if type(model).__module__ == br.__name__:
+    if type(model).__module__.startswith(f"{br.__name__}."):
         out = model(ids, segments, mask)
         return list(out) if isinstance(out, tuple) else [out]
     out = model(ids, attention_mask=mask, token_type_ids=segments)

@@ -166,6 +166,9 @@ class Worker:
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
         self.executor = Executor(self.namespace, alone=True)
+        # The course's own, which the zygote has imported; no cell is to find another one.
+        self.given = sys.modules.get("given")
+        self.parts = dict(vars(self.given)) if self.given is not None else {}
         self.forks: dict[tuple[str, ...], _Fork] = {}
         self.turns: _Turns | None = None
         shell = _Shell(self._run_text)
@@ -256,6 +259,7 @@ class Worker:
     def _cell(self, name: str, source: str) -> tuple[str, str]:
         filename = f"<{name}>"
         try:
+            self._put_given_back()
             text = self.transform(source)
             # Lets tracebacks and inspect.getsource find the lines of a cell.
             linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
@@ -267,6 +271,15 @@ class Worker:
                 return "memory", MEMORY
             return "error", self._described(error, filename)
         return "ok", ""
+
+    def _put_given_back(self) -> None:
+        """Undo what a cell has done to the given parts, such as putting its own in their place."""
+        if self.given is not None:
+            sys.modules["given"] = self.given
+            found = vars(self.given)
+            for name in found.keys() - self.parts.keys():
+                del found[name]
+            found |= self.parts
 
     def _run_text(self, text: str) -> None:
         self._run(_compiled(text, "<magic>"))

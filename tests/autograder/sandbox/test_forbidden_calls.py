@@ -135,8 +135,8 @@ def refused(name: str, attempt: Callable[[], Any]) -> None:
 
 
 def test_the_table_has_every_name_that_an_exercise_forbids():
-    chapters = map(load, paths.chapters())
-    forbidden = {name for each in chapters for one in each.exercises for name in one.forbids}
+    units = map(load, paths.units())
+    forbidden = {name for each in units for one in each.exercises for name in one.forbids}
     assert forbidden == set(CALLS)
     assert len(forbidden) == 47
 
@@ -243,10 +243,10 @@ def test_in_the_sandbox_no_script_is_made_of_what_is_python_alone(sandbox):
         assert [report.error for report in session.load()] == [""]
 
 
-@pytest.mark.parametrize("chapter", paths.chapters())
-def test_the_reference_does_without_what_it_forbids(chapter):
-    executor = Executor(reference_namespace(chapter))
-    graders = Graders(chapter)
+@pytest.mark.parametrize("unit", paths.units())
+def test_the_reference_does_without_what_it_forbids(unit):
+    executor = Executor(reference_namespace(unit))
+    graders = Graders(unit)
     forbidding = [one.name for one in graders.assignment.exercises if one.forbids]
     results = graders.run(
         executor.execute, refusing=executor.refusing, exercises=forbidding, diagnose=False

@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -181,7 +182,7 @@ def test_what_a_notebook_says_to_ipython_and_to_us_is_understood(submit):
         "%%time\ntimed = 1",
         "%%writefile x.py\nthis is not Python",
         "import asyncio\nawait asyncio.sleep(0)\ndisplay({'a': 1})",
-        "from autograder import checks_for\ncheck = checks_for('attention')\ncheck('causal_mask')",
+        "from autograder import checks_for\ncheck = checks_for('gpt-model')\ncheck('causal_mask')",
         "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
         """
         import os
@@ -231,6 +232,84 @@ def test_modules_are_made_asked_and_trained(submit):
     assert inspected["parameters"] == {"weight": [2]}
 
 
+# ------------------------------------------------------------------------------- given parts
+
+GIVEN = "SCALE = 2\n\n\ndef part(x):\n    return SCALE * x\n"
+# What a notebook does so that its own `part`, which is 7 whatever it is given, is found instead.
+OWN = "SCALE = 7\ndef part(x):\n    return 7\ndef surplus():\n    return 7\n"
+OWN_WAYS = {
+    "a file": "",
+    "a file on the path": "sys.path.insert(0, '/tmp/mine')",
+    "a file anew": "sys.path.insert(0, '/tmp/mine')\ndel sys.modules['given']",
+    "a file anew, imported": "sys.path.insert(0, '.')\ndel sys.modules['given']\nimport given",
+    "a module": "sys.modules['given'] = types.ModuleType('given')\n"
+    "exec(OWN, vars(sys.modules['given']))",
+    "nothing": "sys.modules['given'] = None",
+    "names of the module": "import given\nexec(OWN, vars(given))",
+    "no names": "import given\nvars(given).clear()",
+    "a loader": """
+class Mine:
+    def find_spec(self, name, path=None, target=None):
+        if name == "given":
+            return importlib.util.spec_from_file_location(name, "/tmp/mine/given.py")
+sys.meta_path.insert(0, Mine())
+del sys.modules["given"]
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def giving(tmp_path_factory) -> Iterator[Sandbox]:
+    """A sandbox for a unit that is given something of earlier ones."""
+    path = tmp_path_factory.mktemp("exercises") / "given.py"
+    path.write_text(GIVEN)
+    with Sandbox(given=path) as started:
+        yield started
+
+
+@pytest.mark.parametrize("way", OWN_WAYS)
+def test_no_notebook_puts_a_module_of_its_own_in_the_place_of_the_given_parts(submit, giving, way):
+    session = submit(
+        "import importlib.util, os, sys, types\n"
+        f"OWN = {OWN!r}\n"
+        "os.makedirs('/tmp/mine')\n"
+        "for place in ('.', '/tmp', '/tmp/mine', os.path.expanduser('~')):\n"
+        "    with open(f'{place}/given.py', 'w') as file:\n"
+        "        file.write(OWN)\n",
+        OWN_WAYS[way],
+        "from given import part",
+        "import given\ndef surplus():\n    return hasattr(given, 'surplus'), given.part(3)\n",
+        box=giving,
+    )
+    assert [report.error for report in session.load()] == [""] * 4
+    assert value(session, "part", 3) == 6
+    assert value(session, "surplus") == (False, 6)
+
+
+def test_the_given_parts_are_the_files_and_no_cell_can_write_it(submit, giving):
+    session = submit(
+        "import given\n"
+        "def where():\n    return given.__file__\n"
+        "def write():\n    open(given.__file__, 'a').close()\n",
+        box=giving,
+    )
+    assert value(session, "where") == "/grader/given.py"
+    outcome = session.execute(call("write"))
+    assert outcome["kind"] == "error"
+    assert "OSError" in outcome["types"]  # whichever of the walls it meets first
+
+
+def test_what_one_notebook_does_to_the_given_parts_is_not_there_for_the_next(submit, giving):
+    spoils = "import given\ngiven.part = given.SCALE = None\ndel given.SCALE"
+    assert submit(spoils, box=giving).load()[0].ok
+    assert value(submit("from given import part", box=giving), "part", 3) == 6
+
+
+def test_without_given_parts_there_is_no_such_module(submit):
+    session = submit("import given")
+    assert "ModuleNotFoundError" in session.load()[0].error
+
+
 # ------------------------------------------------------------------------------- secrets
 
 
@@ -263,7 +342,8 @@ def test_no_file_of_ours_or_of_anybody_is_in_sight(submit, tmp_path):
     paths += [path for path in ("/root/.ssh", "/mnt", "/srv", "/opt") if os.path.exists(path)]
     assert value(session, "exists", [str(path) for path in paths]) == []
     names = ["solutions", "graders", "misconceptions", "gradebook.db", "submission.ipynb"]
-    names += ["recorded.bin", "assignment.json", "results.json", "attention.py", "pyproject.toml"]
+    names += ["recorded.bin", "assignment.json", "results.json", "scores.py", "pyproject.toml"]
+    names += ["self_attention.py", "test_scores.py", "scores.toml", "attention-scores.ipynb"]
     inside_packages = [
         path
         for path in value(session, "look", names)

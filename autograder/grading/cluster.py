@@ -208,7 +208,7 @@ def _changed_on_disk() -> str:
     """Files that changed after this process had read them would prove nothing about it."""
     global _begun_with
     digest = hashlib.sha256()
-    for folder in (paths.PACKAGE, paths.SOLUTIONS, paths.ROOT / "toolkit"):
+    for folder in (paths.PACKAGE, paths.SOLUTIONS, paths.ROOT / "toolkit", paths.EXERCISES):
         for file in sorted(folder.rglob("*.py")):
             digest.update(file.read_bytes())
     _begun_with = _begun_with or digest.hexdigest()

@@ -330,7 +330,7 @@ def _attempts(folder: Path, assignment: str) -> list[Submission]:
         except Exception as error:  # The other attempts are graded.
             submission = Submission(student, reason=_cannot_be_opened(error))
         if submission.path is None and not submission.reason:
-            continue  # Its attempt at another assignment.
+            continue  # Its attempt at another unit.
         if number in attempts:
             notes.append(f"{shown(child.name)} was not graded; there is another attempt {number}")
             continue

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autograder.assignments import bundle
-from autograder.common.paths import ROOT, units
+from autograder.common.paths import ROOT, UNITS, units
 
 READ, DO, GRADE = "read", "do", "grade"
 
@@ -54,13 +54,9 @@ def findings() -> Iterator[Finding]:
         for name in names:
             yield _package(purpose, name, wanted.get(name))
     yield from _torch()
-    yield Finding(
-        DO,
-        "assignments",
-        bool(units()),
-        ", ".join(units()) or "none",
-        "python -m autograder build",
-    )
+    there = units()
+    what = f"all {len(UNITS)}" if there == list(UNITS) else ", ".join(there) or "none"
+    yield Finding(DO, "units", bool(there), what, "python -m autograder build")
     yield from _sandbox()
     free = shutil.disk_usage(ROOT).free / 2**30
     yield Finding(GRADE, "disk", free > 2, f"{free:.0f} GiB free", "free at least 2 GiB")

@@ -822,7 +822,7 @@ def _about_matching(cells: list[Cell], slots: list[Slot], home: dict[int, Slot])
         if cell.graded and cell.grade_id and (index not in home or home[index].grade_id is None)
     ]
     if foreign:
-        say = f"{_count(len(foreign), 'cell')} from another assignment"
+        say = f"{_count(len(foreign), 'cell')} from another unit"
         if any(slot.kind in ("solution", "check", "written") for slot in home.values()):
             repairs.append(f"took {say} out of the grading; the text stays")
         else:

@@ -31,8 +31,8 @@ from autograder.grading.marker import UNJUDGED, Graded
 from autograder.grading.worker_pool import grade_all as grade_here
 from autograder.sandbox.limits import Limits
 
-CHAPTER = "attention"
-OPTIONS = {"chapter": CHAPTER, "seed": 5, "limits": Limits(seconds_per_cell=30), "hide": ()}
+UNIT = "attention-self_attention"  # which has a given.py
+OPTIONS = {"unit": UNIT, "seed": 5, "limits": Limits(seconds_per_cell=30), "hide": ()}
 PATIENCE = 90.0  # a busy machine; nothing waits that long when all goes well
 
 
@@ -139,7 +139,7 @@ def submitted(tmp_path_factory, solved) -> Path:
     twice.cells.insert(3, twice.cells[3])
     for name, nb in (
         *(("s1", right), ("s2", wrong), ("s3", slow), ("s4", slow), ("s5", slow)),
-        *(("s6", repair.blank(repair.released(CHAPTER))), ("s7", twice)),
+        *(("s6", repair.blank(repair.released(UNIT))), ("s7", twice)),
     ):
         nbformat.write(nb, folder / f"{name}.ipynb")
     (folder / "s8.ipynb").write_bytes(b'{"cells": [\xff\xfe \x00')
@@ -148,13 +148,13 @@ def submitted(tmp_path_factory, solved) -> Path:
 
 @pytest.fixture(scope="module")
 def submissions(submitted) -> list[Submission]:
-    return collect(submitted, CHAPTER)
+    return collect(submitted, UNIT)
 
 
 @pytest.fixture(scope="module")
 def here(submissions) -> dict[str, dict[str, Any]]:
     """What grading on this machine alone says."""
-    release = repair.released(CHAPTER)
+    release = repair.released(UNIT)
     return as_data(grade_here(submissions, OPTIONS, release, 1))
 
 
@@ -191,7 +191,7 @@ def as_data(pairs: Iterable[tuple[Submission, Graded]]) -> dict[str, dict[str, A
 
 def there(running: Cluster, submissions: list[Submission], said: list[str] | None = None):
     heard = [] if said is None else said
-    release = repair.released(CHAPTER)
+    release = repair.released(UNIT)
     return cluster.grade_all(submissions, OPTIONS, release, running.address, heard.append)
 
 
@@ -231,7 +231,7 @@ class TestOnACluster:
     ):
         options = {"seed": OPTIONS["seed"], "limits": OPTIONS["limits"]}
         course = tmp_path / "course"
-        graded = classroom.grade(CHAPTER, submitted, course, scheduler=running.address, **options)
+        graded = classroom.grade(UNIT, submitted, course, scheduler=running.address, **options)
         assert graded.complete
         assert (course / "gradebook.db").is_file()
         assert len(graded.results) == len(here) == 8
@@ -300,8 +300,9 @@ class TestOnACluster:
         ]
         assert found == {name: data for name, data in here.items() if name != "s3"}
 
-    def test_a_worker_with_other_graders_is_left_out(
-        self, running, nursed, submissions, here, tmp_path
+    @pytest.mark.parametrize("of", [paths.graders, paths.given])
+    def test_a_worker_with_other_graders_or_given_parts_is_left_out(
+        self, running, nursed, submissions, here, tmp_path, of
     ):
         until(running.workers)  # Its nanny may still be starting one again.
         for name in ("autograder", "solutions", "toolkit", "exercises"):
@@ -310,8 +311,8 @@ class TestOnACluster:
                 tmp_path / name,
                 ignore=shutil.ignore_patterns("__pycache__", "build"),
             )
-        with (tmp_path / "autograder" / "graders" / f"test_{CHAPTER}.py").open("a") as file:
-            file.write("\n# somewhat newer\n")
+        changed = of(UNIT, tmp_path)
+        changed.write_text(changed.read_text() + "\n# somewhat newer\n")
         other = running.add_worker("--no-nanny", root=tmp_path)
         said: list[str] = []
         few = submissions[:2]
@@ -326,7 +327,7 @@ class TestOnACluster:
         self, running, nursed, submissions, monkeypatch
     ):
         until(running.workers)
-        monkeypatch.setattr(cluster, "grader_hash", lambda chapter: "another")
+        monkeypatch.setattr(cluster, "grader_hash", lambda unit: "another")
         said: list[str] = []
         away = [one for one in submissions if one.path is not None]
         with pytest.raises(ClassroomError, match=r"nothing was graded.*other graders") as refused:
@@ -405,7 +406,7 @@ class TestWhatIsRefused:
         monkeypatch.setattr(cluster, "CONNECT_SECONDS", 1.0)
         address = f"tcp://127.0.0.1:{free_port()}"
         with pytest.raises(ClassroomError, match=f"No Dask scheduler answers at {address}"):
-            list(cluster.grade_all(submissions, OPTIONS, repair.released(CHAPTER), address))
+            list(cluster.grade_all(submissions, OPTIONS, repair.released(UNIT), address))
         assert capfd.readouterr().err == ""
 
     def test_a_scheduler_without_workers(self, submissions, monkeypatch, tmp_path):
@@ -420,16 +421,16 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize("address", ["localhost", "http://host:80", "tcp://host", "tcp://:1"])
     def test_what_is_no_address(self, submissions, address):
         with pytest.raises(ClassroomError, match="tcp://HOST:8786"):
-            list(cluster.grade_all(submissions, OPTIONS, repair.released(CHAPTER), address))
+            list(cluster.grade_all(submissions, OPTIONS, repair.released(UNIT), address))
 
     def test_grading_without_a_sandbox(self, submissions):
         options = {**OPTIONS, "unsafe": True}
         with pytest.raises(ClassroomError, match="--unsafe-no-sandbox"):
-            list(cluster.grade_all(submissions, options, repair.released(CHAPTER), "tcp://h:1"))
+            list(cluster.grade_all(submissions, options, repair.released(UNIT), "tcp://h:1"))
 
     def test_those_without_a_notebook_need_no_cluster(self):
         people = [Submission("a"), Submission("b", reason="the folder is a link")]
-        pairs = cluster.grade_all(people, OPTIONS, repair.released(CHAPTER), "tcp://h:1")
+        pairs = cluster.grade_all(people, OPTIONS, repair.released(UNIT), "tcp://h:1")
         assert [graded.result.status for _, graded in pairs] == ["missing", "unreadable"]
 
 
@@ -439,8 +440,8 @@ def test_a_class_that_ends_while_a_worker_prepares_leaves_nothing_there(monkeypa
     worker = types.SimpleNamespace(local_directory=str(tmp_path))
     monkeypatch.setattr("distributed.get_worker", lambda: worker)
     order = {
-        "chapter": CHAPTER, "seed": 1, "limits": None, "grader": cluster.grader_hash(CHAPTER),
-        "release": nbformat.writes(repair.released(CHAPTER)), "versions": {},
+        "unit": UNIT, "seed": 1, "limits": None, "grader": cluster.grader_hash(UNIT),
+        "release": nbformat.writes(repair.released(UNIT)), "versions": {},
     }  # fmt: skip
     told: list[dict[str, str]] = []
     before = set(psutil.Process().children(recursive=True))
@@ -486,6 +487,14 @@ class TestWhatTravels:
         monkeypatch.setattr(cluster, "_begun_with", "what it was")
         assert "restart the worker" in json.loads(cluster.prepare("t", b"{}"))["problem"]
 
+    def test_a_given_part_that_changed_on_disk_is_noticed(self, monkeypatch, tmp_path):
+        exercises = Path(shutil.copytree(paths.EXERCISES, tmp_path / "exercises"))
+        monkeypatch.setattr(paths, "EXERCISES", exercises)
+        monkeypatch.setattr(cluster, "_begun_with", "")
+        assert cluster._changed_on_disk() == ""
+        (exercises / UNIT / paths.GIVEN).write_text("def masked_softmax(): pass\n")
+        assert "restart the worker" in cluster._changed_on_disk()
+
     @pytest.mark.parametrize(
         "change",
         [
@@ -503,7 +512,7 @@ class TestWhatTravels:
         from autograder.grading.marker import empty_result
         from autograder.units.assignment import load
 
-        right = empty_result(load(CHAPTER), "s1", "graded", "").to_dict()
+        right = empty_result(load(UNIT), "s1", "graded", "").to_dict()
         assert cluster._read({"result": right, "notebook": "{}"}, Submission("s1")) is not None
         wrong = {"result": {**right, **change}, "notebook": "{}"}
         assert cluster._read(wrong, Submission("s1")) is None

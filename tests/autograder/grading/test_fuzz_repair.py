@@ -444,7 +444,7 @@ def test_any_bytes_of_a_file_are_dealt_with(tmp_path_factory, notebook, data):
             octets[place:place] = b'{"source":[' * data.draw(st.integers(1, 2000))
     path = tmp_path_factory.getbasetemp() / f"fuzzed-{os.getpid()}.ipynb"
     path.write_bytes(octets)
-    result = repair.repair_file(path, "attention", RELEASE)
+    result = repair.repair_file(path, "attention-scores", RELEASE)
     assert_gradable(result)
     assert len(json.dumps(result.nb)) < 20 * len(octets) + 20_000
     for name in NAMES:  # Damage can lose an answer, but never makes one of nothing.
@@ -517,7 +517,7 @@ for path in sorted(folder.glob("*.ipynb")):
     used = resource.getrusage(resource.RUSAGE_SELF)
     end = int(used.ru_utime + used.ru_stime) + 60
     resource.setrlimit(resource.RLIMIT_CPU, (end, resource.RLIM_INFINITY))
-    result = repair.repair_file(path, "attention", release)
+    result = repair.repair_file(path, "attention-scores", release)
     print(json.dumps([result.status, len(result.nb.cells), result.repairs, result.reason]))
     peak = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]
     assert int(peak) < 1 << 20, "more than 1 GB"

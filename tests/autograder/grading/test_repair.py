@@ -358,13 +358,13 @@ class TestMetadata:
         assert source(result, "alpha") == CODE["alpha"]
         assert any("metadata up to date" in line for line in result.repairs)
 
-    def test_cells_of_another_assignment_lose_their_metadata_and_stay(self, answers):
+    def test_cells_of_another_unit_lose_their_metadata_and_stay(self, answers):
         grade = meta("check_lstm", grade=True, locked=True, points=50)
         answers["cells"].append(code("lstm = 1", "lstm", meta("lstm", solution=True)))
         answers["cells"].append(code('check("lstm")', "check_lstm", grade))
         result = mend(answers)
         assert ("code", "lstm = 1") in own(result)
-        assert any("2 cells from another assignment" in line for line in result.repairs)
+        assert any("2 cells from another unit" in line for line in result.repairs)
 
     def test_ids_that_are_missing_or_used_twice_are_replaced(self, answers):
         answers["cells"] += [code("a = 1", "alpha"), code("b = 1", "x y"), code("c = 1", "z")]
@@ -493,7 +493,7 @@ class TestFiles:
     def test_files_of_another_kind_are_named(self):
         archive = io.BytesIO()
         with zipfile.ZipFile(archive, "w") as file:
-            file.writestr("attention.ipynb", "{}")
+            file.writestr("attention-scores.ipynb", "{}")
         for data, kind in (
             (archive.getvalue(), "zip archive"),
             (gzip.compress(b"{}"), "gzip archive"),
@@ -514,6 +514,6 @@ class TestFiles:
             assert source(result, "alpha") == STUBS["alpha"]
 
     def test_a_file_that_cannot_be_opened_is_reported(self, tmp_path):
-        result = repair.repair_file(tmp_path / "nothing.ipynb", "attention", RELEASE)
+        result = repair.repair_file(tmp_path / "nothing.ipynb", "attention-scores", RELEASE)
         assert result.status == "unreadable"
         assert "cannot be opened" in result.reason

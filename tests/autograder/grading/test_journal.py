@@ -20,8 +20,8 @@ from autograder.judging.results import SubmissionResult
 from autograder.units.assignment import load
 from autograder.units.dependencies import dependencies
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-self_attention"
+ASSIGNMENT = load(UNIT)
 FIRST = ASSIGNMENT.names[0]
 
 
@@ -44,28 +44,28 @@ class TestMarks:
         result = result_of("s1", 1.5, seed=3, grader="abc", submission="00ff", attempt=2)
         result.printed = {"cell": "lone \ud800 surrogate"}
         with Journal(tmp_path) as journal:
-            journal.keep(CHAPTER, "key", result, "notebook \ud800")
+            journal.keep(UNIT, "key", result, "notebook \ud800")
         with Journal(tmp_path) as journal:
-            assert journal.keys(CHAPTER) == {("s1", 2): "key"}
-            assert journal.result(CHAPTER, "s1", 2) == result
-            assert journal.notebook(CHAPTER, "s1", 2) == "notebook \ud800"
-            assert journal.keys("gpt") == {}
+            assert journal.keys(UNIT) == {("s1", 2): "key"}
+            assert journal.result(UNIT, "s1", 2) == result
+            assert journal.notebook(UNIT, "s1", 2) == "notebook \ud800"
+            assert journal.keys("gpt-model") == {}
             with pytest.raises(KeyError):
-                journal.result(CHAPTER, "s1", 1)
+                journal.result(UNIT, "s1", 1)
 
     def test_markings_are_counted_and_the_last_counts(self, journal):
         for points in (1.0, 2.0):
-            journal.keep(CHAPTER, f"key {points}", result_of("s1", points), "")
-        journal.keep(CHAPTER, "other", result_of("s2"), "")
-        assert journal.markings(CHAPTER) == {("s1", 1): 2, ("s2", 1): 1}
-        assert journal.result(CHAPTER, "s1", 1).score == 2.0
-        assert journal.keys(CHAPTER)["s1", 1] == "key 2.0"
+            journal.keep(UNIT, f"key {points}", result_of("s1", points), "")
+        journal.keep(UNIT, "other", result_of("s2"), "")
+        assert journal.markings(UNIT) == {("s1", 1): 2, ("s2", 1): 1}
+        assert journal.result(UNIT, "s1", 1).score == 2.0
+        assert journal.keys(UNIT)["s1", 1] == "key 2.0"
 
     def test_the_books_are_remembered(self, journal):
-        journal.record(CHAPTER, "s1", "state", "entry")
-        journal.record(CHAPTER, "s1", "state 2", "entry 2")
-        assert journal.recorded(CHAPTER) == {"s1": ("state 2", "entry 2")}
-        assert journal.recorded("gpt") == {}
+        journal.record(UNIT, "s1", "state", "entry")
+        journal.record(UNIT, "s1", "state 2", "entry 2")
+        assert journal.recorded(UNIT) == {"s1": ("state 2", "entry 2")}
+        assert journal.recorded("gpt-model") == {}
 
 
 class TestClass:
@@ -75,7 +75,7 @@ class TestClass:
     def test_results_come_one_by_one_in_the_order_of_the_class(self, tmp_path, journal):
         written = [result_of(name, points) for name, points in (("b", 1), ("a", 2), ("c", 3))]
         self.write(journal, *written)
-        results = Results(tmp_path, CHAPTER)
+        results = Results(tmp_path, UNIT)
         assert results == written
         assert len(results) == 3
         assert results[0] == written[0]
@@ -95,17 +95,17 @@ class TestClass:
 
         with pytest.raises(RuntimeError, match="stop"):
             journal.write_class(ASSIGNMENT, 9, "xyz", "", breaks_off())
-        assert [one.score for one in Results(tmp_path, CHAPTER)] == [1, 2]
-        assert journal.head(CHAPTER) == (ASSIGNMENT, 1, "abc")
+        assert [one.score for one in Results(tmp_path, UNIT)] == [1, 2]
+        assert journal.head(UNIT) == (ASSIGNMENT, 1, "abc")
 
     def test_who_is_gone_is_remembered_but_not_listed(self, tmp_path, journal):
         self.write(journal, result_of("s1", 1), result_of("s2", 2))
         self.write(journal, result_of("s2", 3))
-        assert journal.students(CHAPTER) == ["s2"]
-        gone, there = journal.listed(CHAPTER, "s1"), journal.listed(CHAPTER, "s2")
+        assert journal.students(UNIT) == ["s2"]
+        gone, there = journal.listed(UNIT, "s1"), journal.listed(UNIT, "s2")
         assert (gone.present, gone.result.score) == (False, 1)
         assert (there.present, there.result.score, there.penalty) == (True, 3, 0.5)
-        assert journal.listed(CHAPTER, "s3") is None
+        assert journal.listed(UNIT, "s3") is None
 
 
 class TestTrouble:
@@ -117,7 +117,7 @@ class TestTrouble:
     def test_a_page_that_is_damaged_is_noticed_before_anybody_is_marked(self, tmp_path):
         with Journal(tmp_path) as journal:
             for number in range(50):
-                journal.keep(CHAPTER, "key", result_of(f"s{number}"), "x" * 1000)
+                journal.keep(UNIT, "key", result_of(f"s{number}"), "x" * 1000)
         path = tmp_path / "journal.db"
         data = bytearray(path.read_bytes())
         data[8192:16384] = b"\xff" * 8192
@@ -174,30 +174,29 @@ def checkout(tmp_path_factory) -> Path:
     """A copy of what marks could depend on, to be edited."""
     root = tmp_path_factory.mktemp("checkout")
     no_caches = shutil.ignore_patterns("__pycache__")
-    for name in ("autograder", "solutions", "toolkit", f"exercises/{CHAPTER}"):
+    for name in ("autograder", "solutions", "toolkit", f"exercises/{UNIT}"):
         shutil.copytree(paths.ROOT / name, root / name, ignore=no_caches)
     return root
 
 
 @pytest.fixture(scope="module")
 def before(checkout) -> str:
-    return grader_hash(CHAPTER, checkout)
+    return grader_hash(UNIT, checkout)
 
 
 def test_the_copy_is_named_like_the_original(before):
-    assert before == grader_hash(CHAPTER)
+    assert before == grader_hash(UNIT)
 
 
 @pytest.mark.parametrize(
     "file",
     [
-        *("autograder/graders/test_attention.py", "autograder/graders/common.py"),
-        *("solutions/attention.py", "autograder/misconceptions/attention.py"),
-        *(
-            "exercises/attention/assignment.json",
-            "autograder/grading/marker.py",
-            "autograder/grading/repair.py",
-        ),
+        "autograder/graders/attention/test_self_attention.py",
+        *("autograder/graders/attention/common.py", "autograder/graders/common.py"),
+        *("solutions/attention/self_attention.py", "solutions/attention/scores.py"),
+        "autograder/misconceptions/attention/self_attention.py",
+        *(f"exercises/{UNIT}/assignment.json", f"exercises/{UNIT}/given.py"),
+        *("autograder/grading/marker.py", "autograder/grading/repair.py"),
         *(
             "autograder/judging/runner.py",
             "autograder/sandbox/session.py",
@@ -218,14 +217,16 @@ def test_editing_what_marks_depend_on_changes_the_graders_name(checkout, before,
     content = path.read_bytes()
     path.write_bytes(content + b"\n")
     try:
-        assert grader_hash(CHAPTER, checkout) != before
+        assert grader_hash(UNIT, checkout) != before
     finally:
         path.write_bytes(content)
 
 
 def test_editing_anything_else_does_not(checkout, before):
     others = [
-        *("autograder/graders/test_bert.py", "solutions/bert.py", "autograder/demo/make_class.py"),
+        *("autograder/graders/attention/test_multi_head.py", "solutions/attention/multi_head.py"),
+        *("autograder/graders/bert/test_model.py", "solutions/bert/model.py"),
+        "autograder/demo/make_class.py",
         *(
             "autograder/reports/class_report.py",
             "autograder/reports/feedback.py",
@@ -244,30 +245,30 @@ def test_editing_anything_else_does_not(checkout, before):
         *(
             "autograder/grading/settings.py",
             "toolkit/plots.py",
-            "autograder/misconceptions/bert.py",
+            "autograder/misconceptions/attention/scores.py",
         ),
     ]
     for file in others:
         path = checkout / file
         path.write_bytes(path.read_bytes() + b"\n")
-    assert grader_hash(CHAPTER, checkout) == before
+    assert grader_hash(UNIT, checkout) == before
 
 
 def test_a_module_of_the_toolkit_counts_once_something_uses_it(checkout):
-    used, notebook = checkout / "toolkit" / "tasks.py", checkout / "exercises" / CHAPTER
-    assert used not in dependencies(CHAPTER, checkout)
-    source = checkout / "solutions" / f"{CHAPTER}.py"
+    used, notebook = checkout / "toolkit" / "tasks.py", checkout / "exercises" / UNIT
+    assert used not in dependencies(UNIT, checkout)
+    source = paths.solution(UNIT, checkout)
     content = source.read_text()
     source.write_text(content + "\n\ndef later():\n    from toolkit import tasks\n")
-    assert used in dependencies(CHAPTER, checkout)
+    assert used in dependencies(UNIT, checkout)
     source.write_text(content)
-    assert used not in dependencies(CHAPTER, checkout)
-    notebook = notebook / f"{CHAPTER}.ipynb"
+    assert used not in dependencies(UNIT, checkout)
+    notebook = notebook / f"{UNIT}.ipynb"
     text = notebook.read_text()
     assert '"import torch' in text
     notebook.write_text(text.replace('"import torch', '"import toolkit.tasks\\nimport torch', 1))
-    assert used in dependencies(CHAPTER, checkout)
-    assert checkout / "toolkit" / "__init__.py" in dependencies(CHAPTER, checkout)
+    assert used in dependencies(UNIT, checkout)
+    assert checkout / "toolkit" / "__init__.py" in dependencies(UNIT, checkout)
 
 
 # ---------------------------------------------------------------------------------------------

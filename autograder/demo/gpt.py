@@ -122,7 +122,11 @@ UNTOUCHED = {
 
 # name: (exercise, what it does, cell)
 FORBIDDEN = {
-    "forbidden-direct": ("gelu", "calls F.gelu", _gelu('F.gelu(x, approximate="tanh")')),
+    "forbidden-direct": (
+        "gelu",
+        "calls F.gelu",
+        _gelu('nn.functional.gelu(x, approximate="tanh")'),
+    ),
     "forbidden-module": ("gelu", "calls nn.GELU", _gelu('nn.GELU(approximate="tanh")(x)')),
     "forbidden-low-level": (
         "gelu",
@@ -132,7 +136,7 @@ FORBIDDEN = {
     "forbidden-computed-name": (
         "gelu",
         "puts the name of gelu together at run time",
-        _gelu('getattr(F, "ge" + "lu")(x, approximate="tanh")'),
+        _gelu('getattr(nn.functional, "ge" + "lu")(x, approximate="tanh")'),
     ),
     "forbidden-attention": (
         "CausalSelfAttention",
@@ -145,7 +149,7 @@ FORBIDDEN = {
             inner = layer.self_attn.train(self.training)
             options = {"attn_mask": hidden, "need_weights": False}
             result = torch.func.functional_call(inner, self.lent(), (x, x, x), options)[0]
-            return F.dropout(result, self.p, self.training)
+            return nn.functional.dropout(result, self.p, self.training)
             """
         ),
     ),
@@ -161,7 +165,7 @@ FORBIDDEN = {
             y = x.transpose(0, 1)
             options = {"attn_mask": hidden}
             result = torch.func.functional_call(inner, self.lent(), (y, y, y), options)[0]
-            return F.dropout(result.transpose(0, 1), self.p, self.training)
+            return nn.functional.dropout(result.transpose(0, 1), self.p, self.training)
             """
         ),
     ),

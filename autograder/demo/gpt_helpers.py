@@ -93,12 +93,8 @@ class FeedForward(nn.Module):
         self.w_2 = nn.Linear(4 * width, width)
         self.drop = nn.Dropout(dropout)
 
-    def quiet(self, x):
-        """The same without dropout."""
-        return self.w_2(gelu(self.w_1(x)))
-
     def forward(self, x):
-        return self.drop(self.quiet(x))
+        return self.drop(self.w_2(gelu(self.w_1(x))))
 
 
 # %% own="what both kinds of block have"
@@ -112,13 +108,9 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(width, dropout)
         self.norm_2 = nn.LayerNorm(width)
 
-    def through(self, x, attention, feed_forward):
-        """The block with other functions in place of its parts."""
-        x = self.around(attention, self.norm_1, x)
-        return self.around(feed_forward, self.norm_2, x)
-
     def forward(self, x):
-        return self.through(x, self.attention, self.feed_forward)
+        x = self.around(self.attention, self.norm_1, x)
+        return self.around(self.feed_forward, self.norm_2, x)
 
 
 # %% exercise="PostNormBlock"
@@ -131,6 +123,19 @@ class PostNormBlock(Block):
 class PreNormBlock(Block):
     def around(self, part, norm, x):
         return x + part(norm(x))
+
+
+# %% own="the two ends of the model"
+def embedded(model, ids, past=0):
+    """Tokens and positions, from place `past` on."""
+    end = past + ids.shape[1]
+    refuse(end > model.context, f"{end} places are more than the {model.context} of the context")
+    return model.token(ids) + model.position(torch.arange(past, end))
+
+
+def head(model, x):
+    """The logits of features."""
+    return x @ model.token.weight.t()
 
 
 # %% exercise="GPT"
@@ -146,24 +151,14 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(kind(width, num_heads, dropout) for _ in range(num_layers))
         self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
 
-    def embed(self, ids, past=0):
-        """Tokens and positions, from place `past` on."""
-        end = past + ids.shape[1]
-        refuse(end > self.context, f"{end} places are more than the {self.context} of the context")
-        return self.token(ids) + self.position(torch.arange(past, end))
-
-    def head(self, x):
-        """The logits of features."""
-        return x @ self.token.weight.t()
-
     def features(self, ids):
-        x = self.drop(self.embed(ids))
+        x = self.drop(embedded(self, ids))
         for block in self.blocks:
             x = block(x)
         return self.final_norm(x)
 
     def forward(self, ids):
-        return self.head(self.features(ids))
+        return head(self, self.features(ids))
 
 
 # %% exercise="init_weights"
@@ -470,9 +465,21 @@ def attend_cached(attention, x, past=None):
     return attention.out_proj(joined(weights_of(q, keys) @ values)), (keys, values)
 
 
+# %% own="a block with other functions in place of its parts"
+def through(block, x, attention, feed_forward):
+    for part, norm in ((attention, block.norm_1), (feed_forward, block.norm_2)):
+        x = x + part(norm(x)) if isinstance(block, PreNormBlock) else norm(x + part(x))
+    return x
+
+
+def quiet(feed_forward):
+    """The network without dropout."""
+    return lambda x: feed_forward.w_2(gelu(feed_forward.w_1(x)))
+
+
 # %% exercise="cached_forward"
 def cached_forward(model, ids, past=None):
-    x = model.embed(ids, 0 if past is None else past[0][0].shape[2])
+    x = embedded(model, ids, 0 if past is None else past[0][0].shape[2])
     caches = []
 
     def attend(number):
@@ -485,8 +492,8 @@ def cached_forward(model, ids, past=None):
         return part
 
     for number, block in enumerate(model.blocks):
-        x = block.through(x, attend(number), block.feed_forward.quiet)
-    return model.head(model.final_norm(x)), caches
+        x = through(block, x, attend(number), quiet(block.feed_forward))
+    return head(model, model.final_norm(x)), caches
 
 
 # %% own="rows with separators"
@@ -534,7 +541,7 @@ class GPTClassifier(nn.Module):
         hidden = self.gpt.features(ids)
         places = found.long().argmax(1)
         read = hidden[torch.arange(len(ids)), places]
-        return self.classifier(self.drop(read)), self.gpt.head(hidden)
+        return self.classifier(self.drop(read)), head(self.gpt, hidden)
 
 
 # %% exercise="joint_loss"

@@ -69,7 +69,7 @@ class MultiHeadAttention(nn.Module):
     def attend(self, query, keys, values, mask=None):
         if mask is not None and mask.dim() == 3:
             mask = mask.unsqueeze(1)
-        heads = F.scaled_dot_product_attention(
+        heads = nn.functional.scaled_dot_product_attention(
             self.split(self.q_proj(query)), keys, values, mask, self.p if self.training else 0.0
         )
         return self.out_proj(heads.transpose(1, 2).flatten(2))
@@ -121,7 +121,7 @@ FORBIDDEN = {
         "LayerNorm",
         "normalises one group of channels by F.group_norm",
         _norm(
-            "F.group_norm(\n"
+            "nn.functional.group_norm(\n"
             "            x.reshape(-1, x.shape[-1]), 1, self.gamma, self.beta, self.eps\n"
             "        ).reshape(x.shape)"
         ),
@@ -145,7 +145,7 @@ FORBIDDEN = {
             weights = torch.cat([self.q_proj.weight, self.k_proj.weight, self.v_proj.weight])
             biases = torch.cat([self.q_proj.bias, self.k_proj.bias, self.v_proj.bias])
             inputs = (x.transpose(0, 1) for x in (query, key, value))
-            output, _ = F.multi_head_attention_forward(
+            output, _ = nn.functional.multi_head_attention_forward(
                 *inputs, query.shape[2], self.num_heads, weights, biases, None, None, False,
                 self.p, self.out_proj.weight, self.out_proj.bias, self.training, None, False, mask,
             )
@@ -167,6 +167,8 @@ FORBIDDEN = {
     "forbidden-computed-name": (
         "label_smoothing_loss",
         "puts the name of cross_entropy together at run time",
-        _loss('getattr(F, "cross" + "_entropy")(scores, ids, label_smoothing=smoothing)'),
+        _loss(
+            'getattr(nn.functional, "cross" + "_entropy")(scores, ids, label_smoothing=smoothing)'
+        ),
     ),
 }

@@ -13,13 +13,12 @@ nbgrader's own generate_assignment makes the students' version. What a person ty
 from __future__ import annotations
 
 import ast
-import contextlib
 import hashlib
 import logging
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,13 +31,14 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions
 from traitlets.config import Config
 
-from autograder.assignments import given
+from autograder.assignments import given, overview, picture
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
-from autograder.units.assignment import Assignment, Exercise, Question
+from autograder.units.assignment import QUESTION_MINUTES, Assignment, Exercise, Question
 
 OPTIONS = {"exercise", "check", "question", "points", "section", "forbids", "title", "tags"}
 KINDS = ("exercise", "check", "question")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BEGIN, END = "BEGIN SOLUTION", "END SOLUTION"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What stock nbgrader executes in a check cell: it reads the points from the last expression.
@@ -47,19 +47,6 @@ HIDDEN = """
 from autograder.assignments.stock import points
 points("{unit}", "{name}")
 ### END HIDDEN TESTS"""
-QUESTION_MINUTES = 10
-OVERVIEW = """**How to work.** Write your code where it says `raise NotImplementedError(...)`; a
-class says so in each method that you write. Then run the cell below, `check("...")`: it says what
-holds, what does not, and which section of the book to reread. Exercises may use the ones before
-them. You may add cells and helper functions of your own; keep the names, the parameters and their
-order as they are. Every text ends with hints: open them one by one, only as far as you need.
-
-| | write | which is | points | minutes |
-|---|---|---|---|---|
-{rows}
-
-About {minutes} minutes in all. They are estimated from the size of the answers: take them for a
-measure of size, not of you."""
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
@@ -87,7 +74,7 @@ def stub_line(name: str) -> str:
     return f'raise NotImplementedError("{name} is yours to write")'
 
 
-@dataclass
+@dataclass(frozen=True)
 class Source:
     """One script, read: its cells and the line each begins on."""
 
@@ -208,26 +195,14 @@ def _check_region(source: Source, index: int, wanted: bool) -> None:
 
 def _defines(code: str) -> set[str]:
     """Names of the functions and classes that `code` defines at its top level."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {node.name for node in ast.parse(code).body if isinstance(node, kinds)}
+    return {node.name for node in ast.parse(code).body if isinstance(node, DEFINITIONS)}
 
 
-def _needs(code: str, earlier: Sequence[str]) -> tuple[str, ...]:
-    """The earlier exercises that `code` uses."""
-    used = {node.id for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)}
-    return tuple(name for name in earlier if name in used)
-
-
-def _heading(text: str) -> str | None:
-    """The last heading in a markdown cell, without its number."""
-    found = [
-        words
-        for words in re.findall(r"^#+\s+(.+?)\s*#*$", text, flags=re.MULTILINE)
-        if BEGIN not in words and END not in words
-    ]
-    if not found:
-        return None
-    return re.sub(r"^(Exercise\s+)?\d+\s*[.:)·–—-]*\s*", "", found[-1]).replace("`", "") or None
+def _used(code: str | ast.AST, known: Iterable[str]) -> tuple[str, ...]:
+    """Which of the `known` names `code` uses."""
+    tree = ast.parse(code) if isinstance(code, str) else code
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return tuple(name for name in known if name in used)
 
 
 def _is_docstring(cell: NotebookNode) -> bool:
@@ -243,42 +218,6 @@ def _is_docstring(cell: NotebookNode) -> bool:
     )
 
 
-def minutes(code: str) -> int:
-    """How long an answer takes, estimated from its size, in steps of five minutes.
-
-    Six minutes to read what is asked, and 48 seconds for each line of the reference's answer.
-    """
-    regions = re.findall(rf"### {BEGIN}\n(.*?)### {END}", code, re.DOTALL)
-    lines = [line.strip() for region in regions for line in region.splitlines()]
-    written = sum(bool(line) and not line.startswith("#") for line in lines)
-    return max(5, 5 * round((6 + 0.8 * written) / 5))
-
-
-def _worth(points: float, took: int, more: str = "") -> str:
-    """`*2 points · about 10 minutes*`, below an exercise's heading."""
-    return f"*{points:g} point{'s' * (points != 1)} · about {took} minutes{more}*"
-
-
-def _below_heading(cell: NotebookNode, line: str) -> None:
-    """Put a line of its own below the last heading of a markdown cell."""
-    place = max(match.end() for match in re.finditer(r"^#+ .*$", cell.source, re.MULTILINE))
-    cell.source = f"{cell.source[:place]}\n\n{line}{cell.source[place:]}"
-
-
-def _overview(assignment: Assignment) -> str:
-    """How to work, and what there is to do."""
-    rows = "\n".join(
-        f"| {number} | `{exercise.name}` | {exercise.title} | {exercise.points:g} | "
-        f"{exercise.minutes} |"
-        for number, exercise in enumerate(assignment.exercises, 1)
-    )
-    written = "".join(
-        f"\n| | | {question.title} (in words) | {question.points:g} | {QUESTION_MINUTES} |"
-        for question in assignment.questions
-    )
-    return OVERVIEW.format(minutes=assignment.minutes, rows=rows + written)
-
-
 def _nbgrader(name: str, **traits: Any) -> dict[str, Any]:
     return {
         "schema_version": 3,
@@ -291,136 +230,215 @@ def _nbgrader(name: str, **traits: Any) -> dict[str, Any]:
     }
 
 
-def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
-    """The instructor's notebook of the script at `path`, and the assignment it describes.
+class _Reading:
+    """What a script's cells say, taken in one after the other."""
 
-    Raises BuildError on anything nbgrader or a student would later stumble over.
-    """
-    source = read(path)
-    unit = source.unit
-    exercises: list[Exercise] = []
-    questions: list[Question] = []
-    where: dict[str, int] = {}  # Cell of each exercise and question, for messages.
-    checked: set[str] = set()
-    ids: dict[str, int] = {}
-    title, heading, setups = None, None, 0
-    told: NotebookNode | None = None  # the text of the exercise or question that comes next
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.title = ""
+        self.exercises: list[Exercise] = []
+        self.questions: list[Question] = []
+        self.uses: dict[str, tuple[str, ...]] = {}  # what a part uses of those before it
+        self.where: dict[str, int] = {}  # cell of each exercise and question
+        self.checked: set[str] = set()
+        # Functions and classes of earlier units: a constant is no part of a picture.
+        self._parts = _defines(given.source(source.unit, source.path.parent.parent))
+        self._text: int | None = None  # cell of the text for the exercise or question to come
+        self._setups = 0
+        self._ids: dict[str, int] = {}
 
-    for index, cell in enumerate(source.cells):
+    def take(self, index: int) -> None:
+        """Read a cell, and make it one of the instructor's notebook."""
+        source, cell = self.source, self.source.cells[index]
         kind = _kind(source, index)
         options = dict(cell.metadata)
-        tags = options.get("tags", [])
-        private = "instructor" in tags or _is_docstring(cell)
-        if not (private and not kind):
+        private = "instructor" in options.get("tags", []) or _is_docstring(cell)
+        if kind or not private:
             _check_region(source, index, wanted=kind in ("exercise", "question"))
-        if cell.cell_type == "markdown":
-            if not kind:
-                told = cell if _heading(cell.source) else told
-            title = title or _heading(cell.source)
-            heading = _heading(cell.source) or heading
-        name = options.get(kind, "")
-        if kind in ("exercise", "question"):
-            if name in where:
-                raise source.error(
-                    index,
-                    f"{name} was already given on line {source.lines[where[name]]}; "
-                    "rename one of the two.",
-                )
-            where[name] = index
-        own_title = str(options.get("title") or heading or name)
         metadata: dict[str, Any] = {}
         if kind == "exercise":
-            try:
-                defined = _defines(cell.source)
-            except SyntaxError as error:
-                raise source.error(
-                    index, f"the solution of {name} is not valid Python ({error.msg}); correct it."
-                ) from error
-            if name not in defined:
-                raise source.error(
-                    index,
-                    f"the cell of exercise {name} defines no function or class of that name; "
-                    "rename one of them.",
-                )
-            forbids = options.get("forbids", "")
-            forbids = tuple(forbids.split() if isinstance(forbids, str) else forbids)
-            needs = _needs(cell.source, [exercise.name for exercise in exercises])
-            took = minutes(cell.source)
-            if told is not None:
-                _below_heading(told, _worth(options["points"], took))
-            exercises.append(
-                Exercise(
-                    name=name,
-                    title=own_title,
-                    points=float(options["points"]),
-                    section=options["section"],
-                    forbids=forbids,
-                    needs=needs,
-                    minutes=took,
-                )
-            )
-            metadata = _nbgrader(name, solution=True)
+            metadata = self._exercise(index, options)
         elif kind == "question":
-            questions.append(
-                Question(name, own_title, float(options["points"]), options["section"])
-            )
-            metadata = _nbgrader(name, grade=True, solution=True, points=float(options["points"]))
-            if told is not None:
-                _below_heading(told, _worth(options["points"], QUESTION_MINUTES))
+            metadata = self._question(index, options)
         elif kind == "check":
-            found = [exercise for exercise in exercises if exercise.name == name]
-            if not found:
-                raise source.error(
-                    index, f"there is no exercise {name} above this check cell; move or rename it."
-                )
-            if name in checked:
-                raise source.error(
-                    index, f"{name} already has a check cell; remove one of the two."
-                )
-            checked.add(name)
-            if cell.source.strip() != f'check("{name}")':
-                raise source.error(
-                    index,
-                    f'the check cell of {name} must hold the line # check("{name}") and '
-                    'the tag "active-ipynb".',
-                )
-            cell.source = cell.source.strip() + HIDDEN.format(unit=unit, name=name)
-            metadata = _nbgrader(f"check_{name}", grade=True, locked=True, points=found[0].points)
-        elif cell.cell_type == "code" and not private and ("given" in tags or not exercises):
-            setups += 1
-            metadata = _nbgrader("setup" if setups == 1 else f"setup-{setups}", locked=True)
-
-        if cell.cell_type == "code" and not private and not kind:
-            cell.source = given.for_notebook(cell.source)
+            metadata = self._check(index, options["check"])
+        elif cell.cell_type == "markdown":
+            if found := overview.headings(cell.source):
+                self.title = self.title or found[-1].words
+                self._text = index
+        elif not private:
+            self._plain(cell)
+            if "given" in options.get("tags", []) or not self.exercises:
+                self._setups += 1
+                name = "setup" if self._setups == 1 else f"setup-{self._setups}"
+                metadata = _nbgrader(name, locked=True)
         cell.metadata = NotebookNode()
         if metadata:
             cell.metadata["nbgrader"] = NotebookNode(metadata)
             cell.id = metadata["grade_id"][:64]
         else:  # An id from the text, so that one edit does not renumber all the others.
             digest = hashlib.sha256(cell.source.encode()).hexdigest()[:10]
-            ids[digest] = ids.get(digest, 0) + 1
-            cell.id = f"text-{digest}" + (f"-{ids[digest]}" if ids[digest] > 1 else "")
+            self._ids[digest] = self._ids.get(digest, 0) + 1
+            more = f"-{self._ids[digest]}" if self._ids[digest] > 1 else ""
+            cell.id = f"text-{digest}{more}"
         if private:
             cell.metadata["tags"] = ["instructor"]
 
-    for exercise in exercises:
-        if exercise.name not in checked:
+    def _exercise(self, index: int, options: dict[str, Any]) -> dict[str, Any]:
+        source, code = self.source, self.source.cells[index].source
+        name, points = options["exercise"], float(options["points"])
+        self._new(name, index)
+        try:
+            defined = _defines(code)
+        except SyntaxError as error:
             raise source.error(
-                where[exercise.name],
-                f"exercise {exercise.name} has no check cell; add "
-                f'# %% check="{exercise.name}" tags=["active-ipynb"] after it.',
+                index, f"the solution of {name} is not valid Python ({error.msg}); correct it."
+            ) from error
+        if name not in defined:
+            raise source.error(
+                index,
+                f"the cell of exercise {name} defines no function or class of that name; "
+                "rename one of them.",
             )
-    if not exercises:
-        raise BuildError(
-            f"{path.parent.name}/{path.name} holds no exercise; "
-            'give one of its cells exercise="…", points=… and section="…".'
+        number = len(self.exercises) + 1
+        minutes = overview.minutes(code)
+        text, heading = self._heading(index, name, f"Exercise {number}: …")
+        if heading.number != number:
+            raise source.error(
+                text,
+                f"the heading of {name} must begin with Exercise {number}, "
+                f"for it is number {number} of its unit; correct it.",
+            )
+        overview.put_below(self.source.cells[text], heading, overview.worth(points, minutes))
+        forbids = options.get("forbids", "")
+        self.uses[name] = _used(code, self.uses)
+        self.exercises.append(
+            Exercise(
+                name=name,
+                title=str(options.get("title") or heading.words),
+                points=points,
+                section=options["section"],
+                forbids=tuple(forbids.split() if isinstance(forbids, str) else forbids),
+                needs=self._needs(name),
+                minutes=minutes,
+            )
         )
-    assignment = Assignment(source.unit, title or source.unit, tuple(exercises), tuple(questions))
-    head = [("overview", _overview(assignment))]
+        return _nbgrader(name, solution=True)
+
+    def _question(self, index: int, options: dict[str, Any]) -> dict[str, Any]:
+        name, points = options["question"], float(options["points"])
+        self._new(name, index)
+        text, heading = self._heading(index, name, "Question: …")
+        line = overview.worth(points, QUESTION_MINUTES)
+        overview.put_below(self.source.cells[text], heading, line)
+        title = str(options.get("title") or heading.words)
+        self.questions.append(Question(name, title, points, options["section"]))
+        return _nbgrader(name, grade=True, solution=True, points=points)
+
+    def _check(self, index: int, name: str) -> dict[str, Any]:
+        source, cell = self.source, self.source.cells[index]
+        found = [exercise for exercise in self.exercises if exercise.name == name]
+        if not found:
+            raise source.error(
+                index, f"there is no exercise {name} above this check cell; move or rename it."
+            )
+        if name in self.checked:
+            raise source.error(index, f"{name} already has a check cell; remove one of the two.")
+        self.checked.add(name)
+        if cell.source.strip() != f'check("{name}")':
+            raise source.error(
+                index,
+                f'the check cell of {name} must hold the line # check("{name}") and '
+                'the tag "active-ipynb".',
+            )
+        cell.source = cell.source.strip() + HIDDEN.format(unit=source.unit, name=name)
+        return _nbgrader(f"check_{name}", grade=True, locked=True, points=found[0].points)
+
+    def _plain(self, cell: NotebookNode) -> None:
+        """A cell of code that students are given."""
+        try:
+            imported, body = given.imported(cell.source), ast.parse(cell.source).body
+        except SyntaxError:
+            return  # It holds a magic command.
+        self.uses.update((name, ()) for name in imported if name in self._parts)
+        for node in body:
+            if isinstance(node, DEFINITIONS):
+                self.uses[node.name] = _used(node, self.uses)
+        cell.source = given.for_notebook(cell.source)
+
+    def _needs(self, name: str) -> tuple[str, ...]:
+        """The exercises that a part uses, itself or in a given part that it uses."""
+        exercises = [exercise.name for exercise in self.exercises]
+        found: set[str] = set()
+        waiting = list(self.uses[name])
+        while waiting:
+            part = waiting.pop()
+            if part in exercises:
+                found.add(part)
+            else:
+                waiting += self.uses[part]
+        return tuple(exercise for exercise in exercises if exercise in found)
+
+    def _new(self, name: str, index: int) -> None:
+        if name in self.where:
+            raise self.source.error(
+                index,
+                f"{name} was already given on line {self.source.lines[self.where[name]]}; "
+                "rename one of the two.",
+            )
+        self.where[name] = index
+
+    def _heading(self, index: int, name: str, wanted: str) -> tuple[int, overview.Heading]:
+        """The cell of the text that belongs to cell `index`, and the last heading in it."""
+        text, self._text = self._text, None
+        for place in (index if text is None else text, index):
+            cell = self.source.cells[place]
+            if cell.cell_type == "markdown" and (found := overview.headings(cell.source)):
+                return place, found[-1]
+        raise self.source.error(
+            index, f'{name} has no text of its own; put one with the heading "### {wanted}" above.'
+        )
+
+    def finished(self) -> Assignment:
+        """The assignment, when all cells are read."""
+        for exercise in self.exercises:
+            if exercise.name not in self.checked:
+                raise self.source.error(
+                    self.where[exercise.name],
+                    f"exercise {exercise.name} has no check cell; add "
+                    f'# %% check="{exercise.name}" tags=["active-ipynb"] after it.',
+                )
+        if not self.exercises:
+            raise BuildError(
+                f"{self.source.path.parent.name}/{self.source.path.name} holds no exercise; "
+                'give one of its cells exercise="…", points=… and section="…".'
+            )
+        unit = self.source.unit
+        return Assignment(unit, self.title or unit, tuple(self.exercises), tuple(self.questions))
+
+
+def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
+    """The instructor's notebook of the script at `path`, and the assignment it describes.
+
+    Raises BuildError on anything nbgrader or a student would later stumble over.
+    """
+    source = read(path)
+    reading = _Reading(source)
+    for index in range(len(source.cells)):
+        reading.take(index)
+    assignment = reading.finished()
+    head = {
+        "picture": picture.markdown(assignment.exercises, reading.uses),
+        "overview": overview.text(assignment),
+    }
     conventions = path.with_name("conventions.md")
     if conventions.is_file():
-        head.append(("conventions", conventions.read_text(encoding="utf-8").strip()))
-    source.cells[1:1] = [nbformat.v4.new_markdown_cell(text, id=name) for name, text in head]
+        head["conventions"] = conventions.read_text(encoding="utf-8").strip()
+    # Below the title.
+    first = next((i for i, cell in enumerate(source.cells) if cell.cell_type == "markdown"), -1) + 1
+    source.cells[first:first] = [
+        nbformat.v4.new_markdown_cell(text, id=name) for name, text in head.items()
+    ]
     notebook = nbformat.v4.new_notebook(cells=source.cells)
     notebook.nbformat_minor = 5
     notebook.metadata = NotebookNode(
@@ -548,15 +566,13 @@ def generate(units: Sequence[str], root: Path = paths.ROOT) -> dict[str, str]:
                 if "nbgrader" in cell.metadata
             }
             _require_refusals(assignment)
-            complete = Assignment(
-                assignment.unit,
-                assignment.title,
-                tuple(
-                    Exercise(**{**vars(exercise), "stub": stubs[exercise.name]})
+            complete = replace(
+                assignment,
+                exercises=tuple(
+                    replace(exercise, stub=stubs[exercise.name])
                     for exercise in assignment.exercises
                 ),
-                assignment.questions,
-                book_sections(unit, root),
+                sections=book_sections(unit, root),
             )
             place = f"exercises/{unit}"
             files[f"{place}/{unit}.ipynb"] = notebook_text(notebook)
@@ -594,67 +610,6 @@ def build(units: Sequence[str], root: Path = paths.ROOT, check: bool = False) ->
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
     return changed
-
-
-def record(unit: str, check: bool = False) -> list[Path]:
-    """Write the recorded answers of the unit's visible tests, unless they still hold.
-
-    Answers that differ by rounding only are kept: another machine adds in another order, and the
-    file should change when a grader, the reference or a misconception does.
-    """
-    from autograder.assignments import recorded
-    from autograder.judging.recording import record as ask
-    from autograder.judging.runner import Graders
-    from autograder.sandbox.wire import WireError
-
-    if not paths.graders(unit).is_file():
-        raise BuildError(
-            f"{unit} has no graders; write {paths.graders(unit).relative_to(paths.ROOT)} first."
-        )
-    path = paths.EXERCISES / unit / recorded.FILE
-    recording = ask(unit, Graders(unit, hidden=False))
-    with contextlib.suppress(FileNotFoundError, WireError, KeyError, TypeError):
-        if _same_answers(recorded.read(path).data, recording.data):
-            return []
-    if not check:
-        recorded.write(recording, path)
-    return [path]
-
-
-def _rounding(values: Any) -> float:
-    """By how much values may differ that were added up in another order.
-
-    A wrong step of training may make them large, and what cancels out keeps the error of the large.
-    """
-    finite = values[values.isfinite()]
-    return max(1e-5, 1e-4 * float(finite.abs().max())) if finite.numel() else 1e-5
-
-
-def _same_answers(left: Any, right: Any) -> bool:
-    """Two recordings, or parts of them, hold the same answers up to rounding."""
-    import torch
-
-    from autograder.judging.diagnosis import same_value
-
-    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-        # Gradients pass through longer chains of rounding than values do.
-        return type(left) is type(right) and (
-            same_value(left, right)
-            or (
-                left.is_floating_point()
-                and left.shape == right.shape
-                and left.dtype == right.dtype
-                and torch.allclose(left, right, rtol=1e-3, atol=_rounding(left), equal_nan=True)
-            )
-        )
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        # "asked" holds digests of exact bits, which rounding changes.
-        return left.keys() == right.keys() and all(
-            key == "asked" or _same_answers(value, right[key]) for key, value in left.items()
-        )
-    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
-        return len(left) == len(right) and all(map(_same_answers, left, right))
-    return same_value(left, right)
 
 
 def sources(root: Path = paths.ROOT) -> list[str]:

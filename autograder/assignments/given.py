@@ -20,6 +20,13 @@ From {sources}. Nothing in this file is yours to write.
 """
 
 '''
+# The import in a notebook, and what is said where the file is not beside it.
+IMPORT = """try:
+    {line}
+except ModuleNotFoundError:
+    raise ImportError(
+        "given.py is missing: put the file that came with this notebook beside it."
+    ) from None"""
 _MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 
 
@@ -55,9 +62,9 @@ def for_notebook(code: str) -> str:
         lines.pop()
     names = imported(code)
     line = f"from given import {', '.join(names)}"
-    if len(line) > 100:
-        line = "from given import (\n" + "".join(f"    {name},\n" for name in names) + ")"
-    return "\n".join([*lines, *([""] if lines else []), line])
+    if len(line) > 96:
+        line = "from given import (\n" + "".join(f"        {name},\n" for name in names) + "    )"
+    return "\n".join([*lines, *([""] if lines else []), IMPORT.format(line=line)])
 
 
 def source(unit: str, solutions: Path = paths.SOLUTIONS) -> str:

@@ -1,4 +1,4 @@
-"""`python -m autograder bundle CHAPTER`: the zip that students receive."""
+"""`python -m autograder bundle UNIT`: the zip that students receive."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Annotated
 
 import typer
 
+from autograder.commands.options import Unit
+
 
 def run(
-    unit: Annotated[str, typer.Argument(help="The unit, for example attention.")],
+    unit: Unit,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="The zip to write.  [default: CHAPTER.zip]")
+        Path | None, typer.Option("-o", "--out", help="The zip to write.  [default: UNIT.zip]")
     ] = None,
     book_url: Annotated[
         str, typer.Option(help="Where students read the book; checks then link to its sections.")
@@ -19,11 +21,6 @@ def run(
 ) -> None:
     """Make the student's zip: notebook, checks and recorded answers, without solutions."""
     from autograder.assignments import bundle
-    from autograder.common.errors import AssignmentError
 
-    try:
-        path = bundle.bundle(unit, out or Path(f"{unit}.zip"), book_url)
-    except AssignmentError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(1) from None
+    path = bundle.bundle(unit, out or Path(f"{unit}.zip"), book_url)
     typer.echo(f"wrote {path} ({path.stat().st_size // 1024} KiB)")

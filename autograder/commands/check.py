@@ -16,7 +16,7 @@ def run(
         list[str] | None, typer.Option(help="Only this exercise; may be given more than once.")
     ] = None,
     unit: Annotated[
-        str | None, typer.Option(help="The assignment, if the notebook does not say.")
+        str | None, typer.Option(help="The unit, if the notebook does not say.")
     ] = None,
     seconds: Annotated[
         float, typer.Option(help="How long a cell, or a call of an exercise, may take.")

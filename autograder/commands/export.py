@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from autograder.commands.options import COURSE, GradedCourse
+from autograder.commands.options import COURSE, GradedCourse, Unit
 from autograder.lms import Tool
 
 
 def run(
     tool: Annotated[Tool, typer.Argument(help="The tool that is to import them.")],
-    assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
+    assignment: Unit,
     out: Annotated[Path, typer.Option(help="The CSV to write.")],
     course: GradedCourse = COURSE,
     template: Annotated[

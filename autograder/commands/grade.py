@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from autograder.common import paths
+from autograder.commands.options import COURSE, Unit
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def run(
-    assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
+    assignment: Unit,
     submitted: Annotated[
         Path,
         typer.Option(
@@ -33,7 +33,7 @@ def run(
             help="The nbgrader course to fill: gradebook, feedback, report.",
             show_default="build/course",
         ),
-    ] = paths.BUILD / "course",
+    ] = COURSE,
     roster: Annotated[
         Path | None,
         typer.Option(help="The class list, a CSV with a column `student`; who is absent is told."),

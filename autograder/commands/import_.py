@@ -8,12 +8,16 @@ from typing import Annotated
 import typer
 
 from autograder.lms import Tool
+from autograder.units.assignment import require_unit
 
 
 def run(
     tool: Annotated[Tool, typer.Argument(help="The tool that exported them.")],
     export: Annotated[Path, typer.Argument(help="The zip that was downloaded, or its folder.")],
-    assignment: Annotated[str, typer.Option(help="The assignment, such as attention.")],
+    assignment: Annotated[
+        str,
+        typer.Option(help="The assignment, such as attention-scores.", callback=require_unit),
+    ],
     to: Annotated[
         Path, typer.Option(help="The folder to fill; `grade` takes it with --submitted.")
     ],
@@ -33,13 +37,11 @@ def run(
     from autograder.lms import TITLES, module
     from autograder.lms.archive import Archive
     from autograder.lms.base import People, place, read_export
-    from autograder.units.assignment import load
 
-    unit = load(assignment).unit
     people = People.read(roster) if roster is not None else People()
     with Archive(export) as archive:
-        found = read_export(tool, archive, people, unit)
-        placed = place(found, unit, to, people, module(tool).COLUMNS)
+        found = read_export(tool, archive, people, assignment)
+        placed = place(found, assignment, to, people, module(tool).COLUMNS)
     console, errors = Console(), Console(stderr=True)
     for remark in placed.remarks:
         console.print(Text(one_line(remark, 10_000)), soft_wrap=True)
@@ -51,7 +53,10 @@ def run(
         soft_wrap=True,
     )
     console.print(
-        Text(f"Next: python -m autograder grade {unit} --submitted {to} --roster {placed.roster}"),
+        Text(
+            f"Next: python -m autograder grade {assignment} --submitted {to} "
+            f"--roster {placed.roster}"
+        ),
         soft_wrap=True,
     )
     if placed.problems:

@@ -24,12 +24,11 @@ COURSE = DEMO / "course"
 
 
 def assignments(console: Console) -> None:
-    """Regenerate exercises/ from solutions/."""
-    from autograder.assignments import builder
+    """Regenerate exercises/ from solutions/, and the recorded answers."""
+    from autograder.assignments import builder, recorder
 
     changed = builder.build(builder.sources())
-    for unit in builder.sources():
-        changed += builder.record(unit)
+    changed += filter(None, map(recorder.record, builder.sources()))
     names = ", ".join(str(path.relative_to(paths.ROOT)) for path in changed)
     console.print(f"  changed: {names}" if changed else "  up to date")
 

@@ -1,4 +1,4 @@
-"""Options that several commands have in common."""
+"""Arguments and options that several commands have in common."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Annotated
 import typer
 
 from autograder.common import paths
+from autograder.units.assignment import require_unit
 
 COURSE = paths.BUILD / "course"
 GradedCourse = Annotated[
     Path,
     typer.Option(help="The nbgrader course in which it was graded.", show_default="build/course"),
+]
+Unit = Annotated[
+    str,
+    typer.Argument(help="The assignment, such as attention-scores.", callback=require_unit),
 ]

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from autograder.commands.options import Unit
+
 
 class Target(StrEnum):
     """A tool that runs the checks itself."""
@@ -18,7 +20,7 @@ class Target(StrEnum):
 
 def run(
     tool: Annotated[Target, typer.Argument(help="The tool that is to run it.")],
-    assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
+    assignment: Unit,
     out: Annotated[
         Path | None,
         typer.Option(

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from autograder.commands.options import COURSE, GradedCourse
+from autograder.commands.options import COURSE, GradedCourse, Unit
 
 
 def run(
-    assignment: Annotated[str, typer.Argument(help="The assignment, such as attention.")],
+    assignment: Unit,
     course: GradedCourse = COURSE,
     feedback: Annotated[
         bool, typer.Option(help="Write the students' pages anew too, with comments and marks.")

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from autograder.common.paths import units
-from autograder.units.assignment import load
+from autograder.units.assignment import require_unit, units_of
 
 if TYPE_CHECKING:
     from autograder.verification.verify import Verdict
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def run(
     unit: Annotated[
-        list[str] | None, typer.Argument(help="Chapters to verify; all by default.")
+        list[str] | None, typer.Argument(help="Units to verify, or chapters; all by default.")
     ] = None,
     exercise: Annotated[
         list[str] | None, typer.Option(help="Only these exercises (may be repeated).")
@@ -45,9 +45,7 @@ def run(
 
     torch.set_num_threads(1)
     console = Console()
-    wanted = list(unit or units())
-    for name in wanted:
-        load(name)  # says in a sentence what is wrong with the name
+    wanted = [require_unit(name) for name in units_of(unit or units())]
     verdicts = []
     for name in wanted:
         with Progress(

@@ -1,12 +1,14 @@
 """What an assignment asks for: its exercises, points and sections, read from `assignment.json`.
 
-`builder` writes that file from `solutions/<unit>.py`; everything that checks, grades
+`builder` writes that file from `solutions/<chapter>/<unit>.py`; everything that checks, grades
 or reports reads it through `load`, which needs neither the solutions nor nbgrader.
 """
 
 from __future__ import annotations
 
+import difflib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import Any
 
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
+
+QUESTION_MINUTES = 10
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,9 @@ class Assignment:
 
     @property
     def minutes(self) -> int:
-        """How long the exercises take, and ten minutes for each question."""
-        return sum(exercise.minutes for exercise in self.exercises) + 10 * len(self.questions)
+        """How long it takes, written questions included."""
+        coding = sum(exercise.minutes for exercise in self.exercises)
+        return coding + QUESTION_MINUTES * len(self.questions)
 
     @property
     def written_points(self) -> float:
@@ -101,11 +106,24 @@ class Assignment:
 
 def did_you_mean(assignment: Assignment, name: str) -> str:
     """A question to append, such as "Did you mean softmax?"; empty when no name is near."""
-    import difflib
-
     lowered = {known.lower(): known for known in assignment.names}
     near = difflib.get_close_matches(str(name).lower(), lowered, n=1, cutoff=0.5)
     return f" Did you mean {lowered[near[0]]}?" if near else ""
+
+
+def units_of(names: Iterable[str]) -> list[str]:
+    """`names` with its units in place of each chapter: each unit once, in the order given."""
+    found: dict[str, None] = {}
+    for name in names:
+        parts = paths.CHAPTERS.get(name)
+        found.update(dict.fromkeys([f"{name}-{part}" for part in parts] if parts else [name]))
+    return list(found)
+
+
+def require_unit(name: str) -> str:
+    """`name`, where there is a unit of that name; else AssignmentError says which there are."""
+    folder(name)
+    return name
 
 
 def folder(unit: str) -> Path:
@@ -115,12 +133,27 @@ def folder(unit: str) -> Path:
         file = candidate / "assignment.json"
         if file.is_file() and (candidate.name == unit or _is_about(file, unit)):
             return candidate
+    raise AssignmentError(_unknown(unit))
+
+
+def _unknown(name: str) -> str:
+    """What to say where `name` is no unit that is here."""
+    if name in paths.CHAPTERS:
+        *units, last = units_of([name])
+        return (
+            f"{name} is a chapter of {len(units) + 1} units; "
+            f"name one of them: {', '.join(units)} or {last}."
+        )
+    said = f"There is no assignment called {name} here."
+    if name in paths.UNITS:
+        return (
+            f"{said} Start Jupyter in the folder of the notebook, "
+            f"or run python -m autograder build {name}."
+        )
     known = paths.units()
-    choice = f" The assignments here are {', '.join(known)}." if known else ""
-    raise AssignmentError(
-        f"There is no assignment called {unit} here.{choice} "
-        f"Start Jupyter in the folder of the notebook, or run python -m autograder build {unit}."
-    )
+    if near := difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5):
+        return f"{said} Did you mean {near[0]}?"
+    return f"{said} The assignments here are {', '.join(known)}." if known else said
 
 
 def _is_about(file: Path, unit: str) -> bool:

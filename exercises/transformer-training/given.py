@@ -659,3 +659,53 @@ class EncoderDecoder(nn.Module):
         memory = self.encode(src, src_mask)  # (B, S, D)
         hidden = self.decode(memory, src_mask, tgt, make_std_mask(tgt))  # (B, U, D)
         return self.generator(hidden)  # (B, U, V)
+
+
+def make_model(
+    src_vocab: int,
+    tgt_vocab: int,
+    num_layers: int = 6,
+    d_model: int = 512,
+    d_ff: int = 2048,
+    num_heads: int = 8,
+    dropout: float = 0.1,
+    norm_first: bool = False,
+    shared: bool = False,
+) -> EncoderDecoder:
+    """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
+
+    Args:
+        src_vocab: size of the source vocabulary.
+        tgt_vocab: size of the target vocabulary.
+        num_layers: N, of each stack.
+        d_model: D.
+        d_ff: F.
+        num_heads: H.
+        dropout: acts everywhere, also on attention weights.
+        norm_first: order of the norms, as for SublayerConnection.
+        shared: whether both embeddings and the generator have one weight in common.
+
+    Returns:
+        An EncoderDecoder. The weight of every linear layer is drawn anew by
+        nn.init.xavier_uniform_, so that layers differ; biases are 0; norms have gamma 1 and beta 0;
+        embedding tables, and the weight in common, are drawn from N(0, 1/D).
+
+    Raises:
+        ValueError: if shared and the vocabularies differ in size, or a part can't be made.
+    """
+    if shared and src_vocab != tgt_vocab:
+        raise ValueError(
+            f"one table can't serve vocabularies of {src_vocab} and {tgt_vocab} tokens"
+        )
+    model = EncoderDecoder(
+        src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout, norm_first
+    )
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+    if shared:
+        # After the loop, which would have drawn the generator's weight by Xavier.
+        model.tgt_embed.lut.weight = model.src_embed.lut.weight
+        model.generator.proj.weight = model.src_embed.lut.weight
+    return model

@@ -41,6 +41,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from solutions.seq2seq.recurrent import Seq2Seq  # noqa: F401 - the translator to decode with
 from solutions.seq2seq.text import BOS, EOS, PAD
 
 # %% tags=["active-ipynb"]

@@ -27,7 +27,7 @@
 import torch
 from torch import Tensor, nn
 
-from solutions.transformer.model import EncoderDecoder, Generator  # noqa: F401 - the model to train
+from solutions.transformer.model import EncoderDecoder, Generator, make_model  # noqa: F401 - the model to train
 from solutions.transformer.parts import PAD
 
 # %% tags=["active-ipynb"]

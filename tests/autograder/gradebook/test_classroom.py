@@ -26,8 +26,8 @@ from autograder.sandbox.limits import Limits
 from autograder.units.assignment import load
 from tests.autograder.helpers import put
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-self_attention"
+ASSIGNMENT = load(UNIT)
 
 
 LIMITS = Limits(seconds_per_call=5)
@@ -51,13 +51,13 @@ def state(folder: Path) -> dict[str, tuple[str, int]]:
 
 def found(folder: Path, *roster: str) -> dict[str, Submission]:
     people = [Person(name) for name in roster]
-    return {item.student: item for item in collect(folder, CHAPTER, people)}
+    return {item.student: item for item in collect(folder, UNIT, people)}
 
 
 class TestCollect:
     def test_all_three_layouts(self, tmp_path):
-        one = put(tmp_path / "s1" / CHAPTER / f"{CHAPTER}.ipynb", "{}")
-        two = put(tmp_path / "s2" / f"{CHAPTER}.ipynb", "{}")
+        one = put(tmp_path / "s1" / UNIT / f"{UNIT}.ipynb", "{}")
+        two = put(tmp_path / "s2" / f"{UNIT}.ipynb", "{}")
         three = put(tmp_path / "s3.ipynb", "{}")
         people = found(tmp_path)
         assert [people[name].path for name in ("s1", "s2", "s3")] == [one, two, three]
@@ -70,36 +70,38 @@ class TestCollect:
 
     @pytest.mark.parametrize(
         "name",
-        ["homework.ipynb", "Attention (1).ipynb", "attention.ipynb.txt", "attention-final.IPYNB"],
+        ["homework.ipynb", "Self-attention (1).ipynb", f"{UNIT}.ipynb.txt", f"{UNIT}-final.IPYNB"],
     )
     def test_a_misnamed_notebook_is_taken_and_told(self, tmp_path, name):
-        path = put(tmp_path / "s1" / CHAPTER / name, "{}")
+        path = put(tmp_path / "s1" / UNIT / name, "{}")
         submission = found(tmp_path)["s1"]
         assert submission.path == path
-        assert submission.repairs == [f"renamed {name} to {CHAPTER}.ipynb"]
+        assert submission.repairs == [f"renamed {name} to {UNIT}.ipynb"]
 
     def test_of_several_the_nearest_name_is_taken(self, tmp_path):
         put(tmp_path / "s1" / "notes.ipynb", "{}")
-        put(tmp_path / "s1" / ".ipynb_checkpoints" / f"{CHAPTER}.ipynb", "{}")
-        best = put(tmp_path / "s1" / "atention.ipynb", "{}")
+        put(tmp_path / "s1" / ".ipynb_checkpoints" / f"{UNIT}.ipynb", "{}")
+        best = put(tmp_path / "s1" / "atention-selfattention.ipynb", "{}")
         submission = found(tmp_path)["s1"]
         assert submission.path == best
         assert "2 notebooks" in submission.notes[0]
 
-    def test_another_chapters_notebook_is_never_taken(self, tmp_path):
-        put(tmp_path / "s1" / "transformer" / "transformer.ipynb", "{}")
-        put(tmp_path / "s2" / "bert.ipynb", "{}")
+    def test_another_units_notebook_is_never_taken(self, tmp_path):
+        put(tmp_path / "s1" / "transformer-model" / "transformer-model.ipynb", "{}")
+        put(tmp_path / "s2" / "bert-model.ipynb", "{}")
+        for name in ("attention-scores", "attention-multi_head"):  # of the same chapter
+            put(tmp_path / "s3" / f"{name}.ipynb", "{}")
         people = found(tmp_path)
-        assert people["s1"].path is people["s2"].path is None
+        assert [people[name].path for name in ("s1", "s2", "s3")] == [None] * 3
         assert not people["s1"].reason
 
     def test_a_folder_with_a_slightly_other_name(self, tmp_path):
-        path = put(tmp_path / "s1" / "Attention " / "my.ipynb", "{}")
+        path = put(tmp_path / "s1" / "Attention-Self attention " / "my.ipynb", "{}")
         assert found(tmp_path)["s1"].path == path
 
-    @pytest.mark.parametrize("name", ["attention.py", "work.zip", "attention.html"])
+    @pytest.mark.parametrize("name", [f"{UNIT}.py", "work.zip", f"{UNIT}.html"])
     def test_a_file_of_another_kind_is_named(self, tmp_path, name):
-        put(tmp_path / "s1" / CHAPTER / name, "x")
+        put(tmp_path / "s1" / UNIT / name, "x")
         submission = found(tmp_path)["s1"]
         assert submission.path is None
         assert name in submission.reason
@@ -111,9 +113,9 @@ class TestCollect:
         assert people["s2"] == Submission("s2")
 
     def test_a_link_to_another_students_work_is_refused(self, tmp_path):
-        put(tmp_path / "s1" / f"{CHAPTER}.ipynb", "{}")
+        put(tmp_path / "s1" / f"{UNIT}.ipynb", "{}")
         (tmp_path / "s2").mkdir()
-        (tmp_path / "s2" / f"{CHAPTER}.ipynb").symlink_to("../s1/attention.ipynb")
+        (tmp_path / "s2" / f"{UNIT}.ipynb").symlink_to(f"../s1/{UNIT}.ipynb")
         (tmp_path / "s3").symlink_to("s1")
         people = found(tmp_path)
         for name in ("s2", "s3"):
@@ -122,29 +124,29 @@ class TestCollect:
 
     def test_a_pipe_does_not_block(self, tmp_path):
         (tmp_path / "s1").mkdir()
-        os.mkfifo(tmp_path / "s1" / f"{CHAPTER}.ipynb")
+        os.mkfifo(tmp_path / "s1" / f"{UNIT}.ipynb")
         submission = found(tmp_path)["s1"]
         assert submission.path is None
         assert submission.reason
 
     def test_names_that_nbgrader_cannot_hold_stay_apart(self, tmp_path):
         for name in ("a[1]", "a(1)", "b*", " c "):
-            put(tmp_path / name / f"{CHAPTER}.ipynb", "{}")
+            put(tmp_path / name / f"{UNIT}.ipynb", "{}")
         people = found(tmp_path)
         assert len(people) == 4
         assert not any(char in name for name in people for char in "[]*?")
 
     def test_hidden_folders_are_no_students(self, tmp_path):
         put(tmp_path / "s1.ipynb", "{}")
-        put(tmp_path / "__MACOSX" / f"{CHAPTER}.ipynb", "{}")
-        put(tmp_path / ".git" / f"{CHAPTER}.ipynb", "{}")
+        put(tmp_path / "__MACOSX" / f"{UNIT}.ipynb", "{}")
+        put(tmp_path / ".git" / f"{UNIT}.ipynb", "{}")
         assert list(found(tmp_path)) == ["s1"]
 
     def test_a_timestamp_that_is_none_is_left_out_and_told(self, tmp_path):
-        put(tmp_path / "s1" / CHAPTER / f"{CHAPTER}.ipynb", "{}")
-        put(tmp_path / "s1" / CHAPTER / "timestamp.txt", "yesterday-ish \x00")
-        put(tmp_path / "s2" / CHAPTER / f"{CHAPTER}.ipynb", "{}")
-        put(tmp_path / "s2" / CHAPTER / "timestamp.txt", "2030-02-03 10:00:00 UTC")
+        put(tmp_path / "s1" / UNIT / f"{UNIT}.ipynb", "{}")
+        put(tmp_path / "s1" / UNIT / "timestamp.txt", "yesterday-ish \x00")
+        put(tmp_path / "s2" / UNIT / f"{UNIT}.ipynb", "{}")
+        put(tmp_path / "s2" / UNIT / "timestamp.txt", "2030-02-03 10:00:00 UTC")
         people = found(tmp_path)
         assert people["s1"].timestamp is None
         assert "timestamp" in people["s1"].notes[0]
@@ -152,9 +154,9 @@ class TestCollect:
 
     def test_nothing_at_all_is_one_sentence(self, tmp_path):
         with pytest.raises(ClassroomError, match="holds no submissions"):
-            collect(tmp_path, CHAPTER)
+            collect(tmp_path, UNIT)
         with pytest.raises(ClassroomError, match="no folder of submissions"):
-            collect(tmp_path / "none", CHAPTER)
+            collect(tmp_path / "none", UNIT)
 
 
 class TestRoster:
@@ -202,11 +204,11 @@ def graded(tmp_path_factory, prepared, solved):
     submitted = tmp_path_factory.mktemp("submitted")
     course = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("graded") / "course"))
     whole = solved()
-    put(submitted / "full" / CHAPTER / f"{CHAPTER}.ipynb", whole)
-    put(submitted / "full" / CHAPTER / "torch.py", "raise SystemExit('shadow')")
-    put(submitted / "full" / CHAPTER / "timestamp.txt", "2030-02-03 10:00:00 UTC")
+    put(submitted / "full" / UNIT / f"{UNIT}.ipynb", whole)
+    put(submitted / "full" / UNIT / "torch.py", "raise SystemExit('shadow')")
+    put(submitted / "full" / UNIT / "timestamp.txt", "2030-02-03 10:00:00 UTC")
     put(submitted / "wrong.ipynb", solved(causal_mask=triangle(True)))
-    put(submitted / "blank.ipynb", repair.released(CHAPTER))
+    put(submitted / "blank.ipynb", repair.released(UNIT))
     noisy = (
         "import sys, warnings\nwarnings.warn('take care')\nprint('oops', file=sys.stderr)\n"
         + triangle(False)
@@ -216,13 +218,13 @@ def graded(tmp_path_factory, prepared, solved):
     put(submitted / "broken.ipynb", nbformat.writes(whole)[:-200])
     put(submitted / "garbage.ipynb", b"\x00\x01 no notebook")
     # No other exercise needs this one, so that it is all that hangs.
-    exits = "import os\n\n\ndef separate_to_torch(state):\n    os._exit(0)\n"
-    put(submitted / "exits.ipynb", solved(separate_to_torch=exits))
-    loops = "def separate_to_torch(state):\n    while True:\n        pass\n"
-    put(submitted / "loops.ipynb", solved(separate_to_torch=loops))
+    exits = "import os\n\n\ndef decoder_mask(lengths, max_length=None):\n    os._exit(0)\n"
+    put(submitted / "exits.ipynb", solved(decoder_mask=exits))
+    loops = "def decoder_mask(lengths, max_length=None):\n    while True:\n        pass\n"
+    put(submitted / "loops.ipynb", solved(decoder_mask=loops))
     before = state(submitted)
     result = classroom.grade(
-        CHAPTER,
+        UNIT,
         submitted,
         course,
         roster=[Person("absent", "Ann", "Other")],
@@ -270,12 +272,12 @@ class TestGrade:
         exercise = of(graded, "wrong").exercises["causal_mask"]
         assert exercise.points < exercise.max_points
         assert exercise.misconception
-        assert of(graded, "wrong").exercises["DotScore"].passed
+        assert of(graded, "wrong").exercises["padding_mask"].passed
 
     def test_a_loop_or_an_exit_leaves_the_other_marks(self, graded):
         for student in ("loops", "exits"):
             result = of(graded, student)
-            lost = ASSIGNMENT.exercise("separate_to_torch").points
+            lost = ASSIGNMENT.exercise("decoder_mask").points
             assert result.score == ASSIGNMENT.points - lost, student
 
     def test_what_was_handed_in_is_not_touched(self, graded):
@@ -283,9 +285,9 @@ class TestGrade:
         assert before == after
 
     def test_results_json_is_as_documented(self, graded):
-        path = graded[0].course / "graded" / CHAPTER / "results.json"
+        path = graded[0].course / "graded" / UNIT / "results.json"
         data = json.loads(path.read_text(encoding="utf-8"))
-        assert data["assignment"] == CHAPTER
+        assert data["assignment"] == UNIT
         assert isinstance(data["seed"], int)
         assert data["grader"]
         entry = next(item for item in data["submissions"] if item["student"] == "wrong")
@@ -298,33 +300,33 @@ class TestGrade:
         result = graded[0]
         with quiet_database(), Gradebook(f"sqlite:///{result.course}/gradebook.db") as gb:
             for one in result.results:
-                notebook = gb.find_submission_notebook(CHAPTER, CHAPTER, one.student)
+                notebook = gb.find_submission_notebook(UNIT, UNIT, one.student)
                 assert notebook.score == pytest.approx(one.score), one.student
             assert gb.find_student("absent").last_name == "Other"
             question = ASSIGNMENT.questions[0].name
-            waits = gb.find_grade(question, CHAPTER, CHAPTER, "full").needs_manual_grade
-            nothing = gb.find_grade(question, CHAPTER, CHAPTER, "blank").needs_manual_grade
+            waits = gb.find_grade(question, UNIT, UNIT, "full").needs_manual_grade
+            nothing = gb.find_grade(question, UNIT, UNIT, "blank").needs_manual_grade
             assert (waits, nothing) == (True, False)
 
     def test_everybody_has_a_feedback_page(self, graded):
         for one in graded[0].results:
-            page = graded[0].course / "feedback" / one.student / CHAPTER / f"{CHAPTER}.html"
+            page = graded[0].course / "feedback" / one.student / UNIT / f"{UNIT}.html"
             assert page.is_file(), one.student
 
     def test_nothing_but_the_notebook_and_its_time_enters_the_course(self, graded):
-        folder = graded[0].course / "submitted" / "full" / CHAPTER
-        assert {path.name for path in folder.iterdir()} == {f"{CHAPTER}.ipynb", "timestamp.txt"}
+        folder = graded[0].course / "submitted" / "full" / UNIT
+        assert {path.name for path in folder.iterdir()} == {f"{UNIT}.ipynb", "timestamp.txt"}
 
     def test_lateness_is_noted(self, graded, tmp_path, solved):
         course = graded[0].course
         due = "2030-02-03 08:00:00 UTC"
         submitted = tmp_path / "late"
-        put(submitted / "late" / CHAPTER / f"{CHAPTER}.ipynb", solved())
-        put(submitted / "late" / CHAPTER / "timestamp.txt", "2030-02-03 10:30:00 UTC")
-        result = classroom.grade(CHAPTER, submitted, course, due=due, limits=LIMITS).results[0]
+        put(submitted / "late" / UNIT / f"{UNIT}.ipynb", solved())
+        put(submitted / "late" / UNIT / "timestamp.txt", "2030-02-03 10:30:00 UTC")
+        result = classroom.grade(UNIT, submitted, course, due=due, limits=LIMITS).results[0]
         assert result.notes == ["handed in 2 hours 30 minutes late"]
         assert result.score == ASSIGNMENT.points
-        page = course / "feedback" / "late" / CHAPTER / f"{CHAPTER}.html"
+        page = course / "feedback" / "late" / UNIT / f"{UNIT}.html"
         assert "2 hours 30 minutes" in page.read_text(encoding="utf-8")
 
 
@@ -341,7 +343,7 @@ def points_in(course: Path) -> dict[str, list[tuple[str, float | None, float | N
                 for notebook in submission.notebooks
                 for grade in notebook.grades
             ]
-            for submission in gradebook.assignment_submissions(CHAPTER)
+            for submission in gradebook.assignment_submissions(UNIT)
         }
 
 
@@ -349,83 +351,83 @@ class TestAgain:
     @pytest.fixture
     def folder(self, tmp_path) -> Path:
         put(tmp_path / "in" / "s1.ipynb", b"\x00 no notebook")
-        put(tmp_path / "in" / "s2" / CHAPTER / "notes.txt", "no notebook either")
+        put(tmp_path / "in" / "s2" / UNIT / "notes.txt", "no notebook either")
         return tmp_path / "in"
 
     def entered(self, course: Path) -> dict[str, int]:
         """When each student's autograded notebook was written."""
-        files = (course / "autograded").glob(f"*/{CHAPTER}/{CHAPTER}.ipynb")
+        files = (course / "autograded").glob(f"*/{UNIT}/{UNIT}.ipynb")
         return {file.parts[-3]: file.stat().st_mtime_ns for file in files}
 
     def test_what_has_not_changed_is_neither_marked_nor_entered_again(self, course, folder):
         roster = [Person("s3")]
-        first = classroom.grade(CHAPTER, folder, course, roster=roster)
+        first = classroom.grade(UNIT, folder, course, roster=roster)
         before, written = self.entered(course), first.folder / "results.json"
         text = written.read_text()
-        again = classroom.grade(CHAPTER, folder, course, roster=roster)
+        again = classroom.grade(UNIT, folder, course, roster=roster)
         assert (first.marked, again.marked) == (3, 0)
         assert self.entered(course) == before
         assert written.read_text() == text
         put(folder / "s1.ipynb", b"\x00 another")
-        changed = classroom.grade(CHAPTER, folder, course, roster=roster)
+        changed = classroom.grade(UNIT, folder, course, roster=roster)
         assert changed.marked == 1
         after = self.entered(course)
         assert {name for name in after if after[name] != before[name]} == {"s1"}
-        seeded = classroom.grade(CHAPTER, folder, course, roster=roster, seed=first.seed + 1)
+        seeded = classroom.grade(UNIT, folder, course, roster=roster, seed=first.seed + 1)
         assert seeded.marked == 3
         assert classroom.grade(
-            CHAPTER, folder, course, roster=roster, seed=first.seed + 1, cache=False
+            UNIT, folder, course, roster=roster, seed=first.seed + 1, cache=False
         ).marked == 3  # fmt: skip
 
     def test_every_result_tells_what_it_was_earned_with(self, course, folder):
-        graded = classroom.grade(CHAPTER, folder, course, seed=5)
+        graded = classroom.grade(UNIT, folder, course, seed=5)
         data = json.loads((graded.folder / "results.json").read_text())
         for one in data["submissions"]:
-            assert (one["grader"], one["seed"]) == (grader_hash(CHAPTER), 5)
+            assert (one["grader"], one["seed"]) == (grader_hash(UNIT), 5)
         digest = hashlib.sha256((folder / "s1.ipynb").read_bytes()).hexdigest()
         assert [one["submission"] for one in data["submissions"]] == [digest, ""]
-        assert classroom.Class.read(course, CHAPTER).results == list(graded.results)
+        assert classroom.Class.read(course, UNIT).results == list(graded.results)
 
     def test_a_gradebook_that_was_lost_is_filled_again(self, course, folder):
-        classroom.grade(CHAPTER, folder, course)
+        classroom.grade(UNIT, folder, course)
         before = points_in(course)
         (course / "gradebook.db").unlink()
-        again = classroom.grade(CHAPTER, folder, course)
+        again = classroom.grade(UNIT, folder, course)
         assert again.marked == 0
         assert points_in(course) == before
         assert before.keys() == {"s1", "s2"}
 
     def test_a_mark_by_hand_survives_a_new_submission(self, course, folder):
-        classroom.grade(CHAPTER, folder, course)
+        classroom.grade(UNIT, folder, course)
         name = ASSIGNMENT.questions[0].name
         with quiet_database(), Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
-            gradebook.find_grade(name, CHAPTER, CHAPTER, "s1").manual_score = 2.5
+            gradebook.find_grade(name, UNIT, UNIT, "s1").manual_score = 2.5
             gradebook.db.commit()
         before = self.entered(course)
-        assert classroom.grade(CHAPTER, folder, course).marked == 0
+        assert classroom.grade(UNIT, folder, course).marked == 0
         assert self.entered(course) == before  # What a person decides changes nothing of ours.
         put(folder / "s1.ipynb", b"\x00 another")
-        classroom.grade(CHAPTER, folder, course)
+        classroom.grade(UNIT, folder, course)
         marks = {cell: manual for cell, _, manual in points_in(course)["s1"]}
         assert marks[name] == 2.5
 
     def test_who_handed_in_before_and_not_now_is_told(self, course, folder):
         put(folder / "s4.ipynb", b"\x00 nothing")
         roster = [Person("s1")]
-        classroom.grade(CHAPTER, folder, course, roster=roster)
+        classroom.grade(UNIT, folder, course, roster=roster)
         for name in ("s1", "s4"):
             (folder / f"{name}.ipynb").unlink()
         for _ in range(2):
-            graded = classroom.grade(CHAPTER, folder, course, roster=roster)
+            graded = classroom.grade(UNIT, folder, course, roster=roster)
             assert [(one.student, one.status) for one in graded.results] == [
                 ("s1", "missing"), ("s2", "unreadable")]  # fmt: skip
             assert "was there before" in graded.results[0].notes[0]
             assert points_in(course).keys() == {"s1", "s2", "s4"}
 
     def test_those_who_are_on_no_list_any_more_are_named(self, course, folder):
-        classroom.grade(CHAPTER, folder, course)
+        classroom.grade(UNIT, folder, course)
         (folder / "s1.ipynb").unlink()
-        graded = classroom.grade(CHAPTER, folder, course)
+        graded = classroom.grade(UNIT, folder, course)
         assert [remark for remark in graded.remarks if remark.startswith("s1 is neither")]
 
     def test_what_could_not_be_judged_or_recorded_is_tried_again(self, course, folder, monkeypatch):
@@ -440,35 +442,35 @@ class TestAgain:
         with monkeypatch.context() as patch:
             patch.setattr(worker_pool, "grade_all", unlucky)
             patch.setattr(Books, "feedback", lambda books, student: None)
-            first = classroom.grade(CHAPTER, folder, course)
+            first = classroom.grade(UNIT, folder, course)
         assert not first.complete
         assert all("could not record" in one.notes[-1] for one in first.results)
-        again = classroom.grade(CHAPTER, folder, course)
+        again = classroom.grade(UNIT, folder, course)
         assert again.marked == 1
         assert again.complete
-        assert classroom.grade(CHAPTER, folder, course).marked == 0
+        assert classroom.grade(UNIT, folder, course).marked == 0
 
     def test_settings_change_marks_and_nobody_is_run_again(self, course, folder):
         whole = ASSIGNMENT.points
         left = ASSIGNMENT.exercises[0]
-        assert classroom.grade(CHAPTER, folder, course).assignment.points == whole
-        put(course / "grading.toml", f'[{CHAPTER}]\nleave_out = ["{left.name}"]\n')
-        graded = classroom.grade(CHAPTER, folder, course)
+        assert classroom.grade(UNIT, folder, course).assignment.points == whole
+        put(course / "grading.toml", f'[{UNIT}]\nleave_out = ["{left.name}"]\n')
+        graded = classroom.grade(UNIT, folder, course)
         assert graded.marked == 0
         assert graded.assignment.points == whole - left.points
         assert left.name not in graded.results[0].exercises
-        assert classroom.Class.read(course, CHAPTER).assignment.points == whole - left.points
+        assert classroom.Class.read(course, UNIT).assignment.points == whole - left.points
 
     def test_a_second_process_is_kept_out(self, course, folder):
         with alone(course), pytest.raises(ClassroomError, match="by another process"):
-            classroom.grade(CHAPTER, folder, course)
+            classroom.grade(UNIT, folder, course)
 
 
 class TestDiff:
     """`grade --diff`, on the command line."""
 
     def grade(self, folder: Path, course: Path, *more: str) -> str:
-        arguments = ["grade", CHAPTER, "--submitted", str(folder), "--jobs", "1"]
+        arguments = ["grade", UNIT, "--submitted", str(folder), "--jobs", "1"]
         app = command_line._app(["grade", "report"])
         said = CliRunner().invoke(app, [*arguments, "--course", str(course), *more])
         assert said.exit_code == 0, said.output
@@ -492,7 +494,7 @@ class TestDiff:
         assert ([state(place) for place in written], points_in(course)) == before
         said = self.grade(folder, course, *roster, "--diff", "--yes")
         assert "add --yes" not in said
-        after = classroom.Class.read(course, CHAPTER).results
+        after = classroom.Class.read(course, UNIT).results
         assert {one.student: one.status for one in after} == {
             "(red)s3": "missing", "s1": "missing", "s2": "unreadable"}  # fmt: skip
         assert points_in(course).keys() == {"(red)s3", "s1", "s2"}
@@ -502,14 +504,14 @@ class TestDiff:
         put(tmp_path / "in" / "s1.ipynb", b"\x00 no notebook")
         shown = []
         said = classroom.grade(
-            CHAPTER, tmp_path / "in", course, decide=lambda *seen: bool(shown.append(seen))
+            UNIT, tmp_path / "in", course, decide=lambda *seen: bool(shown.append(seen))
         )
         assert said is None
         (change,), count = shown[0]
         assert (change.student, change.old, change.why, count) == ("s1", None, ("new",), 1)
         assert not (course / "graded").exists()
         assert points_in(course) == {}
-        assert classroom.grade(CHAPTER, tmp_path / "in", course).marked == 0
+        assert classroom.grade(UNIT, tmp_path / "in", course).marked == 0
 
 
 # ---------------------------------------------------------------------------------------------
@@ -536,8 +538,8 @@ class Failing:
 def test_a_grader_that_fails_costs_only_its_exercise_and_is_told(solved):
     from autograder.judging.runner import Graders
 
-    graders = Failing(Graders(CHAPTER))
-    with Marker(CHAPTER, graders=graders) as marker:
+    graders = Failing(Graders(UNIT))
+    with Marker(UNIT, graders=graders) as marker:
         result = marker.mark("s", RepairedNotebook(solved()))
     assert result.score == ASSIGNMENT.points - ASSIGNMENT.exercise("causal_mask").points
     assert len(result.notes) == 1
@@ -556,9 +558,9 @@ def test_without_a_sandbox_nothing_is_graded_and_no_course_made(
     if refusal:
         put(programs / "bwrap", f"#!/bin/sh\necho '{refusal}' >&2\nexit 1\n").chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
-    put(tmp_path / "in" / "s1.ipynb", repair.released(CHAPTER))
+    put(tmp_path / "in" / "s1.ipynb", repair.released(UNIT))
     put(tmp_path / "in" / "s2.ipynb", b"\x00 no notebook")
-    arguments = ["grade", CHAPTER, "--submitted", str(tmp_path / "in"), "--jobs", jobs]
+    arguments = ["grade", UNIT, "--submitted", str(tmp_path / "in"), "--jobs", jobs]
     app = command_line._app(["grade", "report"])
     said = CliRunner().invoke(app, [*arguments, "--course", str(tmp_path / "course")])
     assert said.exit_code == 2
@@ -573,34 +575,34 @@ def test_told_so_it_grades_without_a_sandbox_and_reports_again(tmp_path, course,
     put(tmp_path / "in" / "s1.ipynb", solved())
     app = command_line._app(["grade", "report"])
     place = ["--course", str(course)]
-    arguments = ["grade", CHAPTER, "--submitted", str(tmp_path / "in"), "--unsafe-no-sandbox"]
+    arguments = ["grade", UNIT, "--submitted", str(tmp_path / "in"), "--unsafe-no-sandbox"]
     said = CliRunner().invoke(app, [*arguments, "--jobs", "1", *place])
     assert said.exit_code == 0, said.output
-    page = course / "graded" / CHAPTER / "report.html"
+    page = course / "graded" / UNIT / "report.html"
     page.unlink()
-    said = CliRunner().invoke(app, ["report", CHAPTER, *place])
+    said = CliRunner().invoke(app, ["report", UNIT, *place])
     assert said.exit_code == 0, said.output
     assert page.is_file()
 
 
 def test_a_submission_that_nbgrader_refuses_still_has_its_marks(course):
     """The second try is with an empty notebook; the marks are those of the first."""
-    release = prepare(course, CHAPTER)
-    books = Books(course, CHAPTER)
+    release = prepare(course, UNIT)
+    books = Books(course, UNIT)
     result = empty_result(ASSIGNMENT, "s1", "graded", "")
     result.exercises["causal_mask"].points = 1.0
     books.record(Submission("s1"), Graded(result, "{ no notebook"), release)
     assert result.notes == []
     with quiet_database(), books.open() as gradebook:
-        assert gradebook.find_submission(CHAPTER, "s1").score == 1.0
+        assert gradebook.find_submission(UNIT, "s1").score == 1.0
 
 
 def test_the_courses_own_folder_of_submissions_is_not_touched(course):
     folder = course / "submitted"
-    put(folder / "s1" / CHAPTER / "notes.txt", "nothing to grade")
-    put(folder / "s2" / CHAPTER / f"{CHAPTER}.ipynb", b"\x00 no notebook")
+    put(folder / "s1" / UNIT / "notes.txt", "nothing to grade")
+    put(folder / "s2" / UNIT / f"{UNIT}.ipynb", b"\x00 no notebook")
     before = state(folder)
-    result = classroom.grade(CHAPTER, folder, course)
+    result = classroom.grade(UNIT, folder, course)
     assert [one.status for one in result.results] == ["unreadable", "unreadable"]
     assert result.complete
     assert state(folder) == before

@@ -259,10 +259,10 @@ def test_two_runs_do_not_write_one_gradebook(file):
 
 def test_a_damaged_gradebook_is_one_sentence(tmp_path):
     course = tmp_path / "course"
-    prepare(course, "attention")
+    prepare(course, "attention-scores")
     (course / "gradebook.db").write_bytes(b"no database at all, but long enough" * 100)
     with pytest.raises(ClassroomError, match="put a backup in its place"):
-        prepare(course, "attention")
+        prepare(course, "attention-scores")
 
 
 ENTERING = """
@@ -277,14 +277,14 @@ from autograder.grading.marker import Graded, empty_result
 
 course, people = Path(sys.argv[1]), sys.argv[2:]
 print("began", flush=True)
-release = prepare(course, "attention")
+release = prepare(course, "attention-scores")
 text = nbformat.writes(repair.blank(release))
-books = Books(course, "attention")
+books = Books(course, "attention-scores")
 with books.alone():
     books.enter(map(Person, people))
     for number, person in enumerate(people):
-        result = empty_result(load("attention"), person, "graded", "")
-        result.exercises["causal_mask"].points = 0.5
+        result = empty_result(load("attention-scores"), person, "graded", "")
+        result.exercises["context_vector"].points = 0.5
         result.exercises["DotScore"].points = 1.0
         books.record(Submission(person), Graded(result, text), release)
         assert result.notes == [], result.notes
@@ -312,11 +312,13 @@ def test_a_class_that_is_killed_again_and_again_is_complete_in_the_end(tmp_path,
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         with opened(course / "gradebook.db") as book:
             for person in entered:
-                assert book.find_submission("attention", person).score == 1.5, person
+                assert book.find_submission("attention-scores", person).score == 1.5, person
     process = child(ENTERING, course, *(one for one in people if one not in entered))
     said = process.communicate()[0].splitlines()
     assert process.returncode == 0
     assert [*entered, *said[1:]] == people  # nobody twice, nobody lost
     with opened(course / "gradebook.db") as book:
-        scores = {one.student.id: one.score for one in book.assignment_submissions("attention")}
+        scores = {
+            one.student.id: one.score for one in book.assignment_submissions("attention-scores")
+        }
     assert scores == dict.fromkeys(people, 1.5)

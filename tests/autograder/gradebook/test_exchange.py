@@ -20,8 +20,8 @@ from autograder.grading.collect import Person
 from autograder.units.assignment import load
 from tests.autograder.helpers import nbgrader
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-self_attention"
+ASSIGNMENT = load(UNIT)
 PAGE = paths.ROOT / "book" / "howto-jupyterhub.md"
 SNIPPET = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SETTINGS = {  # What stands first in each file that the page shows, to find it by.
@@ -103,16 +103,16 @@ def hub(tmp_path_factory, solved) -> dict[str, Path]:
         }
         return nbgrader(*command, cwd=home, **environment)
 
-    run(grader, "release_assignment", CHAPTER)
+    run(grader, "release_assignment", UNIT)
     for name in ("ada", "bob"):
         home = people[name]
-        run(home, "fetch_assignment", CHAPTER)
-        fetched = home / CHAPTER / f"{CHAPTER}.ipynb"
+        run(home, "fetch_assignment", UNIT)
+        fetched = home / UNIT / f"{UNIT}.ipynb"
         assert "BEGIN SOLUTION" not in fetched.read_text(encoding="utf-8")
         work = solved() if name == "ada" else solved(causal_mask=WRONG)
         fetched.write_text(nbformat.writes(work), encoding="utf-8")
-        run(home, "submit", CHAPTER, "--student", name)
-    run(grader, "collect", CHAPTER)
+        run(home, "submit", UNIT, "--student", name)
+    run(grader, "collect", UNIT)
     return {"course": course, "folder": folder, **people, "run": run}
 
 
@@ -121,16 +121,16 @@ def graded(hub):
     """Graded as collected; what was due long ago is late."""
     before = sorted(path for path in (hub["course"] / "submitted").rglob("*"))
     result = classroom.grade(
-        CHAPTER,
+        UNIT,
         hub["course"] / "submitted",
         hub["course"],
         roster=[Person("eve")],  # She handed in nothing, and must not stop the others' feedback.
         due="2020-01-01 00:00:00 UTC",
     )
     assert sorted(path for path in (hub["course"] / "submitted").rglob("*")) == before
-    hub["run"](hub["grader"], "release_feedback", CHAPTER)
+    hub["run"](hub["grader"], "release_feedback", UNIT)
     for name in ("ada", "bob"):
-        hub["run"](hub[name], "fetch_feedback", CHAPTER, "--student", name)
+        hub["run"](hub[name], "fetch_feedback", UNIT, "--student", name)
     return result
 
 
@@ -139,8 +139,8 @@ def graded(hub):
 class TestExchange:
     def test_what_was_handed_in_is_collected_under_the_students_names(self, hub):
         for name in ("ada", "bob"):
-            folder = hub["course"] / "submitted" / name / CHAPTER
-            assert (folder / f"{CHAPTER}.ipynb").is_file()
+            folder = hub["course"] / "submitted" / name / UNIT
+            assert (folder / f"{UNIT}.ipynb").is_file()
             assert "UTC" in (folder / "timestamp.txt").read_text(encoding="ascii")
 
     def test_marks_and_lateness_reach_the_gradebook(self, hub, graded):
@@ -150,7 +150,7 @@ class TestExchange:
         with quiet_database(), opened(url_of(hub["course"])) as book:
             for name in ("ada", "bob"):
                 score = scores[name]
-                submission = book.find_submission(CHAPTER, name)
+                submission = book.find_submission(UNIT, name)
                 assert submission.score == score
                 assert submission.total_seconds_late > 365 * 24 * 3600
         late = {one.student for one in graded.results if any("late" in note for note in one.notes)}
@@ -158,9 +158,9 @@ class TestExchange:
 
     def test_each_student_gets_the_own_page_and_no_other(self, hub, graded):
         for name in ("ada", "bob"):
-            (page,) = (hub[name] / CHAPTER / "feedback").rglob("*.html")
+            (page,) = (hub[name] / UNIT / "feedback").rglob("*.html")
             html = page.read_text(encoding="utf-8")
-            written = hub["course"] / "feedback" / name / CHAPTER / f"{CHAPTER}.html"
+            written = hub["course"] / "feedback" / name / UNIT / f"{UNIT}.html"
             assert html == written.read_text(encoding="utf-8")
             assert ASSIGNMENT.title in html
         result = next(one for one in graded.results if one.student == "bob")
@@ -169,6 +169,6 @@ class TestExchange:
     def test_nothing_of_the_course_but_the_release_is_in_the_exchange(self, hub, graded):
         outbound = hub["folder"] / "exchange" / "transformers" / "outbound"
         names = {path.name for path in outbound.rglob("*") if path.is_file()}
-        assert names == {f"{CHAPTER}.ipynb"}
+        assert names == {f"{UNIT}.ipynb", paths.GIVEN}
         inbound = hub["folder"] / "exchange" / "transformers" / "inbound"
         assert inbound.stat().st_mode & 0o777 == 0o733  # Written by all, read by the grader.

@@ -27,8 +27,9 @@ from autograder.judging.results import ExerciseResult, SubmissionResult, TestRes
 from autograder.units.assignment import load
 from tests.autograder.helpers import nbgrader
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-self_attention"
+ASSIGNMENT = load(UNIT)
+FIRST = ASSIGNMENT.names[0]
 ANSWER = "Because of the variance."
 
 
@@ -54,7 +55,7 @@ def check_cells(nb: nbformat.NotebookNode) -> dict[str, nbformat.NotebookNode]:
 
 class TestWriteResult:
     def test_nbgrader_reads_the_points_from_every_check_cell(self):
-        nb = repair.blank(repair.released(CHAPTER))
+        nb = repair.blank(repair.released(UNIT))
         plugin.write_result(nb, result_with(0.75), ASSIGNMENT)
         cells = check_cells(nb)
         assert set(cells) == set(ASSIGNMENT.names)
@@ -63,18 +64,18 @@ class TestWriteResult:
 
     def test_points_stay_within_what_the_cell_is_worth(self):
         for points, expected in ((1e9, 1.0), (-3.0, 0.0)):
-            nb = repair.blank(repair.released(CHAPTER))
+            nb = repair.blank(repair.released(UNIT))
             plugin.write_result(nb, result_with(points), ASSIGNMENT)
             assert determine_grade(check_cells(nb)["causal_mask"])[0] == expected
 
     def test_a_check_cell_without_a_result_is_worth_nothing(self):
-        nb = repair.blank(repair.released(CHAPTER))
+        nb = repair.blank(repair.released(UNIT))
         plugin.write_result(nb, SubmissionResult("s"), ASSIGNMENT)
         assert {determine_grade(cell)[0] for cell in check_cells(nb).values()} == {0.0}
 
     def test_what_a_student_printed_is_shown_and_never_on_stderr(self):
-        nb = repair.blank(repair.released(CHAPTER))
-        result = result_with(1.0, printed={"DotScore": "hello", "check_DotScore": "99"})
+        nb = repair.blank(repair.released(UNIT))
+        result = result_with(1.0, printed={FIRST: "hello", f"check_{FIRST}": "99"})
         plugin.write_result(nb, result, ASSIGNMENT)
         streams = [
             out
@@ -85,9 +86,9 @@ class TestWriteResult:
         assert [(out.name, out.text) for out in streams] == [("stdout", "hello")]
 
     def test_the_card_is_escaped(self):
-        nb = repair.blank(repair.released(CHAPTER))
+        nb = repair.blank(repair.released(UNIT))
         plugin.write_result(nb, result_with(1.0), ASSIGNMENT)
-        html = check_cells(nb)["DotScore"].outputs[0].data["text/html"]
+        html = check_cells(nb)[FIRST].outputs[0].data["text/html"]
         assert "<script" not in html
         assert "&lt;script&gt;" in html
 
@@ -114,8 +115,8 @@ class TestBooks:
     """nbgrader's gradebook, without running anything."""
 
     def record(self, course: Path, result: SubmissionResult, nb: nbformat.NotebookNode) -> Books:
-        release = prepare(course, CHAPTER)
-        books = Books(course, CHAPTER)
+        release = prepare(course, UNIT)
+        books = Books(course, UNIT)
         graded = Graded(result, nbformat.writes(nb))
         books.record(Submission("s"), graded, release)
         assert result.notes == []
@@ -125,21 +126,21 @@ class TestBooks:
         self.record(course, result_with(0.5), solved(why_scale=ANSWER))
         database = f"sqlite:///{course}/gradebook.db"
         with Gradebook(database) as gradebook:
-            grade = gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s")
+            grade = gradebook.find_grade("why_scale", UNIT, UNIT, "s")
             assert grade.needs_manual_grade
             grade.manual_score, grade.needs_manual_grade = 2.5, False
-            other = gradebook.find_grade("check_DotScore", CHAPTER, CHAPTER, "s")
+            other = gradebook.find_grade(f"check_{FIRST}", UNIT, UNIT, "s")
             other.manual_score = 1.5
-            comment = gradebook.find_comment("why_scale", CHAPTER, CHAPTER, "s")
+            comment = gradebook.find_comment("why_scale", UNIT, UNIT, "s")
             comment.manual_comment = "Good."
             gradebook.db.commit()
         self.record(course, result_with(0.25), solved(why_scale=ANSWER))
         with Gradebook(database) as gradebook:
-            assert gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s").score == 2.5
-            assert gradebook.find_grade("check_DotScore", CHAPTER, CHAPTER, "s").score == 1.5
-            comment = gradebook.find_comment("why_scale", CHAPTER, CHAPTER, "s")
+            assert gradebook.find_grade("why_scale", UNIT, UNIT, "s").score == 2.5
+            assert gradebook.find_grade(f"check_{FIRST}", UNIT, UNIT, "s").score == 1.5
+            comment = gradebook.find_comment("why_scale", UNIT, UNIT, "s")
             assert comment.comment == "Good."
-            again = gradebook.find_grade("check_causal_mask", CHAPTER, CHAPTER, "s")
+            again = gradebook.find_grade("check_causal_mask", UNIT, UNIT, "s")
             assert again.score == 0.25
 
     def test_a_manual_mark_counts_in_feedback_and_report(self, course, solved):
@@ -148,7 +149,7 @@ class TestBooks:
         result = result_with(1.0)
         books = self.record(course, result, solved(why_scale=ANSWER))
         with books.open() as gradebook:
-            grade = gradebook.find_grade("why_scale", CHAPTER, CHAPTER, "s")
+            grade = gradebook.find_grade("why_scale", UNIT, UNIT, "s")
             grade.manual_score, grade.needs_manual_grade = 2.5, False
             gradebook.db.commit()
         graded = classroom.Class(ASSIGNMENT, course, 0, "", [result])
@@ -184,29 +185,29 @@ def commands(tmp_path_factory, prepared, solved):
             cell.metadata.nbgrader["schema_version"] = 1
     cheat = solved()
     for cell in cheat.cells:
-        if cell.metadata.get("nbgrader", {}).get("grade_id") == "check_DotScore":
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "check_decoder_mask":
             cell.source = "99.0"
-        if cell.metadata.get("nbgrader", {}).get("grade_id") == "DotScore":
-            cell.source = "import sys\nsys.displayhook = print\nDotScore = 2.0"
+        if cell.metadata.get("nbgrader", {}).get("grade_id") == "decoder_mask":
+            cell.source = "import sys\nsys.displayhook = print\ndecoder_mask = 2.0"
     for student, name, text in (
-        ("a-wrong", f"{CHAPTER}.ipynb", wrong),
-        ("b-cut", f"{CHAPTER}.ipynb", whole[:-300]),
-        ("c-garbage", f"{CHAPTER}.ipynb", "no notebook at all"),
+        ("a-wrong", f"{UNIT}.ipynb", wrong),
+        ("b-cut", f"{UNIT}.ipynb", whole[:-300]),
+        ("c-garbage", f"{UNIT}.ipynb", "no notebook at all"),
         ("d-misnamed", "my work.ipynb", whole),
-        ("e-twice", f"{CHAPTER}.ipynb", nbformat.writes(twice)),
-        ("f-old", f"{CHAPTER}.ipynb", nbformat.writes(old)),
-        ("g-cheat", f"{CHAPTER}.ipynb", nbformat.writes(cheat)),
-        ("z-last", f"{CHAPTER}.ipynb", whole),
+        ("e-twice", f"{UNIT}.ipynb", nbformat.writes(twice)),
+        ("f-old", f"{UNIT}.ipynb", nbformat.writes(old)),
+        ("g-cheat", f"{UNIT}.ipynb", nbformat.writes(cheat)),
+        ("z-last", f"{UNIT}.ipynb", whole),
     ):
-        path = course / "submitted" / student / CHAPTER / name
+        path = course / "submitted" / student / UNIT / name
         path.parent.mkdir(parents=True)
         path.write_text(text, encoding="utf-8")
     for command in ("autograde", "generate_feedback"):
-        nbgrader(command, CHAPTER, cwd=course, HOME=str(course.parent))
+        nbgrader(command, UNIT, cwd=course, HOME=str(course.parent))
     with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
         scores = {
             submission.student.id: submission.score
-            for submission in gradebook.assignment_submissions(CHAPTER)
+            for submission in gradebook.assignment_submissions(UNIT)
         }
     return course, scores
 
@@ -229,26 +230,26 @@ class TestCommands:
 
     def test_a_mistake_and_a_forgery_earn_nothing(self, commands):
         _, scores = commands
-        assert scores["g-cheat"] == ASSIGNMENT.points - ASSIGNMENT.exercise("DotScore").points
+        assert scores["g-cheat"] == ASSIGNMENT.points - ASSIGNMENT.exercise("decoder_mask").points
         assert 0 < scores["a-wrong"] < ASSIGNMENT.points
 
     def test_the_feedback_is_ours_and_safe(self, commands):
         course, scores = commands
         for student in scores:
-            page = course / "feedback" / student / CHAPTER / f"{CHAPTER}.html"
+            page = course / "feedback" / student / UNIT / f"{UNIT}.html"
             text = page.read_text(encoding="utf-8")
             assert "Content-Security-Policy" in text
             assert "<script" not in text
             assert "HIDDEN TESTS" not in text
-        text = (course / "feedback" / "a-wrong" / CHAPTER / f"{CHAPTER}.html").read_text()
+        text = (course / "feedback" / "a-wrong" / UNIT / f"{UNIT}.html").read_text()
         assert "mine &lt;b&gt;" in text
-        text = (course / "feedback" / "b-cut" / CHAPTER / f"{CHAPTER}.html").read_text()
+        text = (course / "feedback" / "b-cut" / UNIT / f"{UNIT}.html").read_text()
         assert "recovered" in text
 
     def test_written_questions_wait_for_a_person(self, commands):
         course, _ = commands
         with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
-            grade = gradebook.find_grade("which_mask", CHAPTER, CHAPTER, "a-wrong")
+            grade = gradebook.find_grade("which_mask", UNIT, UNIT, "a-wrong")
             assert grade.needs_manual_grade
             assert grade.auto_score is None
 
@@ -256,17 +257,17 @@ class TestCommands:
 def test_nbgrader_refuses_to_grade_without_a_sandbox(course, monkeypatch, tmp_path, solved):
     monkeypatch.setenv("PATH", str(tmp_path))
     shared_pool.cache_clear()
-    folder = course / "submitted" / "s" / CHAPTER
+    folder = course / "submitted" / "s" / UNIT
     folder.mkdir(parents=True)
-    (folder / f"{CHAPTER}.ipynb").write_text(nbformat.writes(solved()), encoding="utf-8")
-    books = Books(course, CHAPTER)
+    (folder / f"{UNIT}.ipynb").write_text(nbformat.writes(solved()), encoding="utf-8")
+    books = Books(course, UNIT)
     with quiet_database():
-        said = books.api.autograde(CHAPTER, "s")
+        said = books.api.autograde(UNIT, "s")
     shared_pool.cache_clear()
     assert not said["success"]
     assert "sudo apt-get install bubblewrap" in said["log"]
     with books.open() as gradebook:
-        assert gradebook.find_submission(CHAPTER, "s").score == 0
+        assert gradebook.find_submission(UNIT, "s").score == 0
 
 
 HOSTILE = [
@@ -295,7 +296,7 @@ PLAIN = (
 @pytest.mark.parametrize("kind", ["markdown", "raw", "answer"])
 def test_the_formgrader_shows_no_script_of_a_students(tmp_path, kind, text):
     """nbgrader's own page takes a text cell as it is; what reaches it is harmless."""
-    nb = repair.blank(repair.released(CHAPTER))
+    nb = repair.blank(repair.released(UNIT))
     if kind == "answer":
         cell = next(cell for cell in nb.cells if cell.id == "why_scale")
         cell.source = text
@@ -304,7 +305,7 @@ def test_the_formgrader_shows_no_script_of_a_students(tmp_path, kind, text):
         cell = make(text, id="mine")
         nb.cells.append(cell)
     # Enough of it: the text and a check cell with our card.
-    nb.cells = [one for one in nb.cells if one is cell or one.id == "check_DotScore"]
+    nb.cells = [one for one in nb.cells if one is cell or one.id == f"check_{FIRST}"]
     assert len(nb.cells) == 2
     nb.metadata[plugin.KEY] = {"own": ["mine"]}
     plugin.write_result(nb, result_with(1.0), ASSIGNMENT)
@@ -320,7 +321,7 @@ def test_the_formgrader_shows_no_script_of_a_students(tmp_path, kind, text):
 
 
 def test_plain_markdown_stays_as_it_was_written():
-    nb = repair.blank(repair.released(CHAPTER))
+    nb = repair.blank(repair.released(UNIT))
     cell = next(cell for cell in nb.cells if cell.id == "why_scale")
     cell.source = PLAIN
     cell.attachments = {"a.png": {"image/png": "QUJD"}}
@@ -357,7 +358,7 @@ def formgrader_page(nb: nbformat.NotebookNode) -> str:
 
 
 def test_an_untouched_answer_is_still_recognised_as_such():
-    nb = repair.blank(repair.released(CHAPTER))
+    nb = repair.blank(repair.released(UNIT))
     before = {cell.id: cell.source for cell in nb.cells}
     plugin.write_result(nb, result_with(1.0), ASSIGNMENT)
     assert {cell.id: cell.source for cell in nb.cells} == before

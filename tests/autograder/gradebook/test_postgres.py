@@ -27,8 +27,8 @@ from autograder.reports import class_report
 from autograder.units.assignment import load
 from tests.autograder.helpers import nbgrader
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-self_attention"
+ASSIGNMENT = load(UNIT)
 ANSWER = "Because of the variance."
 SEED = 7
 
@@ -104,12 +104,12 @@ def submitted(folder: Path, solved: Callable[..., nbformat.NotebookNode]) -> Pat
     for student, notebook in (
         ("ada", solved(why_scale=ANSWER)),
         ("bob", solved(causal_mask=wrong)),
-        ("cy", repair.released(CHAPTER)),
+        ("cy", repair.released(UNIT)),
     ):
-        path = folder / student / CHAPTER / f"{CHAPTER}.ipynb"
+        path = folder / student / UNIT / f"{UNIT}.ipynb"
         path.parent.mkdir(parents=True)
         path.write_text(nbformat.writes(notebook), encoding="utf-8")
-    (folder / "bob" / CHAPTER / "timestamp.txt").write_text("2030-02-03 10:00:00 UTC")
+    (folder / "bob" / UNIT / "timestamp.txt").write_text("2030-02-03 10:00:00 UTC")
     return folder
 
 
@@ -122,7 +122,7 @@ def marks(course: Path) -> dict[str, dict[str, tuple[float, float, bool]]]:
                 for notebook in one.notebooks
                 for grade in notebook.grades
             }
-            for one in book.assignment_submissions(CHAPTER)
+            for one in book.assignment_submissions(UNIT)
         }
 
 
@@ -131,10 +131,10 @@ def graded(tmp_path_factory, new_database, solved) -> Path:
     """A small class, graded into a file and into PostgreSQL."""
     folder = tmp_path_factory.mktemp("class")
     submitted(folder / "in", solved)
-    prepare(folder / "server", CHAPTER, db_url=new_database("class"))
+    prepare(folder / "server", UNIT, db_url=new_database("class"))
     for place in ("file", "server"):
         result = classroom.grade(
-            CHAPTER,
+            UNIT,
             folder / "in",
             folder / place,
             roster=[Person("dan", "Dan", "Other")],
@@ -165,15 +165,15 @@ class TestClass:
     ):
         course = graded / "server"
         with quiet_database(), database.opened(database.url_of(course)) as book:
-            grade = book.find_grade("why_scale", CHAPTER, CHAPTER, "ada")
+            grade = book.find_grade("why_scale", UNIT, UNIT, "ada")
             assert grade.needs_manual_grade
             grade.manual_score, grade.needs_manual_grade = 2.5, False
             book.db.commit()
-        again = classroom.grade(CHAPTER, graded / "in", course, seed=SEED)
+        again = classroom.grade(UNIT, graded / "in", course, seed=SEED)
         assert marks(course)["ada"]["why_scale"][:2] == (2.5, 3.0)
         rows = {row.student: row for row in class_report.rows_of(again)}
         assert rows["ada"].total == ASSIGNMENT.points + 2.5
-        books = Books(course, CHAPTER)
+        books = Books(course, UNIT)
         assert "2.5 of 3 points" in books.feedback("ada").read_text(encoding="utf-8")
         books.export(tmp_path / "out.csv")
         with (tmp_path / "out.csv").open(encoding="utf-8") as opened:
@@ -194,13 +194,13 @@ class TestClass:
 
     def test_grading_by_nbgrader_finds_the_courses_release_and_seed(self, graded, solved):
         course = graded / "server"
-        place = course / "submitted" / "eve" / CHAPTER
+        place = course / "submitted" / "eve" / UNIT
         place.mkdir(parents=True)
-        (place / f"{CHAPTER}.ipynb").write_text(nbformat.writes(solved()), encoding="utf-8")
+        (place / f"{UNIT}.ipynb").write_text(nbformat.writes(solved()), encoding="utf-8")
         (course / "seed.txt").unlink(missing_ok=True)
-        books = Books(course, CHAPTER)
+        books = Books(course, UNIT)
         with quiet_database():
-            said = books.api.autograde(CHAPTER, "eve", force=True)
+            said = books.api.autograde(UNIT, "eve", force=True)
         assert said["success"], said
         assert (course / "seed.txt").is_file()
         assert sum(cell[0] for cell in marks(course)["eve"].values()) == ASSIGNMENT.points
@@ -210,7 +210,7 @@ class TestClass:
 def course(new_database, tmp_path, request) -> Path:
     """A course in which nobody has handed in yet, with a database of its own."""
     name = "".join(char if char.isalnum() else "_" for char in request.node.name.lower())[:60]
-    prepare(tmp_path / "course", CHAPTER, db_url=new_database(name))
+    prepare(tmp_path / "course", UNIT, db_url=new_database(name))
     return tmp_path / "course"
 
 
@@ -224,8 +224,8 @@ def entered(books: Books, student: str, points: float, release: nbformat.Noteboo
 
 
 def test_a_name_that_the_server_cannot_hold_is_told_and_stops_nobody(course, capfd):
-    release = prepare(course, CHAPTER)
-    books = Books(course, CHAPTER)
+    release = prepare(course, UNIT)
+    books = Books(course, UNIT)
     people = ["ada", "x" * 150, "cy"]
     with books.alone():
         books.enter(Person(one, "First" * 40, "Last") for one in people)
@@ -235,12 +235,12 @@ def test_a_name_that_the_server_cannot_hold_is_told_and_stops_nobody(course, cap
     assert set(marks(course)) == {"ada", "cy"}
     assert "Traceback" not in capfd.readouterr().err
     # Where nothing is known of it any more, the course is made once again, and keeps the marks.
-    (course / "release" / CHAPTER / ".made-from").unlink()
-    prepare(course, CHAPTER)
+    (course / "release" / UNIT / ".made-from").unlink()
+    prepare(course, UNIT)
     assert marks(course)["cy"]["check_causal_mask"][0] == 1.0
     # The address stands where nbgrader looks for it, and is the course's own from now on.
     assert "postgresql+psycopg2://course@/" in (course / "nbgrader_config.py").read_text()
-    assert Books(course, CHAPTER).directory.db_url == database.url_of(course)
+    assert Books(course, UNIT).directory.db_url == database.url_of(course)
     # A database that was emptied is noticed.
     import psycopg2
     from sqlalchemy import make_url
@@ -251,9 +251,9 @@ def test_a_name_that_the_server_cannot_hold_is_told_and_stops_nobody(course, cap
     ) as connection:
         connection.cursor().execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
         connection.commit()
-    assert not database.knows(database.url_of(course), CHAPTER)
-    prepare(course, CHAPTER)
-    assert database.knows(database.url_of(course), CHAPTER)
+    assert not database.knows(database.url_of(course), UNIT)
+    prepare(course, UNIT)
+    assert database.knows(database.url_of(course), UNIT)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_a_server_or_database_that_is_not_there_is_one_sentence(server, tmp_path
         "postgresql://course@127.0.0.1:1/class",
     ):
         with pytest.raises(ClassroomError, match="cannot be opened") as said:
-            prepare(tmp_path / "course", CHAPTER, db_url=url)
+            prepare(tmp_path / "course", UNIT, db_url=url)
         assert str(said.value).count("\n") == 0
         assert "start the server, or correct the address" in str(said.value)
     # What does not work is not kept.
@@ -276,11 +276,11 @@ def test_a_server_or_database_that_is_not_there_is_one_sentence(server, tmp_path
 
 def test_a_missing_driver_is_named_with_its_remedy(tmp_path, monkeypatch):
     with pytest.raises(ClassroomError, match=r"no driver for postgresql\+pg8000"):
-        prepare(tmp_path, CHAPTER, db_url="postgresql+pg8000://course@host/class")
+        prepare(tmp_path, UNIT, db_url="postgresql+pg8000://course@host/class")
     monkeypatch.setitem(sys.modules, "psycopg2", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ClassroomError, match=r"pip install -r requirements\.txt"):
-        prepare(tmp_path, CHAPTER, db_url="postgresql://course@host/class")
+        prepare(tmp_path, UNIT, db_url="postgresql://course@host/class")
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_an_instructors_own_configuration_is_heeded_and_kept(tmp_path):
     assert database.url_of(tmp_path) == "sqlite:////srv/marks.db"
     assert sys.path == path
     with pytest.raises(ClassroomError, match="is your own and names another gradebook"):
-        prepare(tmp_path, CHAPTER, db_url=f"sqlite:///{tmp_path}/other.db")
+        prepare(tmp_path, UNIT, db_url=f"sqlite:///{tmp_path}/other.db")
     assert own.read_text(encoding="utf-8") == text
     own.write_text("c = get_config(\n", encoding="utf-8")
     with pytest.raises(ClassroomError, match="cannot be read"):
@@ -334,5 +334,5 @@ def test_a_configuration_that_an_earlier_version_wrote_is_brought_up_to_date(tmp
         assert database.url_of(tmp_path) == "sqlite:////srv/marks.db"
     else:
         assert database.url_of(tmp_path) == database.default_url(tmp_path)
-        prepare(tmp_path, CHAPTER)
+        prepare(tmp_path, UNIT)
         assert file.read_text(encoding="utf-8") == written

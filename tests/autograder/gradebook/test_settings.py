@@ -31,8 +31,9 @@ from autograder.sandbox.limits import Limits
 from autograder.units.assignment import load
 from tests.autograder.helpers import nbgrader, put
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-self_attention"
+ASSIGNMENT = load(UNIT)
+FIRST = ASSIGNMENT.names[0]
 DUE = datetime(2030, 1, 31, 17, tzinfo=UTC)
 DAY, HOUR = 86400.0, 3600.0
 
@@ -75,7 +76,7 @@ class TestReading:
         lines = [
             re.sub(r"^# ", "", line)
             for line in text.splitlines()
-            if re.match(r"# (\[[\w.]+\]$|[\w\".]+ = )", line)
+            if re.match(r"# (\[[\w.-]+\]$|[\w\".]+ = )", line)
         ]
         found = read(tmp_path, "\n".join(lines))
         assert len(lines) == 26
@@ -91,13 +92,13 @@ class TestReading:
             attempts_count="best",
             extra_attempts={"ada": 1},
             leave_out=("causal_mask", "why_scale"),
-            points={"DotScore": 4.0},
+            points={FIRST: 4.0},
             limits=Limits(),
             db_url="postgresql://user@host/gradebook",
         )
 
     def test_what_a_submission_may_cost_is_divided_between_its_code_and_its_answers(self, tmp_path):
-        text = "[limits]\nseconds = 60\nmegabytes = 900\n[attention.limits]\nseconds = 30\n"
+        text = f"[limits]\nseconds = 60\nmegabytes = 900\n[{UNIT}.limits]\nseconds = 30\n"
         limits = read(tmp_path, text).limits
         assert limits.seconds_total == 30
         assert (limits.memory_bytes >> 20, limits.judging_bytes >> 20) == (450, 450)
@@ -106,8 +107,8 @@ class TestReading:
         found = read(
             tmp_path,
             'attempts = 2\n[late]\npercent = 10\nmost_percent = 40\n[extensions]\nada = "1 day"\n'
-            'eve = "1 day"\n[attention]\nattempts = 3\n[attention.late]\npercent = 5\n'
-            '[attention.extensions]\nada = "2 days"\n[bert]\nattempts = 9\n',
+            f'eve = "1 day"\n[{UNIT}]\nattempts = 3\n[{UNIT}.late]\npercent = 5\n'
+            f'[{UNIT}.extensions]\nada = "2 days"\n[bert-model]\nattempts = 9\n',
         )
         assert found.attempts == 3
         assert found.late == Late(percent=5, most_percent=40)
@@ -122,18 +123,20 @@ class TestReading:
         [
             ("latte = 1", "unknown setting latte; did you mean late?"),
             (
-                "[attention]\nleaveout = []",
-                "unknown setting leaveout in [attention]; did you mean ",
+                "[attention-self_attention]\nleaveout = []",
+                "unknown setting leaveout in [attention-self_attention]; did you mean ",
             ),
             (
                 "[late]\npercentage = 3",
                 "unknown setting percentage in [late]; did you mean percent",
             ),
-            ("[atention]\nattempts = 1", "did you mean attention?"),
+            ("[atention-scores]\nattempts = 1", "did you mean attention-scores?"),
+            # The name of a chapter, as assignments were called once.
+            ("[attention]\nattempts = 1", "unknown setting attention; did you mean attention-"),
             ("xyzzy = 1", "the settings are due, late"),
-            ("attention = 3", "must be a table"),
-            ("leave_out = ['DotScore']", "below [attention]"),
-            ("[attention]\ndb_url = 'sqlite:///x'", "above all tables"),
+            ("attention-self_attention = 3", "must be a table"),
+            ("leave_out = ['causal_mask']", "below [attention-self_attention]"),
+            ("[attention-self_attention]\ndb_url = 'sqlite:///x'", "above all tables"),
             ("due = 2030-01-31T18:00:00", "due = 2030-01-31T18:00:00 has no time zone"),
             ("due = 2030-01-31", "no date with time and time zone"),
             ("due = 18:00:00", "no date with time and time zone"),
@@ -179,20 +182,29 @@ class TestReading:
                 "due = 2030-01-31T18:00:00Z\nextensions.ada = 2030-01-30T18:00:00Z",
                 "is not after the due date",
             ),
-            ("[attention]\nleave_out = ['causal_masks']", "did you mean causal_mask?"),
-            ("[attention]\nleave_out = ['qqqq']", "it has DotScore"),
-            ("[attention]\nleave_out = 'causal_mask'", "must be a list"),
-            ("[attention]\nleave_out = [1]", "must name an exercise"),
-            (f"[attention]\nleave_out = {json.dumps(ASSIGNMENT.names)}", "keep at least one"),
-            ("[bert]\nleave_out = ['causal_mask']", "bert has no exercise"),
-            ("[attention.points]\ndotscore = 3", "did you mean DotScore?"),
-            ("[attention.points]\nDotScore = 0", "leave_out"),
-            ("[attention.points]\nDotScore = -2", "must be a number"),
-            ("[attention.points]\nDotScore = nan", "must be a number"),
-            ("[attention.points]\nDotScore = '3'", "must be a number"),
-            ("[attention]\npoints = 3", "an exercise a line"),
-            ("[attention]\nleave_out = ['DotScore']\npoints.DotScore = 3", "left out as well"),
-            ("[bert]\nattempts = 0", "bert.attempts = 0"),
+            (
+                "[attention-self_attention]\nleave_out = ['causal_masks']",
+                "did you mean causal_mask?",
+            ),
+            ("[attention-self_attention]\nleave_out = ['qqqq']", f"it has {FIRST}"),
+            ("[attention-self_attention]\nleave_out = 'causal_mask'", "must be a list"),
+            ("[attention-self_attention]\nleave_out = [1]", "must name an exercise"),
+            (
+                f"[attention-self_attention]\nleave_out = {json.dumps(ASSIGNMENT.names)}",
+                "keep at least one",
+            ),
+            ("[bert-model]\nleave_out = ['causal_mask']", "bert-model has no exercise"),
+            ("[attention-self_attention.points]\ncausalmask = 3", "did you mean causal_mask?"),
+            ("[attention-self_attention.points]\ncausal_mask = 0", "leave_out"),
+            ("[attention-self_attention.points]\ncausal_mask = -2", "must be a number"),
+            ("[attention-self_attention.points]\ncausal_mask = nan", "must be a number"),
+            ("[attention-self_attention.points]\ncausal_mask = '3'", "must be a number"),
+            ("[attention-self_attention]\npoints = 3", "an exercise a line"),
+            (
+                "[attention-self_attention]\nleave_out = ['causal_mask']\npoints.causal_mask = 3",
+                "left out as well",
+            ),
+            ("[bert-model]\nattempts = 0", "bert-model.attempts = 0"),
             ("attempts = ", "cannot be read"),
             ("attempts = 1\nattempts = 2", "the same name is given twice"),
             ("x" * 5000 + "=" + "[" * 5000, "cannot be read"),
@@ -226,15 +238,32 @@ class TestReading:
         [
             *("due", "late", "late.percent", "late.per", "late.grace_minutes", "extensions"),
             *("extensions.ada", "extensions.'a\\tb'", 'extensions."\\n"', "attempts"),
-            *("attempts_count", "extra_attempts.ada", "extra_attempts", "attention.points"),
-            *("attention.leave_out", "attention.points.DotScore", "attention.late", "bert"),
-            *("bert.late", "db_url", "'a\\nb'", '"\\u0000"', "attention", "gpt.due"),
+            *(
+                "attempts_count",
+                "extra_attempts.ada",
+                "extra_attempts",
+                "attention-self_attention.points",
+            ),
+            *(
+                "attention-self_attention.leave_out",
+                "attention-self_attention.points.causal_mask",
+                "attention-self_attention.late",
+                "bert-model",
+            ),
+            *(
+                "bert-model.late",
+                "db_url",
+                "'a\\nb'",
+                '"\\u0000"',
+                "attention-self_attention",
+                "gpt-model.due",
+            ),
         ]
     )
     values = st.one_of(
         st.sampled_from(["nan", "inf", "-inf", "true", "[]", "{}", "{x = 1}", "2030-01-31"]),
         st.sampled_from(["'1 day'", "'best'", "'hour'", "2030-01-31T18:00:00Z", "07:00:00"]),
-        st.sampled_from(["['DotScore']", "[[1]]", "['\\n']", "9999-12-31T23:59:59-14:00"]),
+        st.sampled_from(["['causal_mask']", "[[1]]", "['\\n']", "9999-12-31T23:59:59-14:00"]),
         st.integers().map(str),
         st.floats(allow_nan=False, allow_infinity=False).map(repr),
         st.text(max_size=20).map(json.dumps),
@@ -326,15 +355,15 @@ class TestPenalty:
 
 class TestPoints:
     def test_earned_points_keep_their_share(self):
-        rule = Settings(points={"causal_mask": 4, "DotScore": 0.5}, leave_out=("padding_mask",))
+        rule = Settings(points={"causal_mask": 4, "decoder_mask": 0.5}, leave_out=("padding_mask",))
         before = raw(causal_mask=0.25)
         after = rule.adjusted(before, ASSIGNMENT)
         assert before == raw(causal_mask=0.25)
         assert after.exercises["causal_mask"].points == 1
         assert after.exercises["causal_mask"].max_points == 4
-        assert after.exercises["DotScore"].points == 0.5
+        assert after.exercises["decoder_mask"].points == 0.5
         assert "padding_mask" not in after.exercises
-        assert after.max_score == 61 - 1 + 4 - 2 + 0.5 - 2
+        assert after.max_score == 15 - 1 + 4 - 2 + 0.5 - 2
         assert after.score == after.max_score - 3
         adjusted = rule.adjusted_assignment(ASSIGNMENT)
         assert adjusted.points == after.max_score
@@ -355,13 +384,13 @@ class TestPoints:
         assert rescaled(ExerciseResult("x", 0.0, most), new).points == 0
 
     def test_the_digest_changes_with_what_marks_depend_on(self):
-        one = Settings(points={"DotScore": 4.0})
+        one = Settings(points={"decoder_mask": 4.0})
         assert one.digest == replace(one, source=Path("elsewhere")).digest
         assert one.digest == replace(one, db_url="sqlite:///x").digest
         others = (
             Settings(),
-            Settings(points={"DotScore": 5}),
-            Settings(leave_out=("DotScore",)),
+            Settings(points={"decoder_mask": 5}),
+            Settings(leave_out=("decoder_mask",)),
             Settings(late=Late(1)),
             Settings(due=DUE),
             Settings(extensions={"ada": timedelta(1)}),
@@ -402,9 +431,11 @@ class TestAttempts:
         assert extended.chosen(tried) == 1
 
     def test_the_best_is_found_by_the_points_that_count(self):
-        rule = Settings(attempts_count="best", leave_out=("DotScore",), points={"causal_mask": 9})
+        rule = Settings(
+            attempts_count="best", leave_out=("decoder_mask",), points={"causal_mask": 9}
+        )
         tried = self.tried(0.0, 0.0)
-        tried[0][1].exercises["DotScore"].points = 2.0
+        tried[0][1].exercises["decoder_mask"].points = 2.0
         tried[1][1].exercises["causal_mask"].points = 0.5
         assert rule.chosen(tried) == 1
         assert Settings(attempts_count="best").chosen(tried) == 0
@@ -473,8 +504,8 @@ class Classes:
         if text is not None:
             (self.course / FILE).write_text(text, encoding="utf-8")
         rule = settings_file.of_course(self.course, ASSIGNMENT).due_by(due)
-        release = prepare(self.course, CHAPTER, rule)
-        books = Books(self.course, CHAPTER)
+        release = prepare(self.course, UNIT, rule)
+        books = Books(self.course, UNIT)
         blank = nbformat.writes(repair.blank(release))
         adjusted = {one.student: rule.adjusted(one, ASSIGNMENT) for one in results}
         with books.alone():
@@ -488,22 +519,22 @@ class Classes:
 
     def submission(self, student: str = "ada"):
         with quiet_database(), Gradebook(self.url) as book:
-            found = book.find_submission(CHAPTER, student)
+            found = book.find_submission(UNIT, student)
             return found.score, found.max_score, found.late_submission_penalty, found.extension
 
     def mark(self, name: str, points: float | None, student: str = "ada") -> None:
         with quiet_database(), Gradebook(self.url) as book:
-            grade = book.find_grade(name, CHAPTER, CHAPTER, student)
+            grade = book.find_grade(name, UNIT, UNIT, student)
             grade.manual_score, grade.needs_manual_grade = points, False
             book.db.commit()
 
     def marks(self, name: str, student: str = "ada"):
         with quiet_database(), Gradebook(self.url) as book:
-            grade = book.find_grade(name, CHAPTER, CHAPTER, student)
+            grade = book.find_grade(name, UNIT, UNIT, student)
             return grade.manual_score, grade.score, grade.max_score
 
     def page(self, student: str = "ada") -> str:
-        file = self.course / "feedback" / student / CHAPTER / f"{CHAPTER}.html"
+        file = self.course / "feedback" / student / UNIT / f"{UNIT}.html"
         return re.sub(r"<style>.*?</style>", "", file.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
@@ -524,14 +555,14 @@ class TestGradebook:
     def test_penalties_extensions_and_grace(self, classes):
         text = WITH_LATE + "[extensions]\neve = '3 days'\nkim = 2030-02-02T17:00:00Z\n"
         results = classes.grade(text, [raw(name) for name in ("ada", "eve", "kim")])
-        assert classes.submission("ada") == (61, 67, pytest.approx(18.3), None)
-        assert classes.submission("eve") == (61, 67, 0, timedelta(days=3))
-        assert classes.submission("kim") == (61, 67, pytest.approx(6.1), timedelta(days=2))
+        assert classes.submission("ada") == (15, 21, pytest.approx(4.5), None)
+        assert classes.submission("eve") == (15, 21, 0, timedelta(days=3))
+        assert classes.submission("kim") == (15, 21, pytest.approx(1.5), timedelta(days=2))
         assert results["ada"].notes == ["handed in 2 days 1 hour late"]
         assert results["eve"].notes == []
         assert results["kim"].notes == ["handed in 1 hour late"]
         assert "after the due date" in classes.page("ada")
-        assert "18.3 points were taken off" in classes.page("ada")
+        assert "4.5 points were taken off" in classes.page("ada")
         assert re.search(r"\blate\b|due date", classes.page("eve")) is None
         # Within the grace time nobody is late, and an extension that is gone is taken back.
         text = WITH_LATE + "grace_minutes = 60\n[extensions]\nkim = 2030-02-02T17:00:00Z\n"
@@ -539,26 +570,26 @@ class TestGradebook:
         assert results["kim"].notes == []
         assert re.search(r"\blate\b|due date", classes.page("kim")) is None
         assert classes.submission("kim")[2] == 0
-        assert classes.submission("eve") == (61, 67, pytest.approx(18.3), None)
+        assert classes.submission("eve") == (15, 21, pytest.approx(4.5), None)
 
     def test_an_extension_given_in_nbgrader_stays(self, classes):
         classes.grade(WITH_LATE, [raw()])
         with quiet_database(), Gradebook(classes.url) as book:
-            book.grant_extension(CHAPTER, "ada", days=1)
+            book.grant_extension(UNIT, "ada", days=1)
         classes.grade(WITH_LATE, [raw()])
-        assert classes.submission() == (61, 67, pytest.approx(12.2), timedelta(days=1))
+        assert classes.submission() == (15, 21, pytest.approx(3.0), timedelta(days=1))
         classes.grade(WITH_LATE + "[extensions]\nada = '4 days'\n", [raw()])
-        assert classes.submission() == (61, 67, 0, timedelta(days=4))
+        assert classes.submission() == (15, 21, 0, timedelta(days=4))
 
     def test_the_due_date_of_the_command_line_stays_for_nbgraders_commands(self, classes):
         classes.grade(WITH_LATE, [raw()], due="2030-02-02 17:30:00 UTC")
-        assert classes.submission()[2] == pytest.approx(6.1)
+        assert classes.submission()[2] == pytest.approx(1.5)
         # As nbgrader does by itself, with the file alone.
         due_dates.bring(
-            classes.course, CHAPTER, due_dates.of_course(classes.course, CHAPTER), classes.url
+            classes.course, UNIT, due_dates.of_course(classes.course, UNIT), classes.url
         )
         with quiet_database(), Gradebook(classes.url) as book:
-            assert book.find_assignment(CHAPTER).duedate == datetime(2030, 2, 2, 17, 30)
+            assert book.find_assignment(UNIT).duedate == datetime(2030, 2, 2, 17, 30)
         for text, due in (
             (WITH_LATE, datetime(2030, 1, 31, 17)),
             (WITH_LATE.replace("18:00", "19:00"), datetime(2030, 1, 31, 18)),
@@ -566,37 +597,37 @@ class TestGradebook:
         ):
             classes.grade(text, [])
             with quiet_database(), Gradebook(classes.url) as book:
-                assert book.find_assignment(CHAPTER).duedate == due
+                assert book.find_assignment(UNIT).duedate == due
 
     def test_a_penalty_heeds_marks_given_by_hand_later(self, classes):
         classes.grade(WITH_LATE, [raw(share=0)])
         assert classes.submission()[2] == 0
-        classes.mark("check_DotScore", 2.0)
+        classes.mark("check_padding_mask", 2.0)
         classes.grade(None, [])  # Nobody handed in anew.
-        assert classes.submission()[:3] == (2, 67, pytest.approx(0.6))
+        assert classes.submission()[:3] == (2, 21, pytest.approx(0.6))
 
     def test_points_change_after_a_first_grading(self, classes):
         classes.grade("", [raw(causal_mask=0.5)])
-        assert classes.submission()[:2] == (60.5, 67)
+        assert classes.submission()[:2] == (14.5, 21)
         text = (
-            "[attention]\nleave_out = ['padding_mask']\n[attention.points]\ncausal_mask = 5\n"
+            f"[{UNIT}]\nleave_out = ['padding_mask']\n[{UNIT}.points]\ncausal_mask = 5\n"
             "why_scale = 4\n"
         )
         result = classes.grade(text, [raw(causal_mask=0.5)])["ada"]
-        assert (result.score, result.max_score) == (60.5 - 0.5 + 2.5 - 2, 61 + 4 - 2)
-        assert classes.submission()[:2] == (60.5, 70)
+        assert (result.score, result.max_score) == (14.5 - 0.5 + 2.5 - 2, 15 + 4 - 2)
+        assert classes.submission()[:2] == (14.5, 24)
         assert classes.marks("check_causal_mask") == (None, 2.5, 5)
         assert classes.marks("check_padding_mask") == (None, 0, 0)
         page = classes.page()
-        assert "60.5 of 70 points" in page
+        assert "14.5 of 24 points" in page
         assert "2.5 of 5 points" in page
         assert "Left out of the grading" in page
         assert "padding_mask</code>" not in page
         classes.grade("", [raw(causal_mask=0.5)])
-        assert classes.submission()[:2] == (60.5, 67)
+        assert classes.submission()[:2] == (14.5, 21)
         assert "Left out" not in classes.page()
         # What students were given is as it was.
-        notebook = nbformat.read(paths.EXERCISES / CHAPTER / f"{CHAPTER}.ipynb", as_version=4)
+        notebook = nbformat.read(paths.EXERCISES / UNIT / f"{UNIT}.ipynb", as_version=4)
         points = {cell.metadata.get("nbgrader", {}).get("points") for cell in notebook.cells}
         assert 0 not in points
 
@@ -605,7 +636,7 @@ class TestGradebook:
         classes.mark("check_causal_mask", 1.0)
         classes.mark("check_padding_mask", 1.5)
         classes.mark("why_scale", 3.0)
-        leave_out = "[attention]\nleave_out = ['padding_mask', 'why_scale']\n"
+        leave_out = "[attention-self_attention]\nleave_out = ['padding_mask', 'why_scale']\n"
         result = classes.grade(leave_out + "points.causal_mask = 0.5\n", [raw(share=0)])["ada"]
         # What is left out counts nothing, also by hand; what is above its maximum is told.
         assert classes.marks("check_padding_mask") == (None, 0, 0)
@@ -615,7 +646,7 @@ class TestGradebook:
         assert "the mark 1 given by hand for causal_mask is above its 0.5" in result.notes[0]
         with quiet_database(), Gradebook(classes.url) as book:
             waiting = {
-                name: book.find_grade(name, CHAPTER, CHAPTER, "ada").needs_manual_grade
+                name: book.find_grade(name, UNIT, UNIT, "ada").needs_manual_grade
                 for name in ("why_scale", "check_padding_mask")
             }
         assert waiting == {"why_scale": False, "check_padding_mask": False}
@@ -629,7 +660,7 @@ class TestGradebook:
         assert classes.submission("eve")[0] == 0
 
     def test_the_report_counts_what_counts(self, classes):
-        text = "[attention]\nleave_out = ['padding_mask', 'why_scale']\npoints.causal_mask = 4\n"
+        text = f"[{UNIT}]\nleave_out = ['padding_mask', 'why_scale']\npoints.causal_mask = 4\n"
         rule_results = classes.grade(text, [raw(share=0.5)])
         rule = settings_file.of_course(classes.course, ASSIGNMENT)
         graded = classroom.Class(
@@ -638,8 +669,8 @@ class TestGradebook:
         class_report.write(graded)
         with (graded.folder / "grades.csv").open(encoding="utf-8-sig", newline="") as file:
             row = next(csv.DictReader(file))
-        assert (float(row["points"]), float(row["max_points"])) == (31, 62)
-        assert float(row["max_total"]) == 65
+        assert (float(row["points"]), float(row["max_points"])) == (8, 16)
+        assert float(row["max_total"]) == 19
         assert float(row["causal_mask"]) == 2
         assert "padding_mask" not in row
         assert "written: why_scale" not in row
@@ -652,7 +683,7 @@ def test_without_rules_nbgraders_own_method_decides(tmp_path):
     config.CourseDirectory.root = str(tmp_path)
     config.LateSubmissionPlugin.penalty_method = "zero"
     step = AssignLatePenalties(config=config)
-    step.assignment_id = CHAPTER
+    step.assignment_id = UNIT
     plugin = due_dates.LatePenalty(parent=step)
     assert plugin.late_submission_penalty("ada", 12.0, 60.0) == 12.0
     (tmp_path / FILE).write_text("late.percent = 10\n", encoding="utf-8")
@@ -660,10 +691,10 @@ def test_without_rules_nbgraders_own_method_decides(tmp_path):
 
 
 def test_what_students_receive_knows_no_settings():
-    points = {"DotScore": 4.0, "why_scale": 0.0}
+    points = {FIRST: 4.0, "why_scale": 0.0}
     changed = with_points(ASSIGNMENT, points)
-    assert changed.exercise("DotScore").points == 4
-    assert ASSIGNMENT.exercise("DotScore").points == 2
+    assert changed.exercise(FIRST).points == 4
+    assert ASSIGNMENT.exercise(FIRST).points == 5
     assert len(changed.questions) == len(ASSIGNMENT.questions) - 1
 
 
@@ -677,16 +708,14 @@ def test_nbgraders_own_autograde_does_the_same(tmp_path, course, solved):
     """`nbgrader autograde` in the course's folder, before and after the settings change."""
     submitted = tmp_path / "in"
     wrong = "def causal_mask(length, device=None):\n    return None\n"
-    put(submitted / "ada" / f"{CHAPTER}.ipynb", solved(causal_mask=wrong))
+    put(submitted / "ada" / f"{UNIT}.ipynb", solved(causal_mask=wrong))
     put(submitted / "ada" / "timestamp.txt", LATE)
-    put(submitted / "kim" / "attempt-1" / f"{CHAPTER}.ipynb", solved())
-    put(
-        submitted / "kim" / "attempt-2" / f"{CHAPTER}.ipynb", repair.blank(repair.released(CHAPTER))
-    )
-    put(submitted / "kim" / "attempt-3" / f"{CHAPTER}.ipynb", solved())
-    text = WITH_LATE + "[attention]\nattempts = 2\nattempts_count = 'best'\n"
+    put(submitted / "kim" / "attempt-1" / f"{UNIT}.ipynb", solved())
+    put(submitted / "kim" / "attempt-2" / f"{UNIT}.ipynb", repair.blank(repair.released(UNIT)))
+    put(submitted / "kim" / "attempt-3" / f"{UNIT}.ipynb", solved())
+    text = WITH_LATE + "[attention-self_attention]\nattempts = 2\nattempts_count = 'best'\n"
     put(course / FILE, text)
-    graded = classroom.grade(CHAPTER, submitted, course, limits=Limits(seconds_per_call=60))
+    graded = classroom.grade(UNIT, submitted, course, limits=Limits(seconds_per_call=60))
     ada, kim = graded.results
     assert kim.score == ASSIGNMENT.points
     assert kim.notes == [
@@ -698,16 +727,19 @@ def test_nbgraders_own_autograde_does_the_same(tmp_path, course, solved):
     first = classes.submission()
     assert first[2] == pytest.approx(0.3 * ada.score, abs=1e-5)
 
-    autograde = ("autograde", CHAPTER, "--student=ada", "--force")
+    autograde = ("autograde", UNIT, "--student=ada", "--force")
     nbgrader(*autograde, cwd=course)
     assert classes.submission() == first
-    put(course / FILE, text + "points.causal_mask = 11\n[attention.extensions]\nada = '1 day'\n")
+    put(
+        course / FILE,
+        text + "points.causal_mask = 11\n[attention-self_attention.extensions]\nada = '1 day'\n",
+    )
     nbgrader(*autograde, cwd=course)
     score, most, penalty, extension = classes.submission()
-    assert (most, extension) == (77, timedelta(days=1))
-    again = classroom.grade(CHAPTER, submitted, course, limits=Limits(seconds_per_call=60))
+    assert (most, extension) == (31, timedelta(days=1))
+    again = classroom.grade(UNIT, submitted, course, limits=Limits(seconds_per_call=60))
     assert score == again.results[0].score
-    assert again.results[0].max_score == 71
+    assert again.results[0].max_score == 25
     assert penalty == pytest.approx(0.2 * score, abs=1e-5)
     assert classes.submission() == (score, most, penalty, extension)
-    assert classroom.Class.read(course, CHAPTER).assignment.points == 71
+    assert classroom.Class.read(course, UNIT).assignment.points == 25

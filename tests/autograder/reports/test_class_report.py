@@ -22,8 +22,8 @@ from autograder.reports import charts, class_report
 from autograder.units.assignment import load
 from tests.autograder.helpers import put, status_of
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-self_attention"
+ASSIGNMENT = load(UNIT)
 
 
 def full(student: str) -> SubmissionResult:
@@ -91,6 +91,7 @@ def test_the_page_tells_marks_mistakes_and_who_needs_attention(graded):
     unnamed = section(soup, "Failed without a known mistake")
     assert ASSIGNMENT.exercises[1].title in unnamed
     assert "It differs" in unnamed
+    assert soup.find("h1").get_text() == ASSIGNMENT.title
     marks = soup.find("table", class_="marks")
     assert len(marks.find_all("tr")) == 7
 
@@ -153,17 +154,17 @@ def test_what_a_person_marked_comes_from_the_gradebook(graded, monkeypatch):
     first, second = (question.name for question in ASSIGNMENT.questions)
     with Gradebook(f"sqlite:///{graded.course / 'gradebook.db'}") as book:
         book.add_student("s1", first_name="Ada", email="ada@example.org")
-        for chapter in (CHAPTER, "seq2seq"):
-            book.add_assignment(chapter)
-            book.add_notebook(chapter, chapter)
+        for unit in (UNIT, "attention-scores"):
+            book.add_assignment(unit)
+            book.add_notebook(unit, unit)
             names = [f"check_{one}", f"check_{two}", f"check_{three}", first, second]
             for name in names:
-                book.add_grade_cell(name, chapter, chapter, max_score=5, cell_type="code")
-            book.add_submission(chapter, "s1")
-            notebook = book.find_submission_notebook(chapter, chapter, "s1")
+                book.add_grade_cell(name, unit, unit, max_score=5, cell_type="code")
+            book.add_submission(unit, "s1")
+            notebook = book.find_submission_notebook(unit, unit, "s1")
             for grade in notebook.grades:
                 grade.auto_score, grade.needs_manual_grade = 1.0, False
-            if chapter == "seq2seq":
+            if unit != UNIT:
                 for grade in notebook.grades:
                     grade.manual_score = 4.0
                 continue
@@ -218,16 +219,16 @@ def lines_of_its_own(said: str) -> list[str]:
 def test_what_a_student_wrote_begins_no_line_and_commands_no_terminal(tmp_path, capfd):
     """An exception's message, a file's name and a student's, through the commands themselves."""
     message = "".join(f"{char}FAKE" for char in BREAKING) + "\x1b[2J\x1b]0;FAKE\x07\u202e\t\ud800"
-    notebook = repair.blank(repair.released(CHAPTER))
+    notebook = repair.blank(repair.released(UNIT))
     for cell in notebook.cells:
         if cell.metadata.get("nbgrader", {}).get("grade_id") == "causal_mask":
             cell.source = f"def causal_mask(n):\n    raise ValueError({message!a})\n"
     put(tmp_path / "in" / "a" / "at\nFAKE\x1b[2J.ipynb", notebook)
-    put(tmp_path / "in" / "b\nFAKE" / f"{CHAPTER}.ipynb", notebook)
+    put(tmp_path / "in" / "b\nFAKE" / f"{UNIT}.ipynb", notebook)
     put(tmp_path / "in" / "c\u2028FAKE\x85FAKE.txt", "")
     place = ["--course", str(tmp_path / "course")]
     options = [*place, "--submitted", str(tmp_path / "in"), "--unsafe-no-sandbox", "--jobs", "1"]
-    for command in (["grade", CHAPTER, *options, "--diff", "--yes"], ["report", CHAPTER, *place]):
+    for command in (["grade", UNIT, *options, "--diff", "--yes"], ["report", UNIT, *place]):
         assert status_of(command) == 0
         said = "".join(capfd.readouterr())
         assert lines_of_its_own(said) == []
@@ -379,11 +380,11 @@ def test_a_large_class_is_never_in_memory_and_its_page_stays_small(tmp_path):
 
 def test_a_class_that_was_written_can_be_read_again(graded):
     graded.write()
-    again = classroom.Class.read(graded.course, CHAPTER)
+    again = classroom.Class.read(graded.course, UNIT)
     assert again.results == graded.results
     assert (again.seed, again.grader) == (7, "abc")
 
 
 def test_a_class_that_was_not_graded_is_one_sentence(tmp_path):
     with pytest.raises(errors.ClassroomError, match="has not been graded"):
-        classroom.Class.read(tmp_path, CHAPTER)
+        classroom.Class.read(tmp_path, UNIT)

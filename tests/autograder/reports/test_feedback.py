@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -21,7 +22,7 @@ from autograder.judging.results import ExerciseResult, SubmissionResult, TestRes
 from autograder.reports import feedback
 from autograder.units.assignment import load
 
-CHAPTER = "attention"
+UNIT = "attention-self_attention"
 ABSENT = "quagga-7"
 HOSTILE = "</code></pre></td><script>alert(1)</script><img src=x onerror=alert(2)>&amp;"
 ANSI = "\x1b[31mred\x1b[0m \x1b]8;;http://evil.example\x07link\x1b]8;;\x07 \u202ereversed\x00"
@@ -29,7 +30,7 @@ ANSI = "\x1b[31mred\x1b[0m \x1b]8;;http://evil.example\x07link\x1b]8;;\x07 \u202
 
 def result_for(student: str, **changes) -> SubmissionResult:
     """A result in which the first exercise fails, the second holds, and the others are open."""
-    assignment = load(CHAPTER)
+    assignment = load(UNIT)
     exercises = {}
     for number, exercise in enumerate(assignment.exercises):
         outcome = ("failed", "passed", "todo")[min(number, 2)]
@@ -51,7 +52,7 @@ def result_for(student: str, **changes) -> SubmissionResult:
 
 def hostile_notebook(release: nbformat.NotebookNode) -> nbformat.NotebookNode:
     nb = repair.blank(release)
-    assignment = load(CHAPTER)
+    assignment = load(UNIT)
     for cell in nb.cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
         if name == assignment.names[0]:
@@ -66,14 +67,14 @@ def hostile_notebook(release: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def course(tmp_path_factory, prepared):
     """A course with one hostile and one absent student, recorded through nbgrader."""
     root = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("graded") / "course"))
-    release = prepare(root, CHAPTER)
-    books = Books(root, CHAPTER)
+    release = prepare(root, UNIT)
+    books = Books(root, UNIT)
     name = "<script>alert(0)</script>"
     result = result_for(
         name,
         repairs=[f"renamed {HOSTILE}"],
         notes=[f"note {HOSTILE}"],
-        printed={load(CHAPTER).names[0]: f"{ANSI} {HOSTILE}", "mine": f"mine printed {HOSTILE}"},
+        printed={load(UNIT).names[0]: f"{ANSI} {HOSTILE}", "mine": f"mine printed {HOSTILE}"},
     )
     student = student_id(name)
     result.student = student
@@ -82,7 +83,7 @@ def course(tmp_path_factory, prepared):
     nb.metadata[plugin.KEY] = {"own": ["mine"], "reason": ""}
     books.record(submission, Graded(result, nbformat.writes(nb)), release)
     assert result.notes == [f"note {HOSTILE}"]
-    absent = empty_result(load(CHAPTER), ABSENT, "missing", "Nothing came.")
+    absent = empty_result(load(UNIT), ABSENT, "missing", "Nothing came.")
     blank = nbformat.writes(repair.blank(release))
     books.record(Submission(ABSENT), Graded(absent, blank), release)
     return books, student, release
@@ -133,7 +134,7 @@ def test_hidden_tests_appear_by_purpose_and_no_check_cell_is_shown(page):
 
 
 def test_marks_diagnosis_section_code_and_output_are_on_the_page(page):
-    assignment = load(CHAPTER)
+    assignment = load(UNIT)
     soup = BeautifulSoup(page, "html.parser")
     first = soup.find(id=f"item-{assignment.names[0]}")
     said = first.get_text()
@@ -151,14 +152,14 @@ def test_marks_diagnosis_section_code_and_output_are_on_the_page(page):
 
 def test_a_written_answer_waits_until_a_person_has_marked_it(course):
     books, student, _ = course
-    question = load(CHAPTER).questions[0]
+    question = load(UNIT).questions[0]
     page = BeautifulSoup(books.feedback(student).read_text(encoding="utf-8"), "html.parser")
     assert "to be marked" in page.find(id=f"item-{question.name}").get_text()
     with books.open() as gradebook:
-        grade = gradebook.find_grade(question.name, CHAPTER, CHAPTER, student)
+        grade = gradebook.find_grade(question.name, UNIT, UNIT, student)
         grade.manual_score = 2.5
         grade.needs_manual_grade = False
-        comment = gradebook.find_comment(question.name, CHAPTER, CHAPTER, student)
+        comment = gradebook.find_comment(question.name, UNIT, UNIT, student)
         comment.manual_comment = f"Well said {HOSTILE}"
         gradebook.db.commit()
     page = BeautifulSoup(books.feedback(student).read_text(encoding="utf-8"), "html.parser")
@@ -184,9 +185,9 @@ def test_pages_hold_no_other_student(course, page):
 def test_nbgraders_own_command_writes_the_same_page(course, page):
     """The formgrader's button and `nbgrader generate_feedback` go the same way."""
     books, student, _ = course
-    said = books.api.generate_feedback(CHAPTER, force=True)
+    said = books.api.generate_feedback(UNIT, force=True)
     assert said["success"], said
-    path = books.course / "feedback" / student / CHAPTER / f"{CHAPTER}.html"
+    path = books.course / "feedback" / student / UNIT / f"{UNIT}.html"
     assert "Content-Security-Policy" in path.read_text(encoding="utf-8")
 
 
@@ -219,6 +220,22 @@ def test_a_picture_in_an_answer_is_shown_and_other_data_is_not():
     nb.cells = [copy.deepcopy(cell)]
     page = feedback.page_of(nb, {"student": "s", "assignment": "none such"})
     assert page.questions[0].pictures == [{"kind": "image/png", "data": "QUJD"}]
+
+
+def test_a_section_is_linked_on_the_page_of_the_units_chapter():
+    """The pages of the book are its chapters; the title is the unit's own."""
+    online = replace(load(UNIT), book="https://example.org/book/")
+    words, link = feedback._section(online, "att-masks")
+    assert online.sections["att-masks"] in words
+    assert link == "https://example.org/book/attention.html#att-masks"
+    assert feedback._section(load(UNIT), "att-masks") == (words, "")
+
+
+def test_the_page_is_titled_as_the_unit(page):
+    title = load(UNIT).title
+    soup = BeautifulSoup(page, "html.parser")
+    assert title in soup.find("title").get_text()
+    assert title in soup.find("h1").get_text()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import difflib
 import io
+import itertools
 import json
 import re
+from collections import defaultdict
 from dataclasses import replace
 from textwrap import dedent
 
@@ -14,7 +16,9 @@ import pytest
 from bs4 import BeautifulSoup
 from rich.console import Console
 
+from autograder.common import paths
 from autograder.demo import make_class
+from autograder.demo.styles import styles
 from autograder.gradebook import classroom, standing
 from autograder.grading import marker
 from autograder.judging.results import ExerciseResult, SubmissionResult, TestResult
@@ -22,16 +26,23 @@ from autograder.reports import class_report, excerpts, illustrations, teaching
 from autograder.units import variants
 from autograder.units.assignment import load
 
-CHAPTER = "attention"
-ASSIGNMENT = load(CHAPTER)
+UNIT = "attention-scores"
+ASSIGNMENT = load(UNIT)
 NAME = "dot_scaled"
-RIGHT = make_class.reference_answers(CHAPTER)
+
+
+def units_of(chapter):
+    return [f"{chapter}-{name}" for name in paths.CHAPTERS[chapter]]
 
 
 def wrong_cells(chapter):
-    for chosen in variants.misconceptions(chapter):
-        source = variants.changed_source(chapter, chosen)
-        yield chosen, make_class.cells_of_source(source)[chosen.exercise]
+    """Each misconception of a chapter's units: the unit, the right cell and the wrong one."""
+    for unit in units_of(chapter):
+        right = variants.reference_answers(unit)
+        for chosen in variants.misconceptions(unit):
+            source = variants.changed_source(unit, chosen)
+            wrong = variants.cells_of_source(source)[chosen.exercise]
+            yield unit, chosen, right[chosen.exercise], wrong
 
 
 def changed_lines(right: str, wrong: str) -> set[int]:
@@ -62,7 +73,6 @@ class Renamed(ast.NodeTransformer):
 @pytest.mark.parametrize("chapter", ["attention", "seq2seq"])
 def test_the_lines_shown_are_those_that_were_changed(chapter):
     """Measured: 0.99 of the misconceptions as they are, 0.94 with other names; none elsewhere."""
-    right = make_class.reference_answers(chapter)
     shares = {}
     cells = list(wrong_cells(chapter))
     for kind, form, some in (
@@ -70,13 +80,13 @@ def test_the_lines_shown_are_those_that_were_changed(chapter):
         ("other names", Renamed.of, cells[::4]),
     ):
         hit, elsewhere, count = 0, [], 0
-        for chosen, wrong in some:
+        for unit, chosen, right, wrong in some:
             count += 1
-            found = excerpts.find(chapter, chosen.name, form(wrong))
+            found = excerpts.find(unit, chosen.name, form(wrong))
             if found is None:
                 continue
             assert len(found.lines) <= excerpts.LONGEST
-            if set(found.lines) & changed_lines(form(right[chosen.exercise]), form(wrong)):
+            if set(found.lines) & changed_lines(form(right), form(wrong)):
                 hit += 1
             else:
                 elsewhere.append(chosen.name)
@@ -89,26 +99,34 @@ def test_the_lines_shown_are_those_that_were_changed(chapter):
 @pytest.mark.parametrize("chapter", ["attention", "seq2seq"])
 def test_right_answers_in_any_style_hardly_ever_hold_a_mistake(chapter):
     """Right code asked for every other misconception. Measured for all of them: 0.00 to 0.02."""
-    right = make_class.reference_answers(chapter)
-    known = variants.misconceptions(chapter)[::2]
-    for chosen in known:
-        assert excerpts.find(chapter, chosen.name, right[chosen.exercise]) is None
-    for name, style in make_class.styles(chapter).items():
-        claimed = [
-            chosen.name
-            for chosen in known
-            if excerpts.find(chapter, chosen.name, style.answers[chosen.exercise]) is not None
-        ]
-        assert len(claimed) <= 0.035 * len(known), (name, claimed)
+    claimed: dict[str, list[str]] = defaultdict(list)
+    count = 0
+    for unit in units_of(chapter):
+        right = variants.reference_answers(unit)
+        known = variants.misconceptions(unit)[::2]
+        count += len(known)
+        for chosen in known:
+            assert excerpts.find(unit, chosen.name, right[chosen.exercise]) is None
+        for name, style in styles(unit).items():
+            claimed[name] += [
+                chosen.name
+                for chosen in known
+                if excerpts.find(unit, chosen.name, style.answers[chosen.exercise]) is not None
+            ]
+    assert claimed
+    for name, mistaken in claimed.items():
+        assert len(mistaken) <= 0.035 * count, (name, mistaken)
 
 
 @pytest.mark.parametrize("chapter", ["attention", "seq2seq"])
 def test_a_mistake_in_somebody_elses_style_is_found_there_or_not_at_all(chapter):
     """Measured: found in 72 of 95 (attention) and 55 of 71 (seq2seq), never in a wrong place."""
-    right = make_class.reference_answers(chapter)
     hit = count = 0
-    for style in make_class.styles(chapter).values():
-        for chosen in variants.misconceptions(chapter):
+    for unit in units_of(chapter):
+        right = variants.reference_answers(unit)
+        for style, chosen in itertools.product(
+            styles(unit).values(), variants.misconceptions(unit)
+        ):
             source = style.answers[chosen.exercise]
             once = all(source.count(old) == 1 for old, _ in chosen.swap)
             if source == right[chosen.exercise] or not chosen.swap or not once:
@@ -117,7 +135,7 @@ def test_a_mistake_in_somebody_elses_style_is_found_there_or_not_at_all(chapter)
             for old, new in chosen.swap:
                 wrong = wrong.replace(old, new)
             count += 1
-            found = excerpts.find(chapter, chosen.name, wrong)
+            found = excerpts.find(unit, chosen.name, wrong)
             if found is not None:
                 hit += 1
                 assert set(found.lines) & changed_lines(source, wrong), chosen.name
@@ -142,11 +160,11 @@ SCALED = "scores = query @ key.transpose(1, 2) / math.sqrt(query.shape[-1])"
 
 
 def test_comments_spaces_and_names_do_not_matter():
-    plain = excerpts.find(CHAPTER, NAME, dot_score(SCALED))
+    plain = excerpts.find(UNIT, NAME, dot_score(SCALED))
     other = dot_score(
         "e = query@key.transpose(1,2)/( math.sqrt(query.shape[-1]) )  # by Ada <ada@example.org>"
     )
-    found = excerpts.find(CHAPTER, NAME, other)
+    found = excerpts.find(UNIT, NAME, other)
     assert plain.text == SCALED
     assert found.text == "e = query@key.transpose(1,2)/( math.sqrt(query.shape[-1]) )"
     assert found.key == plain.key
@@ -168,15 +186,15 @@ def test_comments_spaces_and_names_do_not_matter():
     ],
 )
 def test_nothing_is_said_of_code_that_cannot_be_read_or_hides_its_mistake(source):
-    assert excerpts.find(CHAPTER, NAME, source) is None
+    assert excerpts.find(UNIT, NAME, source) is None
     lines = excerpts.whole(source).split("\n")
     assert len(lines) <= 61
     assert max(map(len, lines)) <= excerpts.WIDE
 
 
 def test_of_an_unknown_mistake_nothing_is_said():
-    assert excerpts.find(CHAPTER, "no_such_mistake", dot_score(SCALED)) is None
-    assert excerpts.find("no_such_chapter", NAME, dot_score(SCALED)) is None
+    assert excerpts.find(UNIT, "no_such_mistake", dot_score(SCALED)) is None
+    assert excerpts.find("no-such_unit", NAME, dot_score(SCALED)) is None
 
 
 # ---------------------------------------------------------------------------------------------
@@ -207,13 +225,13 @@ def result_of(student: str, failed: dict[str, tuple[str | None, float]] | None =
 
 def keep(course, student: str, answers: dict[str, str]) -> None:
     """Put a student's notebook where nbgrader keeps the graded ones."""
-    maker = make_class.Maker(course, CHAPTER, 0)
+    maker = make_class.Maker(course, UNIT, 0)
     work = maker.complete()
     for name, source in answers.items():
         work.write(name, source)
-    folder = course / "autograded" / student / CHAPTER
+    folder = course / "autograded" / student / UNIT
     folder.mkdir(parents=True)
-    (folder / f"{CHAPTER}.ipynb").write_text(work.text(), encoding="utf-8")
+    (folder / f"{UNIT}.ipynb").write_text(work.text(), encoding="utf-8")
 
 
 def a_class(course, results) -> classroom.Class:
@@ -235,10 +253,10 @@ def taught(graded: classroom.Class, hands=None) -> teaching.Teaching:
 
 
 def test_points_are_those_of_the_exercise_and_of_later_ones_that_it_cost(tmp_path):
-    known = excerpts.known(CHAPTER)["softmax_mask_zero_after"]
+    known = excerpts.known(UNIT)["softmax_mask_zero_after"]
     failed = {
         "masked_softmax": (known.name, 1.0),
-        "scaled_dot_product_attention": (known.name, 3.5),
+        "AttentionDecoderStep": (known.name, 2.5),
         "DotScore": (NAME, 0.5),
     }
     graded = a_class(
@@ -257,7 +275,7 @@ def test_points_are_those_of_the_exercise_and_of_later_ones_that_it_cost(tmp_pat
     assert mistake.says == known.says
     assert [(one.anchor, one.lost, one.students) for one in found.sections] == [
         (known.section, 6.5, 2),
-        (excerpts.known(CHAPTER)[NAME].section, 1.5, 1),
+        (excerpts.known(UNIT)[NAME].section, 1.5, 1),
     ]
     assert (found.students, found.handed_in) == (4, 3)
 
@@ -322,7 +340,7 @@ def test_lines_that_are_equal_but_for_names_and_spaces_count_together(tmp_path):
 
 def test_right_lines_below_a_wrong_exercise_are_nobodys_mistake(tmp_path):
     keep(tmp_path, "s1", {})
-    failed = {"split_heads": (None, 0.0), "FusedMultiHeadAttention": ("fused_mask_per_head", 0.0)}
+    failed = {"context_vector": (None, 0.0), "AttentionDecoderStep": ("decoder_context_first", 0.0)}
     graded = a_class(tmp_path, [result_of("s1", failed)])
     mistake = taught(graded).mistakes[0]
     assert (mistake.forms, mistake.whole, mistake.inherited) == ([], "", 1)
@@ -363,9 +381,9 @@ def test_only_so_many_notebooks_are_read_for_one_mistake(tmp_path):
     ],
 )
 def test_a_notebook_that_is_none_stops_nothing(tmp_path, content):
-    folder = tmp_path / "autograded" / "s1" / CHAPTER
+    folder = tmp_path / "autograded" / "s1" / UNIT
     folder.mkdir(parents=True)
-    (folder / f"{CHAPTER}.ipynb").write_bytes(content)
+    (folder / f"{UNIT}.ipynb").write_bytes(content)
     graded = a_class(tmp_path, [result_of("s1", {"DotScore": (NAME, 0.0)})])
     assert taught(graded).mistakes[0].looked_at == 0
     assert "there are no lines to show" in class_report.write(graded).read_text(encoding="utf-8")
@@ -410,11 +428,11 @@ def test_hostile_code_is_only_text_and_names_nobody(tmp_path):
 
 def test_teaching_json_says_what_the_page_says(tmp_path):
     keep(tmp_path, "s1", {"DotScore": dot_score(SCALED)})
-    results = [result_of("s1", {"DotScore": (NAME, 0.5), "causal_mask": (None, 0.0)})]
+    results = [result_of("s1", {"DotScore": (NAME, 0.5), "context_vector": (None, 0.0)})]
     graded = a_class(tmp_path, [*results, result_of("s2")])
     class_report.write(graded)
     data = json.loads((graded.folder / "teaching.json").read_text(encoding="utf-8"))
-    assert (data["assignment"], data["students"], data["handed_in"]) == (CHAPTER, 2, 2)
+    assert (data["assignment"], data["students"], data["handed_in"]) == (UNIT, 2, 2)
     first, second = data["sections"]
     assert (first["points_lost"], second["points_lost_unrecognised"]) == (1.5, 1.0)
     (mistake,) = first["mistakes"]
@@ -426,10 +444,10 @@ def test_teaching_json_says_what_the_page_says(tmp_path):
 def test_the_book_is_linked_where_it_was_built_and_has_the_section(tmp_path, monkeypatch):
     book = tmp_path / "build" / "book"
     book.mkdir(parents=True)
-    (book / f"{CHAPTER}.html").write_text('<span id="att-masks"></span>', encoding="utf-8")
+    (book / "attention.html").write_text('<span id="att-masks"></span>', encoding="utf-8")
     monkeypatch.setattr(teaching, "BOOK", book)
     teaching._anchors.cache_clear()
-    folder = tmp_path / "build" / "course" / "graded" / CHAPTER
+    folder = tmp_path / "build" / "course" / "graded" / UNIT
     folder.mkdir(parents=True)
     link = teaching.book_link(ASSIGNMENT, "att-masks", folder)
     assert link == "../../../book/attention.html#att-masks"

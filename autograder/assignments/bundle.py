@@ -2,10 +2,12 @@
 
 It unpacks to one folder that works where it is, without installing anything of ours:
 
-    attention/attention.ipynb       README.md  requirements.txt
-    attention/autograder/           the checks: the modules that they import, and no others
-    attention/toolkit/              what the notebook is given
-    attention/exercises/attention/  assignment.json, recorded.bin
+    gpt-training/gpt-training.ipynb       with given.py beside it, README.md, requirements.txt
+    gpt-training/autograder/              the checks: the modules that they import, and no others
+    gpt-training/toolkit/                 what the notebook is given
+    gpt-training/exercises/gpt-training/  assignment.json, recorded.bin
+
+`given.py` holds parts of earlier units, as the reference has them: these are no secret any more.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from pathlib import Path
 
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
+from autograder.judging.recording import FILE
 from autograder.units.assignment import Assignment, load
 
 # What a student's folder never holds, even if a module of the checks mentions it.
@@ -27,7 +30,9 @@ PRIVATE = frozenset(
     {
         *("benchmarks", "demo", "gradebook", "grading", "lms", "misconceptions", "reports"),
         "verification",
-        *("assignments.builder", "assignments.bundle", "assignments.stock"),
+        *("assignments.builder", "assignments.bundle", "assignments.given"),
+        *("assignments.overview", "assignments.picture", "assignments.recorder"),
+        "assignments.stock",
         *("common.escaping", "common.files", "common.progress"),
         *("sandbox.fork_server", "sandbox.launcher", "sandbox.limits", "sandbox.meter"),
         *("sandbox.session", "sandbox.worker"),
@@ -40,6 +45,7 @@ START = (
     "autograder.commands",
     "autograder.commands.check",
 )
+GRADERS = "autograder.graders"
 NEEDED = ("torch", "numpy", "ipykernel", "jupyterlab", "notebook", "pytest", "rich", "typer")
 OPTIONAL = ("matplotlib", "ipywidgets")
 STAMP = (1980, 1, 1, 0, 0, 0)  # The oldest time a zip can tell: the same bytes for each run.
@@ -77,21 +83,27 @@ You need Python 3.11, 3.12 or 3.13.
 
 ```
 python -m venv .venv
-.venv/bin/pip install -r requirements.txt        (Windows: .venv\\Scripts\\pip)
-.venv/bin/jupyter lab {unit}.ipynb             (Windows: .venv\\Scripts\\jupyter)
+.venv/bin/pip install -r requirements.txt
+.venv/bin/jupyter lab {unit}.ipynb
 ```
+
+On Windows write `.venv\\Scripts` in place of `.venv/bin`.
 
 ## While you work
 
 * `check("{first}")` judges one exercise, `check()` shows all of them.
 * `python -m autograder check {unit}.ipynb` does the same for the whole notebook.
 * Keep the cells that are there, with their order and the names in them; add as many as you like.
-* The grade also counts tests that are not in this folder: other inputs, the same contract.
+{given}* The grade also counts tests that are not in this folder: other inputs, the same contract.
 
 ## Hand in
 
 Save the notebook and hand in `{unit}.ipynb`, and nothing else, under that name.
 {book}"""
+
+GIVEN = """\
+* The notebook imports `given.py`, what earlier units have built: keep it beside the notebook.
+"""
 
 
 class BundleError(AssignmentError):
@@ -110,7 +122,6 @@ def bundle(unit: str, out: Path, book: str = "") -> Path:
         AssignmentError: something is missing; the message says what to run.
     """
     files = contents(unit, book)
-    _check_recorded(unit)
     write_zip(out, {f"{unit}/{name}": data for name, data in files.items()})
     return out
 
@@ -126,59 +137,43 @@ def write_zip(out: Path, files: Mapping[str, bytes], executable: Collection[str]
             archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED)
 
 
-def _check_recorded(unit: str) -> None:
-    """Right code passes with the recorded answers, as it must in the student's folder."""
-    from autograder.assignments import recorded
-    from autograder.judging.runner import Graders
-    from autograder.sandbox.executor import Executor
-    from autograder.sandbox.wire import WireError
-    from autograder.units.variants import reference_namespace
-
-    remedy = f"run python -m autograder build {unit}"
-    try:
-        recording = recorded.read(paths.EXERCISES / unit / recorded.FILE)
-        results = Graders(unit, hidden=False).run(
-            Executor(reference_namespace(unit)).execute, recording=recording, diagnose=False
-        )
-    except (WireError, KeyError) as error:
-        raise BundleError(
-            f"The recorded answers of {unit} do not fit its tests; {remedy}."
-        ) from error
-    wrong = [name for name, result in results.items() if not result.passed]
-    if wrong:
-        raise BundleError(
-            f"The recorded answers of {unit} are out of date (see {wrong[0]}); {remedy}."
-        )
-
-
 def contents(unit: str, book: str = "") -> dict[str, bytes]:
-    """The files of the student's folder: {path in the folder: bytes}."""
+    """The files of the student's folder: {path in the folder: bytes}.
+
+    Answers that are not recorded yet, or no longer hold, are recorded on the way.
+    """
+    from autograder.assignments import recorder
+
     assignment = replace(load(unit), book=book)
-    source = paths.EXERCISES / unit
+    recorder.record(unit)
+    source, place = paths.EXERCISES / unit, f"exercises/{unit}"
+    notebook = f"{unit}.ipynb"
     files: dict[str, bytes] = {}
-    notebook, recorded = f"{unit}.ipynb", "recorded.bin"
-    for name, target in ((notebook, notebook), (recorded, f"exercises/{unit}/{recorded}")):
+    for name, target in ((notebook, notebook), (FILE, f"{place}/{FILE}")):
         try:
             files[target] = (source / name).read_bytes()
         except FileNotFoundError:
             raise BundleError(
                 f"exercises/{unit}/{name} is missing; run python -m autograder build {unit}."
             ) from None
-    files[f"exercises/{unit}/assignment.json"] = assignment.to_json().encode()
-    graders = paths.graders(unit)
-    shown = visible(graders.read_text(encoding="utf-8"), graders.name)
-    for module in sorted(modules({*START, *_imports(shown, "autograder")}, "autograder")):
+    given = source / paths.GIVEN
+    if given.is_file():
+        files[paths.GIVEN] = given.read_bytes()
+    files[f"{place}/assignment.json"] = assignment.to_json().encode()
+    graders = visible_graders(unit)
+    needed = {name for text in graders.values() for name in _imports(text, "autograder")}
+    needed = {name for name in needed if not name.startswith(GRADERS)}
+    for module in sorted(modules({*START, *needed}, "autograder")):
         file = _file(module)
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
     files["autograder/__main__.py"] = MAIN.encode()
-    files["autograder/graders/__init__.py"] = b""
-    files[f"autograder/graders/{graders.name}"] = shown.encode()
-    given = _imports(_notebook_code(files[notebook]), "toolkit")
-    for module in sorted(modules({"toolkit", *given}, "toolkit")):
+    files |= {name: text.encode() for name, text in graders.items()}
+    used = _imports(_notebook_code(files[notebook]), "toolkit")
+    for module in sorted(modules({"toolkit", *used}, "toolkit")):
         file = _file(module)
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
     files["requirements.txt"] = _requirements(files).encode()
-    files["README.md"] = _readme(assignment).encode()
+    files["README.md"] = _readme(assignment, paths.GIVEN in files).encode()
     return files
 
 
@@ -229,20 +224,50 @@ def _notebook_code(data: bytes) -> str:
 # Graders without their hidden tests.
 
 
+def visible_graders(unit: str) -> dict[str, str]:
+    """The unit's graders without hidden tests, and what of their common parts these use.
+
+    Returns:
+        {path in the student's folder: source}, the packages' `__init__` included.
+    """
+    file = paths.graders(unit)
+    own = f"{GRADERS}.{file.parent.name}.{file.stem}"
+    texts = {own: visible(file.read_text(encoding="utf-8"), file.name)}
+    waiting = [own]
+    while waiting:
+        # Whatever it imports, it imports by name: a part that grows is reduced anew.
+        for module, names in _names_from(texts[waiting.pop()]).items():
+            wanted = names.union(*(_names_from(text).get(module, set()) for text in texts.values()))
+            part = reduced(_file(module).read_text(encoding="utf-8"), wanted)
+            if texts.get(module) != part:
+                texts[module] = part
+                waiting.append(module)
+    files = {f"{module.replace('.', '/')}.py": text for module, text in texts.items()}
+    for module in texts:
+        parts = module.split(".")
+        for length in range(2, len(parts)):
+            package = "/".join(parts[:length])
+            files[f"{package}/__init__.py"] = ""
+    return files
+
+
+def _names_from(source: str) -> dict[str, set[str]]:
+    """What a grader's source imports from the graders' common parts: {module: names}."""
+    found: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{GRADERS}."):
+            found.setdefault(str(node.module), set()).update(alias.name for alias in node.names)
+    return found
+
+
 def visible(source: str, name: str = "the graders") -> str:
     """The graders' source without hidden tests and what only they use.
 
     Raises:
         BundleError: a hidden test stands where it cannot be taken out.
     """
-    while True:
-        tree = ast.parse(source)
-        out = [node for node in tree.body if _is_hidden(node)]
-        if not out:
-            out = _unused(tree)
-        if not out:
-            break
-        source = _without(source, out)
+    source = _without(source, [node for node in ast.parse(source).body if _is_hidden(node)])
+    source = reduced(source)
     rest = [
         node
         for node in ast.walk(ast.parse(source))
@@ -267,7 +292,24 @@ def _is_hidden(node: ast.stmt) -> bool:
     )
 
 
-def _unused(tree: ast.Module) -> list[ast.stmt]:
+def reduced(source: str, wanted: Collection[str] = ()) -> str:
+    """A grader's source without the helpers, constants and imports that nothing uses.
+
+    Args:
+        source: the source.
+        wanted: names that others import from it.
+    """
+    while out := _unused(ast.parse(source), wanted):
+        source = _without(source, out)
+    tree = ast.parse(source)
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} | set(wanted)
+    for node in reversed(tree.body):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            source = _with_names(source, node, used)
+    return source
+
+
+def _unused(tree: ast.Module, wanted: Collection[str]) -> list[ast.stmt]:
     """Helpers and constants at the top level that nothing refers to any more."""
     within = [{part.id for part in ast.walk(node) if _is_name(part)} for node in tree.body]
     users = Counter(name for names in within for name in names)
@@ -285,7 +327,7 @@ def _unused(tree: ast.Module) -> list[ast.stmt]:
         else:
             continue
         # Used by anything but itself?
-        if names and not any(users[name] > (name in own) for name in names):
+        if names and not any(users[name] > (name in own) or name in wanted for name in names):
             out.append(node)
     return out
 
@@ -306,6 +348,21 @@ def _without(source: str, nodes: Iterable[ast.stmt]) -> str:
         gone.update(range(first, (node.end_lineno or node.lineno) + 1))
     kept = [line for number, line in enumerate(lines, 1) if number not in gone]
     return re.sub(r"\n{4,}", "\n\n\n", "\n".join(kept)).rstrip("\n") + "\n"
+
+
+def _with_names(source: str, node: ast.Import | ast.ImportFrom, used: Collection[str]) -> str:
+    """`source` with only those names in an import that are used."""
+    if isinstance(node, ast.ImportFrom) and node.module == "__future__":
+        return source
+    kept = [one for one in node.names if (one.asname or one.name).split(".")[0] in used]
+    if len(kept) == len(node.names):
+        return source
+    if not kept:
+        return re.sub(r"\n{3}(?=from|import)", "\n\n", _without(source, [node]))
+    lines = source.split("\n")
+    node.names = kept
+    lines[node.lineno - 1 : node.end_lineno] = [ast.unparse(node)]
+    return "\n".join(lines)
 
 
 # Words.
@@ -342,7 +399,7 @@ def _requirements(files: dict[str, bytes]) -> str:
     return "".join(f"{line}\n" for line in pins(wanted))
 
 
-def _readme(assignment: Assignment) -> str:
+def _readme(assignment: Assignment, given: bool) -> str:
     from autograder.common.cards import number
 
     count = len(assignment.questions)
@@ -354,5 +411,6 @@ def _readme(assignment: Assignment) -> str:
         points=number(assignment.points),
         written=f", and {words}, {number(assignment.written_points)} points" if count else "",
         first=assignment.exercises[0].name,
+        given=GIVEN if given else "",
         book=f"\nThe book: {assignment.book}\n" if assignment.book else "",
     )

@@ -23,9 +23,10 @@ From {sources}. Nothing in this file is yours to write.
 # The import in a notebook, and what is said where the file is not beside it.
 IMPORT = """try:
     {line}
-except ModuleNotFoundError:
+except ImportError:
     raise ImportError(
-        "given.py is missing: put the file that came with this notebook beside it."
+        "given.py is missing or another unit's: "
+        "put the one that came with this notebook beside it and restart the kernel."
     ) from None"""
 _MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 

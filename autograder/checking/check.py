@@ -1,7 +1,8 @@
 """Checks for students: the visible graders, run in the notebook on what it defines.
 
 Nothing here needs `solutions/`: the reference's answers to the visible tests are recorded in
-exercises/<unit>/recorded.bin. Where they are not, the reference itself is asked.
+exercises/<unit>/recorded.bin. Where they no longer fit the graders, as while somebody edits these,
+the reference itself is asked.
 """
 
 from __future__ import annotations
@@ -380,13 +381,13 @@ def names_reached(name: str, namespace: dict[str, Any]) -> set[str]:
 
 def section(assignment: Assignment, anchor: str) -> tuple[str, str]:
     """How to name a section of the book, and a link to it where the book is at hand."""
-    unit = assignment.unit
+    chapter = paths.chapter_of(assignment.unit)
     heading = assignment.sections.get(anchor)
-    title = assignment.sections.get(unit, assignment.title)
-    words = f"“{heading}” in the unit “{title}”" if heading else f"section {anchor}"
+    title = assignment.sections.get(chapter, assignment.title)
+    words = f"“{heading}” in the chapter “{title}”" if heading else f"section {anchor}"
     if assignment.book:
-        return words, f"{assignment.book.rstrip('/')}/{paths.chapter_of(unit)}.html#{anchor}"
-    page = paths.ROOT / "book" / f"{paths.chapter_of(unit)}.md"
+        return words, f"{assignment.book.rstrip('/')}/{chapter}.html#{anchor}"
+    page = paths.ROOT / "book" / f"{chapter}.md"
     if heading and page.is_file() and Path.cwd().is_relative_to(paths.ROOT):
         return words, f"{Path(os.path.relpath(page)).as_posix()}#{anchor}"
     return words, ""
@@ -397,27 +398,31 @@ def _has_reference(unit: str) -> bool:
 
 
 def _recording(unit: str, graders: Graders) -> Recording | None:
-    """The recorded answers if they fit the graders; None to ask the reference itself."""
+    """The recorded answers if they fit the graders; None to ask the reference itself.
+
+    Raises:
+        AssignmentError: there are none that can be used; the message says what to run.
+    """
     from autograder.assignments import recorded
     from autograder.sandbox.wire import WireError
 
     file = folder(unit) / recorded.FILE
-    reason = "are missing"
     try:
         recording = recorded.read(file)
         if {item.name for item in graders.items} <= set(recording.data["tests"]):
             return recording
         reason = "are older than the tests"
     except FileNotFoundError:
-        pass
+        reason = "are missing"
     except (WireError, KeyError, TypeError):
         reason = "are damaged"
-    if _has_reference(unit):
+    if not _has_reference(unit):
+        remedy = "unpack the course's zip again, or ask for a new one"
+    elif file.is_file():
         return None
-    raise AssignmentError(
-        f"The recorded answers for {unit} ({file.name}) {reason}; "
-        "unpack the course's zip again, or ask for a new one."
-    )
+    else:
+        remedy = f"make them with python -m autograder build {unit}"
+    raise AssignmentError(f"The recorded answers for {unit} ({file.name}) {reason}; {remedy}.")
 
 
 class _Limited:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import functools
+import importlib.util
 import json
 import linecache
 import os
@@ -30,8 +31,9 @@ from autograder.common.cards import Card, Line
 from autograder.common.errors import AssignmentError
 from autograder.sandbox import timelimit
 from autograder.sandbox.timelimit import GRACE_SECONDS, TimeLimit, TimeUp, did_not_return
-from autograder.units.assignment import Assignment, did_you_mean, load
+from autograder.units.assignment import Assignment, did_you_mean, load, require_unit
 
+NAMED = re.compile(r"""checks_for\(\s*["']([\w-]+)["']""")
 # How long a process may say nothing: it imports PyTorch, or asks an exercise call after call.
 PATIENCE_SECONDS = 120.0
 LONGEST_MESSAGE = 1 << 18
@@ -313,19 +315,18 @@ def read_cells(path: Path) -> list[str]:
 
 
 def unit_of(path: Path, cells: Sequence[str]) -> str:
-    """The unit that a notebook is about: what its first cell says, or its file's name."""
+    """The unit that a notebook is about: what its first cells say, or its file's name."""
     known = paths.units()
-    for source in cells:
-        found = re.search(r"""checks_for\(\s*["'](\w+)["']""", source)
-        if found and found[1] in known:
-            return found[1]
-    named = [unit for unit in known if path.stem.lower().startswith(unit)]
-    if named:
-        return named[0]
-    raise AssignmentError(
-        f"{path.name} does not say which assignment it is; add --unit "
-        f"{known[0] if known else 'attention'}."
-    )
+    named = [name for source in cells for name in NAMED.findall(source)]
+    found = [name for name in named if name in known]
+    found += [unit for unit in known if path.stem.lower().startswith(unit)]
+    if found:
+        return found[0]
+    for name in named:
+        if name in paths.CHAPTERS:
+            require_unit(name)  # A notebook of a whole chapter: that says what its units are.
+    example = known[0] if known else "attention-scores"
+    raise AssignmentError(f"{path.name} does not say which assignment it is; add --unit {example}.")
 
 
 # In the notebook's process.
@@ -397,6 +398,7 @@ def _judge_cells(order: dict[str, Any], answers: int, say: Callable[..., None]) 
     # First of all, as it imports PyTorch: on a cold disk that takes longer than a cell may, and an
     # import that was stopped cannot be made up for.
     judge = Judge(order["unit"], limit)
+    _give(paths.given(order["unit"]))
     # While the cells run their own checks say nothing: all exercises are judged at the end.
     autograder.checks_for = lambda unit: lambda *_: None  # type: ignore[assignment]
     namespace: dict[str, Any] = {"__name__": "__main__", "check": lambda *_: None}
@@ -412,6 +414,19 @@ def _judge_cells(order: dict[str, Any], answers: int, say: Callable[..., None]) 
     for name in order["exercises"]:
         say(doing=name)
         say(card=asdict(judge.card(name, namespace, hung)), hung=sorted(hung))
+
+
+def _give(file: Path) -> None:
+    """Let the notebook import the course's own given parts, where there are some.
+
+    As in grading: beside the notebook there may be none, or another unit's.
+    """
+    if file.is_file():
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[file.stem] = module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
 
 
 def _run_cell(
@@ -431,15 +446,24 @@ def _run_cell(
         pass  # A stub that is called in a cell: the exercise's own card says so.
     except SyntaxError as error:
         return f"Code cell {number}, line {error.lineno}: {error.msg}."
+    except ImportError as error:
+        if str(error).startswith(paths.GIVEN):
+            return str(error)  # The cell says itself what to do.
+        return _raised(error, number, name, lines)
     except TimeUp as late:
         found = late.code and re.fullmatch(r"<cell (\d+)>", late.code.co_filename)
         where = f"; it was in {_line(cells, number, int(found[1]), late.line)}" if found else "."
         return f"Code cell {number} {_finished(limit.seconds)}{where}"
     except (Exception, SystemExit) as error:
-        line = _line_in(error, name)
-        where = f", line {line}: {lines[line - 1].strip()}" if line else ""
-        return f"Code cell {number}{where} raised {brief(error)}."
+        return _raised(error, number, name, lines)
     return ""
+
+
+def _raised(error: BaseException, number: int, file: str, lines: Sequence[str]) -> str:
+    """What a cell raised, and in which of its lines."""
+    line = _line_in(error, file)
+    where = f", line {line}: {lines[line - 1].strip()}" if line else ""
+    return f"Code cell {number}{where} raised {brief(error)}."
 
 
 def _line_in(error: BaseException, file: str) -> int:

@@ -88,7 +88,7 @@ class Replays:
     """
 
     def __init__(self, unit: str, seed: int, memory: Memory) -> None:
-        self._chapter = unit
+        self._unit = unit
         self._seed = seed
         self._memory = memory
         self._answers: dict[tuple[str, str], tuple[Remember, list[Outcome]]] = {}
@@ -118,7 +118,7 @@ class Replays:
             from autograder.units import variants  # In a student's bundle there is none.
 
             if name:
-                return Executor(variants.wrong_namespace(self._chapter, name), alone=True)
-            return Executor(variants.reference_namespace(self._chapter), alone=True)
+                return Executor(variants.wrong_namespace(self._unit, name), alone=True)
+            return Executor(variants.reference_namespace(self._unit), alone=True)
 
         return lambda request: executor().execute(request)

@@ -4,12 +4,15 @@
 and chapters are, `errata.csv` what the source documents got wrong, `glossary.csv` the terms. A
 later chapter adds rows to `coverage.csv` and appears in every table; no page has to be edited.
 
-Directives: `{chapters}`, `{errata} 001` (one document), `{coverage} attention` (one chapter),
-`{errata-counts}`, `{coverage-counts}`, `{terms}`.
+What the units hold is read from `exercises/`, where it is generated.
+
+Directives: `{chapters}`, `{units}`, `{errata} 001` (one document), `{coverage} attention` (one
+chapter), `{errata-counts}`, `{coverage-counts}`, `{terms}`.
 """
 
 from __future__ import annotations
 
+import ast
 import csv
 from collections import Counter
 from collections.abc import Iterable
@@ -20,6 +23,9 @@ from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+
+from autograder.common import paths
+from autograder.units.assignment import load
 
 KINDS = ("concept", "formula", "code", "claim", "system", "figure", "erratum")
 MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
@@ -125,6 +131,44 @@ class Chapters(CourseDirective):
             body.append([title, self.inline(row["builds"]), [nodes.Text(str(counts[row["name"]]))],
                          [state]])  # fmt: skip
         return self.table(["Chapter", "What you build", "Topics", ""], body, "course-chapters")
+
+
+class Units(CourseDirective):
+    """The units of the course: what each asks for, and whose answers its given parts hold."""
+
+    def run(self) -> list[nodes.Node]:
+        titles = {row["name"]: row["title"] for row in self.rows("chapters.csv")}
+        body, chapter = [], ""
+        asked_before: dict[str, set[str]] = {}
+        for unit in paths.units():
+            self.env.note_dependency(str(paths.EXERCISES / unit / "assignment.json"))
+            if chapter != paths.chapter_of(unit):
+                chapter, asked_before = paths.chapter_of(unit), {}
+            assignment = load(unit)
+            given = defined(paths.given(unit))
+            holds = [f"`{name}`" for name, asked in asked_before.items() if given & asked]
+            asked_before[unit] = set(assignment.names)
+            exercises = str(len(assignment.exercises))
+            if assignment.questions:
+                exercises += f" + {len(assignment.questions)} in words"
+            body.append([
+                [*self.inline(f"`{unit}`")],
+                [place("", page=chapter, anchor="", text=titles[chapter])],
+                [nodes.Text(exercises)],
+                [nodes.Text(f"{assignment.points + assignment.written_points:g}")],
+                [nodes.Text(str(assignment.minutes))],
+                self.inline(", ".join(holds)) if holds else [nodes.Text("none")],
+            ])  # fmt: skip
+        head = ["Unit", "Chapter", "Exercises", "Points", "Minutes", "Holds answers of"]
+        return self.table(head, body, "course-units")
+
+
+def defined(file: Path) -> set[str]:
+    """The functions and classes that a Python file defines; none if it is not there."""
+    if not file.exists():
+        return set()
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
 
 
 class Errata(CourseDirective):
@@ -235,6 +279,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_node(place)
     app.add_directive("chapters", Chapters)
+    app.add_directive("units", Units)
     app.add_directive("errata", Errata)
     app.add_directive("errata-counts", ErrataCounts)
     app.add_directive("terms", Terms)

@@ -16,6 +16,7 @@ TRACEBACK = "AUTOGRADER_TRACEBACK"
 COMMANDS = {
     "build": "Make the students' notebooks from the reference modules.",
     "check": "Check a notebook as its student would.",
+    "progress": "Say how far a student is, in all units at once.",
     "bundle": "Make the zip that students receive.",
     "grade": "Grade a class.",
     "report": "Show a class report again.",

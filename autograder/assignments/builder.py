@@ -34,7 +34,13 @@ from traitlets.config import Config
 from autograder.assignments import given, overview, picture
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
-from autograder.units.assignment import QUESTION_MINUTES, Assignment, Exercise, Question
+from autograder.units.assignment import (
+    ANSWER_HERE,
+    QUESTION_MINUTES,
+    Assignment,
+    Exercise,
+    Question,
+)
 
 OPTIONS = {"exercise", "check", "question", "points", "section", "forbids", "title", "tags"}
 KINDS = ("exercise", "check", "question")
@@ -472,7 +478,7 @@ def generate_config(config: Config | None = None) -> Config:
         for step in GenerateAssignment.class_traits()["preprocessors"].default()
     ]
     merged.GenerateAssignment.preprocessors = preprocessors
-    merged.NamedStubs.text_stub = "*Your answer here.*"
+    merged.NamedStubs.text_stub = ANSWER_HERE
     if config:
         merged.merge(config)
     return merged

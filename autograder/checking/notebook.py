@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from autograder.checking.check import NOT_RUN, Judge, brief
 from autograder.common import paths
 from autograder.common.cards import Card, Line
+from autograder.common.cells import source_of
 from autograder.common.errors import AssignmentError
 from autograder.sandbox import timelimit
 from autograder.sandbox.timelimit import GRACE_SECONDS, TimeLimit, TimeUp, did_not_return
@@ -286,13 +287,22 @@ def read_cells(path: Path) -> list[str]:
     Raises:
         AssignmentError: there is no readable notebook at `path`.
     """
+    return [source_of(cell) for cell in read_notebook(path) if cell.get("cell_type") == "code"]
+
+
+def read_notebook(path: Path) -> list[dict[str, Any]]:
+    """The cells of a notebook, as its file has them.
+
+    Raises:
+        AssignmentError: there is no readable notebook at `path`.
+    """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise AssignmentError(f"There is no notebook at {path}; check the path.") from None
     except IsADirectoryError:
         raise AssignmentError(f"{path} is a folder; name the notebook in it.") from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise AssignmentError(
             f"{path.name} is not a readable notebook (broken JSON); open it in Jupyter and save it "
             "again, or start from a fresh copy."
@@ -302,16 +312,7 @@ def read_cells(path: Path) -> list[str]:
         raise AssignmentError(
             f"{path.name} holds no cells; start from a fresh copy of the notebook."
         )
-    sources = []
-    for cell in cells:
-        if not isinstance(cell, dict) or cell.get("cell_type") != "code":
-            continue
-        source = cell.get("source", "")
-        if isinstance(source, list):
-            source = "".join(part for part in source if isinstance(part, str))
-        if isinstance(source, str):
-            sources.append(source)
-    return sources
+    return [cell for cell in cells if isinstance(cell, dict)]
 
 
 def unit_of(path: Path, cells: Sequence[str]) -> str:

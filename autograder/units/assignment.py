@@ -18,6 +18,7 @@ from autograder.common import paths
 from autograder.common.errors import AssignmentError
 
 QUESTION_MINUTES = 10
+ANSWER_HERE = "*Your answer here.*"  # what a student writes over in the cell of a question
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,10 @@ from autograder.common import paths
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# The unit whose class is graded, by us and by stock nbgrader, when none is named: stock nbgrader
+# takes minutes for it.
+GRADED = "attention-multi_head"
+
 
 def check_latency(unit: str) -> list[Figure]:
     """Seconds that a student waits for `check`, on right and on wrong code."""
@@ -70,6 +74,12 @@ def check_latency(unit: str) -> list[Figure]:
     return [
         Figure("check, first", first, "s", "imports and recorded answers included"),
         Figure("check, median", statistics.median(later), "s", f"{len(later)} wrong answers"),
+        Figure(
+            "check, 99 of 100",
+            statistics.quantiles(later, n=100)[98],
+            "s",
+            f"{len(later)} wrong answers",
+        ),
         Figure("check, slowest", max(later), "s", f"{len(later)} wrong answers"),
     ]
 
@@ -380,19 +390,19 @@ def main(arguments: list[str] | None = None) -> int:
             )
 
     units = [options.unit] if options.unit else paths.units()
-    first = options.unit or "attention"
+    graded = options.unit or GRADED
     for unit in units:
         for name, measure in parts.items():
-            # Stock nbgrader takes minutes: it is compared on the first unit.
-            if options.only in (None, name) and (name != "grading" or unit == first):
+            if options.only in (None, name) and (name != "grading" or unit == graded):
                 console.print(f"measuring {name} of {unit} ...")
                 add(unit, measure(unit))
     if options.only == "growth":
-        console.print(f"measuring classes of {first} ...")
-        add(first, growth(first))
+        console.print(f"measuring classes of {graded} ...")
+        add(graded, growth(graded))
     models = {"transformer": transformer_speed, "gpt": gpt_speed}
+    chapters = {paths.chapter_of(unit) for unit in units}
     for name, speed in models.items():
-        if options.only == name or (options.only is None and name in units):
+        if options.only == name or (options.only is None and name in chapters):
             console.print(f"measuring the model of {name} ...")
             add(name, speed())
     if options.only in (None, "book"):

@@ -63,7 +63,7 @@ def read_style(text: str, unit: str) -> Style:
     own: dict[str, tuple[str, ...]] = {}
     for name in load(unit).names:
         here = {one for one in pieces if name in (one.exercise, one.before)}
-        given, needed = _needed(here, pieces, have, _in_given(unit))
+        given, needed = _needed(here, pieces, have, _in_given(unit), f"{name} of {unit}")
         cells = [one for one in pieces if one in here | needed and one.exercise != name]
         imports = [f"from given import {', '.join(sorted(given))}\n"] if given else []
         own[name] = (*imports, *(one.source for one in cells))
@@ -116,9 +116,9 @@ def _pieces(text: str) -> tuple[_Piece, ...]:
 
 
 def _needed(
-    cells: set[_Piece], pieces: Iterable[_Piece], have: Set[str], given: Set[str]
+    cells: set[_Piece], pieces: Iterable[_Piece], have: Set[str], given: Set[str], whose: str
 ) -> tuple[set[str], set[_Piece]]:
-    """What `cells` need to run in a notebook that defines `have`: given names, and pieces."""
+    """What the cells need in a notebook that defines `have`: names of `given`, other pieces."""
     names: set[str] = set()
     found: set[_Piece] = set()
     while True:
@@ -133,7 +133,7 @@ def _needed(
         elif homes:
             found.add(homes[0])
         else:
-            raise ValueError(f"nothing defines {name}")
+            raise ValueError(f"nothing defines {name}, which {whose} uses")
 
 
 def _names(source: str) -> tuple[frozenset[str], frozenset[str]]:

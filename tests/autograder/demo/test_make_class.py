@@ -17,7 +17,7 @@ from autograder.grading.repair import repair_file
 from autograder.sandbox.limits import Limits
 from tests.autograder.helpers import contents, processes
 
-CHAPTER = "attention"
+UNIT = make_class.SHOWN
 SEED = 5
 LIMITS = Limits(seconds_per_call=4, seconds_per_cell=6, memory_bytes=512 << 20)
 # Where a process that outlives its grading would write, and under which names cheats write.
@@ -34,10 +34,10 @@ def graded(tmp_path_factory):
     """The class and its results, graded once for all tests."""
     home = tmp_path_factory.mktemp("demo")
     submitted = home / "submitted"
-    expected = {one.student: one for one in make_class.make(submitted, CHAPTER, seed=SEED)}
+    expected = {one.student: one for one in make_class.make(submitted, UNIT, seed=SEED)}
     before, there = contents(submitted), leavings()
     course = classroom.grade(
-        CHAPTER, submitted, home / "course", jobs=2, seed=SEED, limits=LIMITS, cache=False
+        UNIT, submitted, home / "course", jobs=2, seed=SEED, limits=LIMITS, cache=False
     )
     return SimpleNamespace(
         submitted=submitted,
@@ -141,7 +141,7 @@ def test_gradebook_has_these_marks_and_no_others(graded):
     from nbgrader.api import Gradebook
 
     with Gradebook(f"sqlite:///{graded.course.course / 'gradebook.db'}") as book:
-        submissions = book.assignment_submissions(CHAPTER)
+        submissions = book.assignment_submissions(UNIT)
         marks = {
             one.student.id: sum(
                 grade.auto_score or 0.0 for notebook in one.notebooks for grade in notebook.grades
@@ -161,7 +161,7 @@ def test_gradebook_has_these_marks_and_no_others(graded):
 
 def test_feedback_shows_nothing_of_what_was_printed_as_markup(graded):
     folder = graded.course.course / "feedback"
-    page = (folder / "markup" / CHAPTER / f"{CHAPTER}.html").read_text(encoding="utf-8")
+    page = (folder / "markup" / UNIT / f"{UNIT}.html").read_text(encoding="utf-8")
     for text in (
         "<script>alert(",
         "onerror=alert(1)>",
@@ -192,28 +192,29 @@ def test_no_process_is_left_behind(graded):
 def test_marks_do_not_depend_on_who_was_graded_before(graded):
     """One marker, cheats first: those after them get what they got in the class."""
     order = ["cheat-patches-executor", "cheat-stays-behind", "cheat-always-equal-tensor"]
-    order += ["mistake-dropout-without-rescale", "full-einsum", "mistake-causal-without-diagonal"]
-    with Marker(CHAPTER, seed=SEED, limits=LIMITS) as marker:
+    order += ["mistake-decoder-mask-padding-only", "full-einsum", "mistake-causal-without-diagonal"]
+    with Marker(UNIT, seed=SEED, limits=LIMITS) as marker:
         for name in order:
-            path = graded.submitted / name / CHAPTER / f"{CHAPTER}.ipynb"
-            result = marker.mark(name, repair_file(path, CHAPTER))
+            path = graded.submitted / name / UNIT / f"{UNIT}.ipynb"
+            result = marker.mark(name, repair_file(path, UNIT))
             points = {key: one.points for key, one in result.exercises.items()}
             assert points == {
                 key: one.points for key, one in graded.results[name].exercises.items()
             }
 
 
-@pytest.mark.parametrize("chapter", [name for name in paths.chapters() if name != CHAPTER])
-def test_honest_work_mistakes_and_forbidden_calls_in_the_other_chapters(tmp_path, chapter):
-    """What attacks the grading itself was tried above; here it is the chapter that is graded."""
+@pytest.mark.parametrize("unit", [name for name in paths.units() if name != UNIT])
+def test_honest_work_mistakes_and_forbidden_calls_in_the_other_units(tmp_path, unit):
+    """What attacks the grading itself was tried above; here it is the unit that is graded."""
     submitted = tmp_path / "submitted"
-    expected = make_class.make(submitted, chapter, seed=SEED, whole=False)
+    expected = make_class.make(submitted, unit, seed=SEED, whole=False)
     course = classroom.grade(
-        chapter, submitted, tmp_path / "course", jobs=2, seed=SEED, limits=LIMITS, cache=False
+        unit, submitted, tmp_path / "course", jobs=2, seed=SEED, limits=LIMITS, cache=False
     )
     results = {result.student: result for result in course.results}
     assert set(results) == {one.student for one in expected}
-    assert {one.kind for one in expected} >= {"honest", "mistake"}
+    assert [one.kind for one in expected].count("mistake") >= 3
+    assert [one.student.startswith("full-") for one in expected].count(True) >= 4
     assert not complaints((one, results[one.student]) for one in expected)
     for one in expected:
         named = {name: results[one.student].exercises[name].misconception for name in one.diagnosed}
@@ -224,10 +225,11 @@ def test_honest_work_mistakes_and_forbidden_calls_in_the_other_chapters(tmp_path
 
 
 @pytest.mark.sandbox(needed=False)
-def test_the_class_is_the_same_every_time(tmp_path):
+@pytest.mark.parametrize("unit", paths.units())
+def test_the_class_is_the_same_every_time(tmp_path, unit):
     once, again = tmp_path / "once" / "submitted", tmp_path / "again" / "submitted"
     for place in (once, again):
-        maker = make_class._maker(place, CHAPTER, 0)
+        maker = make_class._maker(place, unit, 0)
         maker.honest()
         maker.accidents()
         maker.damage()
@@ -249,15 +251,7 @@ def test_a_folder_with_other_things_is_not_swept_away(tmp_path):
 @pytest.mark.sandbox(needed=False)
 def test_honest_submissions_take_turns(tmp_path):
     out = tmp_path / "submitted"
-    names = make_class.make_honest(out, CHAPTER, 3)
+    names = make_class.make_honest(out, UNIT, 3)
     assert names == sorted(os.listdir(out))
-    texts = {(out / name / CHAPTER / f"{CHAPTER}.ipynb").read_text() for name in names}
+    texts = {(out / name / UNIT / f"{UNIT}.ipynb").read_text() for name in names}
     assert len(texts) == 3
-
-
-@pytest.mark.sandbox(needed=False)
-def test_a_style_keeps_own_cells_before_their_exercise():
-    text = 'import torch\n\n# %% own="a"\nx = 1\n\n# %% exercise="f"\ndef f():\n    return x\n'
-    style = make_class.read_style(text)
-    assert style.answers == {"f": "def f():\n    return x\n"}
-    assert style.own == {"f": ("x = 1\n",)}

@@ -116,7 +116,9 @@ def _sources(unit: str) -> Iterator[Path]:
                 continue
             yield file
     yield from _reference(unit)
-    yield from sorted(file for file in (paths.EXERCISES / unit).iterdir() if file.is_file())
+    # Answers are recorded for a student's own check alone.
+    handed_out = (f"{unit}.ipynb", "assignment.json", paths.GIVEN)
+    yield from (file for name in handed_out if (file := paths.EXERCISES / unit / name).is_file())
 
 
 def _reference(unit: str) -> list[Path]:

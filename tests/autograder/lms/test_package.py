@@ -157,9 +157,8 @@ def test_the_zip_holds_what_gradescope_wants(archive: Path) -> None:
         *(f"solutions/{name}.py" for name in ("__init__", "attention/__init__")),
         # It uses the masked softmax of the unit before, and nothing of the unit after it.
         *(f"solutions/attention/{name}.py" for name in ("scores", "self_attention")),
-        *(f"exercises/{UNIT}/{file.name}" for file in RELEASED.parent.iterdir() if file.is_file()),
+        *(f"exercises/{UNIT}/{name}" for name in (RELEASED.name, "assignment.json", "given.py")),
     }
-    assert f"exercises/{UNIT}/given.py" in held
     assert not [name for name in names if "__pycache__" in name or "/demo/" in name]
     assert "torch==" in requirements
     for script in (run_script, gradescope_package.SETUP):
@@ -422,6 +421,11 @@ def test_the_template_tells_no_solutions(template: Path) -> None:
     added = {".github/workflows/classroom.yml", ".gitignore"}
     assert set(files) - added == set(bundle.contents(UNIT))
     assert_no_solutions(files, UNIT)
+    assert files["given.py"] == paths.given(UNIT).read_bytes()
+    others = set(paths.UNITS) - {UNIT}
+    assert [name for name in files if others.intersection(Path(name).parts)] == []
+    graders = [name for name in files if name.startswith("autograder/graders/attention/test_")]
+    assert graders == ["autograder/graders/attention/test_self_attention.py"]
 
 
 @pytest.mark.slow

@@ -360,7 +360,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--only",
         choices=("grading", "growth", "check", "verify", "transformer", "gpt", "book"),
     )
-    parser.add_argument("--unit", choices=paths.units(), help="only this unit")
+    parser.add_argument("--unit", choices=paths.units(), metavar="UNIT", help="only this unit")
     parser.add_argument("--count", type=int, default=100, help="submissions for the comparison")
     options = parser.parse_args(arguments)
     console = Console()

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
+from autograder.demo import make_class
 
 DEMO = paths.BUILD / "demo"
 COURSE = DEMO / "course"
@@ -42,18 +43,14 @@ def book() -> Path:
 
 
 def demonstration(unit: str, jobs: int) -> Path:
-    """Make a class, grade it through nbgrader, and show its marks; returns the report's path.
-
-    The first unit's class has everybody; the others do without those who attack the grading.
-    """
+    """Make a class, grade it through nbgrader, and show its marks; returns the report's path."""
     from autograder.common import progress
-    from autograder.demo import make_class
     from autograder.gradebook import classroom
     from autograder.reports import class_report
 
     submitted = DEMO / unit / "submitted"
     shutil.rmtree(submitted, ignore_errors=True)
-    make_class.make(submitted, unit, whole=unit == paths.units()[0])
+    make_class.make(submitted, unit)
     with progress.showing_progress() as shown:
         graded = classroom.grade(
             unit, submitted, COURSE, due=make_class.DUE, jobs=jobs, progress=shown
@@ -67,6 +64,12 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m autograder.commands.make_course", description=__doc__
     )
     parser.add_argument("--only", choices=("assignments", "book", "demo"), help="only this step")
+    parser.add_argument(
+        "--unit",
+        choices=paths.units(),
+        default=make_class.SHOWN,
+        help="whose class is demonstrated",
+    )
     parser.add_argument("--jobs", type=int, default=2, help="submissions graded at a time")
     options = parser.parse_args(arguments)
     console = Console()
@@ -82,15 +85,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if wanted("assignments", "Assignments, from solutions/"):
             assignments(console)
-            for unit in paths.units():
-                opened.append(
-                    ("an assignment", paths.EXERCISES / unit / f"{unit}.ipynb"),
-                )
+            opened.append(("the assignments, a folder a unit", paths.EXERCISES))
         if wanted("book", "The book: executing and building"):
             opened.append(("the book", book()))
         if wanted("demo", "A demonstration class, graded through nbgrader"):
-            for unit in paths.units():
-                opened.append(("a class report", demonstration(unit, options.jobs)))
+            opened.append(("the class report", demonstration(options.unit, options.jobs)))
             opened.append(("feedback, a page a student", COURSE / "feedback"))
             opened.append(("the gradebook", COURSE / "gradebook.db"))
     except AssignmentError as error:

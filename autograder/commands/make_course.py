@@ -68,6 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--unit",
         choices=paths.units(),
         default=make_class.SHOWN,
+        metavar="UNIT",
         help="whose class is demonstrated",
     )
     parser.add_argument("--jobs", type=int, default=2, help="submissions graded at a time")

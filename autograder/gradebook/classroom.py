@@ -112,6 +112,7 @@ class Class:
     @classmethod
     def read(cls, course: Path, unit: str) -> Class:
         """A class that was graded before."""
+        load(unit)  # What is no unit, such as a chapter, is a sentence.
         head = None
         if (course / "journal.db").is_file():
             with Journal(course) as journal:

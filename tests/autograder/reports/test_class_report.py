@@ -8,6 +8,7 @@ import json
 import re
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from bs4 import BeautifulSoup
@@ -388,3 +389,10 @@ def test_a_class_that_was_written_can_be_read_again(graded):
 def test_a_class_that_was_not_graded_is_one_sentence(tmp_path):
     with pytest.raises(errors.ClassroomError, match="has not been graded"):
         classroom.Class.read(tmp_path, UNIT)
+
+
+def test_a_chapters_name_is_no_class_even_where_one_was_graded_under_it(graded):
+    graded.assignment = replace(ASSIGNMENT, unit="attention")
+    graded.write()
+    with pytest.raises(errors.AssignmentError, match="attention is a chapter of 3 units"):
+        classroom.Class.read(graded.course, "attention")

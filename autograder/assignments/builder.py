@@ -247,8 +247,6 @@ class _Reading:
         self.uses: dict[str, tuple[str, ...]] = {}  # what a part uses of those before it
         self.where: dict[str, int] = {}  # cell of each exercise and question
         self.checked: set[str] = set()
-        # Functions and classes of earlier units: a constant is no part of a picture.
-        self._parts = _defines(given.source(source.unit, source.path.parent.parent))
         self._text: int | None = None  # cell of the text for the exercise or question to come
         self._setups = 0
         self._ids: dict[str, int] = {}
@@ -366,11 +364,19 @@ class _Reading:
             imported, body = given.imported(cell.source), ast.parse(cell.source).body
         except SyntaxError:
             return  # It holds a magic command.
-        self.uses.update((name, ()) for name in imported if name in self._parts)
+        if imported:
+            self.uses.update((name, ()) for name in self._earlier() if name in imported)
         for node in body:
             if isinstance(node, DEFINITIONS):
                 self.uses[node.name] = _used(node, self.uses)
         cell.source = given.for_notebook(cell.source)
+
+    def _earlier(self) -> list[str]:
+        """The functions and classes of earlier units: a constant is no part of a picture."""
+        try:
+            return sorted(_defines(given.source(self.source.unit, self.source.path.parent.parent)))
+        except SyntaxError:
+            return []  # Of a cell that is still to be read.
 
     def _needs(self, name: str) -> tuple[str, ...]:
         """The exercises that a part uses, itself or in a given part that it uses."""

@@ -11,13 +11,12 @@ import pytest
 from nbgrader.api import Gradebook
 from nbgrader.nbgraderformat import MetadataValidator
 
-from autograder.assignments import builder, recorded
+from autograder.assignments import builder, overview
 from autograder.common import errors, paths
-from autograder.judging import recording
-from autograder.judging.runner import Graders
 from autograder.units import assignment
+from tests.autograder.helpers import put
 
-SCRIPT = '''"""A small chapter."""
+SCRIPT = '''"""A small unit."""
 
 # %% [markdown]
 # # Small steps
@@ -30,7 +29,7 @@ import math
 
 # %% tags=["active-ipynb"]
 # from autograder import checks_for
-# check = checks_for("small")
+# check = checks_for("small-steps")
 
 # %% [markdown]
 # ## Exercise 1. Double it
@@ -46,6 +45,13 @@ def double(x):
 
 # %% check="double" tags=["active-ipynb"]
 # check("double")
+
+# %% [markdown]
+# ## Exercise 2: A pair of numbers
+#
+# ```python
+# # This line of code is no heading.
+# ```
 
 # %% exercise="Pair" points=1.5 section="small-pair" title="Pairs"
 class Pair:
@@ -76,11 +82,12 @@ class Pair:
 # ### END SOLUTION
 '''
 
+UNIT = "small-steps"
+
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    (tmp_path / "solutions").mkdir()
-    (tmp_path / "solutions" / "small.py").write_text(SCRIPT, encoding="utf-8")
+    put(tmp_path / "solutions" / "small" / "steps.py", SCRIPT)
     return tmp_path
 
 
@@ -88,18 +95,17 @@ def root(tmp_path: Path) -> Path:
 def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The script's course, built once for the tests that only look."""
     root = tmp_path_factory.mktemp("example")
-    (root / "solutions").mkdir()
-    (root / "solutions" / "small.py").write_text(SCRIPT, encoding="utf-8")
-    builder.build(["small"], root)
+    put(root / "solutions" / "small" / "steps.py", SCRIPT)
+    builder.build([UNIT], root)
     return root
 
 
 def opened(root: Path) -> nbformat.NotebookNode:
-    return nbformat.read(root / "exercises" / "small" / "small.ipynb", as_version=4)
+    return nbformat.read(root / "exercises" / UNIT / f"{UNIT}.ipynb", as_version=4)
 
 
 def built(root: Path) -> nbformat.NotebookNode:
-    builder.build(["small"], root)
+    builder.build([UNIT], root)
     return opened(root)
 
 
@@ -170,7 +176,7 @@ def test_no_option_of_ours_and_no_result_is_left_in_the_notebook(example: Path) 
 
 
 def test_assignment_json_says_what_the_script_says(example: Path) -> None:
-    text = (example / "exercises" / "small" / "assignment.json").read_text(encoding="utf-8")
+    text = (example / "exercises" / UNIT / "assignment.json").read_text(encoding="utf-8")
     small = assignment.Assignment.from_json(text)
     assert small.to_json() == text
     assert small.title == "Small steps"
@@ -188,28 +194,28 @@ def test_assignment_json_says_what_the_script_says(example: Path) -> None:
 
 
 def test_building_twice_gives_the_same_bytes(root: Path) -> None:
-    assert len(builder.build(["small"], root)) == 2
-    files = {path: path.read_bytes() for path in (root / "exercises" / "small").iterdir()}
-    assert builder.build(["small"], root) == []
+    assert len(builder.build([UNIT], root)) == 2
+    files = {path: path.read_bytes() for path in (root / "exercises" / UNIT).iterdir()}
+    assert builder.build([UNIT], root) == []
     for path in files:
         path.unlink()
-    builder.build(["small"], root)
+    builder.build([UNIT], root)
     assert {path: path.read_bytes() for path in files} == files
 
 
 def test_check_names_the_file_that_differs_and_writes_nothing(root: Path) -> None:
-    builder.build(["small"], root)
-    script = root / "solutions" / "small.py"
+    builder.build([UNIT], root)
+    script = root / "solutions" / "small" / "steps.py"
     script.write_text(SCRIPT.replace("Why double?", "Why twice?"), encoding="utf-8")
-    notebook = root / "exercises" / "small" / "small.ipynb"
+    notebook = root / "exercises" / UNIT / f"{UNIT}.ipynb"
     before = notebook.read_bytes()
-    assert builder.build(["small"], root, check=True) == [notebook]
+    assert builder.build([UNIT], root, check=True) == [notebook]
     assert notebook.read_bytes() == before
 
 
 def test_editing_a_text_keeps_the_ids_of_the_other_cells(root: Path) -> None:
     before = [cell.id for cell in built(root).cells]
-    script = root / "solutions" / "small.py"
+    script = root / "solutions" / "small" / "steps.py"
     script.write_text(SCRIPT.replace("# # Small steps", "# # Small steps\n# Welcome."))
     after = [cell.id for cell in built(root).cells]
     assert len(before) == len(set(before)) == len(after)
@@ -218,18 +224,62 @@ def test_editing_a_text_keeps_the_ids_of_the_other_cells(root: Path) -> None:
 
 def test_a_prepared_course_is_one_that_nbgrader_knows(root: Path) -> None:
     course = root / "course"
-    builder.prepare_course(course, ["small"], root / "solutions")
-    source = nbformat.read(course / "source" / "small" / "small.ipynb", as_version=4)
+    builder.prepare_course(course, [UNIT], root / "solutions")
+    source = nbformat.read(course / "source" / UNIT / f"{UNIT}.ipynb", as_version=4)
     MetadataValidator().validate_nb(source)
-    assert 'points("small", "double")' in cells(source)["check_double"].source
-    assert (course / "release" / "small" / "small.ipynb").is_file()
+    assert 'points("small-steps", "double")' in cells(source)["check_double"].source
+    assert (course / "release" / UNIT / f"{UNIT}.ipynb").is_file()
     with Gradebook(f"sqlite:///{course}/gradebook.db") as gradebook:
-        notebook = gradebook.find_notebook("small", "small")
+        notebook = gradebook.find_notebook(UNIT, UNIT)
         assert {cell.name: cell.max_score for cell in notebook.grade_cells} == {
             "check_double": 2,
             "check_Pair": 1.5,
             "why": 3,
         }
+
+
+def test_points_and_minutes_stand_below_each_heading(example: Path) -> None:
+    texts = [cell.source for cell in opened(example).cells if cell.cell_type == "markdown"]
+    assert "## Exercise 1. Double it\n\n*2 points · about 10 minutes*" in texts
+    (pair,) = [text for text in texts if "A pair of numbers" in text]
+    assert pair.startswith(
+        "## Exercise 2: A pair of numbers\n\n*1.5 points · about 10 minutes*\n\n```python\n# This"
+    )
+    (why,) = [text for text in texts if "Why double?" in text]
+    assert why.startswith("## Why\n\n*3 points · about 10 minutes*\n\nWhy double?")
+    assert sum(text.count(" minutes*") for text in texts) == 3
+
+
+def test_the_overview_says_what_there_is_to_do(example: Path) -> None:
+    title, image, table, *_ = opened(example).cells
+    assert title.source == "# Small steps"
+    assert image.source.startswith('<img alt="The parts of this unit. Pair uses double."')
+    assert "| 1 | `double` | Double it | 2 | 10 |" in table.source
+    assert "| 2 | `Pair` | Pairs | 1.5 | 10 |" in table.source
+    assert "| | | Why (in words) | 3 | 10 |" in table.source
+    assert "About 30 minutes in all." in table.source
+
+
+def test_minutes_grow_with_what_is_to_be_written() -> None:
+    def answer(lines: int) -> str:
+        written = "    x = 1\n" * lines
+        return f"def f():\n    ### BEGIN SOLUTION\n    # Why.\n\n{written}    ### END SOLUTION\n"
+
+    assert [overview.minutes(answer(lines)) for lines in (0, 1, 5, 20)] == [5, 5, 10, 20]
+    assert overview.minutes(answer(5) + answer(5)) == overview.minutes(answer(10))
+
+
+def test_a_part_that_is_given_stands_between_exercises(root: Path) -> None:
+    """What an exercise uses in a given part it needs too."""
+    script = SCRIPT.replace(
+        "# %% [markdown]\n# ## Exercise 2",
+        '# %% tags=["given"]\ndef four_times(x):\n    return double(double(x))\n\n'
+        "# %% [markdown]\n# ## Exercise 2",
+    ).replace("return double(self.first)", "return four_times(self.first) / 2")
+    put(root / "solutions" / "small" / "steps.py", script)
+    notebook, small = builder.instructor(root / "solutions" / "small" / "steps.py")
+    assert small.exercises[1].needs == ("double",)
+    assert "Pair uses four_times; four_times uses double" in notebook.cells[2].source
 
 
 SOLUTION_CELL = SCRIPT[SCRIPT.index('# %% exercise="double"') : SCRIPT.index('# %% check="double"')]
@@ -278,6 +328,17 @@ MISTAKES = {
     "points on a plain cell": ("# %%\nimport", "# %% points=2\nimport", "points says nothing"),
     "check that checks another": ('# check("double")', '# check("Pair")', "must hold the line"),
     "syntax": ("x + x", "x + ", "is not valid Python"),
+    "wrong number": (
+        "# ## Exercise 2: A pair",
+        "# ## Exercise 3: A pair",
+        "the heading of Pair must begin with Exercise 2",
+    ),
+    "no number": ("# ## Exercise 2: A pair", "# ## A pair", "must begin with Exercise 2"),
+    "no text": (
+        "# ## Exercise 2: A pair of numbers",
+        "# A pair of numbers",
+        'Pair has no text of its own; put one with the heading "### Exercise 2: …" above',
+    ),
     "question in a code cell": (' [markdown] question="why"', ' question="why"', "add [markdown]"),
 }
 
@@ -288,11 +349,13 @@ def test_a_malformed_script_gets_one_sentence_with_line_and_remedy(
 ) -> None:
     old, new, expected = MISTAKES[mistake]
     assert SCRIPT.count(old) == 1
-    (root / "solutions" / "small.py").write_text(SCRIPT.replace(old, new), encoding="utf-8")
+    (root / "solutions" / "small" / "steps.py").write_text(
+        SCRIPT.replace(old, new), encoding="utf-8"
+    )
     with pytest.raises(builder.BuildError) as caught:
-        builder.build(["small"], root)
+        builder.build([UNIT], root)
     message = str(caught.value)
-    assert re.match(r"solutions/small\.py, line \d+: ", message)
+    assert re.match(r"solutions/small/steps\.py, line \d+: ", message)
     assert expected in message
     assert "\n" not in message
     assert not (root / "exercises").exists()
@@ -300,61 +363,43 @@ def test_a_malformed_script_gets_one_sentence_with_line_and_remedy(
 
 def test_the_line_in_the_message_is_that_of_the_cell(root: Path) -> None:
     line = SCRIPT[: SCRIPT.index('# %% exercise="Pair"')].count("\n") + 1
-    (root / "solutions" / "small.py").write_text(SCRIPT.replace(" points=1.5", ""))
-    with pytest.raises(builder.BuildError, match=rf"small\.py, line {line}: exercise Pair"):
-        builder.build(["small"], root)
+    (root / "solutions" / "small" / "steps.py").write_text(SCRIPT.replace(" points=1.5", ""))
+    with pytest.raises(builder.BuildError, match=rf"small/steps\.py, line {line}: exercise Pair"):
+        builder.build([UNIT], root)
 
 
 def test_a_missing_script_is_named(tmp_path: Path) -> None:
-    with pytest.raises(builder.BuildError, match=r"There is no solutions/nothing\.py"):
-        builder.build(["nothing"], tmp_path)
+    with pytest.raises(builder.BuildError, match=r"There is no solutions/small/nothing\.py"):
+        builder.build(["small-nothing"], tmp_path)
 
 
-# The course's own chapters.
+# The course's own units.
 
-CHAPTERS = builder.sources()
+UNITS = builder.sources()
 
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory: pytest.TempPathFactory) -> Path:
     course = tmp_path_factory.mktemp("course")
-    builder.prepare_course(course, CHAPTERS)
+    builder.prepare_course(course, UNITS)
     return course
 
 
-def test_there_is_a_chapter() -> None:
-    assert "attention" in CHAPTERS
+def test_there_is_every_unit() -> None:
+    assert list(paths.UNITS) == UNITS
+    assert "attention-scores" in UNITS
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_the_committed_exercises_are_what_the_scripts_say(chapter: str) -> None:
-    assert builder.build([chapter], check=True) == []
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_committed_exercises_are_what_the_scripts_say(unit: str) -> None:
+    assert builder.build([unit], check=True) == []
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_the_recorded_answers_are_those_of_the_reference_and_the_mistakes(chapter: str) -> None:
-    """Another processor rounds otherwise, which decides between two hypotheses that are as good."""
-    kept = recorded.read(paths.EXERCISES / chapter / recorded.FILE).data["tests"]
-    now = recording.record(chapter, Graders(chapter, hidden=False)).data["tests"]
-    assert kept.keys() == now.keys()
-    other = []
-    for test, answers in now.items():
-        earlier = kept[test]
-        assert builder._same_answers(earlier["reference"], answers["reference"]), test
-        assert earlier["answers"].keys() == answers["answers"].keys(), test
-        other += [
-            (test, name)
-            for name, given in answers["answers"].items()
-            if not builder._same_answers(earlier["answers"][name], given)
-        ]
-    assert len(other) <= 2, other
-
-
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_every_stub_is_its_solution_with_lines_taken_out(chapter: str, course: Path) -> None:
-    solution = cells(nbformat.read(course / "source" / chapter / f"{chapter}.ipynb", as_version=4))
-    release = cells(nbformat.read(course / "release" / chapter / f"{chapter}.ipynb", as_version=4))
-    for exercise in assignment.load(chapter).exercises:
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_stub_is_its_solution_with_lines_taken_out(unit: str, course: Path) -> None:
+    solution = cells(nbformat.read(course / "source" / unit / f"{unit}.ipynb", as_version=4))
+    release = cells(nbformat.read(course / "release" / unit / f"{unit}.ipynb", as_version=4))
+    for exercise in assignment.load(unit).exercises:
         name = exercise.name
         kept = [
             line
@@ -367,29 +412,49 @@ def test_every_stub_is_its_solution_with_lines_taken_out(chapter: str, course: P
         compile(release[name].source, name, "exec")
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
-def test_no_line_of_a_solution_reaches_the_students(chapter: str) -> None:
-    script = (paths.SOLUTIONS / f"{chapter}.py").read_text(encoding="utf-8")
-    regions = re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", script, flags=re.DOTALL)
-    lines = {line.strip("# ") for region in regions for line in region.splitlines()}
-    private = {line for line in lines if len(line) > 24}
-    folder = paths.EXERCISES / chapter
-    shown = (folder / f"{chapter}.ipynb").read_text(encoding="utf-8")
+@pytest.mark.parametrize("unit", UNITS)
+def test_no_line_of_a_solution_reaches_the_students(unit: str) -> None:
+    private = solution_lines(unit)
+    shown = (paths.EXERCISES / unit / f"{unit}.ipynb").read_text(encoding="utf-8")
     shown = json.dumps([cell.source for cell in nbformat.reads(shown, as_version=4).cells])
     assert len(private) > 20
     leaked = sorted(line for line in private if json.dumps(line)[1:-1] in shown)
     assert leaked == []
 
 
+def solution_lines(unit: str) -> set[str]:
+    """The longer lines of the unit's solution regions."""
+    script = paths.solution(unit).read_text(encoding="utf-8")
+    regions = re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", script, flags=re.DOTALL)
+    lines = {line.strip("# ") for region in regions for line in region.splitlines()}
+    return {line for line in lines if len(line) > 24}
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_week_holds_every_unit(unit: str) -> None:
+    loaded = assignment.load(unit)
+    assert all(exercise.minutes % 5 == 0 and exercise.minutes for exercise in loaded.exercises)
+    assert loaded.minutes <= 180
+    assert len(loaded.exercises) <= 11
+    notebook = nbformat.read(paths.EXERCISES / unit / f"{unit}.ipynb", as_version=4)
+    assert f"About {loaded.minutes} minutes in all." in notebook.cells[2].source
+    assert [cell.id for cell in notebook.cells[1:3]] == ["picture", "overview"]
+
+
 def test_loading_an_assignment_that_is_not_there_says_which_are() -> None:
-    with pytest.raises(errors.AssignmentError, match="no assignment called atention"):
-        assignment.load("atention")
+    with pytest.raises(
+        errors.AssignmentError, match="no assignment called atention-scores"
+    ) as near:
+        assignment.load("atention-scores")
+    assert str(near.value).endswith("Did you mean attention-scores?")
+    with pytest.raises(errors.AssignmentError, match="The assignments here are seq2seq-text, "):
+        assignment.load("zzz")
 
 
 def test_an_unknown_exercise_gets_the_nearest_name() -> None:
-    small = assignment.load("attention")
+    scores = assignment.load("attention-scores")
     with pytest.raises(KeyError, match="Did you mean masked_softmax"):
-        small.exercise("mask_softmax")
+        scores.exercise("mask_softmax")
 
 
 def test_the_assignment_is_found_beside_the_notebook(

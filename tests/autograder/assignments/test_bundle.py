@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import os
 import shutil
 import subprocess
+import symtable
 import sys
 import zipfile
 from pathlib import Path
@@ -13,19 +15,20 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from autograder.assignments import builder, bundle, recorded
+from autograder.assignments import builder, bundle, recorded, recorder
 from autograder.common import paths
 from autograder.judging.recording import Recording
 from autograder.judging.runner import Graders
 from autograder.units.assignment import load
 from tests.autograder.helpers import assert_no_solutions, handed_out
 
-ATTENTION = load("attention")
+UNIT = "attention-self_attention"
+ATTENTION = load(UNIT)
 
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bundle.bundle("attention", tmp_path_factory.mktemp("zip") / "attention.zip")
+    return bundle.bundle(UNIT, tmp_path_factory.mktemp("zip") / f"{UNIT}.zip")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def unpacked(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("student")
     with zipfile.ZipFile(archive) as opened:
         opened.extractall(target)
-    return target / "attention"
+    return target / UNIT
 
 
 # Python as a student has it: the packages, but not the course. An editable install of the course
@@ -69,13 +72,13 @@ def alone(folder: Path, code: str) -> str:
 
 def fill(folder: Path, changes: dict[str, tuple[str, str]], name: str = "filled.ipynb") -> Path:
     """The bundle's notebook with the reference's cells, some of them changed."""
-    instructor, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
+    instructor, _ = builder.instructor(paths.solution(UNIT))
     right = {
         cell.metadata.nbgrader.grade_id: cell.source
         for cell in instructor.cells
         if "nbgrader" in cell.metadata
     }
-    notebook = nbformat.read(folder / "attention.ipynb", as_version=4)
+    notebook = nbformat.read(folder / f"{UNIT}.ipynb", as_version=4)
     for cell in notebook.cells:
         grade_id = cell.metadata.get("nbgrader", {}).get("grade_id")
         if grade_id in ATTENTION.names:
@@ -107,7 +110,7 @@ def test_a_filled_in_notebook_gets_its_diagnosis_there(unpacked: Path) -> None:
     ]
     out = alone(unpacked, f"namespace = {{}}\nfor cell in {cells!r}: exec(cell, namespace)\n")
     path.unlink()
-    assert out.count("✓ `") >= 15
+    assert out.count("✓ `") == 3  # the masks; both self-attentions call what is wrong
     headline = next(line for line in out.splitlines() if line.startswith("✗") and "√d_k" in line)
     assert headline
     assert "“" in out.split(headline)[1].split("Reread ")[1].splitlines()[0]
@@ -124,11 +127,11 @@ def test_the_command_line_works_there(unpacked: Path) -> None:
     out = alone(unpacked, run)
     path.unlink()
     assert out.splitlines()[-1] == "status 0", out
-    assert "23 of 23 exercises pass" in out
+    assert "6 of 6 exercises pass" in out
 
 
 def test_the_untouched_notebook_is_friendly(unpacked: Path) -> None:
-    notebook = nbformat.read(unpacked / "attention.ipynb", as_version=4)
+    notebook = nbformat.read(unpacked / f"{UNIT}.ipynb", as_version=4)
     cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     out = alone(unpacked, f"namespace = {{}}\nfor cell in {cells!r}: exec(cell, namespace)\n")
     assert out.count("is not written yet") == len(ATTENTION.names)
@@ -137,8 +140,8 @@ def test_the_untouched_notebook_is_friendly(unpacked: Path) -> None:
 
 def test_no_solution_misconception_or_hidden_test_is_inside(unpacked: Path) -> None:
     files = handed_out(unpacked)
-    assert_no_solutions(files, "attention")
-    hidden = [item.name for item in Graders("attention").items if item.hidden]
+    assert_no_solutions(files, UNIT)
+    hidden = [item.name for item in Graders(UNIT).items if item.hidden]
     assert hidden
     for data in files.values():
         assert [name for name in hidden if name.split("[")[0].encode() in data] == []
@@ -148,14 +151,14 @@ def test_the_visible_tests_are_all_there(unpacked: Path) -> None:
     kept = alone(
         unpacked,
         "from autograder.judging.runner import Graders\n"
-        "for item in Graders('attention').items: print(item.name)\n",
+        f"for item in Graders({UNIT!r}).items: print(item.name)\n",
     )
-    visible = [item.name for item in Graders("attention", hidden=False).items]
+    visible = [item.name for item in Graders(UNIT, hidden=False).items]
     assert kept.splitlines() == visible
 
 
 def test_the_same_bytes_come_out_each_time(archive: Path, tmp_path: Path) -> None:
-    again = bundle.bundle("attention", tmp_path / "again.zip")
+    again = bundle.bundle(UNIT, tmp_path / "again.zip")
     assert again.read_bytes() == archive.read_bytes()
 
 
@@ -163,9 +166,36 @@ def test_the_zip_unpacks_to_one_folder_with_the_notebook_on_top(archive: Path) -
     with zipfile.ZipFile(archive) as opened:
         names = opened.namelist()
         assert {info.date_time for info in opened.infolist()} == {bundle.STAMP}
-    assert {name.split("/")[0] for name in names} == {"attention"}
-    for name in ("attention.ipynb", "README.md", "requirements.txt", "autograder/__init__.py"):
-        assert f"attention/{name}" in names
+    assert {name.split("/")[0] for name in names} == {UNIT}
+    for name in (f"{UNIT}.ipynb", "given.py", "README.md", "requirements.txt"):
+        assert f"{UNIT}/{name}" in names
+    assert f"{UNIT}/autograder/__init__.py" in names
+
+
+def test_the_graders_stand_in_their_folders_and_no_other_units_are_there(unpacked: Path) -> None:
+    graders = unpacked / "autograder" / "graders"
+    found = {path.relative_to(graders).as_posix() for path in graders.rglob("*.py")}
+    assert found == {
+        "__init__.py",
+        "common.py",
+        "attention/__init__.py",
+        "attention/common.py",
+        "attention/test_self_attention.py",
+    }
+    assert {path.name for path in (unpacked / "exercises").iterdir()} == {UNIT}
+    other = {name for unit in paths.UNITS if unit != UNIT for name in (unit, f"{unit}.ipynb")}
+    assert not other & {path.name for path in unpacked.rglob("*")}
+
+
+def test_given_parts_are_earlier_units_and_no_answer_of_this_one(unpacked: Path) -> None:
+    """They hold what an earlier unit asks for, by design, and the README says what they are."""
+    given = (unpacked / "given.py").read_text(encoding="utf-8")
+    assert given == paths.given(UNIT).read_text(encoding="utf-8")
+    assert "def masked_softmax(" in given
+    for unit in ("attention-self_attention", "attention-multi_head"):
+        assert not [name for name in load(unit).names if f"{name}(" in given]
+    assert "`given.py`" in (unpacked / "README.md").read_text(encoding="utf-8")
+    assert b"given.py" not in bundle.contents("attention-scores")["README.md"]
 
 
 def test_requirements_are_the_courses_pins(unpacked: Path) -> None:
@@ -177,32 +207,43 @@ def test_requirements_are_the_courses_pins(unpacked: Path) -> None:
 
 
 def test_the_books_address_reaches_the_checks() -> None:
-    files = bundle.contents("attention", book="https://example.org/book")
-    data = json.loads(files["exercises/attention/assignment.json"])
+    files = bundle.contents(UNIT, book="https://example.org/book")
+    data = json.loads(files[f"exercises/{UNIT}/assignment.json"])
     assert data["book"] == "https://example.org/book"
     assert b"https://example.org/book" in files["README.md"]
 
 
-def test_an_unknown_chapter_is_one_sentence(tmp_path: Path) -> None:
+def test_an_unknown_unit_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(bundle.AssignmentError, match="There is no assignment called nothing"):
         bundle.bundle("nothing", tmp_path / "x.zip")
+    with pytest.raises(bundle.AssignmentError, match="attention is a chapter of 3 units; name one"):
+        bundle.bundle("attention", tmp_path / "x.zip")
 
 
-def test_outdated_recorded_answers_are_not_handed_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("made_from", ["an older version", None])
+def test_outdated_or_missing_recorded_answers_are_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_from: str | None
 ) -> None:
-    source = paths.EXERCISES / "attention"
-    copy = tmp_path / "exercises" / "attention"
+    recorder.record(UNIT)
+    source = paths.EXERCISES / UNIT
+    copy = tmp_path / "exercises" / UNIT
     shutil.copytree(source, copy)
+    whole = (source / recorded.FILE).read_bytes()
     recording = recorded.read(source / recorded.FILE)
     data = {**recording.data, "tests": dict(recording.data["tests"])}
     name = next(name for name, entry in data["tests"].items() if entry["reference"])
     data["tests"][name] = {**data["tests"][name], "reference": []}
-    recorded.write(Recording(data), copy / recorded.FILE)
+    recorded.write(Recording({**data, recorder.MADE_FROM: made_from}), copy / recorded.FILE)
+    if made_from is None:
+        (copy / recorded.FILE).unlink()
     monkeypatch.setattr(paths, "EXERCISES", copy.parent)
-    with pytest.raises(bundle.BundleError, match="run python -m autograder build attention"):
-        bundle.bundle("attention", tmp_path / "x.zip")
-    assert not (tmp_path / "x.zip").exists()
+    files = bundle.contents(UNIT)
+    assert files[f"exercises/{UNIT}/{recorded.FILE}"] == (copy / recorded.FILE).read_bytes()
+    entry = recorded.read(copy / recorded.FILE).data["tests"][name]
+    assert len(entry["reference"]) == len(
+        recorded.read(source / recorded.FILE).data["tests"][name]["reference"]
+    )
+    assert (source / recorded.FILE).read_bytes() == whole
 
 
 GRADERS = '''from autograder.judging.grader_marks import exercise, hidden
@@ -235,12 +276,47 @@ def test_open(student):
 '''
 
 
-@pytest.mark.parametrize("chapter", paths.chapters())
-def test_the_graders_of_every_chapter_can_be_handed_out(chapter: str) -> None:
-    source = (paths.GRADERS / f"test_{chapter}.py").read_text(encoding="utf-8")
-    shown = bundle.visible(source)
-    assert "def test_" in shown
-    assert len(shown) < len(source)  # every chapter hides something
+@pytest.mark.parametrize("unit", paths.units())
+def test_the_graders_of_every_unit_can_be_handed_out(unit: str) -> None:
+    """What is left compiles, and every name that it imports or uses is there."""
+    texts = bundle.visible_graders(unit)
+    own = f"autograder/graders/{paths.inside(unit, '.py', 'test_')}"
+    assert "def test_" in texts[own]
+    assert len(texts[own]) < len(paths.graders(unit).read_text(encoding="utf-8"))  # each hides some
+    tables = {name: symtable.symtable(text, name, "exec") for name, text in texts.items()}
+    for name, table in tables.items():
+        assert global_names(table) <= known_names(table) | set(dir(builtins)) | {"__file__"}, name
+        for module, names in bundle._names_from(texts[name]).items():
+            assert names <= known_names(tables[f"{module.replace('.', '/')}.py"]), name
+
+
+def known_names(table: symtable.SymbolTable) -> set[str]:
+    """What a module defines or imports."""
+    return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}
+
+
+def global_names(table: symtable.SymbolTable) -> set[str]:
+    """What a module, its functions and classes look up in it."""
+    found = {
+        one.get_name()
+        for one in table.get_symbols()
+        if one.is_referenced() and (one.is_global() or table.get_type() == "module")
+    }
+    return found.union(*map(global_names, table.get_children()))
+
+
+def test_common_parts_are_reduced_to_what_is_used() -> None:
+    source = (
+        "import math\nimport torch\nfrom os import path, sep\n\nLIMIT = 3\n\n\n"
+        "def shared(x):\n    return torch.sum(x) + LIMIT\n\n\n"
+        "# Only a hidden test asks for this.\ndef secret(x):\n    return math.sqrt(x)\n\n\n"
+        "def place():\n    return sep\n"
+    )
+    assert bundle.reduced(source, {"shared", "place"}) == (
+        "import torch\nfrom os import sep\n\nLIMIT = 3\n\n\n"
+        "def shared(x):\n    return torch.sum(x) + LIMIT\n\n\n"
+        "def place():\n    return sep\n"
+    )
 
 
 def test_hidden_tests_go_with_what_only_they_use() -> None:

@@ -224,17 +224,17 @@ def test_github_without_a_class_list(bring, to: Path, tmp_path: Path) -> None:
     assert {path.name for path in to.iterdir()} == {"ada-l", "ghopper"}
 
 
-@pytest.mark.parametrize("made", EXPORTS)
+@pytest.mark.parametrize("exported", EXPORTS)
 @pytest.mark.parametrize("named", [tool.value for tool in Tool])
-def test_the_wrong_tool_is_said(bring, to: Path, tmp_path: Path, made: str, named: str) -> None:
-    said = bring(named, zipped(tmp_path / "x.zip", EXPORTS[made]))
-    if made == named:
+def test_the_wrong_tool_is_said(bring, to: Path, tmp_path: Path, exported: str, named: str) -> None:
+    said = bring(named, zipped(tmp_path / "x.zip", EXPORTS[exported]))
+    if exported == named:
         assert said.code == 0
         return
     assert said.code == 2
     titles = {"canvas": "Canvas", "moodle": "Moodle", "gradescope": "Gradescope"}
-    title = titles.get(made, "GitHub Classroom")
-    assert f"looks like an export of {title}; type import {made}." in " ".join(said.err.split())
+    title = titles.get(exported, "GitHub Classroom")
+    assert f"looks like an export of {title}; type import {exported}." in " ".join(said.err.split())
     assert not to.exists()
 
 

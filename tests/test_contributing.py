@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md is true: its paths are there, and its example works as it stands."""
+"""CONTRIBUTING.md is true: its paths are there, and its examples work as they stand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,32 +33,68 @@ def test_the_table_has_the_packages_in_the_order_in_which_they_may_import() -> N
     assert table == [name for layer in contract["layers"] for name in layer.split(" | ")]
 
 
-@pytest.mark.slow
-def test_its_exercise_can_be_added_as_it_says(tmp_path: Path) -> None:
-    for name in ("autograder", "solutions", "toolkit", "exercises", "book/attention.md"):
-        if (ROOT / name).is_dir():
-            shutil.copytree(
-                ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            shutil.copy(ROOT / name, tmp_path / name)
-    blocks = re.findall(r"^At the end of `([^`]+)`.*?```python\n(.*?)```", TEXT, re.M | re.S)
-    assert len(blocks) == 3
-    for name, code in blocks:
-        with (tmp_path / name).open("a", encoding="utf-8") as file:
-            file.write(code)
-    commands = re.findall(r"^\$ \.venv/bin/python (-m autograder .*attention.*)$", TEXT, re.M)[1:]
-    assert len(commands) == 2
+def section(heading: str) -> str:
+    """The text below a heading, up to the next one."""
+    return TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+def obey(text: str, tree: Path) -> None:
+    """Run a section's commands in a copy of the repository."""
+    commands = re.findall(r"^\$ \.venv/bin/python (.*)$", text, re.MULTILINE)
+    assert len(commands) >= 2
     for command in commands:
         done = subprocess.run(
             [sys.executable, *command.split()],
-            cwd=tmp_path,
-            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)},
+            cwd=tree,
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tree), "HOME": str(tree)},
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-    assert "attention_entropy" in (
-        tmp_path / "exercises" / "attention" / "attention.ipynb"
-    ).read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the repository, as far as the examples need it."""
+    for name in ("autograder", "solutions", "toolkit", "exercises", "book"):
+        ignored = shutil.ignore_patterns("__pycache__", "recorded.bin", "_assets")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    for name in ("requirements.txt", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_its_exercise_can_be_added_as_it_says(tree: Path) -> None:
+    text = section("Add an exercise in ten minutes")
+    blocks = re.findall(r"^At the end of `([^`]+)`.*?```python\n(.*?)```", text, re.M | re.S)
+    assert len(blocks) == 3
+    for name, code in blocks:
+        with (tree / name).open("a", encoding="utf-8") as file:
+            file.write(code)
+    obey(text, tree)
+    notebook = tree / "exercises" / "attention-scores" / "attention-scores.ipynb"
+    assert "attention_entropy" in notebook.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_its_unit_can_be_added_as_it_says(tree: Path) -> None:
+    text = section("Add a unit")
+    ((name, old, new),) = re.findall(r"```diff\n# (.+)\n-(.+)\n\+(.+)\n```", text)
+    lines = (tree / name).read_text(encoding="utf-8")
+    assert lines.count(f"{old}\n") == 1
+    (tree / name).write_text(lines.replace(old, new), encoding="utf-8")
+    files = re.findall(r"```(?:python|toml)\n# ([^\n]+)\n(.*?)```", text, re.S)
+    assert len(files) == 4
+    for name, code in files:
+        assert not (tree / name).exists()
+        (tree / name).write_text(code, encoding="utf-8")
+    obey(text, tree)
+    released = tree / "exercises" / "attention-reach"
+    assert "attended_distance" in (released / "attention-reach.ipynb").read_text(encoding="utf-8")
+    given = (released / "given.py").read_text(encoding="utf-8")
+    assert "def scaled_dot_product_attention" in given
+    assert "def masked_softmax" in given
+    assert "attended_distance" not in given
+    with zipfile.ZipFile(tree / "build" / "reach.zip") as bundle:
+        assert any(name.endswith("given.py") for name in bundle.namelist())

@@ -1,10 +1,11 @@
-"""What the graders of several units of attention share."""
+"""What the graders of several units of attention share.
+
+Inputs are standard normal unless a test says otherwise, so that scores have a standard deviation
+of a few units at most: no softmax saturates, and a missing, a wrong and a doubled scaling give
+visibly different weights.
+"""
 
 from __future__ import annotations
-
-# --------------------------------------------------------------------------------------------
-# What the tests share
-# --------------------------------------------------------------------------------------------
 
 
 def linear(draw, name, outputs, inputs, bias=True):

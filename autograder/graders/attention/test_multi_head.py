@@ -1,4 +1,4 @@
-"""Graders of the unit `attention-multi_head`: one group of tests for each exercise."""
+"""Graders of `attention-multi_head`: heads and their layouts."""
 
 from __future__ import annotations
 

@@ -1,13 +1,4 @@
-"""Graders of the unit `attention-scores`: one group of tests for each exercise.
-
-Tests reach the code to judge through `student` only. Inputs are standard normal unless a test says
-otherwise, so that scores have a standard deviation of a few units at most: no softmax saturates,
-and a missing, a wrong and a doubled scaling give visibly different weights. Inside a test the
-cases run from the smallest to the largest, so that the first failure is the smallest one.
-
-Random answers are never compared value by value. Every statistical bound has a false-alarm rate
-of at most 1e-9.
-"""
+"""Graders of `attention-scores`: the scores, the softmax and the decoder's step."""
 
 from __future__ import annotations
 

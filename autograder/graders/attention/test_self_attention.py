@@ -1,4 +1,4 @@
-"""Graders of the unit `attention-self_attention`: one group of tests for each exercise."""
+"""Graders of `attention-self_attention`: scaled dot products, masks, self-attention."""
 
 from __future__ import annotations
 

@@ -8,10 +8,6 @@ from autograder.graders.common import State, attention_state, linear, norm_state
 from autograder.graders.parts import arrive
 from autograder.judging import expectations
 
-# --------------------------------------------------------------------------------------------
-# What the tests share
-# --------------------------------------------------------------------------------------------
-
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = 5  # ids below it are special
 IGNORE = -100

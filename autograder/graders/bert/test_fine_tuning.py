@@ -1,4 +1,4 @@
-"""Graders of the unit `bert-fine_tuning`: one group of tests for each exercise."""
+"""Graders of `bert-fine_tuning`: classifying, finding spans, tagging."""
 
 from __future__ import annotations
 

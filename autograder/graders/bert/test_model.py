@@ -1,15 +1,4 @@
-"""Graders of the unit `bert-model`: one group of tests for each exercise.
-
-Tests reach the code to judge through `student` only. Inside a test the cases run from the smallest
-to the largest, so that the first failure is the smallest one.
-
-Modules are made of earlier exercises. What one answers is compared with the reference; where the
-two differ, the student's own parts are asked aside, put together as the exercise says. A module
-that does right by its parts earns its points, whatever became of the parts (`same_by_parts`).
-
-Random answers are never compared value by value. Every statistical bound has a false-alarm rate
-of at most 1e-9.
-"""
+"""Graders of `bert-model`: the input and the encoder."""
 
 from __future__ import annotations
 

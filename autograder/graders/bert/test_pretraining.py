@@ -1,4 +1,4 @@
-"""Graders of the unit `bert-pretraining`: one group of tests for each exercise."""
+"""Graders of `bert-pretraining`: masking, pairs, heads, losses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from autograder.graders.bert.common import CLS, IGNORE, MASK, PAD, SEP, SPECIAL,
 from autograder.graders.common import (
     State,
     linear,
+    norm_state,
     pair,
     refuses,
     same_number,
@@ -846,21 +847,13 @@ SMALL = {
 }
 
 
-def normed(draw, name, width) -> State:
-    """The parameters of a LayerNorm."""
-    return {
-        f"{name}.weight": 1.0 + draw.normal(width, scale=0.4),
-        f"{name}.bias": draw.normal(width, scale=0.5),
-    }
-
-
 def head_state(draw, vocabulary, width, prefix="") -> State:
     """The parameters of a MaskedLanguageHead, the table among them."""
     return {
         f"{prefix}bias": draw.normal(vocabulary, scale=0.5),
         f"{prefix}token.weight": draw.normal(vocabulary, width),
         **linear(draw, f"{prefix}dense", width, width),
-        **normed(draw, f"{prefix}norm", width),
+        **norm_state(draw, f"{prefix}norm", width),
     }
 
 
@@ -871,16 +864,16 @@ def pretraining_state(draw, num_layers=1, segments=2, **changes) -> State:
     state = {
         "bert.embeddings.position.weight": draw.normal(given["max_length"], width),
         "bert.embeddings.segment.weight": draw.normal(segments, width),
-        **normed(draw, "bert.embeddings.norm", width),
+        **norm_state(draw, "bert.embeddings.norm", width),
     }
     for number in range(num_layers):
         layer = f"bert.layers.{number}."
         for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
             state |= linear(draw, f"{layer}attention.{name}", width, width)
-        state |= normed(draw, f"{layer}attention_norm", width)
+        state |= norm_state(draw, f"{layer}attention_norm", width)
         state |= linear(draw, f"{layer}w_1", inner, width)
         state |= linear(draw, f"{layer}w_2", width, inner)
-        state |= normed(draw, f"{layer}output_norm", width)
+        state |= norm_state(draw, f"{layer}output_norm", width)
     state |= linear(draw, "bert.pooler", width, width)
     state |= head_state(draw, given["vocab_size"], width, "mlm.")
     state |= linear(draw, "nsp", 2, width)

@@ -1,4 +1,4 @@
-"""Graders of the unit `bert-relatives`: one group of tests for each exercise."""
+"""Graders of `bert-relatives`: ALBERT, XLNet, ELECTRA, ELMo."""
 
 from __future__ import annotations
 

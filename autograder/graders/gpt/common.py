@@ -71,11 +71,6 @@ def drawn(model, layer, count):
     return torch.cat([value.flatten() for value in found])
 
 
-# --------------------------------------------------------------------------------------------
-# decay_groups
-# --------------------------------------------------------------------------------------------
-
-
 def chained(proxy, *parts):
     """A model that applies the parts one after the other; a part may stand in it twice."""
     model = proxy.module("nn.Sequential")
@@ -110,11 +105,6 @@ def fitting(student, name, options, state, prefix=""):
             value = torch.arange(1.0, 1 + value.numel()).cos().reshape(value.shape)
             fitted[prefix + key] = value.to(dtype)
     return fitted
-
-
-# --------------------------------------------------------------------------------------------
-# answer_scores
-# --------------------------------------------------------------------------------------------
 
 
 def table(draw, vocabulary=9, places=None):

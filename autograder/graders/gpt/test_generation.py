@@ -1,4 +1,4 @@
-"""Graders of the unit `gpt-generation`: one group of tests for each exercise."""
+"""Graders of `gpt-generation`: sampling and the cache."""
 
 from __future__ import annotations
 

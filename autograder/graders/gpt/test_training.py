@@ -1,4 +1,4 @@
-"""Graders of the unit `gpt-training`: one group of tests for each exercise."""
+"""Graders of `gpt-training`: initial weights, losses, the optimiser."""
 
 from __future__ import annotations
 
@@ -580,6 +580,11 @@ def test_blocks_every_call(student, draw):
         int(begin.max()) - int(begin.min()) > 90,
         "blocks of twenty calls all begin in one tenth of a stream of 903 tokens.",
     )
+
+
+# --------------------------------------------------------------------------------------------
+# decay_groups
+# --------------------------------------------------------------------------------------------
 
 
 def dense(proxy, state, rows, columns, dtype=None):

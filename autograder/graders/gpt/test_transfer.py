@@ -1,4 +1,4 @@
-"""Graders of the unit `gpt-transfer`: one group of tests for each exercise."""
+"""Graders of `gpt-transfer`: somebody else's weights, fine-tuning, prompts."""
 
 from __future__ import annotations
 
@@ -27,10 +27,6 @@ from autograder.graders.parts import (
 )
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
-
-# --------------------------------------------------------------------------------------------
-# What the tests share
-# --------------------------------------------------------------------------------------------
 
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 
@@ -900,6 +896,11 @@ def test_prompt_leaves_examples(student, reference):
     want = reference.build_prompt(TASK, FRENCH[:2], "cheese")
     expectations.equal(seen.value, want, what="the prompt", case="2 examples")
     expectations.unchanged(seen)
+
+
+# --------------------------------------------------------------------------------------------
+# answer_scores
+# --------------------------------------------------------------------------------------------
 
 
 class Tables:

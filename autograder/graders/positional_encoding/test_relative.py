@@ -1,4 +1,4 @@
-"""Graders of the unit `positional_encoding-relative`: one group of tests for each exercise."""
+"""Graders of `positional_encoding-relative`: learned and relative positions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Graders of the unit `positional_encoding-sinusoidal`: one group of tests for each exercise."""
+"""Graders of `positional_encoding-sinusoidal`: codes of positions.
+
+Sines of large angles are compared with a tolerance that grows with the position, since an angle
+held in float32 is right to one part in ten million and not better.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,6 @@ import torch
 from autograder.graders.common import pair, same_gradients, sizes
 from autograder.judging import expectations
 from autograder.judging.grader_marks import exercise, hidden
-
-# --------------------------------------------------------------------------------------------
-# What the tests share
-# --------------------------------------------------------------------------------------------
 
 
 def near(actual, expected, largest=0, what="the table", case=""):

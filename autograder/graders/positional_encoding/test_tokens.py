@@ -1,13 +1,7 @@
-"""Graders of the unit `positional_encoding-tokens`: one group of tests for each exercise.
+"""Graders of `positional_encoding-tokens`: merges, pieces of words, embeddings.
 
-Tests reach the code to judge through `student` only. Token lists and texts are short, and rich
-enough that the usual mistakes (another order of merges, another clipping, another layout) give
-different answers in the first case that fails. Inside a test the cases run from the smallest to
-the largest.
-
-Sines of large angles are compared with a tolerance that grows with the position, since an angle
-held in float32 is right to one part in ten million and not better. Dropout is never compared
-value by value; every statistical bound has a false-alarm rate of at most 1e-9.
+Texts are short, and rich enough that the usual mistakes, such as another order of merges, give
+different answers in the first case that fails.
 """
 
 from __future__ import annotations

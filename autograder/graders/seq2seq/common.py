@@ -7,10 +7,6 @@ import torch
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake
 
-# --------------------------------------------------------------------------------------------
-# What the tests share
-# --------------------------------------------------------------------------------------------
-
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
@@ -49,10 +45,6 @@ def gates(draw, prefix, count, inputs, width):
     }
 
 
-# --------------------------------------------------------------------------------------------
-# Encoder
-# --------------------------------------------------------------------------------------------
-
 KINDS = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
@@ -61,11 +53,6 @@ def encoder_state(draw, cell, vocabulary, embed, width, prefix=""):
         f"{prefix}embedding.weight": draw.normal(vocabulary, embed),
         **gates(draw, f"{prefix}cell.", KINDS[cell], embed, width),
     }
-
-
-# --------------------------------------------------------------------------------------------
-# Seq2Seq
-# --------------------------------------------------------------------------------------------
 
 
 def translator_options(sources=7, targets=6, embed=2, width=3):

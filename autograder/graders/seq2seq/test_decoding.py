@@ -1,4 +1,9 @@
-"""Graders of the unit `seq2seq-decoding`: one group of tests for each exercise."""
+"""Graders of `seq2seq-decoding`: the loss and three ways to decode.
+
+Decoding is judged on a `NextTokenTable`, a given translator whose answers stand in a table. Its
+state is the same for every hypothesis, though, and it has no use for a mask: one test of each
+search asks the `Seq2Seq` of the notebook, and compares with what that very model says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graders of the unit `seq2seq-recurrent`: one group of tests for each exercise."""
+"""Graders of `seq2seq-recurrent`: cells, encoders, the decoder."""
 
 from __future__ import annotations
 
@@ -291,6 +291,10 @@ def test_lstm_gradients(student, reference, draw):
     same_gradients(seen, wanted, labels(gate_shapes("", 1, 1, 1), *names.items()))
     expectations.unchanged(seen)
 
+
+# --------------------------------------------------------------------------------------------
+# Encoder
+# --------------------------------------------------------------------------------------------
 
 ENCODED = ("states", "final state")
 
@@ -766,6 +770,11 @@ def test_step_gradients(student, reference, draw):
     names = labels(decoder_shapes(1, 1, 1, 1), ("1", "the state"), ("2", "the context"))
     same_gradients(seen, wanted, names)
     expectations.unchanged(seen)
+
+
+# --------------------------------------------------------------------------------------------
+# Seq2Seq
+# --------------------------------------------------------------------------------------------
 
 
 def translator_state(draw, sources=7, targets=6, embed=2, width=3):

@@ -1,16 +1,4 @@
-"""Graders of the unit `seq2seq-text`: one group of tests for each exercise.
-
-Tests reach the code to judge through `student` only. Inside a test the cases run from the smallest
-to the largest, so that the first failure is the smallest one.
-
-Decoding is judged on a `NextTokenTable`, a given translator whose answers stand in a table, so that
-a search that is right earns its points whatever became of the encoder. Its state is the same for
-every hypothesis, though, and it has no use for a mask: one test of each search asks the student's
-own `Seq2Seq`, and compares with what that very model says, right or wrong.
-
-Random answers are never compared value by value. Every statistical bound has a false-alarm rate
-of at most 1e-9.
-"""
+"""Graders of `seq2seq-text`: words, ids, padding."""
 
 from __future__ import annotations
 

@@ -10,10 +10,6 @@ import torch
 from autograder.graders.common import State, attention_state, linear, pair
 from autograder.judging import expectations
 
-# --------------------------------------------------------------------------------------------
-# What the tests share
-# --------------------------------------------------------------------------------------------
-
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
@@ -91,11 +87,6 @@ def standard_normal(values, words):
     expectations.rate(
         int((values.abs() < 1).sum()), count, inside, what=f"the share of {words} within (-1, 1)"
     )
-
-
-# --------------------------------------------------------------------------------------------
-# pad_mask, subsequent_mask, make_std_mask
-# --------------------------------------------------------------------------------------------
 
 
 def padded(draw, lengths, longest=None, high=9):

@@ -1,4 +1,4 @@
-"""Graders of the unit `transformer-decoding`: one group of tests for each exercise."""
+"""Graders of `transformer-decoding`: greedy decoding, beam search, the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graders of the unit `transformer-model`: one group of tests for each exercise."""
+"""Graders of `transformer-model`: layers, stacks, the model."""
 
 from __future__ import annotations
 

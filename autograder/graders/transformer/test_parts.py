@@ -1,15 +1,4 @@
-"""Graders of the unit `transformer-parts`: one group of tests for each exercise.
-
-Tests reach the code to judge through `student` only. Inside a test the cases run from the smallest
-to the largest, so that the first failure is the smallest one.
-
-Layers are made of earlier exercises. What one answers is compared with the reference; where the two
-differ, the student's own parts are asked aside, put together as the exercise says. A layer that
-does right by its parts earns its points, whatever became of the parts (`same_by_parts`).
-
-Random answers are never compared value by value. Every statistical bound has a false-alarm rate
-of at most 1e-9.
-"""
+"""Graders of `transformer-parts`: embeddings, attention, masks, norms."""
 
 from __future__ import annotations
 
@@ -254,6 +243,11 @@ def test_attention_extremes(student, reference, draw):
     given = 60 * query, 60 * key, value
     case = "inputs times 60, one head"
     expectations.close(mine(*given), theirs(*given), what="the output", case=case)
+
+
+# --------------------------------------------------------------------------------------------
+# pad_mask, subsequent_mask, make_std_mask
+# --------------------------------------------------------------------------------------------
 
 
 @exercise("pad_mask")

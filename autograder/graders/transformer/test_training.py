@@ -1,4 +1,4 @@
-"""Graders of the unit `transformer-training`: one group of tests for each exercise."""
+"""Graders of `transformer-training`: batches, the loss, the optimiser."""
 
 from __future__ import annotations
 

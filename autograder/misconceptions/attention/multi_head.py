@@ -1,4 +1,8 @@
-"""Known mistakes of `attention-multi_head`: the reference with one cell changed."""
+"""Known mistakes of `attention-multi_head`: heads and their layouts.
+
+A view where a transpose belongs, a fused layout taken for a stacked one, a three-dimensional mask
+that is read head by head.
+"""
 
 from __future__ import annotations
 
@@ -322,26 +326,26 @@ add(
 add(
     "heads_mask_zero_before",
     "Your masked scores are 0 before the softmax; exp(0) is 1, so masked positions leak. Write "
-    "-inf, or use your scaled_dot_product_attention.",
+    "-inf, or use scaled_dot_product_attention.",
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
         "        weights = (scores if mask is None else scores.masked_fill(~mask, 0.0))\n"
         "        weights = weights.softmax(dim=-1)\n"
-        "        heads = attention_dropout(weights, self.dropout, self.training) @ v",
+        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
     ),
     read="att-masks",
 )
 add(
     "heads_mask_nan",
-    "A query that may see nothing gives NaN: a softmax over nothing but -inf is 0/0. Use your "
-    "masked_softmax.",
+    "A query that may see nothing gives NaN: a softmax over nothing but -inf is 0/0. Use "
+    "scaled_dot_product_attention.",
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
         "        weights = scores if mask is None else scores.masked_fill(~mask, -math.inf)\n"
         "        weights = weights.softmax(dim=-1)\n"
-        "        heads = attention_dropout(weights, self.dropout, self.training) @ v",
+        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
     ),
     read="att-masks",
 )
@@ -354,7 +358,7 @@ add(
         f"scores = {SCORES}\n"
         "        weights = scores if mask is None else scores.masked_fill(~mask, -1e9)\n"
         "        weights = weights.softmax(dim=-1)\n"
-        "        heads = attention_dropout(weights, self.dropout, self.training) @ v",
+        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
     ),
     read="att-masks",
 )
@@ -364,8 +368,10 @@ add(
     "keys, dim=-1.",
     (
         HEADS_CALL,
-        f"weights = masked_softmax({SCORES}, mask, dim=1)\n"
-        "        heads = attention_dropout(weights, self.dropout, self.training) @ v",
+        f"scores = {SCORES}\n"
+        "        scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)\n"
+        "        weights = scores.softmax(dim=1).nan_to_num(0.0)\n"
+        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
     ),
     read="att-softmax",
 )
@@ -375,7 +381,7 @@ add(
     (
         HEADS_CALL,
         "weights = scaled_dot_product_attention(q, k, v, mask)[1]\n"
-        "        weights = attention_dropout(weights, self.dropout, self.training)\n"
+        "        weights = nn.functional.dropout(weights, self.dropout, self.training)\n"
         "        heads = weights @ v",
     ),
     read="att-dropout",
@@ -404,7 +410,7 @@ add(
     (HEADS_ARGS, "q, k, v, mask"),
     (
         HEADS_RETURN,
-        f"output = attention_dropout({HEADS_OUT}, self.dropout, self.training)\n"
+        f"output = nn.functional.dropout({HEADS_OUT}, self.dropout, self.training)\n"
         "        return output, weights",
     ),
     read="att-dropout",
@@ -432,7 +438,7 @@ add(
     (
         HEADS_CALL,
         "weights = scaled_dot_product_attention(q, k, v, mask)[1].detach()\n"
-        "        heads = attention_dropout(weights, self.dropout, self.training) @ v",
+        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
     ),
 )
 

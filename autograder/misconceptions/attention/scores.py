@@ -1,11 +1,6 @@
-"""Known mistakes of `attention-scores`: the reference with one cell changed.
+"""Known mistakes of `attention-scores`: the scores, the softmax and the decoder's step.
 
-Each says to the student which mistake it is and what to do. Many stand in circulating notes and
-code: scaling by d_k or not at all, a softmax without exponentials, zeros written over the
-future, a fused layout taken for a stacked one, a three-dimensional mask that is read head by head.
-
-Within an exercise the order matters only where two mistakes give the same answers to everything
-that a test asked: the first is then named.
+Scaling where there is none, a softmax without exponentials or with zeros for the masked scores.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Known mistakes of `attention-self_attention`: the reference with one cell changed."""
+"""Known mistakes of `attention-self_attention`: scaled dot products, masks, self-attention.
+
+Scaling by d_k or not at all, zeros written over the future, padding hidden from queries.
+"""
 
 from __future__ import annotations
 
@@ -161,7 +164,7 @@ add(
 add(
     "attention_mask_nan",
     "A fully masked row becomes NaN: a softmax over nothing but -inf is 0/0. Its weights and "
-    "output should be 0; your masked_softmax does that.",
+    "output should be 0; masked_softmax does that.",
     (
         WEIGHTS,
         "scores if mask is None else scores.masked_fill(~mask, float('-inf'))\n"
@@ -264,7 +267,7 @@ add(
 )
 add(
     "attention_dropout_without_rescale",
-    "Dropped weights are not made up for; divide the survivors by 1 - dropout_p, as your "
+    "Dropped weights are not made up for; divide the survivors by 1 - dropout_p, as "
     "attention_dropout does.",
     (DROPPED, f"weights * ({DROPPED} != 0)"),
     read="att-dropout",
@@ -731,7 +734,7 @@ add(
 add(
     "masked_self_nan",
     "A token that may see nothing gives NaN: a softmax over nothing but -inf is 0/0. Its weights "
-    "and output should be 0; your masked_softmax does that.",
+    "and output should be 0; masked_softmax does that.",
     (
         f"return {ATTEND}",
         f"weights = ({SCORES}).masked_fill(~mask, float('-inf')).softmax(dim=-1)\n"

@@ -1,11 +1,13 @@
-"""Known mistakes of `bert-fine_tuning`: the reference with one cell changed."""
+"""Known mistakes of `bert-fine_tuning`: classifying, finding spans, tagging.
+
+Spans that end before they start, every piece of a word tagged, a CRF that is greedy.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-INSIDE = "hidden * intermediate + intermediate + intermediate * hidden + hidden + norm"
 
 # --------------------------------------------------------------------------------------------
 # Fine-tuning
@@ -133,7 +135,7 @@ add(
 add(
     "span_padding_infinite",
     "You set scores at padding to -inf; take the smallest finite number, torch.finfo(dtype).min.",
-    ("torch.finfo(scores.dtype).min", "-math.inf"),
+    ("torch.finfo(scores.dtype).min", "-torch.inf"),
 )
 add(
     "span_padding_minus_10000",
@@ -223,8 +225,8 @@ add(
     (
         BEST,
         "outside = ~passage\n"
-        "    first = start.masked_fill(outside, -math.inf).argmax()\n"
-        "    return int(first), int(end.masked_fill(outside, -math.inf).argmax())",
+        "    first = start.masked_fill(outside, -torch.inf).argmax()\n"
+        "    return int(first), int(end.masked_fill(outside, -torch.inf).argmax())",
     ),
 )
 add(
@@ -232,7 +234,7 @@ add(
     "You take the best start and then the best end for it; the best pair may begin elsewhere.",
     (
         BEST,
-        "first = int(start.masked_fill(~passage, -math.inf).argmax())\n"
+        "first = int(start.masked_fill(~passage, -torch.inf).argmax())\n"
         "    ends = [k for k in range(first, min(first + max_answer, len(end))) if passage[k]]\n"
         "    return first, max(ends, key=lambda k: float(end[k]))",
     ),
@@ -609,7 +611,8 @@ add(
     "Two words in a row with one tag become one; every word has a tag of its own.",
     (
         "return list(tags.values())",
-        "return [label for label, _ in itertools.groupby(tags.values())]",
+        "found = list(tags.values())\n"
+        "    return [tag for n, tag in enumerate(found) if n == 0 or tag != found[n - 1]]",
     ),
 )
 add(

@@ -1,12 +1,7 @@
-"""Known mistakes of `bert-model`: the reference with one cell changed.
+"""Known mistakes of `bert-model`: the input and the encoder.
 
-Each says to the student which mistake it is and what to do. Many stand in circulating notes and
-code: inputs without the closing [SEP], position vectors that are appended instead of added, GELU by
-tanh, pre-norm, a pooler that averages, a loss that ignores one of the two NSP classes, spans that
-end before they start.
-
-Within an exercise the order matters only where two mistakes give the same answers to everything
-that a test asked: the first is then named.
+Inputs without the closing [SEP], position vectors that are appended instead of added, GELU by tanh,
+pre-norm, a pooler that averages.
 """
 
 from __future__ import annotations
@@ -748,6 +743,10 @@ add(
         "BertEmbeddings(vocab_size, hidden, dropout=dropout)",
     ),
 )
+
+# --------------------------------------------------------------------------------------------
+# Parameters: their number and their names
+# --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "count_parameters", "brt-parameters")
 EMBEDDED = "embeddings = (vocab_size + max_length + segments) * hidden + norm"

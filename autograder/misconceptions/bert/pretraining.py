@@ -1,12 +1,14 @@
-"""Known mistakes of `bert-pretraining`: the reference with one cell changed."""
+"""Known mistakes of `bert-pretraining`: masking, pairs, heads, losses.
+
+A mask drawn once for all epochs, labels of 0 where nothing counts, a loss that ignores one of the
+two NSP classes.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-NORM = "self.norm = nn.LayerNorm(hidden, eps=1e-12)"
-MASKED = "None if mask is None else mask[:, None, None, :]"
 
 # --------------------------------------------------------------------------------------------
 # Masking
@@ -101,7 +103,7 @@ add(
     "mask_labels_zero",
     "Your labels hold 0 where nothing was chosen; that is the id of PAD, which the loss would "
     "count. Put IGNORE there.",
-    (LABELS, "labels = ids.masked_fill(~chosen, PAD)"),
+    (LABELS, "labels = ids.masked_fill(~chosen, 0)"),
 )
 add(
     "mask_labels_corrupted",
@@ -231,7 +233,7 @@ add(
 add(
     "words_labels_zero",
     "Your labels hold 0 where no word was chosen; that is the id of PAD. Put IGNORE there.",
-    (LABELS, "labels = ids.masked_fill(~chosen, PAD)"),
+    (LABELS, "labels = ids.masked_fill(~chosen, 0)"),
     read="brt-masking",
 )
 add(
@@ -468,7 +470,7 @@ add(
 )
 add(
     "head_gelu_by_tanh",
-    "You use the approximation of gelu by tanh; use your own exact gelu.",
+    "You use the approximation of gelu by tanh; use the exact gelu.",
     (TRANSFORMED, 'self.norm(F.gelu(self.dense(hidden), approximate="tanh"))'),
 )
 add(

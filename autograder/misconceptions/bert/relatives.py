@@ -1,15 +1,14 @@
-"""Known mistakes of `bert-relatives`: the reference with one cell changed."""
+"""Known mistakes of `bert-relatives`: ALBERT, XLNet, ELECTRA, ELMo.
+
+Layers that are not shared, an order taken for ranks, memory that learns, padding that is read
+first.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-DRAWN = "chosen = drawn[word] & ordinary  # (B, T)"
-
-# --------------------------------------------------------------------------------------------
-# Relatives
-# --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "SharedEncoder", "brt-albert")
 ONE_LAYER = "self.layer = BertLayer(hidden, num_heads, intermediate, dropout)"

@@ -1,15 +1,14 @@
-"""Known mistakes of `gpt-generation`: the reference with one cell changed."""
+"""Known mistakes of `gpt-generation`: sampling and the cache.
+
+Nuclei that lose the token which crosses the threshold, filters in the wrong order, a cache without
+its past.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-VISIBLE = "return columns <= rows"
-FILL = "scores = scores.masked_fill(~visible, -math.inf)"
-OUT = "return self.dropout(self.w_2(inside))"
-KIND = "block = PreNormBlock if pre_norm else PostNormBlock"
-DRAW = "nn.init.normal_(module.weight, std=0.02)"
 
 # --------------------------------------------------------------------------------------------
 # Sampling
@@ -627,7 +626,7 @@ add(
     "Dropout acts in your result; with a cache it is left out.",
     (
         RESULT,
-        "mixed = F.dropout(attention.out_proj(mixed), 0.6, attention.training)\n"
+        "mixed = nn.functional.dropout(attention.out_proj(mixed), 0.6, attention.training)\n"
         "    return mixed, (keys, values)",
     ),
 )

@@ -1,12 +1,7 @@
-"""Known mistakes of `gpt-model`: the reference with one cell changed.
+"""Known mistakes of `gpt-model`: masks, attention, blocks, the model.
 
-Each says to the student which mistake it is and what to do. Many stand in circulating notes and
-code: heads that are joined without a transpose, a head that is not tied, a loss without the shift,
-padding that counts, a residual path scaled by the wrong root, weights of a checkpoint that nobody
-transposed, nuclei that lose the token which crosses the threshold, prompts that end in the middle.
-
-Within an exercise the order matters only where two mistakes give the same answers to everything
-that a test asked: the first is then named.
+Heads that are joined without a transpose, shortcuts that start from the norm, a head that is not
+tied.
 """
 
 from __future__ import annotations
@@ -338,7 +333,7 @@ add(
 add(
     "attention_dropout_in_eval",
     "You drop in evaluation mode too; use nn.Dropout, or pass self.training on to F.dropout.",
-    (WEIGHTS, "weights = F.dropout(torch.softmax(scores, dim=3), self.dropout.p)"),
+    (WEIGHTS, "weights = nn.functional.dropout(torch.softmax(scores, dim=3), self.dropout.p)"),
 )
 add(
     "attention_heads_unchecked",
@@ -428,7 +423,7 @@ add(
 add(
     "ffn_exact_gelu",
     "Between w_1 and w_2 you use the exact GELU; GPT has the form with tanh, your gelu.",
-    (INSIDE, "inside = F.gelu(self.w_1(x))"),
+    (INSIDE, "inside = nn.functional.gelu(self.w_1(x))"),
 )
 add(
     "ffn_without_activation",
@@ -488,7 +483,7 @@ add(
 add(
     "ffn_dropout_in_eval",
     "You drop in evaluation mode too; use nn.Dropout, or pass self.training on to F.dropout.",
-    (OUT, "return F.dropout(self.w_2(inside), self.dropout.p)"),
+    (OUT, "return nn.functional.dropout(self.w_2(inside), self.dropout.p)"),
 )
 
 
@@ -748,7 +743,7 @@ add(
 add(
     "gpt_embeddings_normalised",
     "You normalise the embeddings before the first block; GPT does not.",
-    (EMBED, EMBED + "\n        x = F.layer_norm(x, x.shape[-1:])"),
+    (EMBED, EMBED + "\n        x = nn.functional.layer_norm(x, x.shape[-1:])"),
 )
 add(
     "gpt_without_final_norm",

@@ -1,12 +1,18 @@
-"""Known mistakes of `gpt-training`: the reference with one cell changed."""
+"""Known mistakes of `gpt-training`: initial weights, losses, the optimiser.
+
+A residual path scaled by the wrong root, a loss without the shift, padding that counts, decay
+within the gradient.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-SECOND = "return self.norm_2(x + self.feed_forward(x))"
-SECOND = "return x + self.feed_forward(self.norm_2(x))"
+
+# --------------------------------------------------------------------------------------------
+# Initial weights
+# --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "init_weights", "gpt-init")
 DRAW = "nn.init.normal_(module.weight, std=0.02)"
@@ -510,7 +516,7 @@ add(
     "You leave out targets with the id 0 unasked; what counts is said by the mask alone.",
     (
         SUM,
-        "mask = (ids != PAD) & (mask if mask is not None else ids == ids)\n    " + SUM,
+        "mask = (ids != 0) & (mask if mask is not None else ids == ids)\n    " + SUM,
     ),
 )
 add(

@@ -1,13 +1,18 @@
-"""Known mistakes of `gpt-transfer`: the reference with one cell changed."""
+"""Known mistakes of `gpt-transfer`: somebody else's weights, fine-tuning, prompts.
+
+Weights of a checkpoint that nobody transposed, a mask on the prompt, one order where both belong,
+prompts that end in the middle.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-TURN = "queries, keys, values = (part.transpose(1, 2) for part in heads)"
-INSIDE = "inside = gelu(self.w_1(x))"
-TOTAL = "return tables + num_layers * block + (norm if pre_norm else 0)"
+
+# --------------------------------------------------------------------------------------------
+# Somebody else's weights
+# --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "rename_parameters", "gpt-checkpoint")
 TURN = 'if ".c_" in part and ending == "weight":'
@@ -171,9 +176,6 @@ add(
         "for name in list(state):\n        tensor = state.pop(name)",
     ),
 )
-RATE = 'group["lr"] = cosine_rate(step, peak, warmup, steps)'
-LOGITS = "logits = model(ids[:, -model.context :])[:, -1]"
-RESULT = "return attention.out_proj(mixed), (keys, values)"
 
 # --------------------------------------------------------------------------------------------
 # Fine-tuning: inputs
@@ -615,7 +617,7 @@ add(
     "EXTRACT does not count as a target with you; only PAD is left out.",
     (
         TEXT_LOSS,
-        "text = language_model_loss(logits, ids, ids >= SPECIAL)",
+        "text = language_model_loss(logits, ids, ids >= 5)",
     ),
 )
 add(

@@ -1,14 +1,13 @@
-"""Known mistakes of `positional_encoding-relative`: the reference with one cell changed."""
+"""Known mistakes of `positional_encoding-relative`: learned and relative positions.
+
+Offsets without the + k, i - j for j - i, values without offsets.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-
-# --------------------------------------------------------------------------------------------
-# Learned and relative positions
-# --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "LearnedPositions", "pos-learned")
 LEARNED = "x + self.table.weight[: x.shape[1]]"
@@ -58,7 +57,14 @@ add(
 add(
     "learned_sinusoidal",
     "You add the sinusoidal table; here the rows are learned, so add those of self.table.",
-    (LEARNED, "x + sinusoidal_table(x.shape[1], d_model).to(x.dtype)"),
+    (
+        f"return {LEARNED}",
+        "positions = torch.arange(x.shape[1], dtype=torch.float64)[:, None]\n"
+        "        exponents = torch.arange(0, d_model, 2, dtype=torch.float64) / d_model\n"
+        "        angles = positions * 10000.0**-exponents\n"
+        "        pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)\n"
+        "        return x + pairs.flatten(1)[:, :d_model].float().to(x.dtype)",
+    ),
 )
 add(
     "learned_plain_parameter",

@@ -1,14 +1,13 @@
-"""Known mistakes of `positional_encoding-sinusoidal`: the reference with one cell changed."""
+"""Known mistakes of `positional_encoding-sinusoidal`: codes of positions.
+
+i where 2i belongs, p/100 where p belongs, a table indexed by the row of the batch.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, Swap, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-
-# --------------------------------------------------------------------------------------------
-# Codes of positions
-# --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "binary_code", "pos-binary")
 DIGITS = "torch.arange(bits, device=positions.device)"

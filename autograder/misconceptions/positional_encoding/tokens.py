@@ -1,11 +1,6 @@
-"""Known mistakes of `positional_encoding-tokens`: the reference with one cell changed.
+"""Known mistakes of `positional_encoding-tokens`: merges, pieces of words, embeddings.
 
-Each says to the student which mistake it is and what to do. Many stand in circulating notes and
-code: i where 2i belongs, p/100 where p belongs, a table indexed by the row of the batch, merges
-applied in the order of the text, a word cut up as far as it goes, offsets without the + k.
-
-Within an exercise the order matters only where two mistakes give the same answers to everything
-that a test asked: the first is then named.
+Merges applied in the order of the text, a word cut up as far as it goes.
 """
 
 from __future__ import annotations
@@ -14,10 +9,6 @@ from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
 
-
-# --------------------------------------------------------------------------------------------
-# Tokens
-# --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "merge_pair", "pos-tokens")
 

@@ -1,4 +1,8 @@
-"""Known mistakes of `seq2seq-decoding`: the reference with one cell changed."""
+"""Known mistakes of `seq2seq-decoding`: the loss and three ways to decode.
+
+A loss that averages averages, rows that go on after their end, a beam that forgets whose state is
+whose.
+"""
 
 from __future__ import annotations
 
@@ -355,7 +359,7 @@ add(
     (
         BEST,
         "logits = logits.clone()\n"
-        '        logits[:, [PAD, BOS, UNK]] = float("-inf")\n'
+        '        logits[:, [PAD, BOS, 3]] = float("-inf")\n'
         f"        {BEST}",
     ),
 )
@@ -481,7 +485,7 @@ add(
 add(
     "exhaustive_specials_forbidden",
     "Your search never uses PAD, BOS and UNK; every id of the vocabulary may occur.",
-    (EXTEND, "total[:, [PAD, BOS, EOS, UNK]] = -math.inf"),
+    (EXTEND, "total[:, :4] = -math.inf"),
 )
 add(
     "exhaustive_length_normalised",

@@ -1,4 +1,8 @@
-"""Known mistakes of `seq2seq-recurrent`: the reference with one cell changed."""
+"""Known mistakes of `seq2seq-recurrent`: cells, encoders, the decoder.
+
+The update gate the other way round, a reset gate before the product, halves of a sentence for the
+two directions, a final state taken from the padding.
+"""
 
 from __future__ import annotations
 
@@ -392,7 +396,7 @@ add(
 add(
     "encoder_mask_from_ids",
     "You take the id 0 for padding whatever the mask says; the mask tells which tokens are real.",
-    (NO_MASK, "if True:\n            mask = ids != PAD"),
+    (NO_MASK, "if True:\n            mask = ids != 0"),
     (MASK_ROWS, "if False:"),
 )
 add(
@@ -471,7 +475,7 @@ add(
     "nn.Embedding(vocab_size, embed_dim).",
     (
         "self.embedding = nn.Embedding(vocab_size, embed_dim)",
-        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=PAD)",
+        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=0)",
     ),
 )
 add(
@@ -513,7 +517,7 @@ add(
     (
         "        vocab_size = self.embedding.num_embeddings",
         "        if mask is not None and mask.dtype == torch.bool and mask.shape == ids.shape:\n"
-        "            ids = ids.masked_fill(~mask, PAD)\n"
+        "            ids = ids.masked_fill(~mask, 0)\n"
         "        vocab_size = self.embedding.num_embeddings",
     ),
 )
@@ -675,7 +679,7 @@ add(
     (
         "        vocab_size = self.embedding.num_embeddings",
         "        if mask is not None and mask.dtype == torch.bool and mask.shape == ids.shape:\n"
-        "            ids = ids.masked_fill(~mask, PAD)\n"
+        "            ids = ids.masked_fill(~mask, 0)\n"
         "        vocab_size = self.embedding.num_embeddings",
     ),
 )
@@ -693,7 +697,7 @@ add(
     "padding is: leave padding_idx out.",
     (
         "self.embedding = nn.Embedding(vocab_size, embed_dim)",
-        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=PAD)",
+        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=0)",
     ),
 )
 
@@ -815,7 +819,7 @@ add(
     "padding_idx freezes the row of id 0, so that it never learns; leave padding_idx out.",
     (
         "self.embedding = nn.Embedding(vocab_size, embed_dim)",
-        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=PAD)",
+        "self.embedding = nn.Embedding(vocab_size, embed_dim, padding_idx=0)",
     ),
 )
 add(
@@ -909,7 +913,7 @@ add(
     "tokens in it.",
     (
         "previous = target_in[:, 0]",
-        "first = torch.full_like(target_in[:, :1], BOS)\n"
+        "first = torch.ones_like(target_in[:, :1])\n"
         "        target_in = torch.cat([first, target_in], dim=1)\n"
         "        forced = torch.cat([forced[:, :1], forced], dim=1)\n"
         "        previous = target_in[:, 0]",
@@ -997,8 +1001,8 @@ add(
     (
         "                own = steps[-1].argmax(dim=-1)  # (B,)",
         "                own = steps[-1].argmax(dim=-1)  # (B,)\n"
-        "                earlier = [one.argmax(dim=-1) == EOS for one in steps[:-1]]\n"
+        "                earlier = [one.argmax(dim=-1) == 2 for one in steps[:-1]]\n"
         "                if earlier:\n"
-        "                    own = own.masked_fill(torch.stack(earlier).any(dim=0), PAD)",
+        "                    own = own.masked_fill(torch.stack(earlier).any(dim=0), 0)",
     ),
 )

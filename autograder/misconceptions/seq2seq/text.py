@@ -1,12 +1,6 @@
-"""Known mistakes of `seq2seq-text`: the reference with one cell changed.
+"""Known mistakes of `seq2seq-text`: words, ids, padding.
 
-Each says to the student which mistake it is and what to do. Many stand in circulating notes and
-code: the update gate the other way round, a reset gate before the product, halves of a sentence
-for the two directions, a final state taken from the padding, a loss that averages averages, a beam
-that forgets whose state is whose.
-
-Within an exercise the order matters only where two mistakes give the same answers to everything
-that a test asked: the first is then named.
+Special tokens that come twice, sequences that lose their end, a mask read off the ids.
 """
 
 from __future__ import annotations

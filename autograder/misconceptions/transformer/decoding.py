@@ -1,14 +1,14 @@
-"""Known mistakes of `transformer-decoding`: the reference with one cell changed."""
+"""Known mistakes of `transformer-decoding`: greedy decoding, beam search, the cache.
+
+A search that stops with the first row, lengths without EOS, a cache that starts again at position
+0.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-LOOP = "        for layer in self.layers:\n            x = layer(x, mask)"
-LOOK = "self.src_attn(x, memory, memory, src_mask)"
-LOOP = "        for layer in self.layers:\n            x = layer(x, memory, src_mask, tgt_mask)"
-SCORED = "torch.log_softmax(self.proj(hidden), dim=-1)"
 
 # --------------------------------------------------------------------------------------------
 # Decoding
@@ -167,7 +167,7 @@ add(
     "You never write PAD, BOS and UNK; every id may be the likeliest.",
     (
         LAST,
-        f"{LAST}.clone()\n        log_probs[:, [PAD, BOS, UNK]] = -math.inf",
+        f"{LAST}.clone()\n        log_probs[:, [PAD, BOS, 3]] = -math.inf",
     ),
 )
 add(

@@ -1,4 +1,8 @@
-"""Known mistakes of `transformer-model`: the reference with one cell changed."""
+"""Known mistakes of `transformer-model`: layers, stacks, the model.
+
+Queries from the encoder, an attention that never hears of dropout, layers that begin as copies of
+one another, Xavier on the embeddings.
+"""
 
 from __future__ import annotations
 
@@ -418,8 +422,6 @@ add(
 add = mistakes_in(MISCONCEPTIONS, "Decoder", "trf-decoder")
 LAYER = "DecoderLayer(d_model, num_heads, d_ff, dropout, norm_first)"
 LOOP = "        for layer in self.layers:\n            x = layer(x, memory, src_mask, tgt_mask)"
-FINAL = "x if self.norm is None else self.norm(x)"
-NORM = "LayerNorm(d_model) if norm_first else None"
 add(
     "decoder_memory_from_layer_before",
     "From the second layer on, your layers read the layer before as memory; every layer reads the "
@@ -680,7 +682,8 @@ add(
 add(
     "model_forward_triangle_for_target",
     "forward masks only what follows in the target; its padding is masked too: make_std_mask(tgt).",
-    (FORWARD, "self.decode(memory, src_mask, tgt, subsequent_mask(tgt.shape[1]))"),
+    ("src_mask = pad_mask(src)", "src_mask, n = pad_mask(src), tgt.shape[1]"),
+    (FORWARD, "self.decode(memory, src_mask, tgt, torch.ones(1, n, n).tril().bool())"),
     read="trf-mask-errors",
 )
 add(

@@ -1,12 +1,7 @@
-"""Known mistakes of `transformer-parts`: the reference with one cell changed.
+"""Known mistakes of `transformer-parts`: embeddings, attention, masks, norms.
 
-Each says to the student which mistake it is and what to do. Many stand in circulating notes and
-code: a batch size that is known only under a mask, the sample deviation with eps outside the root,
-queries from the encoder, an attention that never hears of dropout, Xavier on the embeddings, layers
-that begin as copies of one another.
-
-Within an exercise the order matters only where two mistakes give the same answers to everything
-that a test asked: the first is then named.
+A batch size that is known only under a mask, the sample deviation with eps outside the root, a
+shortcut that is normalised.
 """
 
 from __future__ import annotations
@@ -266,7 +261,7 @@ add(
 add(
     "attention_dropout_in_eval",
     "Your dropout acts in eval mode too; nn.Dropout, or training=self.training, turns it off.",
-    (WEIGHTS, "F.dropout(torch.softmax(scores, dim=-1), self.dropout.p)"),
+    (WEIGHTS, "nn.functional.dropout(torch.softmax(scores, dim=-1), self.dropout.p)"),
 )
 add(
     "attention_dropout_not_rescaled",
@@ -626,7 +621,7 @@ add(
 add(
     "ffn_gelu",
     "Your inner layer uses GELU, as BERT and GPT do; this network uses ReLU.",
-    (INNER, "F.gelu(self.w_1(x))"),
+    (INNER, "nn.functional.gelu(self.w_1(x))"),
 )
 add(
     "ffn_shortcut_inside",
@@ -657,7 +652,7 @@ add(
 add(
     "ffn_dropout_in_eval",
     "Your dropout acts in eval mode too; nn.Dropout, or training=self.training, turns it off.",
-    (OUTER, "self.w_2(F.dropout(inner, self.dropout.p))"),
+    (OUTER, "self.w_2(nn.functional.dropout(inner, self.dropout.p))"),
 )
 add(
     "ffn_mixes_positions",

@@ -1,11 +1,14 @@
-"""Known mistakes of `transformer-training`: the reference with one cell changed."""
+"""Known mistakes of `transformer-training`: batches, the loss, the optimiser.
+
+Targets that are not shifted, padding that counts, gradients that pile up, moments that are
+forgotten.
+"""
 
 from __future__ import annotations
 
 from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
-MEAN = "x.mean(dim=-1, keepdim=True)"
 
 # --------------------------------------------------------------------------------------------
 # Targets and batches
@@ -50,7 +53,7 @@ add(
     "You replace EOS by padding in tgt_in; it is simply all but the last id of each row.",
     (
         CUT,
-        "tgt_in, tgt_out = target[:, :-1].masked_fill(target[:, :-1] == EOS, pad), target[:, 1:]",
+        "tgt_in, tgt_out = target[:, :-1].masked_fill(target[:, :-1] == 2, pad), target[:, 1:]",
     ),
 )
 add(
@@ -71,7 +74,7 @@ add(
 add(
     "shift_counts_words",
     "Your number leaves EOS out; it is said like every other token.",
-    (COUNT, "int(((tgt_out != pad) & (tgt_out != EOS)).sum())"),
+    (COUNT, "int(((tgt_out != pad) & (tgt_out != 2)).sum())"),
 )
 add(
     "shift_pad_ignored",
@@ -292,7 +295,8 @@ add(
     "divergence; the cross-entropy itself is asked for.",
     (
         MIX,
-        "rest = smoothing / log_probs.shape[-1]\n"
+        "import math\n"
+        "    rest = smoothing / log_probs.shape[-1]\n"
         "    most = 1 - smoothing + rest\n"
         "    entropy = -most * math.log(most)\n"
         "    if smoothing:\n"
@@ -556,7 +560,7 @@ add(
     "steps; add it to the root of the corrected mean.",
     (
         NEW,
-        "root = (second.sqrt() + eps) / math.sqrt(1 - beta_2**step)\n"
+        "root = (second.sqrt() + eps) / (1 - beta_2**step) ** 0.5\n"
         "    new = parameter - rate * first_corrected / root",
     ),
 )

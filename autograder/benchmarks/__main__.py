@@ -255,7 +255,7 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
     with torch.random.fork_rng(), warnings.catch_warnings(), one_thread():
         warnings.filterwarnings("ignore", message=".*nested tensors")
         torch.manual_seed(0)
-        clear = transformer.make_model(
+        clear: Any = transformer.make_model(
             sizes.vocabulary, sizes.vocabulary, sizes.num_layers, sizes.d_model, sizes.d_ff,
             sizes.num_heads,
         ).to(machine.device)  # fmt: skip
@@ -263,7 +263,7 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
         starts = torch.full((sizes.batch, 1), transformer.BOS)
         target = torch.cat([starts, sentences()], dim=1).to(machine.device)  # (B, T + 1)
         tgt_in, tgt_out, _ = transformer.shift_targets(target)  # (B, T) each
-        fast = transformer.use_fast_path(copy.deepcopy(clear))
+        fast: Any = transformer.use_fast_path(copy.deepcopy(clear))
         library = library_twin(clear)
         models: dict[str, Any] = {
             "clear path": clear,
@@ -399,7 +399,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.only == "growth":
         console.print(f"measuring classes of {graded} ...")
         add(graded, growth(graded))
-    models = {"transformer": transformer_speed, "gpt": gpt_speed}
+    models: dict[str, Callable[[], list[Figure]]] = {
+        "transformer": transformer_speed,
+        "gpt": gpt_speed,
+    }
     chapters = {paths.chapter_of(unit) for unit in units}
     for name, speed in models.items():
         if options.only == name or (options.only is None and name in chapters):

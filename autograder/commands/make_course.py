@@ -55,6 +55,7 @@ def demonstration(unit: str, jobs: int) -> Path:
         graded = classroom.grade(
             unit, submitted, COURSE, due=make_class.DUE, jobs=jobs, progress=shown
         )
+    assert graded is not None, "nobody was asked whether to go on"
     return class_report.write(graded, Console())
 
 

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, settings
 
 # Where tests assert in a module that is no test file, a failure shows the values too.
 pytest.register_assert_rewrite(
-    "tests.autograder.chapter_graders",
     "tests.autograder.exploits.checks",
+    "tests.autograder.graders.positional_encoding.common",
     "tests.autograder.helpers",
+    "tests.autograder.unit_graders",
     "tests.solutions.common",
 )
 

@@ -21,8 +21,8 @@ from autograder.sandbox.executor import Executor
 from autograder.units import variants
 from autograder.units.assignment import Assignment, Exercise
 from autograder.units.variants import Misconception
-from tests.autograder.chapter_graders import graders_of
 from tests.autograder.helpers import no_sandbox
+from tests.autograder.unit_graders import graders_of
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -223,15 +223,19 @@ def course(prepared: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def graders(request: pytest.FixtureRequest) -> Graders:
-    """The graders of the chapter that the test file names in `CHAPTER`."""
-    return graders_of(request.module.CHAPTER)
+    """The graders of the unit that the test file names in `UNIT`."""
+    return graders_of(request.module.UNIT)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each style, and one for each notable mistake, of a chapter's graders."""
+    """One test for each style and each notable mistake of a unit's graders, or each early one."""
     if "styled" in metafunc.fixturenames:
         styles = list(metafunc.cls.styles)
         names = [f"{exercise}-{name}".replace(" ", "_") for exercise, name in styles]
         metafunc.parametrize("styled", styles, ids=names)
     if "mistaken" in metafunc.fixturenames:
         metafunc.parametrize("mistaken", metafunc.cls.notable)
+    if "early" in metafunc.fixturenames:
+        metafunc.parametrize("early", metafunc.cls.kept)
+    if "made" in metafunc.fixturenames:
+        metafunc.parametrize("made", metafunc.cls.unexcused, ids="-".join)

@@ -18,6 +18,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from autograder.common import paths
@@ -225,25 +226,29 @@ def _notebook_code(data: bytes) -> str:
 
 
 def visible_graders(unit: str) -> dict[str, str]:
-    """The unit's graders without hidden tests, and what of their common parts these use.
+    """The unit's graders without hidden tests, and what of their common parts all units use.
+
+    A common part is the same in every unit's folder: on a JupyterHub they lie in one.
 
     Returns:
         {path in the student's folder: source}, the packages' `__init__` included.
     """
-    file = paths.graders(unit)
-    own = f"{GRADERS}.{file.parent.name}.{file.stem}"
-    texts = {own: visible(file.read_text(encoding="utf-8"), file.name)}
-    waiting = [own]
+    texts = {_grader(one): _shown(one) for one in {*paths.units(), unit}}
+    waiting = list(texts)
     while waiting:
         # Whatever it imports, it imports by name: a part that grows is reduced anew.
-        for module, names in _names_from(texts[waiting.pop()]).items():
-            wanted = names.union(*(_names_from(text).get(module, set()) for text in texts.values()))
+        for module in _names_from(texts[waiting.pop()]):
+            wanted = {name for text in texts.values() for name in _names_from(text).get(module, ())}
             part = reduced(_file(module).read_text(encoding="utf-8"), wanted)
             if texts.get(module) != part:
                 texts[module] = part
                 waiting.append(module)
-    files = {f"{module.replace('.', '/')}.py": text for module, text in texts.items()}
-    for module in texts:
+    own, waiting = set(), [_grader(unit)]
+    while waiting:
+        own.add(module := waiting.pop())
+        waiting.extend(set(_names_from(texts[module])) - own)
+    files = {f"{module.replace('.', '/')}.py": texts[module] for module in own}
+    for module in own:
         parts = module.split(".")
         for length in range(2, len(parts)):
             package = "/".join(parts[:length])
@@ -251,6 +256,17 @@ def visible_graders(unit: str) -> dict[str, str]:
     return files
 
 
+def _grader(unit: str) -> str:
+    file = paths.graders(unit)
+    return f"{GRADERS}.{file.parent.name}.{file.stem}"
+
+
+def _shown(unit: str) -> str:
+    file = paths.graders(unit)
+    return visible(file.read_text(encoding="utf-8"), file.name)
+
+
+@cache
 def _names_from(source: str) -> dict[str, set[str]]:
     """What a grader's source imports from the graders' common parts: {module: names}."""
     found: dict[str, set[str]] = {}
@@ -260,6 +276,7 @@ def _names_from(source: str) -> dict[str, set[str]]:
     return found
 
 
+@cache
 def visible(source: str, name: str = "the graders") -> str:
     """The graders' source without hidden tests and what only they use.
 

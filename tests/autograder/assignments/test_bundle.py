@@ -290,6 +290,16 @@ def test_the_graders_of_every_unit_can_be_handed_out(unit: str) -> None:
             assert names <= known_names(tables[f"{module.replace('.', '/')}.py"]), name
 
 
+def test_folders_of_several_units_can_lie_in_one() -> None:
+    """As on a JupyterHub: what they share is the same file."""
+    together: dict[str, str] = {}
+    for unit in paths.units():
+        for name, text in bundle.visible_graders(unit).items():
+            assert together.setdefault(name, text) == text, f"{name} of {unit}"
+    assert "autograder/graders/attention/common.py" in together
+    assert "autograder/graders/common.py" in together
+
+
 def known_names(table: symtable.SymbolTable) -> set[str]:
     """What a module defines or imports."""
     return {one.get_name() for one in table.get_symbols() if one.is_assigned() or one.is_imported()}

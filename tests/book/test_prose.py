@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.book import SOURCE
+from autograder.common import paths
+from autograder.units.assignment import load
+from toolkit.book import ROOT, SOURCE
 
 PAGES = sorted(SOURCE.glob("*.md"))
 PATTERNS = ("*.md", "*.csv", "*.bib", "*.yml", "_ext/*.py", "_assets/*.*")
@@ -91,6 +93,83 @@ def test_bibliography_entries_are_complete() -> None:
             if not re.search(rf"^\s*{name}\s*=\s*\{{.+\}}", entry, re.MULTILINE):
                 lacking.append(f"{key}: {name}")
     assert not lacking
+
+
+def named_exercises(text: str) -> list[tuple[str, int, str]]:
+    """What a page says of units' exercises: unit, number, and name where it gives one.
+
+    Either a line `**In the notebook `unit`:** exercises 1 `a`, 2 `b`, and the question `c`.`, or
+    `exercise 1 of `unit``, with the name before the number or after the unit.
+    """
+    found = []
+    for unit, said in re.findall(
+        r"\*\*In the notebook `([\w-]+)`(?::|,)\*\*(.+?)\n\n", text, re.DOTALL
+    ):
+        said = re.split(r"\. |, exercises ", said)[0]
+        found += [(unit, int(n), name) for n, name in re.findall(r"(\d+),? `(\w+)`", said)]
+        found += [(unit, 0, name) for name in re.findall(r"question\s+`(\w+)`", said)]
+    for before, numbers, unit, after in re.findall(
+        r"(?:`(\w+)[^`\n]*`,?\s+(?:\(|your\s+|of\s+)?)?[Ee]xercises?\s+(\d+(?:\sand\s\d+)?)\s+of\s+"
+        r"`([\w-]+)`(?:, `(\w+)`)?", text
+    ):  # fmt: skip
+        both = numbers.split(" and ")
+        name = (before or after) if len(both) == 1 else ""
+        found += [(unit, int(number), name) for number in both]
+    return found
+
+
+def test_pages_name_the_exercises_that_the_units_have() -> None:
+    wrong, count, seen = [], 0, set()
+    for page in PAGES:
+        for unit, number, name in named_exercises(prose(page)):
+            count += 1
+            seen.add((unit, name))
+            if unit not in paths.UNITS:
+                wrong.append(f"{page.name}: there is no unit {unit}")
+                continue
+            assignment = load(unit)
+            questions = {question.name for question in assignment.questions}
+            if number == 0:
+                right = name in questions
+            else:
+                there = assignment.names[number - 1 : number]
+                right = there == (name,) or (there and not name)
+            if not right:
+                wrong.append(f"{page.name}: exercise {number} of {unit} is not {name}")
+    assert not wrong
+    assert count > 200
+    everything = {
+        (unit, part.name)
+        for unit in paths.units()
+        for part in (*load(unit).exercises, *load(unit).questions)
+    }
+    assert everything <= seen  # Each exercise is named where the page explains it.
+
+
+def test_no_page_counts_exercises_without_a_unit() -> None:
+    found = []
+    for page in PAGES:
+        for match in re.finditer(r"[Ee]xercises? \d+[^.]{0,40}", prose(page)):
+            start = prose(page).rfind("\n\n", 0, match.start())
+            paragraph = prose(page)[start : match.end() + 60]
+            if not re.search(r"`[a-z0-9_]+-[a-z_]+`", paragraph):
+                found.append(f"{page.name}: {match[0]}")
+    assert not found
+
+
+COMMAND = re.compile(
+    r"autograder (?:grade|report|bundle|(?:package|export) \w+)\s+([a-z0-9_-]+)|--assignment (\S+)|"
+    r"nbgrader (?:release_assignment|fetch_assignment|submit|collect|\w+_feedback) ([a-z0-9_-]+)"
+)
+
+
+def test_commands_on_pages_name_units() -> None:
+    named = []
+    for page in (*SOURCE.glob("howto-*.md"), ROOT / "README.md"):
+        for names in COMMAND.findall(page.read_text(encoding="utf-8")):
+            named += [(page.name, name) for name in names if name]
+    assert len(named) > 20
+    assert {name for _, name in named} <= set(paths.UNITS), named
 
 
 def test_every_erratum_belongs_to_a_topic_and_every_erratum_topic_has_one() -> None:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from bs4 import BeautifulSoup
 
+from autograder.common import paths
 from toolkit.book import SOURCE
 
 pytestmark = [pytest.mark.book]
@@ -193,6 +194,18 @@ def test_the_coverage_page_lists_every_topic(site: Path) -> None:
     page = site / "appendix-coverage.html"
     missing = [row["id"] for row in rows("topics.csv") if row["id"].lower() not in ids(page)]
     assert not missing
+
+
+def test_the_table_of_units_says_what_each_unit_holds(site: Path) -> None:
+    lines = soup(site / "howto-grade.html").select("table.course-units tbody tr")
+    shown = [[cell.get_text(" ", strip=True) for cell in line.find_all("td")] for line in lines]
+    assert [line[0] for line in shown] == paths.units() == list(paths.UNITS)
+    by_unit = {line[0]: line for line in shown}
+    scores, attention = by_unit["attention-scores"], by_unit["attention-self_attention"]
+    assert scores[1:4] == ["Attention", "8", "21"]
+    assert scores[5] == "none"
+    assert attention[2:4] == ["6 + 2 in words", "21"]  # 15 in code, 6 in words
+    assert attention[5] == "attention-scores"  # masked_softmax and attention_dropout are given
 
 
 def test_the_cover_links_to_written_chapters_only(site: Path) -> None:

@@ -26,11 +26,11 @@ def test_centre_shape(student, reference, draw):
 
 @pytest.fixture
 def judged(toy, monkeypatch):
-    """Verify the toy chapter with its own graders, or with others from a file."""
+    """Verify the toy unit with its own graders, or with others from a file."""
 
     def judge(graders=toy.graders):
         monkeypatch.setitem(verify._graders, "toy", graders)
-        monkeypatch.setattr(verify, "source_of", lambda chapter: toy.source)
+        monkeypatch.setattr(verify, "source_of", lambda unit: toy.source)
         for name in ("misconceptions", "reference_namespace", "wrong_namespace"):
             monkeypatch.setattr(verify, name, getattr(variants, name))
         return verify.verify("toy")
@@ -62,5 +62,5 @@ def test_a_listed_mutant_that_is_noticed_or_gone_is_reported(judged, monkeypatch
         "mean: x.sum(dim) / x.shape[dim] -> x.sum(dim) * x.shape[dim]": "wrong reason",
         "mean: no such change": "gone",
     }
-    monkeypatch.setattr(verify, "equivalents", lambda chapter: listed)
+    monkeypatch.setattr(verify, "equivalents", lambda unit: listed)
     assert set(judged().stale) == set(listed)

@@ -2,42 +2,56 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import linecache
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
 
-from autograder.assignments import builder, recorded, stock
+from autograder.assignments import builder, recorded, recorder, stock
 from autograder.checking import check
 from autograder.checking.check import Judge, checks_for
-from autograder.checking.notebook import check_notebook
+from autograder.checking.notebook import _run_cell, check_notebook, unit_of
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
 from autograder.sandbox import wire
+from autograder.sandbox.timelimit import TimeLimit
 from autograder.sandbox.wire import WireError
 from autograder.units import variants
-from autograder.units.assignment import load
+from autograder.units.assignment import load, units_of
 
-ATTENTION = load("attention")
-NAMES = ATTENTION.names
+UNIT = "attention-self_attention"
+SELF_ATTENTION = load(UNIT)
+NAMES = SELF_ATTENTION.names
+UNITS = units_of(["attention"])
+ALL = [(unit, name) for unit in UNITS for name in load(unit).names]
 
 
-@pytest.fixture(scope="module")
-def solutions() -> dict[str, str]:
+@functools.cache
+def solutions_of(unit: str) -> dict[str, str]:
     """The reference's cells by exercise, as the instructor's notebook holds them."""
-    notebook, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
+    notebook, _ = builder.instructor(paths.solution(unit))
     return {
         cell.metadata.nbgrader.grade_id: cell.source
         for cell in notebook.cells
         if "nbgrader" in cell.metadata
     }
+
+
+@pytest.fixture(scope="module")
+def solutions() -> dict[str, str]:
+    return solutions_of(UNIT)
 
 
 def run_cell(namespace: dict[str, Any], source: str, name: str = "<cell 1>") -> None:
@@ -47,13 +61,32 @@ def run_cell(namespace: dict[str, Any], source: str, name: str = "<cell 1>") -> 
 
 
 @pytest.fixture
-def notebook(solutions: dict[str, str]) -> dict[str, Any]:
-    """The names of a notebook in which everything is right."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    for name in ("setup", *NAMES):
-        run_cell(namespace, solutions[name], f"<right {name}>")
-    namespace["check"] = checks_for("attention")
-    return namespace
+def opened(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], dict[str, Any]]:
+    """Gives the names of a unit's notebook in which everything is right."""
+
+    def make(unit: str) -> dict[str, Any]:
+        monkeypatch.syspath_prepend(str(paths.EXERCISES / unit))
+        monkeypatch.delitem(sys.modules, "given", raising=False)
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        for name in ("setup", *load(unit).names):
+            run_cell(namespace, solutions_of(unit)[name], f"<right {name}>")
+        monkeypatch.delitem(sys.modules, "given", raising=False)
+        namespace["check"] = checks_for(unit)
+        return namespace
+
+    return make
+
+
+@pytest.fixture
+def notebook(opened: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The notebook on self-attention."""
+    return opened(UNIT)
+
+
+@pytest.fixture
+def scores(opened: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The notebook on scores and weights."""
+    return opened("attention-scores")
 
 
 def said(namespace: dict[str, Any], capsys: pytest.CaptureFixture[str], name: str = "") -> str:
@@ -67,9 +100,15 @@ def said(namespace: dict[str, Any], capsys: pytest.CaptureFixture[str], name: st
     return out.out
 
 
-@pytest.fixture(scope="module")
+@functools.cache
+def judge_of(unit: str) -> Judge:
+    recorder.record(unit)
+    return Judge(unit)
+
+
+@pytest.fixture(scope="module", autouse=True)
 def judge() -> Judge:
-    return Judge("attention")
+    return judge_of(UNIT)
 
 
 def test_recorded_answers_are_used_not_the_reference(judge: Judge) -> None:
@@ -77,7 +116,7 @@ def test_recorded_answers_are_used_not_the_reference(judge: Judge) -> None:
 
 
 def test_damaged_recorded_answers_are_noticed(tmp_path: Path, judge: Judge) -> None:
-    original = (paths.EXERCISES / "attention" / recorded.FILE).read_bytes()
+    original = (paths.EXERCISES / UNIT / recorded.FILE).read_bytes()
     path = tmp_path / recorded.FILE
     path.write_bytes(original[: len(original) // 2])
     with pytest.raises(WireError):
@@ -91,13 +130,13 @@ def test_damaged_recorded_answers_are_noticed(tmp_path: Path, judge: Judge) -> N
     path.write_bytes(wire.encode(data))
     damaged = recorded.read(path)
     tests = {owner: name for name, owner in data["exercises"].items()}
-    assert damaged.data["tests"][tests["split_heads"]]["answers"]
+    assert damaged.data["tests"][tests["padding_mask"]]["answers"]
     with pytest.raises(WireError):
         damaged.data["tests"][tests["causal_mask"]]
 
 
 def test_recorded_answers_to_other_questions_are_not_used(notebook: dict[str, Any]) -> None:
-    judge = Judge("attention")
+    judge = Judge(UNIT)
     assert judge.recording is not None
     for entry in judge.recording.data["tests"].values():
         entry["asked"] = ["another question"]
@@ -105,20 +144,21 @@ def test_recorded_answers_to_other_questions_are_not_used(notebook: dict[str, An
     assert judge.recording is None
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_right_code_passes(judge: Judge, notebook: dict[str, Any], name: str) -> None:
-    card = judge.card(name, notebook)
+@pytest.mark.parametrize(("unit", "name"), ALL)
+def test_right_code_passes(opened: Callable[[str], dict[str, Any]], unit: str, name: str) -> None:
+    card = judge_of(unit).card(name, opened(unit))
     assert card.status == "passed", card
-    assert card.points == card.max_points == ATTENTION.exercise(name).points
+    assert card.points == card.max_points == load(unit).exercise(name).points
     assert card.tests
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_an_untouched_stub_is_todo_for_every_test(judge: Judge, name: str) -> None:
+@pytest.mark.parametrize(("unit", "name"), ALL)
+def test_an_untouched_stub_is_todo_for_every_test(unit: str, name: str) -> None:
+    judge, exercise = judge_of(unit), load(unit).exercise(name)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run_cell(namespace, "import math\nimport torch\nfrom torch import Tensor, nn\n")
-    run_cell(namespace, ATTENTION.exercise(name).stub)
-    result, *_ = judge.judge(ATTENTION.exercise(name), namespace)
+    run_cell(namespace, exercise.stub)
+    result, *_ = judge.judge(exercise, namespace)
     assert {test.outcome for test in result.tests} == {"todo"}
     assert result.points == 0
     card = judge.card(name, namespace)
@@ -144,30 +184,32 @@ def test_a_known_mistake_is_the_first_line_with_what_to_reread(
 
 
 @pytest.mark.slow
-def test_known_mistakes_are_named_in_the_notebook_too(judge: Judge) -> None:
-    named = lost = 0
-    for mistake in variants.misconceptions("attention"):
-        namespace = dict(variants.wrong_namespace("attention", mistake.name))
-        card = judge.card(mistake.exercise, namespace)
-        assert card.status in ("passed", "failed"), mistake.name
-        lost += card.status == "failed"
-        named += card.headline == mistake.says
+def test_known_mistakes_are_named_in_the_notebook_too() -> None:
+    named = lost = count = 0
+    for unit in UNITS:
+        for mistake in variants.misconceptions(unit):
+            namespace = dict(variants.wrong_namespace(unit, mistake.name))
+            card = judge_of(unit).card(mistake.exercise, namespace)
+            assert card.status in ("passed", "failed"), mistake.name
+            count += 1
+            lost += card.status == "failed"
+            named += card.headline == mistake.says
     # Some show in hidden tests only, and a few differ from another mistake on other inputs only.
-    assert lost >= 0.9 * len(variants.misconceptions("attention"))
+    assert lost >= 0.9 * count
     assert named >= 0.95 * lost
 
 
 def test_an_unknown_mistake_says_what_differs(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_cell(
-        notebook,
+        scores,
         "def context_vector(weights, values):\n"
         "    if weights.shape[-1] != values.shape[-2]:\n"
         "        raise ValueError('one weight for each value')\n"
         "    return weights @ values + 7\n",
     )
-    text = said(notebook, capsys, "context_vector")
+    text = said(scores, capsys, "context_vector")
     assert re.match(r"✗ The .+ wrong everywhere .+ expected .+, got ", text), text
     assert "Smallest failing case: context_vector(" in text
 
@@ -181,13 +223,14 @@ def test_a_failing_case_of_few_numbers_is_shown_with_them(
 
 
 def test_tests_that_pass_are_listed_with_those_that_fail(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    opened: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
 ) -> None:
+    heads, notebook = opened("attention-multi_head"), opened(UNIT)
     run_cell(
-        notebook,
+        heads,
         "def merge_heads(x):\n    B, H, T, Dh = x.shape\n    return x.reshape(B, T, H * Dh)\n",
     )
-    text = said(notebook, capsys, "merge_heads")
+    text = said(heads, capsys, "merge_heads")
     assert "✗" in text.splitlines()[0]
     run_cell(
         notebook,
@@ -202,65 +245,63 @@ def test_tests_that_pass_are_listed_with_those_that_fail(
 
 
 def test_the_students_own_line_is_shown_when_the_code_raises(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_cell(
-        notebook,
+        scores,
         "def context_vector(weights, values):\n    total = wieghts @ values\n    return total\n",
     )
-    text = said(notebook, capsys, "context_vector")
+    text = said(scores, capsys, "context_vector")
     assert "NameError" in text.splitlines()[0]
     assert "line 2: total = wieghts @ values" in text.splitlines()[0]
     assert "autograder/" not in text
 
 
 def test_a_call_of_what_was_to_be_written_earns_nothing(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_cell(
-        notebook,
+        scores,
         "def masked_softmax(scores, mask=None, dim=-1):\n"
         "    if mask is not None:\n"
         "        scores = scores.masked_fill(~mask, float('-inf'))\n"
         "    return torch.softmax(scores, dim)\n",
     )
-    text = said(notebook, capsys, "masked_softmax")
+    text = said(scores, capsys, "masked_softmax")
     assert text.startswith("✗")
     assert "which this exercise asks you to write yourself" in text
     assert "0 of 4 points" in text
 
 
-def test_a_softmax_tried_elsewhere_costs_nothing(notebook: dict[str, Any], judge: Judge) -> None:
-    notebook["In"] = ["", "torch.softmax(torch.ones(3), 0)"]
-    run_cell(notebook, "def compare(x):\n    return torch.softmax(x, 0)\n")
-    assert judge.card("masked_softmax", notebook).status == "passed"
+def test_a_softmax_tried_elsewhere_costs_nothing(scores: dict[str, Any]) -> None:
+    scores["In"] = ["", "torch.softmax(torch.ones(3), 0)"]
+    run_cell(scores, "def compare(x):\n    return torch.softmax(x, 0)\n")
+    assert judge_of("attention-scores").card("masked_softmax", scores).status == "passed"
 
 
-def test_an_earlier_version_of_a_cell_does_not_count(
-    notebook: dict[str, Any], solutions: dict[str, str], judge: Judge
-) -> None:
-    notebook["In"] = ["", "def masked_softmax(s, mask=None, dim=-1):\n    return s.softmax(dim)"]
-    run_cell(notebook, notebook["In"][1], "<cell 1>")
-    assert judge.card("masked_softmax", notebook).status == "failed"
-    run_cell(notebook, solutions["masked_softmax"], "<cell 2>")
-    assert judge.card("masked_softmax", notebook).status == "passed"
+def test_an_earlier_version_of_a_cell_does_not_count(scores: dict[str, Any]) -> None:
+    scores["In"] = ["", "def masked_softmax(s, mask=None, dim=-1):\n    return s.softmax(dim)"]
+    run_cell(scores, scores["In"][1], "<cell 1>")
+    assert judge_of("attention-scores").card("masked_softmax", scores).status == "failed"
+    run_cell(scores, solutions_of("attention-scores")["masked_softmax"], "<cell 2>")
+    assert judge_of("attention-scores").card("masked_softmax", scores).status == "passed"
 
 
 def test_an_exercise_that_calls_a_wrong_one_points_to_it(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_cell(notebook, "def masked_softmax(scores, mask=None, dim=-1):\n    return scores * 0.3\n")
-    text = said(notebook, capsys, "scaled_dot_product_attention")
+    run_cell(scores, "def masked_softmax(scores, mask=None, dim=-1):\n    return scores * 0.3\n")
+    text = said(scores, capsys, "AttentionDecoderStep")
     assert "It calls your `masked_softmax`, which does not pass its own check yet" in text
 
 
 def test_an_exercise_that_calls_an_unwritten_one_names_it(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_cell(notebook, ATTENTION.exercise("masked_softmax").stub)
-    text = said(notebook, capsys, "scaled_dot_product_attention")
+    run_cell(scores, load("attention-scores").exercise("masked_softmax").stub)
+    text = said(scores, capsys, "AttentionDecoderStep")
     assert text.startswith(
-        "○ `scaled_dot_product_attention` calls `masked_softmax`, which is not written yet"
+        "○ `AttentionDecoderStep` calls `masked_softmax`, which is not written yet"
     )
 
 
@@ -273,11 +314,11 @@ def test_a_name_that_is_not_defined_asks_to_run_its_cell(
 
 
 def test_a_misspelt_name_gets_a_suggestion(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = said(notebook, capsys, "mask_softmax")
+    text = said(scores, capsys, "mask_softmax")
     assert text == "! There is no exercise called mask_softmax. Did you mean masked_softmax?\n"
-    assert "The exercises are DotScore, " in said(notebook, capsys, "zzz")
+    assert "The exercises are DotScore, " in said(scores, capsys, "zzz")
 
 
 def test_the_function_itself_may_be_named(
@@ -291,20 +332,20 @@ def test_the_function_itself_may_be_named(
 def test_without_a_name_all_exercises_are_shown(
     notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_cell(notebook, ATTENTION.exercise("causal_mask").stub)
+    run_cell(notebook, SELF_ATTENTION.exercise("causal_mask").stub)
     text = said(notebook, capsys)
     lines = text.splitlines()
     assert len(lines) == len(NAMES) + 1
     assert [line.split()[1] for line in lines[1:]] == list(NAMES)
-    assert "✓ DotScore" in text
+    assert "✓ padding_mask" in text
     assert "○ causal_mask" in text
 
 
 def test_what_the_code_prints_while_judged_is_not_shown(
-    notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_cell(
-        notebook,
+        scores,
         "import sys, warnings\n"
         "def context_vector(weights, values):\n"
         "    print('debug'); print('debug', file=sys.stderr); warnings.warn('debug')\n"
@@ -312,7 +353,7 @@ def test_what_the_code_prints_while_judged_is_not_shown(
         "        raise ValueError('Tk')\n"
         "    return weights @ values\n",
     )
-    text = said(notebook, capsys, "context_vector")
+    text = said(scores, capsys, "context_vector")
     assert text.startswith("✓")
     assert "debug" not in text
 
@@ -320,9 +361,9 @@ def test_what_the_code_prints_while_judged_is_not_shown(
 def test_an_interrupted_check_says_so_and_the_next_one_works(
     notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_cell(notebook, "def split_heads(x, num_heads):\n    raise KeyboardInterrupt\n")
-    assert said(notebook, capsys, "split_heads").startswith("! You stopped the check")
-    assert said(notebook, capsys, "merge_heads").startswith("✓")
+    run_cell(notebook, "def causal_mask(length):\n    raise KeyboardInterrupt\n")
+    assert said(notebook, capsys, "causal_mask").startswith("! You stopped the check")
+    assert said(notebook, capsys, "padding_mask").startswith("✓")
 
 
 def test_an_assignment_that_is_not_there_is_one_sentence(
@@ -332,15 +373,13 @@ def test_an_assignment_that_is_not_there_is_one_sentence(
     assert said(namespace, capsys, "x").startswith("! There is no assignment called nothing here")
 
 
-def test_checking_leaves_the_notebooks_random_numbers_alone(
-    notebook: dict[str, Any], judge: Judge
-) -> None:
+def test_checking_leaves_the_notebooks_random_numbers_alone(scores: dict[str, Any]) -> None:
     import torch
 
     torch.manual_seed(3)
     expected = torch.rand(2)
     torch.manual_seed(3)
-    judge.card("attention_dropout", notebook)
+    judge_of("attention-scores").card("attention_dropout", scores)
     assert torch.equal(torch.rand(2), expected)
 
 
@@ -351,15 +390,15 @@ def test_stock_points_are_floats_and_count_hidden_tests(
     notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     notebook["points"] = stock.points
-    exec("got = points('attention', 'causal_mask')", notebook)
+    exec("got = points('attention-self_attention', 'causal_mask')", notebook)
     assert notebook["got"] == 1.0
     assert type(notebook["got"]) is float
-    run_cell(notebook, ATTENTION.exercise("causal_mask").stub)
-    exec("got = points('attention', 'causal_mask')", notebook)
+    run_cell(notebook, SELF_ATTENTION.exercise("causal_mask").stub)
+    exec("got = points('attention-self_attention', 'causal_mask')", notebook)
     assert notebook["got"] == 0.0
     out = capsys.readouterr()
     assert (out.out, out.err) == ("", "")
-    hidden = [item for item in stock._graders("attention").items if item.hidden]
+    hidden = [item for item in stock._graders(UNIT).items if item.hidden]
     assert hidden
 
 
@@ -368,7 +407,7 @@ def test_stock_points_are_floats_and_count_hidden_tests(
 
 def write_notebook(path: Path, sources: dict[str, str], changes: dict[str, str]) -> Path:
     """The student's notebook with the given cells filled in."""
-    text = (paths.EXERCISES / "attention" / "attention.ipynb").read_text(encoding="utf-8")
+    text = (paths.EXERCISES / UNIT / f"{UNIT}.ipynb").read_text(encoding="utf-8")
     data = nbformat.reads(text, as_version=4)
     for cell in data.cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -382,7 +421,7 @@ WRONG_CAUSAL = "def causal_mask(length):\n    return torch.ones(length, length).
 
 
 def test_a_right_notebook_passes(tmp_path: Path, solutions: dict[str, str]) -> None:
-    path = write_notebook(tmp_path / "attention.ipynb", solutions, {})
+    path = write_notebook(tmp_path / f"{UNIT}.ipynb", solutions, {})
     report = check_notebook(path)
     assert report.passed
     assert report.troubles == ()
@@ -394,11 +433,12 @@ def test_a_cell_that_fails_is_reported_and_the_others_count(
 ) -> None:
     changes = {
         "causal_mask": WRONG_CAUSAL + "\n1 / 0",
-        "split_heads": "def split_heads(x, num_heads)\n    return x",
-        "merge_heads": "%matplotlib inline\n" + solutions["merge_heads"],
+        "padding_mask": "def padding_mask(lengths, max_length=None)\n    return lengths",
+        "scaled_dot_product_attention": "%matplotlib inline\n"
+        + solutions["scaled_dot_product_attention"],
     }
-    path = write_notebook(tmp_path / "attention.ipynb", solutions, changes)
-    report = check_notebook(path, ["causal_mask", "split_heads", "merge_heads"])
+    path = write_notebook(tmp_path / f"{UNIT}.ipynb", solutions, changes)
+    report = check_notebook(path, list(changes))
     assert not report.passed
     assert [card.status for card in report.cards] == ["failed", "todo", "passed"]
     assert any("line 4: 1 / 0 raised ZeroDivisionError" in line for line in report.troubles)
@@ -416,7 +456,7 @@ BROKEN = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_a_broken_notebook_is_one_sentence(tmp_path: Path, kind: str) -> None:
     text, expected = BROKEN[kind]
-    path = tmp_path / "attention.ipynb"
+    path = tmp_path / f"{UNIT}.ipynb"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(AssignmentError, match=expected) as caught:
         check_notebook(path)
@@ -428,10 +468,10 @@ def test_a_missing_notebook_and_a_nameless_one_are_one_sentence(tmp_path: Path) 
         check_notebook(tmp_path / "nothing.ipynb")
     path = tmp_path / "homework.ipynb"
     path.write_text('{"cells": [{"cell_type": "code", "source": 3}, 7]}', encoding="utf-8")
-    with pytest.raises(AssignmentError, match="add --chapter seq2seq"):
+    with pytest.raises(AssignmentError, match="add --unit seq2seq-text"):
         check_notebook(path)
     with pytest.raises(AssignmentError, match="Did you mean causal_mask"):
-        check_notebook(path, ["causal_msk"], chapter="attention")
+        check_notebook(path, ["causal_msk"], unit=UNIT)
 
 
 def command(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -446,9 +486,9 @@ def command(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def test_the_exit_status_says_whether_all_pass(tmp_path: Path, solutions: dict[str, str]) -> None:
     path = write_notebook(tmp_path / "a.ipynb", solutions, {"causal_mask": WRONG_CAUSAL})
-    good = command(path, "--exercise", "merge_heads")
+    good = command(path, "--exercise", "padding_mask")
     assert (good.returncode, good.stderr) == (0, "")
-    bad = command(path, "--exercise", "causal_mask", "--exercise", "merge_heads")
+    bad = command(path, "--exercise", "causal_mask", "--exercise", "padding_mask")
     assert bad.returncode == 1
     assert "causal_mask" in bad.stdout
     assert "Traceback" not in bad.stdout + bad.stderr
@@ -458,14 +498,135 @@ def test_the_exit_status_says_whether_all_pass(tmp_path: Path, solutions: dict[s
     assert broken.stderr.count("\n") == 1
 
 
+# What a unit is given.
+
+MISSING = (
+    "given.py is missing or another unit's: put the one that came with this notebook beside it "
+    "and restart the kernel."
+)
+
+
+def test_without_given_parts_beside_it_a_notebook_gets_the_courses(
+    tmp_path: Path, solutions: dict[str, str]
+) -> None:
+    path = write_notebook(tmp_path / "mine.ipynb", solutions, {})
+    for beside in (None, "causal_mask = None\n"):
+        if beside:
+            (tmp_path / "given.py").write_text(beside, encoding="utf-8")  # another unit's
+        report = check_notebook(path, ["scaled_dot_product_attention"])
+        assert report.passed
+        assert report.troubles == ()
+
+
+def test_in_the_terminal_a_missing_given_file_is_one_sentence(
+    tmp_path: Path, solutions: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "given", raising=False)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if "exercises" not in place])
+    with TimeLimit({}) as limit:
+        said = _run_cell([solutions["setup"]], 1, {}, limit)
+    assert said == MISSING
+
+
+@pytest.mark.slow
+def test_in_jupyter_the_given_file_beside_the_notebook_is_used_and_asked_for(
+    tmp_path: Path, solutions: dict[str, str]
+) -> None:
+    """The student's notebook works where it is released, and says so where given.py is not."""
+    path = write_notebook(tmp_path / f"{UNIT}.ipynb", solutions, {})
+    book = nbformat.read(path, as_version=4)
+    client = functools.partial(
+        NotebookClient,
+        timeout=120,
+        kernel_name="python3",
+        resources={"metadata": {"path": tmp_path}},
+    )
+    with pytest.raises(CellExecutionError) as stopped:
+        client(book).execute()
+    assert (stopped.value.ename, stopped.value.evalue) == ("ImportError", MISSING)
+    shutil.copy(paths.given(UNIT), tmp_path)
+    book = client(nbformat.read(path, as_version=4)).execute()
+    shown = [
+        output["data"]["text/plain"]
+        for cell in book.cells
+        if cell.get("source", "").startswith("check(")
+        for output in cell.outputs
+    ]
+    assert len(shown) == len(NAMES)
+    assert all(text.startswith("✓") for text in shown)
+
+
+# Recorded answers.
+
+
+@pytest.mark.parametrize("reference", [True, False])
+def test_without_recorded_answers_a_sentence_says_what_to_do(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    reference: bool,
+) -> None:
+    ignored = shutil.ignore_patterns(recorded.FILE)
+    shutil.copytree(paths.EXERCISES / UNIT, tmp_path / UNIT, ignore=ignored)
+    monkeypatch.setattr(paths, "EXERCISES", tmp_path)
+    monkeypatch.setattr(check, "_has_reference", lambda unit: reference)
+    expected = (
+        f"make them with python -m autograder build {UNIT}."
+        if reference
+        else "unpack the course's zip again, or ask for a new one."
+    )
+    text = said({"check": checks_for(UNIT)}, capsys, "causal_mask")
+    assert text == (f"! The recorded answers for {UNIT} (recorded.bin) are missing; {expected}\n")
+    (tmp_path / UNIT / recorded.FILE).write_bytes(b"damaged")
+    if reference:  # Somebody at work on the course has it to ask.
+        assert Judge(UNIT).recording is None
+    else:
+        with pytest.raises(AssignmentError, match="are damaged; unpack the course's zip again"):
+            Judge(UNIT)
+
+
+# Which unit it is.
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "unit"),
+    [
+        ("x.ipynb", 'check = checks_for("gpt-model")', "gpt-model"),
+        ("gpt-model.ipynb", "check = checks_for( 'bert-fine_tuning' )", "bert-fine_tuning"),
+        ("Gpt-model (1).ipynb", "", "gpt-model"),
+        ("gpt-model.ipynb", 'check = checks_for("gpt")', "gpt-model"),
+    ],
+)
+def test_the_unit_is_what_the_notebook_or_its_name_says(name: str, code: str, unit: str) -> None:
+    assert unit_of(Path(name), ["import torch", code]) == unit
+
+
+def test_a_notebook_of_a_whole_chapter_is_told_its_units(tmp_path: Path) -> None:
+    with pytest.raises(AssignmentError, match="gpt is a chapter of 4 units; name one of them: "):
+        unit_of(Path("gpt.ipynb"), ['check = checks_for("gpt")'])
+    path = write_notebook(tmp_path / "x.ipynb", solutions_of(UNIT), {})
+    asked = command(path, "--unit", "gpt")
+    assert asked.returncode == 1
+    assert asked.stderr.startswith("gpt is a chapter of 4 units; name one of them: gpt-model, ")
+    assert asked.stderr.count("\n") == 1
+
+
+def test_what_to_reread_names_the_chapter_and_links_to_it() -> None:
+    words, link = check.section(replace(SELF_ATTENTION, book="https://example.org/"), "att-causal")
+    assert words == "“Looking back only” in the chapter “Attention”"
+    assert link == "https://example.org/attention.html#att-causal"
+
+
 @pytest.mark.slow
 def test_in_jupyter_the_card_is_displayed_and_stock_points_are_the_result(
     tmp_path: Path,
 ) -> None:
-    instructor, _ = builder.instructor(paths.SOLUTIONS / "attention.py")
+    instructor, _ = builder.instructor(paths.solution(UNIT))
     for cell in instructor.cells:
         if cell.metadata.get("nbgrader", {}).get("grade_id") == "causal_mask":
             cell.source = WRONG_CAUSAL
+    shutil.copy(paths.given(UNIT), tmp_path)
     NotebookClient(
         instructor, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}
     ).execute()
@@ -481,7 +642,7 @@ def test_in_jupyter_the_card_is_displayed_and_stock_points_are_the_result(
         assert result.output_type == "execute_result"
         seen[grade_id.removeprefix("check_")] = float(result.data["text/plain"])
     assert list(seen) == list(NAMES)
-    lost = {name for name in NAMES if seen[name] < ATTENTION.exercise(name).points}
+    lost = {name for name in NAMES if seen[name] < SELF_ATTENTION.exercise(name).points}
     assert "causal_mask" in lost
     assert lost <= {"causal_mask", "MaskedSelfAttention", "decoder_mask"}
 
@@ -495,9 +656,20 @@ def test_names_used_looks_into_methods_and_nested_functions() -> None:
     assert "h" in check.names_used(namespace["C"])
 
 
+def test_names_reached_are_those_of_the_notebook_however_far_away() -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(
+        "from json import dumps\n"
+        "def deep(x): return dumps(x)\ndef middle(x): return deep(x)\n"
+        "class Top:\n    def forward(self, x): return middle(x)\ndef other(x): return x",
+        namespace,
+    )
+    assert check.names_reached("Top", namespace) == {"Top", "middle", "deep"}
+
+
 def test_importing_the_package_loads_neither_torch_nor_pytest_nor_nbgrader() -> None:
     code = (
-        "import json, sys; import autograder; autograder.checks_for('attention'); "
+        "import json, sys; import autograder; autograder.checks_for('attention-scores'); "
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(

@@ -21,6 +21,7 @@ import torch
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from autograder.assignments import recorder
 from autograder.checking import notebook as check_notebook
 from autograder.checking.check import Judge, checks_for
 from autograder.common import paths
@@ -30,8 +31,9 @@ from autograder.sandbox.timelimit import TimeLimit, TimeUp
 from autograder.units import variants
 from autograder.units.assignment import load
 
-NAMES = load("attention").names
-CELLS = variants.reference_answers("attention")
+UNIT = "attention-scores"
+NAMES = load(UNIT).names
+CELLS = variants.reference_answers(UNIT)
 SETUP = "import math\nimport time\n\nimport torch\nfrom torch import Tensor, nn\n"
 SIGNATURE = "def masked_softmax(scores, mask=None, dim=-1):\n"
 LOOP = SIGNATURE + "    while True:\n        pass\n"
@@ -79,13 +81,14 @@ def notebook() -> dict[str, Any]:
     run_cell(namespace, SETUP, "<setup>")
     for name in NAMES:
         run_cell(namespace, CELLS[name], f"<right {name}>")
-    namespace["check"] = checks_for("attention")
+    namespace["check"] = checks_for(UNIT)
     return namespace
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def judge() -> Judge:
-    return Judge("attention")
+    recorder.record(UNIT)
+    return Judge(UNIT)
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ def test_a_call_that_does_not_return_is_stopped_and_its_line_is_shown(
     said = r"Your masked_softmax did not return within 0\.5 seconds; it was in "
     assert re.match(said + line, card.headline), card.headline
     assert state() == before
-    assert judge.card("causal_mask", notebook).status == "passed"
+    assert judge.card("context_vector", notebook).status == "passed"
 
 
 def state() -> tuple[object, ...]:
@@ -149,8 +152,8 @@ def test_the_function_that_does_not_return_is_named_where_another_calls_it(
     notebook: dict[str, Any], judge: Judge
 ) -> None:
     run_cell(notebook, LOOP, "<endless>")
-    headline = judge.card("scaled_dot_product_attention", notebook).headline
-    assert headline.startswith("Your scaled_dot_product_attention did not return within 0.5 s")
+    headline = judge.card("AttentionDecoderStep", notebook).headline
+    assert headline.startswith("Your AttentionDecoderStep did not return within 0.5 s")
     assert "it was in masked_softmax, line" in headline
 
 
@@ -166,8 +169,8 @@ def test_the_other_exercises_are_judged_and_what_hangs_is_asked_once(
     exec("check()", notebook)
     text = capsys.readouterr().out
     assert re.search(r"✗ masked_softmax .* did not return within 0\.5 seconds", text)
-    assert "✓ causal_mask" in text
-    assert "`MultiHeadAttention` was not checked: it uses your `masked_softmax`" in text
+    assert "✓ context_vector" in text
+    assert "`AttentionDecoderStep` was not checked: it uses your `masked_softmax`" in text
     assert text.count("was not checked") < len(NAMES) / 2
     assert notebook["calls"] == [1]
 
@@ -192,7 +195,7 @@ def test_a_stopped_check_is_not_taken_for_one_that_took_too_long(
     run_cell(notebook, "import signal\n" + SIGNATURE + "    signal.raise_signal(2)\n", "<stop>")
     exec("check('masked_softmax')", notebook)
     assert capsys.readouterr().out.startswith("! You stopped the check")
-    exec("check('causal_mask')", notebook)
+    exec("check('context_vector')", notebook)
     assert capsys.readouterr().out.startswith("✓")
 
 
@@ -234,10 +237,10 @@ def test_nothing_is_interrupted_in_another_thread(
     notebook: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timelimit, "SECONDS_PER_CALL", 0.01)
-    slow = CELLS["causal_mask"].replace(":\n", ":\n    time.sleep(0.3)\n", 1)
-    assert slow != CELLS["causal_mask"]
+    slow = CELLS["context_vector"].replace(":\n", ":\n    time.sleep(0.3)\n", 1)
+    assert slow != CELLS["context_vector"]
     run_cell(notebook, slow, "<slow>")
-    thread = threading.Thread(target=exec, args=("check('causal_mask')", notebook))
+    thread = threading.Thread(target=exec, args=("check('context_vector')", notebook))
     thread.start()
     thread.join()
     assert capsys.readouterr().out.startswith("✓")
@@ -278,11 +281,11 @@ def test_an_interrupt_that_comes_too_late_goes_nowhere(monkeypatch: pytest.Monke
 def test_in_jupyter_a_card_comes_and_the_kernel_goes_on(kind: str) -> None:
     small = "from autograder.sandbox import timelimit\ntimelimit.SECONDS_PER_CALL = 0.5\n"
     cells = [
-        SETUP + small + "from autograder import checks_for\ncheck = checks_for('attention')",
+        SETUP + small + "from autograder import checks_for\ncheck = checks_for('attention-scores')",
         ENDLESS[kind][0],
         "check('masked_softmax')",
         "sum(range(3_000_000))",
-        CELLS["padding_mask"] + "\ncheck('padding_mask')",
+        CELLS["context_vector"] + "\ncheck('context_vector')",
     ]
     book = new_notebook(cells=[new_code_cell(cell) for cell in cells])
     where = {"metadata": {"path": paths.ROOT}}
@@ -290,7 +293,7 @@ def test_in_jupyter_a_card_comes_and_the_kernel_goes_on(kind: str) -> None:
     shown = [[output["data"]["text/plain"] for output in cell.outputs] for cell in book.cells[2:]]
     assert "✗ Your masked_softmax did not return within 0.5 seconds" in shown[0][0]
     assert shown[1] == ["4499998500000"]
-    assert "`padding_mask`" in shown[2][0]
+    assert "`context_vector`" in shown[2][0]
 
 
 # In the terminal.
@@ -321,16 +324,16 @@ def _ended_soon(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.usefixtures("_ended_soon")
 def test_in_the_terminal_too_the_line_is_shown_and_the_others_are_judged(tmp_path: Path) -> None:
     told: list[str] = []
-    path = write(tmp_path / "attention.ipynb", {"masked_softmax": LOOP})
+    path = write(tmp_path / f"{UNIT}.ipynb", {"masked_softmax": LOOP})
     report = check_notebook.check_notebook(
-        path, ["masked_softmax", "SelfAttention", "causal_mask"], progress=told.append
+        path, ["masked_softmax", "AttentionDecoderStep", "context_vector"], progress=told.append
     )
     hung, uses, right = report.cards
     assert re.search(r"did not return within 1 seconds?; it was in line [23]: ", hung.headline)
     assert [test.outcome for test in hung.tests][:2] == ["failed", "todo"]
     assert "not checked: it uses your `masked_softmax`" in uses.headline
     assert right.status == "passed"
-    assert told[-1] == "causal_mask"
+    assert told[-1] == "context_vector"
     assert told.count("starting Python") == 1
 
 
@@ -338,35 +341,37 @@ def test_in_the_terminal_too_the_line_is_shown_and_the_others_are_judged(tmp_pat
 @pytest.mark.usefixtures("_ended_soon")
 def test_what_cannot_be_stopped_ends_its_process_and_another_goes_on(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "attention.ipynb",
+        tmp_path / f"{UNIT}.ipynb",
         {
             "masked_softmax": UNSTOPPABLE,
-            "causal_mask": "def causal_mask(length):\n    import os\n    os._exit(0)\n",
-            "split_heads": "def split_heads(x, num_heads):\n    import os\n    os.abort()\n",
+            "context_vector": "def context_vector(weights, values):\n"
+            "    import os\n    os._exit(0)\n",
+            "attention_dropout": "def attention_dropout(weights, p, training):\n"
+            "    import os\n    os.abort()\n",
         },
     )
-    names = ["masked_softmax", "scaled_dot_product_attention", "causal_mask", "split_heads"]
-    report = check_notebook.check_notebook(path, [*names, "merge_heads"])
+    names = ["masked_softmax", "AttentionDecoderStep", "context_vector", "attention_dropout"]
+    report = check_notebook.check_notebook(path, [*names, "DotScore"])
     cards = {card.name: card for card in report.cards}
     assert cards["masked_softmax"].headline == (
         "Your masked_softmax did not return within 1 seconds; it was in line 3: "
         "return sum(itertools.repeat(1))  # all of Python waits"
     )
-    assert "not checked" in cards["scaled_dot_product_attention"].headline
-    assert "causal_mask ended Python" in cards["causal_mask"].headline
-    assert "made Python crash (SIGABRT); it was in line 3" in cards["split_heads"].headline
-    assert cards["merge_heads"].status == "passed"
+    assert "not checked" in cards["AttentionDecoderStep"].headline
+    assert "context_vector ended Python" in cards["context_vector"].headline
+    assert "made Python crash (SIGABRT); it was in line 3" in cards["attention_dropout"].headline
+    assert cards["DotScore"].status == "passed"
     assert not report.troubles
 
 
 @pytest.mark.usefixtures("_ended_soon")
 def test_a_cell_that_does_not_end_is_reported_and_keeps_what_it_defined(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "attention.ipynb",
-        {"causal_mask": CELLS["causal_mask"] + "\nwhile True:\n    time.sleep(60)\n"},
+        tmp_path / f"{UNIT}.ipynb",
+        {"context_vector": CELLS["context_vector"] + "\nwhile True:\n    time.sleep(60)\n"},
         "import itertools\nlost = sum(itertools.repeat(1))",
     )
-    report = check_notebook.check_notebook(path, ["causal_mask"])
+    report = check_notebook.check_notebook(path, ["context_vector"])
     assert report.passed
     unstoppable, loop = report.troubles
     assert unstoppable == (
@@ -396,7 +401,7 @@ def test_a_process_that_says_nothing_is_not_heard_for_ever() -> None:
 def test_a_process_that_holds_the_pipe_is_not_waited_for(tmp_path: Path) -> None:
     cell = "import os\nif os.fork() == 0:\n    time.sleep(1000)\nos._exit(0)"
     report = check_notebook.check_notebook(
-        write(tmp_path / "attention.ipynb", {}, cell), ["DotScore"]
+        write(tmp_path / f"{UNIT}.ipynb", {}, cell), ["DotScore"]
     )
     assert report.passed
     assert "Code cell 2 ended Python" in report.troubles[0]
@@ -411,7 +416,7 @@ FLOODS = {
 @pytest.mark.usefixtures("_ended_soon")
 @pytest.mark.parametrize("kind", FLOODS)
 def test_a_notebook_that_writes_messages_is_one_sentence(tmp_path: Path, kind: str) -> None:
-    path = write(tmp_path / "attention.ipynb", {}, into_all_files(FLOODS[kind]))
+    path = write(tmp_path / f"{UNIT}.ipynb", {}, into_all_files(FLOODS[kind]))
     with pytest.raises(AssignmentError, match="can't be understood") as caught:
         check_notebook.check_notebook(path, ["DotScore"])
     assert "\n" not in str(caught.value)
@@ -420,7 +425,7 @@ def test_a_notebook_that_writes_messages_is_one_sentence(tmp_path: Path, kind: s
 @pytest.mark.usefixtures("_ended_soon")
 def test_other_text_among_the_answers_does_no_harm(tmp_path: Path) -> None:
     path = write(
-        tmp_path / "attention.ipynb", {}, into_all_files("os.write(number, b'x' * 1_000_000)")
+        tmp_path / f"{UNIT}.ipynb", {}, into_all_files("os.write(number, b'x' * 1_000_000)")
     )
     report = check_notebook.check_notebook(path, ["DotScore"])
     assert report.passed
@@ -469,7 +474,7 @@ def test_nothing_outlives_the_command_whatever_ends_it(tmp_path: Path, name: str
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(1000)'])\n"
         f"pathlib.Path({str(ready)!r}).touch()\nwhile True: pass"
     )
-    path = write(tmp_path / "attention.ipynb", {}, cell)
+    path = write(tmp_path / f"{UNIT}.ipynb", {}, cell)
     marker = f"{tmp_path.name}-{os.getpid()}"
     command = subprocess.Popen(
         [sys.executable, "-m", "autograder", "check", str(path), "--seconds", "500"],

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 
 import pytest
 import torch
 
 from autograder.common.cells import Cell
-from autograder.common.paths import CHAPTERS
+from autograder.common.paths import CHAPTERS, UNITS
 from autograder.judging import foresight
 from autograder.judging.foresight import Messages, Script, constant_part, revealing, shaken
 from autograder.judging.known_answers import Known
@@ -19,6 +20,7 @@ from autograder.sandbox.executor import Executor
 from autograder.sandbox.launcher import Sandbox
 from autograder.sandbox.session import Answer, Session
 from autograder.units import variants
+from autograder.units.assignment import units_of
 from tests.autograder.judging.test_known_answers import WRONG, Worker
 
 # Three tests: what they ask depends on nothing, on values, and on names.
@@ -130,7 +132,7 @@ class Many(Worker):
 
 @pytest.fixture
 def foreseen(toy):
-    """The toy chapter with the graders above."""
+    """The toy unit with the graders above."""
     path = toy.path.with_name("test_foreseen.py")
     path.write_text(GRADERS)
     toy.graders = Graders("toy", path=path, assignment=toy.assignment)
@@ -286,13 +288,28 @@ def test_a_reference_that_fails_a_test_is_foreseen_no_further():
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
-def test_most_of_a_chapter_is_foreseen_and_no_message_answers_itself(chapter):
-    graders = Graders(chapter)
+def test_most_of_a_chapter_is_foreseen(chapter):
+    foreseen = asked = 0
+    for unit in units_of([chapter]):
+        graders = graders_that_foresee(unit)
+        namespace = variants.reference_namespace(unit)
+        asked += sum(len(talk) for _, talk, _ in graders.transcripts(namespace, 0))
+        scripts = [script for found in graders._scripts.values() for script in found]
+        foreseen += sum(len(script.steps) for script in scripts)
+    assert foreseen > 0.85 * asked
+
+
+@functools.cache
+def graders_that_foresee(unit):
+    graders = Graders(unit)
     graders.foresee(0)
-    namespace = variants.reference_namespace(chapter)
-    asked = sum(len(talk) for _, talk, _ in graders.transcripts(namespace, 0))
-    scripts = [script for found in graders._scripts.values() for script in found]
-    assert sum(len(script.steps) for script in scripts) > 0.85 * asked
+    return graders
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_no_message_answers_itself(unit):
+    graders = graders_that_foresee(unit)
+    namespace = variants.reference_namespace(unit)
     for exercise in graders.assignment.exercises:
         sent = []
 

@@ -23,32 +23,33 @@ def exactly(value):
 
 
 CASES = [
-    ("attention", "masked_softmax", "MultiHeadAttention"),  # inherited: deep inside
-    ("attention", "MaskedSelfAttention", "MaskedSelfAttention"),  # a constructor among them
-    ("attention", "separate_to_fused", "separate_to_fused"),
-    ("transformer", "LayerNorm", "EncoderLayer"),
-    ("transformer", "train_step", "train_step"),  # changes the modules that it is given
+    ("gpt-model", "causal_mask", "GPT"),  # inherited: deep inside
+    ("attention-scores", "masked_softmax", "AttentionDecoderStep"),
+    ("attention-self_attention", "MaskedSelfAttention", "MaskedSelfAttention"),  # a constructor
+    ("attention-multi_head", "separate_to_fused", "separate_to_fused"),
+    ("transformer-parts", "LayerNorm", "SublayerConnection"),
+    ("transformer-training", "train_step", "train_step"),  # changes the modules that it is given
 ]
 
 
-@pytest.mark.parametrize(("chapter", "made_in", "judged"), CASES)
-def test_answers_are_those_of_the_whole_wrong_module(chapter, made_in, judged):
-    graders = graders_of(chapter)
-    right = variants.reference_namespace(chapter)
+@pytest.mark.parametrize(("unit", "made_in", "judged"), CASES)
+def test_answers_are_those_of_the_whole_wrong_module(unit, made_in, judged):
+    graders = graders_of(unit)
+    right = variants.reference_namespace(unit)
     talks = {
         item.name: [exchange.request for exchange in student]
         for item, student, _ in graders.transcripts(right, 3, judged)
     }
-    mistakes = [item for item in variants.misconceptions(chapter) if item.exercise == made_in]
+    mistakes = [item for item in variants.misconceptions(unit) if item.exercise == made_in]
     assert talks
     assert mistakes
     memory, other = Memory(), 0
     for _ in range(2):  # asked, and remembered
-        replays = Replays(chapter, 3, memory)
+        replays = Replays(unit, 3, memory)
         for mistake in mistakes[::4]:
             for test, requests in list(talks.items())[:3]:
                 transcript = [Exchange(request, {}) for request in requests]
-                own = Executor(variants.wrong_namespace(chapter, mistake.name))
+                own = Executor(variants.wrong_namespace(unit, mistake.name))
                 expected = [exactly(own.execute(one)) for one in requests]
                 answers = list(map(exactly, replays.of(mistake.name)(test, transcript)))
                 assert answers == expected, (mistake.name, test)
@@ -57,7 +58,7 @@ def test_answers_are_those_of_the_whole_wrong_module(chapter, made_in, judged):
 
 
 def test_a_submission_that_asks_otherwise_gets_answers_of_its_own():
-    chapter, name = "attention", "masked_self_zero_after"
+    unit, name = "attention-self_attention", "masked_self_zero_after"
     memory = Memory()
 
     def talk(width):
@@ -65,8 +66,8 @@ def test_a_submission_that_asks_otherwise_gets_answers_of_its_own():
             "op": "create", "handle": 1, "name": "MaskedSelfAttention", "kwargs": {}, "rng": width,
         }  # fmt: skip
         torch.manual_seed(width)
-        shapes = Executor(variants.reference_namespace(chapter))
-        signature = variants.reference_namespace(chapter)["MaskedSelfAttention"]
+        shapes = Executor(variants.reference_namespace(unit))
+        signature = variants.reference_namespace(unit)["MaskedSelfAttention"]
         create["kwargs"] = dict.fromkeys(_required(signature), width)
         assert shapes.execute(create)["kind"] == "value"
         invoke = {
@@ -77,10 +78,10 @@ def test_a_submission_that_asks_otherwise_gets_answers_of_its_own():
 
     for width in (4, 6, 4):
         requests = talk(width)
-        own = Executor(variants.wrong_namespace(chapter, name))
+        own = Executor(variants.wrong_namespace(unit, name))
         expected = [exactly(own.execute(request)) for request in requests]
         transcript = [Exchange(request, {}) for request in requests]
-        replays = Replays(chapter, 0, memory)
+        replays = Replays(unit, 0, memory)
         assert list(map(exactly, replays.of(name)("test", transcript))) == expected
 
 

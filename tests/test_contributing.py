@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from autograder.common.paths import PACKAGE, ROOT
+from tests.conftest import FAST
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -31,6 +32,15 @@ def test_the_table_has_the_packages_in_the_order_in_which_they_may_import() -> N
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = settings["tool"]["importlinter"]["contracts"]
     assert table == [name for layer in contract["layers"] for name in layer.split(" | ")]
+
+
+def test_what_is_fast_has_something_of_every_package() -> None:
+    assert all(place.exists() for place in FAST)
+    tests = ROOT / "tests"
+    rooms = [room for room in (*tests.iterdir(), *(tests / "autograder").iterdir())
+             if room.name != "autograder" and any(room.rglob("test_*.py"))]  # fmt: skip
+    assert len(rooms) > 14
+    assert [room for room in rooms if not any(place.is_relative_to(room) for place in FAST)] == []
 
 
 def section(heading: str) -> str:

@@ -328,9 +328,9 @@ def reduced(source: str, wanted: Collection[str] = ()) -> str:
 
 def _unused(tree: ast.Module, wanted: Collection[str]) -> list[ast.stmt]:
     """Helpers and constants at the top level that nothing refers to any more."""
-    within = [{part.id for part in ast.walk(node) if _is_name(part)} for node in tree.body]
+    within = [_names(node) for node in tree.body]
     users = Counter(name for names in within for name in names)
-    out = []
+    out: list[ast.stmt] = []
     for node, own in zip(tree.body, within, strict=True):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
             if node.name.lower().startswith("test") or node.decorator_list:
@@ -338,7 +338,7 @@ def _unused(tree: ast.Module, wanted: Collection[str]) -> list[ast.stmt]:
             names = {node.name}
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            names = {part.id for target in targets for part in ast.walk(target) if _is_name(part)}
+            names = {name for target in targets for name in _names(target)}
             if any(name.startswith(("pytest", "__")) for name in names):
                 continue
         else:
@@ -349,8 +349,9 @@ def _unused(tree: ast.Module, wanted: Collection[str]) -> list[ast.stmt]:
     return out
 
 
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
+def _names(node: ast.AST) -> set[str]:
+    """The names that stand in a piece of code."""
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
 def _without(source: str, nodes: Iterable[ast.stmt]) -> str:

@@ -61,7 +61,7 @@ def progress(
     if not found:
         raise AssignmentError(f"No notebook of a unit lies in {folder}; name another folder.")
     found.sort(key=lambda entry: (_place(entry.unit), entry.path))
-    done = []
+    done: list[Progress] = []
     for entry in found:
         tell(len(done), len(found))
         done.append(_checked(entry, seconds) if entry.unit and not entry.trouble else entry)

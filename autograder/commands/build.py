@@ -35,8 +35,8 @@ def run(
         typer.echo("Run python -m autograder build and commit the result.", err=True)
         raise typer.Exit(1)
     for unit in wanted if not check else ():
-        if path := recorder.record(unit):
-            changed.append(path)
-            typer.echo(f"wrote {path.relative_to(paths.ROOT)}")
+        if recorded := recorder.record(unit):
+            changed.append(recorded)
+            typer.echo(f"wrote {recorded.relative_to(paths.ROOT)}")
     if not changed:
         typer.echo(f"{', '.join(wanted)}: nothing to do, everything is up to date")

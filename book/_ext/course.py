@@ -137,29 +137,28 @@ class Units(CourseDirective):
     """The units of the course: what each asks for, and whose answers its given parts hold."""
 
     def run(self) -> list[nodes.Node]:
-        titles = {row["name"]: row["title"] for row in self.rows("chapters.csv")}
-        body, chapter = [], ""
-        asked_before: dict[str, set[str]] = {}
+        body = []
+        asked: dict[str, set[str]] = {}
         for unit in paths.units():
             self.env.note_dependency(str(paths.EXERCISES / unit / "assignment.json"))
-            if chapter != paths.chapter_of(unit):
-                chapter, asked_before = paths.chapter_of(unit), {}
-            assignment = load(unit)
+            chapter, assignment = paths.chapter_of(unit), load(unit)
             given = defined(paths.given(unit))
-            holds = [f"`{name}`" for name, asked in asked_before.items() if given & asked]
-            asked_before[unit] = set(assignment.names)
-            exercises = str(len(assignment.exercises))
-            if assignment.questions:
-                exercises += f" + {len(assignment.questions)} in words"
-            body.append([
-                [*self.inline(f"`{unit}`")],
-                [place("", page=chapter, anchor="", text=titles[chapter])],
-                [nodes.Text(exercises)],
-                [nodes.Text(f"{assignment.points + assignment.written_points:g}")],
-                [nodes.Text(str(assignment.minutes))],
-                self.inline(", ".join(holds)) if holds else [nodes.Text("none")],
-            ])  # fmt: skip
-        head = ["Unit", "Chapter", "Exercises", "Points", "Minutes", "Holds answers of"]
+            holds = [
+                f"`{before.removeprefix(chapter + '-')}`"
+                for before, names in asked.items()
+                if paths.chapter_of(before) == chapter and given & names
+            ]
+            asked[unit] = set(assignment.names)
+            numbers = [
+                str(len(assignment.exercises)),
+                str(len(assignment.questions) or "–"),
+                f"{assignment.points + assignment.written_points:g}",
+                str(assignment.minutes),
+            ]
+            body.append([[place("", page=chapter, anchor="", text=unit)],
+                         *([nodes.Text(number)] for number in numbers),
+                         self.inline(", ".join(holds) or "–")])  # fmt: skip
+        head = ["Unit", "Exercises", "In words", "Points", "Minutes", "Holds answers of"]
         return self.table(head, body, "course-units")
 
 

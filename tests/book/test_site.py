@@ -202,10 +202,10 @@ def test_the_table_of_units_says_what_each_unit_holds(site: Path) -> None:
     assert [line[0] for line in shown] == paths.units() == list(paths.UNITS)
     by_unit = {line[0]: line for line in shown}
     scores, attention = by_unit["attention-scores"], by_unit["attention-self_attention"]
-    assert scores[1:4] == ["Attention", "8", "21"]
-    assert scores[5] == "none"
-    assert attention[2:4] == ["6 + 2 in words", "21"]  # 15 in code, 6 in words
-    assert attention[5] == "attention-scores"  # masked_softmax and attention_dropout are given
+    assert scores[1:4] == ["8", "–", "21"]
+    assert scores[5] == "–"
+    assert attention[1:4] == ["6", "2", "21"]  # 15 points in code, 6 in words
+    assert attention[5] == "scores"  # masked_softmax and attention_dropout are given
 
 
 def test_the_cover_links_to_written_chapters_only(site: Path) -> None:

@@ -63,15 +63,18 @@ class BuildError(AssignmentError):
 class NamedStubs(ClearSolutions):
     """nbgrader's ClearSolutions, with a stub that names the exercise and without our own notes."""
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(
+        self, nb: NotebookNode, resources: dict[str, Any]
+    ) -> tuple[NotebookNode, dict[str, Any]]:
         nb.cells = [cell for cell in nb.cells if "instructor" not in cell.metadata.get("tags", [])]
         return super().preprocess(nb, resources)
 
     def preprocess_cell(
-        self, cell: NotebookNode, resources: dict, cell_index: int
-    ) -> tuple[NotebookNode, dict]:
+        self, cell: NotebookNode, resources: dict[str, Any], cell_index: int
+    ) -> tuple[NotebookNode, dict[str, Any]]:
         name = cell.metadata.get("nbgrader", {}).get("grade_id", "this")
-        self.code_stub = {**self.code_stub, "python": "# YOUR CODE HERE\n" + stub_line(name)}
+        stubs: dict[str, str] = self.code_stub  # type: ignore[has-type]
+        self.code_stub = {**stubs, "python": "# YOUR CODE HERE\n" + stub_line(name)}
         return super().preprocess_cell(cell, resources, cell_index)
 
 

@@ -203,7 +203,7 @@ def gpt_speed(sizes: Sizes | None = None) -> list[Figure]:
             sizes.vocabulary, sizes.context, sizes.width, sizes.num_layers, sizes.num_heads,
             dropout=0.0,
         ).to(machine.device)  # fmt: skip
-        fast = gpt.use_fast_path(copy.deepcopy(clear))
+        fast: Any = gpt.use_fast_path(copy.deepcopy(clear))
         models: dict[str, Any] = {
             "clear path": clear,
             "fast path": fast,

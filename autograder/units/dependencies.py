@@ -86,8 +86,8 @@ def _imported(source: str, whole: bool = True) -> frozenset[str]:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not whole:
             return
         if isinstance(node, ast.If) and "TYPE_CHECKING" in vars(node.test).values():
-            for child in node.orelse:
-                visit(child)
+            for statement in node.orelse:
+                visit(statement)
             return
         if isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)

@@ -8,12 +8,10 @@ to name a mistake. The file is in the wire format: data, never code.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autograder.judging import diagnosis
 from autograder.judging.proxy import Exchange
-from autograder.sandbox import wire
 from autograder.sandbox.executor import Executor, Outcome, Request
 
 if TYPE_CHECKING:
@@ -37,19 +35,6 @@ class Recording:
         self.says: dict[str, tuple[str, str]] = {
             name: (says, section) for name, (says, section, _) in data["says"].items()
         }
-
-    @classmethod
-    def read(cls, path: Path) -> Recording:
-        """Read a recording.
-
-        Raises:
-            FileNotFoundError: there is none at `path`.
-            autograder.sandbox.wire.WireError: the file is damaged.
-        """
-        return cls(wire.decode(path.read_bytes(), limit=LIMIT))
-
-    def write(self, path: Path) -> None:
-        path.write_bytes(wire.encode(self.data))
 
     def reference(self, test: str) -> Callable[[Request], Outcome]:
         """Answers the reference's requests of `test` in the order in which they were recorded."""

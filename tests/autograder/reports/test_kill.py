@@ -27,8 +27,8 @@ from autograder.grading import repair
 from autograder.grading.journal import Journal
 from autograder.units.assignment import load
 
-CHAPTER = "attention"
-QUESTION = load(CHAPTER).questions[0].name
+UNIT = "attention-self_attention"
+QUESTION = load(UNIT).questions[0].name
 SEED = 20261122
 STUDENTS = ("absent", "blank", "broken", "garbage", "s1", "s2", "s3")
 PATIENCE = 120  # Seconds; a busy machine takes its time.
@@ -44,12 +44,12 @@ if __name__ == "__main__":
     submitted, course = map(Path, sys.argv[1:])
     print("start", 0, flush=True)
     graded = classroom.grade(
-        "CHAPTER", submitted, course, roster=[Person("absent")], jobs=2, seed=5,
+        "UNIT", submitted, course, roster=[Person("absent")], jobs=2, seed=5,
         progress=lambda stage, done, total: print(stage, done, flush=True),
     )
     class_report.write(graded, each=lambda result: print("report", 0, flush=True))
     print("written", flush=True)
-""".replace("CHAPTER", CHAPTER)
+""".replace("UNIT", UNIT)
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 
@@ -58,7 +58,7 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 def submitted(tmp_path_factory, solved) -> Path:
     """Six students who handed in; half of them something that need not be run."""
     folder = tmp_path_factory.mktemp("submitted")
-    empty = repair.released(CHAPTER)
+    empty = repair.released(UNIT)
     for number in (1, 2, 3):
         name = "tril" if number == 1 else "triu"
         answer = f"def causal_mask(n):\n    return torch.ones(n, n, dtype=torch.bool).{name}()\n"
@@ -119,7 +119,7 @@ def whole(program: Path, submitted: Path, course: Path) -> list[str]:
 
 def results(course: Path) -> dict[str, Any]:
     """results.json without what a clock says."""
-    data = json.loads((course / "graded" / CHAPTER / "results.json").read_text())
+    data = json.loads((course / "graded" / UNIT / "results.json").read_text())
     for one in data["submissions"]:
         del one["seconds"]
     return data
@@ -138,13 +138,13 @@ def gradebook(course: Path) -> dict[str, list[Any]]:
                     for grade in notebook.grades
                 ),
             ]
-            for submission in book.assignment_submissions(CHAPTER)
+            for submission in book.assignment_submissions(UNIT)
         }
 
 
 def mark_by_hand(course: Path, student: str) -> None:
     with quiet_database(), Gradebook(f"sqlite:///{course}/gradebook.db") as book:
-        grade = book.find_grade(QUESTION, CHAPTER, CHAPTER, student)
+        grade = book.find_grade(QUESTION, UNIT, UNIT, student)
         grade.manual_score, grade.needs_manual_grade = 1.5, False
         book.db.commit()
 
@@ -194,8 +194,8 @@ def test_a_class_that_is_killed_again_and_again_is_completed(
             assert not alive, "processes outlived the one that was killed"
         with Journal(course) as journal:
             journal.check()
-            known = journal.markings(CHAPTER)
-            recorded = journal.recorded(CHAPTER)
+            known = journal.markings(UNIT)
+            recorded = journal.recorded(UNIT)
         assert finished.items() <= known.items(), "somebody was marked twice, or lost"
         finished = known
         if "s2" in recorded and not marked_by_hand:
@@ -204,8 +204,8 @@ def test_a_class_that_is_killed_again_and_again_is_completed(
     said = whole(program, submitted, course)
     assert "written" in said
     with Journal(course) as journal:
-        assert journal.markings(CHAPTER) == {(student, 1): 1 for student in STUDENTS}
-        assert set(journal.recorded(CHAPTER)) == set(STUDENTS)
+        assert journal.markings(UNIT) == {(student, 1): 1 for student in STUDENTS}
+        assert set(journal.recorded(UNIT)) == set(STUDENTS)
     if not marked_by_hand:
         mark_by_hand(course, "s2")
     assert results(course) == results(undisturbed)
@@ -214,7 +214,7 @@ def test_a_class_that_is_killed_again_and_again_is_completed(
     with sqlite3.connect(course / "gradebook.db") as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     for student in STUDENTS:
-        page = course / "feedback" / student / CHAPTER / f"{CHAPTER}.html"
+        page = course / "feedback" / student / UNIT / f"{UNIT}.html"
         assert "</html>" in page.read_text(), student
     leftovers = [path for path in (course / "graded").rglob("*") if path.suffix == ".part"]
     assert not leftovers

@@ -16,7 +16,7 @@ from autograder.grading.journal import Journal
 from autograder.grading.marker import UNJUDGED
 from autograder.judging import results
 from autograder.reports import class_report
-from tests.autograder.gradebook.test_classroom import CHAPTER
+from tests.autograder.gradebook.test_classroom import UNIT
 from tests.autograder.helpers import put, status_of
 
 STUDENTS = ["s1", "s2", "s3", "s4", "s5"]
@@ -32,7 +32,7 @@ ERRORS = [
 # arguments, and how the note begins.
 STAGES: dict[str, tuple[Any, str, Callable[..., str], str]] = {
     "collected": (collect, "_handed_in", lambda entry, *_: entry.stem, ""),
-    "kept": (Journal, "keep", lambda _, chapter, key, result, *__: result.student, UNJUDGED),
+    "kept": (Journal, "keep", lambda _, unit, key, result, *__: result.student, UNJUDGED),
     "entered": (Books, "record", lambda _, submission, *__: submission.student, UNRECORDED),
     "given feedback": (Books, "feedback", lambda _, student: student, UNRECORDED),
     "written": (results.SubmissionResult, "to_json", lambda one: one.student, UNSHOWN),
@@ -44,7 +44,7 @@ STAGES: dict[str, tuple[Any, str, Callable[..., str], str]] = {
 
 def grade(submitted: Path, course: Path) -> int:
     where = ["--submitted", str(submitted), "--course", str(course)]
-    return status_of(["grade", CHAPTER, *where, "--jobs", "1"])
+    return status_of(["grade", UNIT, *where, "--jobs", "1"])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_others_have_their_marks(tmp_path, course, monkeypatch, capfd, stage
     said = capfd.readouterr()
     assert failed, "nothing failed"
     assert "Traceback" not in said.out + said.err
-    data = json.loads((course / "graded" / CHAPTER / "results.json").read_text())
+    data = json.loads((course / "graded" / UNIT / "results.json").read_text())
     people = {one["student"]: one for one in data["submissions"]}
     assert list(people) == STUDENTS
     if stage == "collected":  # It is a result like any other.
@@ -88,12 +88,12 @@ def test_the_others_have_their_marks(tmp_path, course, monkeypatch, capfd, stage
         assert people[student]["status"] == "unreadable"
         assert people[student]["notes"] == []
         assert student in said.out
-        assert (course / "feedback" / student / CHAPTER / f"{CHAPTER}.html").is_file()
-    rows = (course / "graded" / CHAPTER / "grades.csv").read_text().splitlines()
+        assert (course / "feedback" / student / UNIT / f"{UNIT}.html").is_file()
+    rows = (course / "graded" / UNIT / "grades.csv").read_text().splitlines()
     assert len(rows) == 1 + len(STUDENTS) - (stage == "in the table of marks")
     # Nothing is lost: the next start does what is left to do.
     assert grade(tmp_path / "in", course) == 0
-    after = classroom.Class.read(course, CHAPTER).results
+    after = classroom.Class.read(course, UNIT).results
     assert [(one.student, one.status, one.notes) for one in after] == [
         (student, "unreadable", []) for student in STUDENTS
     ]

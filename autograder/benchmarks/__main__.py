@@ -57,8 +57,10 @@ GRADED = "attention-multi_head"
 def check_latency(unit: str) -> list[Figure]:
     """Seconds that a student waits for `check`, on right and on wrong code."""
     from autograder import checks_for
+    from autograder.assignments import recorder
     from autograder.units import variants
 
+    recorder.record(unit)
     mistakes = variants.misconceptions(unit)
     tasks = [(variants.source_of(unit), mistakes[0].exercise)]
     tasks += [(variants.changed_source(unit, item), item.exercise) for item in mistakes]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -32,6 +33,51 @@ def test_the_table_has_the_packages_in_the_order_in_which_they_may_import() -> N
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     (contract,) = settings["tool"]["importlinter"]["contracts"]
     assert table == [name for layer in contract["layers"] for name in layer.split(" | ")]
+
+
+def room_of(name: str) -> str:
+    """The room of a module: a package of `autograder`, `solutions` or `toolkit`; or nothing."""
+    first, *rest = name.split(".")
+    if first == "autograder":
+        return rest[0] if rest and (PACKAGE / rest[0]).is_dir() else ""
+    return first if first in ("solutions", "toolkit") else ""
+
+
+def imports() -> set[tuple[str, str]]:
+    """Which room imports from which, anywhere in its files."""
+    found = set()
+    for folder in ("autograder", "solutions", "toolkit"):
+        for path in (ROOT / folder).rglob("*.py"):
+            here = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                names = []
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    names = [f"{node.module}.{alias.name}" for alias in node.names]
+                found |= {(here, room_of(name)) for name in names}
+    return {(one, other) for one, other in found if one and other and one != other}
+
+
+def picture() -> str:
+    """The rooms as a Mermaid flowchart; an import that others imply gets no arrow of its own."""
+    pairs = imports()
+
+    def below(room: str) -> set[str]:
+        direct = {other for one, other in pairs if one == room}
+        return direct.union(*map(below, direct))
+
+    arrows = [
+        f"    {one} --> {other}"
+        for one, other in sorted(pairs)
+        if not any(other in below(third) for first, third in pairs if first == one)
+    ]
+    return "\n".join(["flowchart TD", *arrows]) + "\n"
+
+
+def test_its_picture_is_what_the_code_imports() -> None:
+    (drawn,) = re.findall(r"```mermaid\n(.*?)```", TEXT, re.S)
+    assert drawn == picture(), f"put this into CONTRIBUTING.md:\n{picture()}"
 
 
 def test_what_is_fast_has_something_of_every_package() -> None:

@@ -27,7 +27,7 @@ FAULTS = (*ERRORS, KILLED)
 # What goes beyond a submission's bounds, although its own code ended long ago.
 SPINS, HOARDS = "spins", "hoards"
 STAGES = ("read", "repair", "keep", "run", "judge")
-LAST_JUDGED = 5  # exercises before the fault at the stage "judge"
+LAST_JUDGED = 3  # exercises before the fault at the stage "judge"; as many come after it
 
 PROGRAM = worker_pool.PROGRAM.replace(
     "; pool_process.main",

@@ -19,8 +19,9 @@ from autograder.grading import repair
 from autograder.grading.collect import Submission, collect
 from autograder.grading.worker_pool import grade_all
 from autograder.sandbox.limits import Limits
+from autograder.units.variants import misconception
 
-CHAPTER = "attention"
+UNIT = make_class.SHOWN
 SEED = 11
 # Generous enough for a machine that does much else; what sleeps is over after that.
 LIMITS = Limits(seconds_per_call=8.0, seconds_per_cell=8.0)
@@ -32,11 +33,12 @@ pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 def submissions(tmp_path_factory) -> list[Submission]:
     """Six students: right, a mistake, a forbidden call, asleep, a damaged notebook, nobody's."""
     folder = tmp_path_factory.mktemp("submitted")
-    maker = make_class._maker(folder / "in", CHAPTER, 0)
+    maker = make_class._maker(folder / "in", UNIT, 0)
     maker.hand_in("right", "", "honest", maker.complete())
-    work, points = maker.mistaken(make_class.mistakes(CHAPTER)[0])
+    more = make_class.extras(UNIT)
+    work, points = maker.mistaken(misconception(UNIT, more.mistakes[0]))
     maker.hand_in("mistaken", "", "mistake", work, points=points)
-    exercise, _, source = next(iter(make_class.extras(CHAPTER).FORBIDDEN.values()))
+    exercise, _, source = next(iter(more.forbidden.values()))
     work = maker.complete()
     work.write(exercise, source)
     maker.hand_in("forbidden", "", "cheat", work)
@@ -47,16 +49,16 @@ def submissions(tmp_path_factory) -> list[Submission]:
     maker.hand_in("asleep", "", "accident", work)
     maker.hand_in("damaged", "", "damage", maker.complete().text()[:-300])
     maker.hand_in("garbage", "", "damage", b"\x00 no notebook")
-    return collect(folder / "in", CHAPTER)
+    return collect(folder / "in", UNIT)
 
 
 def marks(submissions: list[Submission], jobs: int) -> dict[str, Any]:
     """Everybody's result, but for the seconds, and the notebook that nbgrader gets."""
     options = {
-        "chapter": CHAPTER, "seed": SEED, "unsafe": False, "limits": LIMITS, "hide": (),
+        "unit": UNIT, "seed": SEED, "unsafe": False, "limits": LIMITS, "hide": (),
     }  # fmt: skip
     found = {}
-    for submission, graded in grade_all(submissions, options, repair.released(CHAPTER), jobs):
+    for submission, graded in grade_all(submissions, options, repair.released(UNIT), jobs):
         found[submission.student] = (replace(graded.result, seconds=0.0), graded.notebook)
     return found
 

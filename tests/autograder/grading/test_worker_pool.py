@@ -27,10 +27,10 @@ from autograder.judging.results import ExerciseResult, SubmissionResult, TestRes
 from autograder.sandbox.limits import Limits, SandboxUnavailable
 from tests.autograder import faults
 
-CHAPTER = "seq2seq"
+UNIT = "seq2seq-text"
 SEED = 3
 LIMITS = Limits(seconds_per_call=5, seconds_per_cell=5, seconds_total=60)
-OPTIONS: dict[str, Any] = {"chapter": CHAPTER, "seed": SEED, "limits": LIMITS}
+OPTIONS: dict[str, Any] = {"unit": UNIT, "seed": SEED, "limits": LIMITS}
 
 
 @pytest.fixture(autouse=True)
@@ -52,20 +52,20 @@ def nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def submitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three honest notebooks, one without an answer and one that is no notebook."""
     folder = tmp_path_factory.mktemp("class") / "submitted"
-    make_class.make_honest(folder, CHAPTER, 3)
-    (folder / "absent" / CHAPTER).mkdir(parents=True)
+    make_class.make_honest(folder, UNIT, 3)
+    (folder / "absent" / UNIT).mkdir(parents=True)
     (folder / "rubbish.ipynb").write_bytes(b"\x00\x01")
     return folder
 
 
 def hand_in(folder: Path, name: str, *cells: str) -> None:
     """A right notebook with these cells at its beginning."""
-    work = make_class.Maker(folder, CHAPTER, 0).complete()
+    work = make_class.Maker(folder, UNIT, 0).complete()
     for cell in cells:
         work.own(0, cell)
-    place = folder / name / CHAPTER
+    place = folder / name / UNIT
     place.mkdir(parents=True)
-    (place / f"{CHAPTER}.ipynb").write_text(work.text(), encoding="utf-8")
+    (place / f"{UNIT}.ipynb").write_text(work.text(), encoding="utf-8")
 
 
 def marks(
@@ -75,7 +75,7 @@ def marks(
     pool: WorkerPool | None = None,
 ) -> dict[str, dict[str, Any]]:
     found = {}
-    release = repair.released(CHAPTER)
+    release = repair.released(UNIT)
     with closing(grade_all(submissions, OPTIONS, release, jobs, pool)) as graded:
         for submission, one in graded:
             assert submission.student not in found
@@ -122,7 +122,7 @@ def sandboxes(of: psutil.Process) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.sandbox
 def test_two_workers_find_what_one_finds(submitted: Path) -> None:
-    submissions = collect(submitted, CHAPTER)
+    submissions = collect(submitted, UNIT)
     alone, together = marks(submissions, 1), marks(submissions, 2)
     assert json.dumps(alone, sort_keys=True) == json.dumps(together, sort_keys=True)
     assert {one["status"] for one in together.values()} >= {"graded", "missing", "unreadable"}
@@ -134,7 +134,7 @@ def test_a_worker_that_dies_costs_nobody_a_mark_and_no_other_worker_notices(
     submitted: Path, tmp_path: Path
 ) -> None:
     hand_in(tmp_path / "in", "a-slow", "import time\n\ntime.sleep(4)\n")
-    submissions = [*collect(tmp_path / "in", CHAPTER), *collect(submitted, CHAPTER)]
+    submissions = [*collect(tmp_path / "in", UNIT), *collect(submitted, UNIT)]
     seen: list[set[int]] = []
 
     def tell(student: str) -> None:
@@ -153,7 +153,7 @@ def test_a_worker_that_dies_costs_nobody_a_mark_and_no_other_worker_notices(
 @pytest.mark.slow
 @pytest.mark.sandbox
 def test_when_the_pool_process_dies_another_one_goes_on(submitted: Path) -> None:
-    submissions = collect(submitted, CHAPTER)
+    submissions = collect(submitted, UNIT)
     done: list[str] = []
 
     def tell(student: str) -> None:
@@ -173,11 +173,11 @@ def test_a_submission_that_sleeps_ends_at_its_bound_and_keeps_what_it_earned(
 ) -> None:
     """The bound is that of the whole submission: no cell goes beyond its own."""
     hand_in(tmp_path / "in", "sleeper", *["import time\n\ntime.sleep(1)\n"] * 12)
-    submissions = [*collect(tmp_path / "in", CHAPTER), *collect(submitted, CHAPTER)]
+    submissions = [*collect(tmp_path / "in", UNIT), *collect(submitted, UNIT)]
     limits = Limits(seconds_per_call=3, seconds_per_cell=3, seconds_total=6)
     found = {}
     options = {**OPTIONS, "limits": limits}
-    for submission, one in grade_all(submissions, options, repair.released(CHAPTER), 2):
+    for submission, one in grade_all(submissions, options, repair.released(UNIT), 2):
         found[submission.student] = one.result
     assert found["sleeper"].status == "timed_out"
     assert found["sleeper"].seconds < 2 * limits.seconds_total
@@ -202,8 +202,8 @@ def test_a_worker_beyond_its_bounds_is_ended_and_what_was_earned_is_kept(
     monkeypatch.setattr(worker_pool, "PROGRAM", faults.PROGRAM)
     limits = Limits(seconds_total=6, judging_bytes=200 << 20)
     options = {**OPTIONS, "limits": limits}
-    release = repair.released(CHAPTER)
-    submissions = collect(tmp_path / "in", CHAPTER)
+    release = repair.released(UNIT)
+    submissions = collect(tmp_path / "in", UNIT)
     found = {
         submission.student: graded.result
         for submission, graded in grade_all(submissions, options, release, 2)
@@ -229,7 +229,7 @@ class TestStartedBefore:
     @pytest.fixture
     def pool(self, tmp_path: Path) -> Iterator[WorkerPool]:
         folders = tmp_path / "submitted", tmp_path / "course"
-        with WorkerPool(marking_options(CHAPTER, *folders, unsafe=False), 2) as pool:
+        with WorkerPool(marking_options(UNIT, *folders, unsafe=False), 2) as pool:
             yield pool
 
     @pytest.mark.sandbox
@@ -251,7 +251,7 @@ class TestStartedBefore:
     def test_it_marks_them_all_and_another_one_finds_the_same(
         self, submitted: Path, pool: WorkerPool
     ) -> None:
-        submissions = collect(submitted, CHAPTER)
+        submissions = collect(submitted, UNIT)
         pool.begin(SEED, LIMITS)
         process = pool._process
         found = marks(submissions, 2, pool=pool)
@@ -265,7 +265,7 @@ class TestStartedBefore:
     ) -> None:
         pool_process().kill()
         pool.begin(SEED, LIMITS)
-        submissions = collect(submitted, CHAPTER)
+        submissions = collect(submitted, UNIT)
         found = marks(submissions, 2, pool=pool)
         assert len(found) == len(submissions)
         assert not unjudged(found)
@@ -278,7 +278,7 @@ class TestStartedBefore:
         script = (
             "import os, signal, time; from pathlib import Path;"
             "from autograder.grading import worker_pool;"
-            f"how = worker_pool.marking_options({CHAPTER!r}, Path('a'), Path('b'), unsafe=False);"
+            f"how = worker_pool.marking_options({UNIT!r}, Path('a'), Path('b'), unsafe=False);"
             "pool = worker_pool.WorkerPool(how, 2); time.sleep(6);"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
@@ -295,9 +295,9 @@ class TestStartedBefore:
     def test_where_nobody_handed_in_anything_it_is_sent_away(
         self, pool: WorkerPool, tmp_path: Path
     ) -> None:
-        (tmp_path / "submitted" / "absent" / CHAPTER).mkdir(parents=True)
+        (tmp_path / "submitted" / "absent" / UNIT).mkdir(parents=True)
         graded = classroom.grade(
-            CHAPTER, tmp_path / "submitted", tmp_path / "course", seed=SEED, pool=pool
+            UNIT, tmp_path / "submitted", tmp_path / "course", seed=SEED, pool=pool
         )
         assert pool._process.poll() is not None
         assert graded is not None
@@ -333,7 +333,7 @@ class TestStartedBefore:
             hand_in(submitted, "s1")
             arguments += ["--roster", str(tmp_path / "nowhere.csv")]
         with pytest.raises(SystemExit) as end:
-            main(["grade", CHAPTER, *arguments])
+            main(["grade", UNIT, *arguments])
         assert end.value.code == 2
         said = " ".join(capfd.readouterr().err.split())
         assert ("class list" if wrong == "roster" else "no folder of submissions") in said
@@ -341,10 +341,10 @@ class TestStartedBefore:
 
 
 def test_who_handed_in_nothing_needs_no_process(submitted: Path) -> None:
-    submissions = [one for one in collect(submitted, CHAPTER) if one.path is None]
+    submissions = [one for one in collect(submitted, UNIT) if one.path is None]
     assert len(submissions) == 1
     before = psutil.Process().children(recursive=True)
-    for _, graded in grade_all(submissions, OPTIONS, repair.released(CHAPTER), 2):
+    for _, graded in grade_all(submissions, OPTIONS, repair.released(UNIT), 2):
         assert graded.result.status == "missing"
         assert psutil.Process().children(recursive=True) == before
 
@@ -353,9 +353,9 @@ def test_without_a_sandbox_nobody_is_graded(
     submitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    submissions = [one for one in collect(submitted, CHAPTER) if one.path is not None]
+    submissions = [one for one in collect(submitted, UNIT) if one.path is not None]
     with pytest.raises(SandboxUnavailable, match="bubblewrap is missing"):
-        list(grade_all(submissions, OPTIONS, repair.released(CHAPTER), 2))
+        list(grade_all(submissions, OPTIONS, repair.released(UNIT), 2))
 
 
 def test_a_machine_on_which_the_reference_fails_grades_nobody() -> None:
@@ -372,7 +372,7 @@ def test_a_machine_on_which_the_reference_fails_grades_nobody() -> None:
             wrong.tests = [TestResult("test", "purpose", False, 1.0, "failed")]
             return SubmissionResult("", exercises={"mean": wrong})
 
-    complaint = Unfit(CHAPTER).begin()
+    complaint = Unfit(UNIT).begin()
     assert "mean does not pass on this machine (Row 0 differs.)" in complaint
     assert "doctor" in complaint
 
@@ -389,9 +389,9 @@ def test_the_complaint_reaches_whoever_grades(
             ", marker; marker.Marker.begin = lambda self: 'It does not add up.'; pool_process.main",
         ),
     )
-    submissions = [one for one in collect(submitted, CHAPTER) if one.path is not None]
+    submissions = [one for one in collect(submitted, UNIT) if one.path is not None]
     with pytest.raises(AssignmentError, match="It does not add up"):
-        list(grade_all(submissions, OPTIONS, repair.released(CHAPTER), 2))
+        list(grade_all(submissions, OPTIONS, repair.released(UNIT), 2))
 
 
 @pytest.mark.parametrize(

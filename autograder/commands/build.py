@@ -34,9 +34,8 @@ def run(
     if check and changed:
         typer.echo("Run python -m autograder build and commit the result.", err=True)
         raise typer.Exit(1)
-    for unit in wanted if not check else ():
-        if recorded := recorder.record(unit):
-            changed.append(recorded)
-            typer.echo(f"wrote {recorded.relative_to(paths.ROOT)}")
+    for recorded in recorder.record_all(wanted if not check else []):
+        changed.append(recorded)
+        typer.echo(f"wrote {recorded.relative_to(paths.ROOT)}")
     if not changed:
         typer.echo(f"{', '.join(wanted)}: nothing to do, everything is up to date")

@@ -29,7 +29,7 @@ def assignments(console: Console) -> None:
     from autograder.assignments import builder, recorder
 
     changed = builder.build(builder.sources())
-    changed += filter(None, map(recorder.record, builder.sources()))
+    changed += recorder.record_all(builder.sources())
     names = ", ".join(str(path.relative_to(paths.ROOT)) for path in changed)
     console.print(f"  changed: {names}" if changed else "  up to date")
 

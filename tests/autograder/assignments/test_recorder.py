@@ -109,6 +109,16 @@ def test_they_are_what_the_reference_and_the_mistakes_answer(file: Path) -> None
                 assert same_value(one.get("value"), other.get("value")), (test, name)
 
 
+def test_several_units_are_recorded_at_once(file: Path) -> None:
+    other = "positional_encoding-tokens"
+    shutil.copytree(paths.ROOT / "exercises" / other, file.parent.with_name(other))
+    second = file.parent.with_name(other) / recorded.FILE
+    second.unlink(missing_ok=True)
+    assert list(recorder.record_all([UNIT, other])) == [file, second]
+    assert list(recorder.record_all([UNIT, other])) == []
+    assert list(recorder.record_all([])) == []
+
+
 def test_a_unit_without_graders_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "graders", lambda unit, root=paths.ROOT: paths.ROOT / "none.py")
     with pytest.raises(AssignmentError, match=r"attention-scores has no graders; write none\.py"):

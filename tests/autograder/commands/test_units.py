@@ -72,7 +72,11 @@ def test_a_chapter_stands_for_its_units() -> None:
 def test_build_takes_a_chapter(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     asked: list[str] = []
     monkeypatch.setattr(builder, "build", lambda units, check=False: asked.extend(units) or [])
-    monkeypatch.setattr(recorder, "record", lambda unit: asked.append(f"recorded {unit}"))
+    monkeypatch.setattr(
+        recorder,
+        "record_all",
+        lambda units: asked.extend(f"recorded {unit}" for unit in units) or [],
+    )
     attention = units_of(["attention"])
     assert status_of(["build", "attention"]) == 0
     assert asked == [*attention, *(f"recorded {unit}" for unit in attention)]

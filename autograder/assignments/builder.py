@@ -270,7 +270,7 @@ class _Reading:
         elif kind == "check":
             metadata = self._check(index, options["check"])
         elif cell.cell_type == "markdown":
-            if found := overview.headings(cell.source):
+            if not private and (found := overview.headings(cell.source)):
                 self.title = self.title or found[-1].words
                 self._text = index
         elif not private:

@@ -251,7 +251,8 @@ def collect(
         more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
         verb = "was" if len(left_out) == 1 else "were"
         remarks.append(
-            f"{', '.join(left_out[:5])}{more} {verb} left out: no notebook and no student's folder."
+            f"{', '.join(left_out[:5])}{more} {verb} left out: no student's folder and no notebook "
+            f"of {assignment}."
         )
     present = {submission.student for submission in found.values()}
     for person in roster:
@@ -268,6 +269,8 @@ def collect(
 def _handed_in(entry: Path, assignment: str) -> tuple[str, list[Submission]]:
     """Whose one entry of the folder of submissions is, and what it holds: nothing if nobody's."""
     name = entry.name
+    if (name if entry.is_dir() else _keep_case(entry)) in {*paths.UNITS} - {assignment}:
+        return name, []  # Somebody's folder of units was named as the folder of submissions.
     if entry.is_dir():
         submissions = _attempts(entry, assignment)
         someones = not _is_hidden(entry) or any(one.path or one.reason for one in submissions)

@@ -276,7 +276,7 @@ class TestNamesThatSystemsHide:
         (submission,) = collect(tmp_path, UNIT, remarks=remarks)
         assert submission.student == "ada"
         assert remarks == [
-            ".plans, __old, bob.zip were left out: no notebook and no student's folder."
+            f".plans, __old, bob.zip were left out: no student's folder and no notebook of {UNIT}."
         ]
 
     @pytest.mark.parametrize(
@@ -380,6 +380,21 @@ class TestWhichUnitsNotebook:
         for place in range(5):
             assert best_notebook(files[place:][::-1], UNIT) == files[place]
         assert best_notebook(files[5:], UNIT) is None
+
+    @pytest.mark.parametrize("place", ["{unit}.ipynb", "{unit}/{unit}.ipynb"])
+    def test_what_goes_by_the_name_of_another_unit_is_nobodys(self, tmp_path, place):
+        others = ["attention-self_attention", "bert-model"]
+        for unit in (UNIT, *others):
+            put(tmp_path / place.format(unit=unit))
+        put(tmp_path / "ada" / NOTEBOOK)
+        remarks: list[str] = []
+        submissions = collect(tmp_path, UNIT, remarks=remarks)
+        assert [one.student for one in submissions] == ["ada", UNIT]
+        assert all(one.path for one in submissions)
+        first, second = (place.format(unit=unit).partition("/")[0] for unit in others)
+        assert remarks == [
+            f"{first}, {second} were left out: no student's folder and no notebook of {UNIT}."
+        ]
 
     def test_of_several_copies_the_last(self):
         files = [Path(f"{UNIT}{copy}.ipynb") for copy in (" (1)", " (10)", " (2)")]

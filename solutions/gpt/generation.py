@@ -32,7 +32,14 @@ import math
 import torch
 from torch import Tensor, nn
 
-from solutions.gpt.model import GPT, CausalSelfAttention, PreNormBlock, causal_mask, gelu
+from solutions.gpt.model import (
+    GPT,
+    CausalSelfAttention,
+    FeedForward,  # noqa: F401 - a part of each block
+    PreNormBlock,
+    causal_mask,
+    gelu,
+)
 
 # %% tags=["active-ipynb"]
 # from autograder import checks_for

@@ -14,8 +14,8 @@
 # %% [markdown]
 # # The Transformer: its parts
 #
-# At the end of this unit every part of a layer stands: embeddings, attention, masks, norm, feed-
-# forward network and the connection around them.
+# At the end of this unit every part of a layer stands: embeddings, attention, masks, norm,
+# feed-forward network and the connection around them.
 #
 # One of the code cells below hands you `PositionalEncoding(d_model, max_length=5000, dropout=0.0)`,
 # the sinusoidal code of the chapter on positions: `position(x)` adds to `x` `(B, T, D)` the codes of

@@ -66,7 +66,7 @@ MakePairs = Callable[[list[list[Sentence]]], list[Pair]]
 # seconds, but masked words need the larger rate. With 4200 steps they are at 61 percent, and masked
 # words at 24.
 SIZES: dict[str, Any] = {
-    "hidden": 64, "num_layers": 2, "num_heads": 4, "intermediate": 256, "max_length": MAX_LENGTH,
+    "d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 256, "max_length": MAX_LENGTH,
     "dropout": 0.0,
 }  # fmt: skip
 BATCH = 16
@@ -85,10 +85,10 @@ WAYS = ("pre-trained", "random", "bag of words")
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs of BERT side by side. ids, segments: (N, T) int64. mask: (N, T) bool."""
+    """Inputs of BERT side by side. ids, token_type_ids: (N, T) int64. mask: (N, T) bool."""
 
     ids: Tensor
-    segments: Tensor
+    token_type_ids: Tensor
     mask: Tensor
 
     @classmethod
@@ -104,7 +104,9 @@ class Rows:
         """Some of the rows, without columns that only have padding, on a device."""
         mask = self.mask[chosen]  # (B, T)
         longest = int(mask.sum(1).max())
-        return Rows(*(x[chosen, :longest].to(where) for x in (self.ids, self.segments, self.mask)))
+        return Rows(
+            *(x[chosen, :longest].to(where) for x in (self.ids, self.token_type_ids, self.mask))
+        )
 
 
 @contextlib.contextmanager
@@ -179,7 +181,7 @@ def sizes(preset: device.Preset | None = None) -> dict[str, Any]:
     chosen = preset or device.preset()
     if chosen.name == "cpu":
         return dict(SIZES)
-    return SIZES | {"hidden": 256, "num_layers": 4, "num_heads": 8, "intermediate": 1024,
+    return SIZES | {"d_model": 256, "num_layers": 4, "num_heads": 8, "d_ff": 1024,
                     "dropout": 0.1}  # fmt: skip
 
 
@@ -204,7 +206,7 @@ def start(model: nn.Module, seed: int = 0) -> nn.Module:
 
 def pretrain(
     model: nn.Module, corpus: Corpus, parts: Any, *, steps: int | None = None,
-    batch: int | None = None, rate: float | None = None, mask: MaskTokens | None = None,
+    batch: int | None = None, lr: float | None = None, mask: MaskTokens | None = None,
     pairs: MakePairs | None = None, nsp: bool = True, mlm: bool = True, checks: int = 6,
     seed: int = 0, preset: device.Preset | None = None, progress: bool = True, **more: Any,
 ) -> Pretraining:  # fmt: skip
@@ -214,8 +216,8 @@ def pretrain(
     affordable: model.bert, then model.mlm and model.nsp on what is needed of it.
 
     Args:
-        model: with `bert(ids, segments, mask) -> (hidden (B, T, D), pooled (B, D))`, `mlm` (on
-            (..., D)) and `nsp` (on (B, D)); trained in place, afterwards in eval mode.
+        model: with `bert(input_ids, token_type_ids, mask) -> (hidden (B, T, D), pooled (B, D))`,
+            `mlm` (on (..., D)) and `nsp` (on (B, D)); trained in place, afterwards in eval mode.
         steps, batch, rate: how many, of how many pairs, largest learning rate; chosen for about 35
             seconds of one core if not given, and for more on a GPU.
         mask: called with ids (B, T) and the vocabulary's size for corrupted ids and labels;
@@ -237,7 +239,7 @@ def pretrain(
     gpu = chosen.name != "cpu"
     steps = steps or (6000 if gpu else STEPS)
     batch = batch or (64 if gpu else BATCH)
-    rate = rate or (1e-3 if gpu else RATE)
+    lr = lr or (1e-3 if gpu else RATE)
     mask = mask or parts.mask_tokens
     pairs = pairs or parts.next_sentence_pairs
     documents = corpus.documents("train")
@@ -257,7 +259,7 @@ def pretrain(
         rows, labels = queue.pop()
         ids, targets = mask(rows.ids, words)  # (B, T) both, drawn on the CPU
         rows, tokens = rows.take(torch.arange(len(ids)), chosen.device), int(rows.mask.sum())
-        hidden, pooled = model.bert(ids.to(chosen.device), rows.segments, rows.mask)
+        hidden, pooled = model.bert(ids.to(chosen.device), rows.token_type_ids, rows.mask)
         place = targets != IGNORE  # (B, T)
         total = hidden.new_zeros(())
         if mlm and place.any():
@@ -304,7 +306,7 @@ def pretrain(
     began = time.process_time()
     try:
         history = training.fit(
-            model, loss, steps, rate=rate, schedule="warm-up", seed=seed, optimiser=adam,
+            model, loss, steps, lr=lr, schedule="warm-up", seed=seed, optimiser=adam,
             preset=chosen, progress=progress, **more,
         )  # fmt: skip
     finally:
@@ -352,7 +354,7 @@ def evaluate(
             part = rows.take(order, where)
             ids, targets = mask(part.ids.cpu(), len(corpus.pieces))  # (B, T) both
             targets = targets.to(where)
-            hidden, pooled = model.bert(ids.to(where), part.segments, part.mask)
+            hidden, pooled = model.bert(ids.to(where), part.token_type_ids, part.mask)
             place = targets != IGNORE  # (B, T)
             for name, scores, right in (
                 ("mlm", model.mlm(hidden[place]).float(), targets[place]),  # (places, V)
@@ -428,7 +430,7 @@ def nsp_accuracy(model: nn.Module, pairs: Sequence[Pair], parts: Any) -> float:
     right = 0
     for order in rows.mask.sum(1).argsort().split(64):
         part = rows.take(order, where)
-        scores = model.nsp(model.bert(part.ids, part.segments, part.mask)[1])  # (B, 2)
+        scores = model.nsp(model.bert(part.ids, part.token_type_ids, part.mask)[1])  # (B, 2)
         right += int((scores.argmax(-1).cpu() == labels[order]).sum())
     model.train(mode)
     return right / len(pairs)
@@ -510,7 +512,7 @@ def _labelled(task: Task, examples: Sequence[Example], parts: Any) -> _Labelled:
 
 
 def _head_loss(head: nn.Module, task: Task, rows: Rows, targets: Tensor) -> Tensor:
-    scores = head(rows.ids, rows.segments, rows.mask)
+    scores = head(rows.ids, rows.token_type_ids, rows.mask)
     if task.kind == "span":
         start, end = scores  # (B, T) both
         return head.loss(start.float(), end.float(), targets[:, 0], targets[:, 1])
@@ -519,7 +521,7 @@ def _head_loss(head: nn.Module, task: Task, rows: Rows, targets: Tensor) -> Tens
 
 def fine_tune(
     head: nn.Module, task: Task, parts: Any, *, labelled: int | None = None,
-    steps: int | None = None, rate: float | None = None, batch: int = 16, seed: int = 0,
+    steps: int | None = None, lr: float | None = None, batch: int = 16, seed: int = 0,
     most_test: int | None = None, preset: device.Preset | None = None,
 ) -> Result:  # fmt: skip
     """Train a head and the encoder below it on a few labelled examples, then test.
@@ -528,7 +530,7 @@ def fine_tune(
         head: of `make_head`; trained in place.
         labelled: how many training examples, `LABELLED` of the task if not given; which ones
             depends on `seed`.
-        steps, rate: of training; the same for every network if not given.
+        steps, lr: of training; the same for every network if not given.
         most_test: test examples at most; all if not given.
 
     Raises:
@@ -552,7 +554,7 @@ def fine_tune(
 
     began = time.process_time()
     history = training.fit(
-        head, loss, steps, rate=rate or TUNE_RATE, schedule="warm-up", seed=seed, optimiser=adam,
+        head, loss, steps, lr=lr or TUNE_RATE, schedule="warm-up", seed=seed, optimiser=adam,
         preset=chosen, progress=False,
     )  # fmt: skip
     used = time.process_time() - began
@@ -589,7 +591,7 @@ def score(
     guesses: list[Any] = [None] * len(examples)
     for order in data.rows.mask.sum(1).argsort().split(64):
         rows = data.rows.take(order, where)
-        scores = head(rows.ids, rows.segments, rows.mask)
+        scores = head(rows.ids, rows.token_type_ids, rows.mask)
         if task.kind == "span":
             start, end = (x.float().cpu() for x in scores)  # (B, T) both
             passage = _passage(rows).cpu()  # (B, T)
@@ -607,7 +609,7 @@ def score(
 
 def _passage(rows: Rows) -> Tensor:
     """(B, T): places of the second text, without its [SEP]."""
-    return (rows.segments == 1) & rows.mask & (rows.ids != SEP)
+    return (rows.token_type_ids == 1) & rows.mask & (rows.ids != SEP)
 
 
 def _metrics(
@@ -652,13 +654,13 @@ def _regression(
     labels: int,
     *,
     steps: int = BAG_STEPS,
-    rate: float = 0.1,
+    lr: float = 0.1,
     decay: float = 1e-3,
 ) -> tuple[Tensor, Tensor]:
     """Logistic regression of labels (N,) on features (N, F), all examples at each step."""
     weight = torch.zeros(x.shape[1], labels, requires_grad=True)
     bias = torch.zeros(labels, requires_grad=True)
-    optimiser = torch.optim.Adam([weight, bias], lr=rate)
+    optimiser = torch.optim.Adam([weight, bias], lr=lr)
     for _ in range(steps):
         loss = F.cross_entropy(x @ weight + bias, y) + decay * weight.square().sum()
         optimiser.zero_grad()
@@ -908,7 +910,7 @@ def compare(
         model: pre-trained, with `bert`; copies of it are trained.
         labelled: examples by task, where not `LABELLED`.
         most_test: test examples of a task at most.
-        more: for `fine_tune`, such as rate.
+        more: for `fine_tune`, such as lr.
 
     Raises:
         ValueError: an unknown way, or no seed.
@@ -1114,7 +1116,7 @@ def tag_probabilities(head: nn.Module, example: Example, parts: Any) -> Tensor:
     rows = Rows.of([parts.build_input(example.first, None, MAX_LENGTH)])
     rows = rows.take(torch.arange(1), where)
     head.eval()
-    scores = head(rows.ids, rows.segments, rows.mask)[0].float().softmax(-1).cpu()  # (T, L)
+    scores = head(rows.ids, rows.token_type_ids, rows.mask)[0].float().softmax(-1).cpu()  # (T, L)
     first = {}
     for place, number in enumerate(example.word_ids, 1):
         first.setdefault(number, place)

@@ -19,7 +19,7 @@ class Preset:
 
     name: "cpu" or "gpu".
     device: where tensors and modules go.
-    width: width of the small models trained in the chapters.
+    d_model: width of the small models trained in the chapters.
     batch_size: sequences per training step.
     steps: training steps of a small model.
     amp_dtype: dtype of `torch.autocast` while training, None for full float32.
@@ -29,7 +29,7 @@ class Preset:
 
     name: str
     device: torch.device
-    width: int
+    d_model: int
     batch_size: int
     steps: int
     amp_dtype: torch.dtype | None
@@ -63,7 +63,7 @@ def preset(name: str | None = None) -> Preset:
         return Preset(
             name="cpu",
             device=torch.device("cpu"),
-            width=64,
+            d_model=64,
             batch_size=64,
             steps=400,
             amp_dtype=None,
@@ -77,7 +77,7 @@ def preset(name: str | None = None) -> Preset:
     return Preset(
         name="gpu",
         device=torch.device("cuda"),
-        width=128,
+        d_model=128,
         batch_size=256,
         steps=600,
         amp_dtype=torch.bfloat16,

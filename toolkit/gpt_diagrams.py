@@ -105,7 +105,7 @@ def gpt1(model: Any) -> Figure:
     x, skip = 5.6, 2.5
     for name, across, text in (
         ("token", 3.2, f"token $W_e$\n{vocabulary} × {width}"),
-        ("position", 8.0, f"position $W_p$\n{gpt.context} × {width}"),
+        ("position", 8.0, f"position $W_p$\n{gpt.max_length} × {width}"),
     ):
         sheet.words(f"{name}.ids", across, 0.5, "ids (B, T)" if name == "token" else "0 … T − 1",
                     height=0.7)  # fmt: skip

@@ -48,7 +48,7 @@ from toolkit.code_corpus import END, EXTRACT, NAMES, PAD, SPECIAL, START, Corpus
 # deviation of 0.02; of the rates 6e-3 was 0.08 behind 1e-2, and 2e-2 as good. A batch of 8 was as
 # good, one of 32 was 0.2 behind; 3 layers, and widths of 48 and 96, were no better.
 SIZES: dict[str, Any] = {
-    "context": 96, "width": 64, "num_layers": 2, "num_heads": 4, "dropout": 0.0,
+    "max_length": 96, "d_model": 64, "num_layers": 2, "num_heads": 4, "dropout": 0.0,
 }  # fmt: skip
 STEPS = 800
 BATCH = 16
@@ -139,7 +139,7 @@ def sizes(preset: device.Preset | None = None) -> dict[str, Any]:
     if chosen.name == "cpu":
         return dict(SIZES)
     # The stream is short: a network much larger than this would learn it by heart.
-    return SIZES | {"width": 128, "num_layers": 4, "dropout": 0.1}
+    return SIZES | {"d_model": 128, "num_layers": 4, "dropout": 0.1}
 
 
 def start(model: nn.Module, parts: Any, seed: int = 0) -> nn.Module:
@@ -159,19 +159,19 @@ def start(model: nn.Module, parts: Any, seed: int = 0) -> nn.Module:
 
 def pretrain(
     model: nn.Module, corpus: Corpus, parts: Any, *, steps: int | None = None,
-    batch: int | None = None, rate: float | None = None, warmup: int | None = None,
+    batch: int | None = None, lr: float | None = None, warmup_steps: int | None = None,
     weight_decay: float = 0.1, checks: int = 7, snapshots: Sequence[float] = SNAPSHOTS,
     seed: int = 0, preset: device.Preset | None = None, progress: bool = True, **more: Any,
 ) -> Pretraining:  # fmt: skip
     """Train on blocks of the training stream, as the chapter's `train` does, and look on the way.
 
     Args:
-        model: forward(ids (B, T)) -> logits (B, T, V), with `context`; trained in place,
+        model: forward(ids (B, T)) -> logits (B, T, V), with `max_length`; trained in place,
             afterwards in eval mode.
-        parts: with `sample_blocks`, `decay_groups` and `cosine_rate`.
-        steps, batch, rate, warmup: how many, of how many blocks as long as the context, the
-            largest rate and the steps up to it; chosen for at most 40 seconds of one core if not
-            given, and for more on a GPU.
+        parts: with `sample_blocks`, `decay_groups` and `cosine_lr`.
+        steps, batch, lr, warmup_steps: how many, of how many blocks as long as the context, the
+            largest learning rate and the steps up to it; chosen for at most 40 seconds of one core
+            if not given, and for more on a GPU.
         checks: how often to look at the validation stream, before and after included; 0 never.
         snapshots: shares of the steps after which to keep the weights, 0 to 1.
         more: for `toolkit.training.fit`, such as checkpoint.
@@ -185,9 +185,9 @@ def pretrain(
     gpu = chosen.name != "cpu"
     steps = steps or STEPS
     batch = batch or (2 * BATCH if gpu else BATCH)
-    rate = rate or (RATE / 2 if gpu else RATE)
-    warmup = min(WARMUP if warmup is None else warmup, steps - 1)
-    length = model.context
+    lr = lr or (RATE / 2 if gpu else RATE)
+    warmup_steps = min(WARMUP if warmup_steps is None else warmup_steps, steps - 1)
+    length = model.max_length
     stream = corpus.stream("train").to(chosen.device)
     wanted = {round(share * steps) for share in snapshots}
     kept: list[Snapshot] = []
@@ -226,8 +226,8 @@ def pretrain(
         more = {"validate": check, "validate_every": -(-steps // max(1, checks - 1))} | more
     began = time.process_time()
     history = training.fit(
-        model, loss, steps, rate=rate, optimiser=optimiser, seed=seed, preset=chosen,
-        schedule=lambda step: parts.cosine_rate(step + 1, 1.0, warmup, steps),
+        model, loss, steps, lr=lr, optimiser=optimiser, seed=seed, preset=chosen,
+        schedule=lambda step: parts.cosine_lr(step + 1, 1.0, warmup_steps, steps),
         progress=progress, **more,
     )  # fmt: skip
     used = time.process_time() - began - spent
@@ -251,13 +251,13 @@ def evaluate(
     """The mean loss over the beginning of a split's stream, in blocks that follow each other.
 
     Args:
-        model: forward(ids (B, T)) -> logits (B, T, V), with `context`.
+        model: forward(ids (B, T)) -> logits (B, T, V), with `max_length`.
         most: tokens to look at.
     """
     ids = corpus.stream(split)[:most]
     total, number = 0.0, 0
     with _evaluating(model) as where:
-        for inputs, targets in text.in_order(ids.to(where), model.context, 32):
+        for inputs, targets in text.in_order(ids.to(where), model.max_length, 32):
             logits = model(inputs).flatten(0, 1).float()  # (B T, V)
             total += float(F.cross_entropy(logits, targets.flatten(), reduction="sum"))
             number += targets.numel()
@@ -367,7 +367,7 @@ def sample(
     """Let a model write functions.
 
     Args:
-        model: the chapter's GPT, or another with `context` such as `parts.TableModel`.
+        model: the chapter's GPT, or another with `max_length` such as `parts.TableModel`.
         parts: with `generate`, and `fast_generate` for a GPT if it is there.
         count: how many after START alone; not used if there are prompts.
         prompts: texts to go on from, each after START; one sample each.
@@ -377,7 +377,7 @@ def sample(
     Raises:
         ValueError: no sample to write, or a prompt that leaves no place to write.
     """
-    length = length or model.context
+    length = length or model.max_length
     made: list[Sample | None] = [None] * (count if prompts is None else len(prompts))
     if not made:
         raise ValueError("there is nothing to write: give a count of 1 or more, or prompts")
@@ -703,8 +703,8 @@ PROMPTS = (
 def _next_logits(model: nn.Module, corpus: Corpus, prompt: str) -> Tensor:
     """The logits of the token after START and a prompt: (V,) on the CPU."""
     ids = [START, *corpus.tokens.encode(prompt)]
-    if len(ids) > model.context:
-        raise ValueError(f"{len(ids)} tokens are too many for a context of {model.context}")
+    if len(ids) > model.max_length:
+        raise ValueError(f"{len(ids)} tokens are too many for a max_length of {model.max_length}")
     with _evaluating(model) as where:
         return model(torch.tensor([ids], device=where))[0, -1].float().cpu()  # (V,)
 
@@ -823,7 +823,7 @@ def _batch(rows: Sequence[list[int]], where: torch.device) -> Tensor:
 
 def fine_tune(
     gpt: nn.Module, task: Task, parts: Any, *, labelled: int | str = "small",
-    weight: float = 0.5, steps: int | None = None, rate: float = TUNE_RATE,
+    weight: float = 0.5, steps: int | None = None, lr: float = TUNE_RATE,
     batch: int = TUNE_BATCH, seed: int = 0, most_test: int | None = None,
     preset: device.Preset | None = None,
 ) -> Result:  # fmt: skip
@@ -868,7 +868,7 @@ def fine_tune(
 
     began = time.process_time()
     training.fit(
-        model, loss, steps, rate=rate, schedule="warm-up", seed=seed, optimiser=optimiser,
+        model, loss, steps, lr=lr, schedule="warm-up", seed=seed, optimiser=optimiser,
         preset=chosen, progress=False,
     )  # fmt: skip
     accuracy = score(model, task, parts, most=most_test)
@@ -1091,7 +1091,7 @@ def compare(
         labelled: name to number of examples, `LABELLED` if not given.
         weights, random_weights: of the language model's loss, for either network.
         most_test: test examples of a task at most.
-        more: for `fine_tune`, such as rate.
+        more: for `fine_tune`, such as lr.
 
     Raises:
         ValueError: no seed, or a network for other tokens than the corpus has.

@@ -1,6 +1,6 @@
 """Experiments about where the norm stands, for the page about pre-norm and post-norm.
 
-    model = make(depth=12, pre_norm=True)
+    model = make(depth=12, norm_first=True)
     gradients = layer_gradients(model, inputs, targets)
     sizes = stream_sizes(model, inputs)
     runs = compare(make, stream, depths=(2, 6, 12))
@@ -123,13 +123,13 @@ def grow(
 
 
 def train_once(
-    model: nn.Module, stream: Tensor, *, steps: int = 80, rate: float = 4e-3, warmup: int = 0,
+    model: nn.Module, stream: Tensor, *, steps: int = 80, lr: float = 4e-3, warmup_steps: int = 0,
     length: int = 16, batch: int = 12, seed: int = 0,
 ) -> list[float]:  # fmt: skip
     """Train on random blocks with AdamW, without clipping: the loss of every step.
 
-    The rate rises linearly in the first `warmup` steps and then stays as it is, so that runs with
-    and without warm-up differ in nothing else. Equal seeds see equal batches.
+    The rate rises linearly in the first `warmup_steps` steps and then stays as it is, so that runs
+    with and without warm-up differ in nothing else. Equal seeds see equal batches.
     """
     draw = torch.Generator().manual_seed(seed)
     adam = functools.partial(
@@ -137,8 +137,8 @@ def train_once(
     )
     history = training.fit(
         model, lambda step: _loss(model, *blocks_of(stream, length, batch, draw)), steps,
-        rate=rate, clip=None, optimiser=adam, seed=seed, preset=device.preset("cpu"),
-        schedule=lambda step: min(1.0, (step + 1) / max(warmup, 1)), progress=False,
+        lr=lr, clip=None, optimiser=adam, seed=seed, preset=device.preset("cpu"),
+        schedule=lambda step: min(1.0, (step + 1) / max(warmup_steps, 1)), progress=False,
     )  # fmt: skip
     return history.loss
 
@@ -204,7 +204,7 @@ def compare(
                 result.losses[order, warmup, depth] = [
                     train_once(
                         make(depth, order == "pre-norm", seed), stream, steps=steps,
-                        warmup=warmup, seed=seed, **how,
+                        warmup_steps=warmup, seed=seed, **how,
                     )
                     for seed in seeds
                 ]  # fmt: skip

@@ -11,7 +11,7 @@
 * Relatives: relative positions.
 
 Modules and functions that the chapter builds are arguments. A *model* has `bert`, whose forward
-takes (ids (B, T), segment_ids, mask) and returns hidden (B, T, D) and pooled (B, D), `mlm` from
+takes (ids (B, T), token_type_ids, mask) and returns hidden (B, T, D) and pooled (B, D), `mlm` from
 hidden to scores, and `nsp` from pooled to two scores. Ids below 5 are special: PAD 0, UNK 1, CLS 2,
 SEP 3, MASK 4. A label of -100 is no target.
 """
@@ -355,7 +355,7 @@ def batches(rows: Tensor, size: int, seed: int) -> Iterator[Tensor]:
 
 def train(
     model: nn.Module, objective: Objective, rows: Tensor, steps: int, *, test: Tensor | None = None,
-    looks: int = 8, batch: int = 32, rate: float = 2e-3, seed: int = 0,
+    looks: int = 8, batch: int = 32, lr: float = 2e-3, seed: int = 0,
     also: Callable[[nn.Module, Tensor], Tensor] | None = None,
 ) -> Trace:  # fmt: skip
     """Train a model on an objective.
@@ -365,7 +365,7 @@ def train(
         rows: (N, T) to learn from.
         test: rows of which the held-out loss is taken, `looks` times and before the first step.
         batch: rows of a step.
-        rate: the largest learning rate; it rises in the first tenth and falls to 0.
+        lr: the largest learning rate; it rises in the first tenth and falls to 0.
         also: a second loss, called with model and rows of the batch.
     """
     trace, feed, spent = Trace(objective.name), batches(rows, batch, seed), 0.0
@@ -394,7 +394,7 @@ def train(
 
     began = time.process_time()
     history = training.fit(
-        model, loss, steps, rate=rate, schedule="warm-up", optimiser=_adam, seed=seed,
+        model, loss, steps, lr=lr, schedule="warm-up", optimiser=_adam, seed=seed,
         preset=device.preset("cpu"), progress=False,
         validate=validate if test is not None else None,
         validate_every=every if test is not None else None,
@@ -479,17 +479,17 @@ class Reader(nn.Module):
         nn.init.zeros_(self.classifier.bias)
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """ids (B, T) -> scores (B, L)."""
         real = ids != PAD if mask is None else mask
-        hidden = self.bert(ids, segment_ids, mask)[0]  # (B, T, D)
+        hidden = self.bert(ids, token_type_ids, mask)[0]  # (B, T, D)
         return self.classifier(_read(hidden, real, self.read))  # (B, L)
 
 
 def fine_tune(
     classifier: nn.Module, train: Labelled, test: Labelled, *, steps: int = 60, batch: int = 32,
-    rate: float = 1e-3, seed: int = 0,
+    lr: float = 1e-3, seed: int = 0,
 ) -> float:  # fmt: skip
     """Train a classifier, all parameters of it; share right on the test rows.
 
@@ -508,7 +508,7 @@ def fine_tune(
         return F.cross_entropy(scores(train[0][chosen]), train[1][chosen])
 
     training.fit(
-        classifier, loss, steps, rate=rate, schedule="warm-up", optimiser=_adam, seed=seed,
+        classifier, loss, steps, lr=lr, schedule="warm-up", optimiser=_adam, seed=seed,
         preset=device.preset("cpu"), progress=False,
     )  # fmt: skip
     with torch.no_grad():
@@ -743,13 +743,13 @@ def shuffled(rows: Tensor, count: int, length: int, seed: int = 0) -> Tensor:
 
 
 def corrupt(
-    ids: Tensor, vocab_size: int, rate: float = 0.15,
+    ids: Tensor, vocab_size: int, mask_prob: float = 0.15,
     shares: tuple[float, float, float] = (0.8, 0.1, 0.1),
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Masking with any shares of (mask, random token, unchanged): (corrupted, labels), (B, T)."""
     if len(shares) != 3 or min(shares) < 0 or abs(sum(shares) - 1) > 1e-9:
         raise ValueError(f"shares must be three numbers from 0 on with the sum 1, not {shares}")
-    chosen = (torch.rand(ids.shape) < rate) & (ids >= SPECIAL)  # (B, T)
+    chosen = (torch.rand(ids.shape) < mask_prob) & (ids >= SPECIAL)  # (B, T)
     what = torch.rand(ids.shape)
     corrupted = ids.masked_fill(chosen & (what < shares[0]), MASK)
     other = chosen & (what >= shares[0]) & (what < shares[0] + shares[1])
@@ -784,10 +784,10 @@ class MaskingResult:
 
 def compare_maskings(
     make: Callable[[], nn.Module], rows: Tensor, test: Tensor, vocab_size: int, *,
-    steps: int = 150, seed: int = 0, rate: float = 3e-3, batch: int = 32,
+    steps: int = 150, seed: int = 0, lr: float = 3e-3, batch: int = 32,
     maskings: dict[str, tuple[float, float, float]] | None = None,
     task: tuple[Labelled, Labelled] | None = None, fine_tune_seeds: Sequence[int] = (0, 1),
-    fine_tune_steps: int = 60, fine_tune_rate: float = 3e-3,
+    fine_tune_steps: int = 60, fine_tune_lr: float = 3e-3,
 ) -> list[MaskingResult]:  # fmt: skip
     """Pre-train one model for each way of masking, from the same start on the same rows.
 
@@ -804,7 +804,7 @@ def compare_maskings(
         own = Masked(
             lambda ids, size, shares=shares: corrupt(ids, size, shares=shares), vocab_size, name
         )
-        trace = train(model, own, rows, steps, seed=seed, rate=rate, batch=batch)
+        trace = train(model, own, rows, steps, seed=seed, lr=lr, batch=batch)
         loss, accuracy = untouched(model, test)
         result = MaskingResult(
             name, held_out_loss(model, own, test), held_out_loss(model, always, test), loss,
@@ -814,7 +814,7 @@ def compare_maskings(
             torch.manual_seed(number)
             reader = Reader(copy.deepcopy(model.bert), int(task[0][1].max()) + 1)
             score = fine_tune(
-                reader, *task, steps=fine_tune_steps, rate=fine_tune_rate, batch=16, seed=number
+                reader, *task, steps=fine_tune_steps, lr=fine_tune_lr, batch=16, seed=number
             )
             result.downstream.append(score)
         results.append(result)
@@ -901,10 +901,10 @@ def sentence_pairs(
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Pairs as tensors: ids, segments (N, T) int64, mask (N, T) bool, labels (N,)."""
+    """Pairs as tensors: ids, token_type_ids (N, T) int64, mask (N, T) bool, labels (N,)."""
 
     ids: Tensor
-    segments: Tensor
+    token_type_ids: Tensor
     mask: Tensor
     labels: Tensor
 
@@ -912,7 +912,7 @@ class PairBatch:
         return len(self.labels)
 
     def __getitem__(self, index: Any) -> PairBatch:
-        parts = [part[index] for part in (self.ids, self.segments, self.mask, self.labels)]
+        parts = [part[index] for part in (self.ids, self.token_type_ids, self.mask, self.labels)]
         most = int(parts[2].sum(1).max())
         return PairBatch(*(part[:, :most] for part in parts[:3]), parts[3])
 
@@ -949,7 +949,7 @@ def pair_accuracy(model: nn.Module, pairs: PairBatch, batch: int = 128) -> float
     right = 0
     for begin in range(0, len(pairs), batch):
         part = pairs[begin : begin + batch]
-        pooled = model.bert(part.ids, part.segments, part.mask)[1]  # (B, D)
+        pooled = model.bert(part.ids, part.token_type_ids, part.mask)[1]  # (B, D)
         right += int((model.nsp(pooled).argmax(-1) == part.labels).sum())
     model.train(mode)
     return right / len(pairs)
@@ -958,7 +958,7 @@ def pair_accuracy(model: nn.Module, pairs: PairBatch, batch: int = 128) -> float
 def train_pairs(
     model: nn.Module, pairs: PairBatch, test: PairBatch, steps: int, *,
     mask_tokens: MaskTokens | None = None, vocab_size: int = 0, nsp: bool = True, looks: int = 8,
-    batch: int = 32, rate: float = 2e-3, seed: int = 0, further: dict[str, PairBatch] | None = None,
+    batch: int = 32, lr: float = 2e-3, seed: int = 0, further: dict[str, PairBatch] | None = None,
 ) -> PairTrace:  # fmt: skip
     """Train on pairs: next-sentence prediction, masked tokens, or both.
 
@@ -979,7 +979,7 @@ def train_pairs(
         ids, total = part.ids, torch.zeros(())
         if mask_tokens is not None:
             ids, labels = mask_tokens(part.ids, vocab_size)  # (B, T)
-        hidden, pooled = model.bert(ids, part.segments, part.mask)  # (B, T, D), (B, D)
+        hidden, pooled = model.bert(ids, part.token_type_ids, part.mask)  # (B, T, D), (B, D)
         if mask_tokens is not None:
             places = labels != IGNORE
             mlm = F.cross_entropy(model.mlm(hidden[places]), labels[places])
@@ -1003,7 +1003,7 @@ def train_pairs(
     look()
     spent, began = 0.0, time.process_time()
     training.fit(
-        model, loss, steps, rate=rate, schedule="warm-up", optimiser=_adam, seed=seed,
+        model, loss, steps, lr=lr, schedule="warm-up", optimiser=_adam, seed=seed,
         preset=device.preset("cpu"), progress=False, validate=look,
         validate_every=max(1, steps // looks),
     )  # fmt: skip
@@ -1089,12 +1089,14 @@ def cycle_rows(
 
 
 @torch.no_grad()
-def masked_accuracy(model: nn.Module, rows: Tensor, rate: float = 0.15, seed: int = 0) -> float:
-    """Share of tokens guessed right where [MASK] stands, at a share `rate` of the places."""
+def masked_accuracy(
+    model: nn.Module, rows: Tensor, mask_prob: float = 0.15, seed: int = 0
+) -> float:
+    """Share of tokens guessed right where [MASK] stands, at a share `mask_prob` of the places."""
     model.eval()
     with torch.random.fork_rng([]):
         torch.manual_seed(seed)
-        ids, labels = corrupt(rows, SPECIAL + 1, rate, MASKINGS["100/0/0"])
+        ids, labels = corrupt(rows, SPECIAL + 1, mask_prob, MASKINGS["100/0/0"])
     places = labels != IGNORE
     return float((scores_at(model, ids, places).argmax(-1) == labels[places]).double().mean())
 

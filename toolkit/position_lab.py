@@ -363,7 +363,7 @@ def take_apart(
         token_logits, position_logits, which, where = both(seen[rows])
         return F.cross_entropy(token_logits, which) + F.cross_entropy(position_logits, where)
 
-    training.fit(probe, loss, steps, rate=1e-2, seed=seed, progress=False)
+    training.fit(probe, loss, steps, lr=1e-2, seed=seed, progress=False)
     with torch.no_grad():
         token_logits, position_logits, which, where = both(held)
         named = token_logits.argmax(-1)  # (N,)

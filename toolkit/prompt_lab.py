@@ -10,9 +10,9 @@
 * A model that was trained on something else: the loss of an answer by the number of examples.
 
 Modules and functions that the chapter builds are arguments. A *GPT* is called with (vocab_size,
-context, width, num_layers, num_heads, dropout=) and has `token`, `position`, `blocks` (each with
-`norm_1` and `attention`, and that with `qkv` and `num_heads`); its forward takes ids (B, T) and
-returns logits (B, T, V).
+max_length, d_model, num_layers, num_heads, dropout=) and has `token`, `position`, `blocks` (each
+with `norm_1` and `attention`, and that with `qkv` and `num_heads`); its forward takes ids (B, T)
+and returns logits (B, T, V).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MappingTask:
         return SPECIAL + self.inputs + self.labels
 
     @property
-    def context(self) -> int:
+    def max_length(self) -> int:
         return 2 * self.pairs
 
     @functools.cached_property
@@ -129,7 +129,7 @@ def _adam(parameters: Sequence[nn.Parameter], lr: float) -> torch.optim.Optimize
 
 
 def train_on_mappings(
-    model: nn.Module, task: MappingTask, steps: int, *, batch: int = 32, rate: float = 5e-3,
+    model: nn.Module, task: MappingTask, steps: int, *, batch: int = 32, lr: float = 5e-3,
     seed: int = 0,
 ) -> list[float]:  # fmt: skip
     """Train on rows of a task; the loss is taken at the labels, since inputs are drawn evenly.
@@ -145,7 +145,7 @@ def train_on_mappings(
         return F.cross_entropy(logits.flatten(0, 1), ids[:, 1::2].flatten())
 
     history = training.fit(
-        model, loss, steps, rate=rate, schedule="warm-up", optimiser=_adam, seed=seed,
+        model, loss, steps, lr=lr, schedule="warm-up", optimiser=_adam, seed=seed,
         preset=device.preset("cpu"), progress=False,
     )  # fmt: skip
     return history.loss
@@ -276,7 +276,7 @@ def few_shot(
     split: dict[bool, dict[int, list[float]]] = {True: {}, False: {}}
     for seed in seeds:
         torch.manual_seed(seed)
-        model = GPT(task.vocab_size, task.context, _WIDTH, _LAYERS, _HEADS, dropout=0.0)
+        model = GPT(task.vocab_size, task.max_length, _WIDTH, _LAYERS, _HEADS, dropout=0.0)
         model = rescale(init_weights(model), _START)
         model = model if prepare is None else prepare(model)
         began = time.process_time()
@@ -515,7 +515,7 @@ def shots_of(
     all numbers of examples, and those of the control, ask for the same pairs.
 
     Args:
-        model: a GPT with `context`. encode: text to ids.
+        model: a GPT with `max_length`. encode: text to ids.
         build_prompt, answer_scores: the chapter's functions.
         patterns: pairs of what is asked and what is answered, by name.
         shots: numbers of examples.
@@ -543,7 +543,7 @@ def shots_of(
                 for examples, found in ((others, result.loss), (wrong, result.control)):
                     prompt = encode(build_prompt(task, examples[:n], query))
                     wanted = encode(f" {answer}")
-                    if len(prompt) + len(wanted) > model.context:
+                    if len(prompt) + len(wanted) > model.max_length:
                         result.left_out += 1
                         continue
                     found[name][n].append(-answer_scores(model, prompt, [wanted])[0].item())

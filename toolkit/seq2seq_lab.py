@@ -85,7 +85,7 @@ def recall_rate(
     chosen = preset or device.preset()
     draw = torch.Generator().manual_seed(seed)
     torch.manual_seed(seed)
-    model = Recall(kind, symbols + 2, chosen.width // 2, keep)
+    model = Recall(kind, symbols + 2, chosen.d_model // 2, keep)
 
     def loss(step: int) -> Tensor:
         task = tasks.delayed_recall(chosen.batch_size, delay, symbols, draw, noise=True)

@@ -73,7 +73,7 @@ def fit(
     *,
     seconds: float | None = None,
     accumulate: int = 1,
-    rate: float = 3e-3,
+    lr: float = 3e-3,
     clip: float | None = 1.0,
     schedule: str | Callable[[int], float] = "linear",
     optimiser: Callable[..., torch.optim.Optimizer] = torch.optim.Adam,
@@ -101,11 +101,11 @@ def fit(
             that of the steps where it is larger.
         accumulate: how many calls of `loss` make one step; their gradients are added up. `loss`
             is then called with 0 to accumulate * steps - 1.
-        rate: the learning rate; `schedule` gives the factor for each step: "linear" (1 in the
+        lr: the learning rate; `schedule` gives the factor for each step: "linear" (1 in the
             first half, then falling to 0.02), "warm-up" (rising in the first tenth, then falling
             to 0), "cosine", "constant", or a function of the step.
         clip: largest norm of the gradient; None not to clip.
-        optimiser: called with the parameters and `lr=rate`.
+        optimiser: called with the parameters and `lr=lr`.
         validate: called in eval mode and without gradients every `validate_every` steps (default:
             20 times in all) and after the last; returns a number, smaller is better. It draws no
             numbers that the training would draw.
@@ -129,7 +129,7 @@ def fit(
         FloatingPointError: the loss became infinite or not a number.
     """
     chosen = preset if preset is not None else device.preset()
-    _check(steps, seconds, accumulate, rate, clip, validate, patience)
+    _check(steps, seconds, accumulate, lr, clip, validate, patience)
     validate_every = _every("validate_every", validate_every, steps, 20, validate is not None)
     checkpoint_every = _every(
         "checkpoint_every", checkpoint_every, steps, 10, checkpoint is not None
@@ -142,8 +142,8 @@ def fit(
     with torch.random.fork_rng(cuda, enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        run = _Run(model, optimiser(parameters, lr=rate), list(generators))
-        plan = {"steps": steps, "rate": rate, "clip": clip, "seed": seed, "seconds": seconds}
+        run = _Run(model, optimiser(parameters, lr=lr), list(generators))
+        plan = {"steps": steps, "lr": lr, "clip": clip, "seed": seed, "seconds": seconds}
         plan["schedule"] = schedule if isinstance(schedule, str) else "a function"
         plan["accumulate"] = None if accumulate == 1 else accumulate
         factor = _factor(schedule)
@@ -175,7 +175,7 @@ def fit(
                 else:
                     scale = factor(used(), 1.0)
                 for group in run.optimiser.param_groups:
-                    group["lr"] = rate * scale
+                    group["lr"] = lr * scale
                 total, counted = None, 0
                 for part in range(accumulate):
                     with chosen.autocast():
@@ -252,7 +252,7 @@ class _Run:
             if not math.isfinite(loss):
                 step = self.step - len(losses) + place
                 raise FloatingPointError(
-                    f"the loss of step {step} is {loss}: train with a smaller rate, or look for a "
+                    f"the loss of step {step} is {loss}: train with a smaller lr, or look for a "
                     "division by zero or a logarithm of zero"
                 )
         self.history.loss += losses
@@ -387,7 +387,7 @@ def _check(
     steps: int | None,
     seconds: float | None,
     accumulate: int,
-    rate: float,
+    lr: float,
     clip: float | None,
     validate: Callable[[], float | Tensor] | None,
     patience: int | None,
@@ -402,8 +402,8 @@ def _check(
         raise ValueError("processes that train together have no common clock: give steps alone")
     if accumulate < 1:
         raise ValueError(f"accumulate must be 1 or more, not {accumulate}")
-    if not rate > 0:
-        raise ValueError(f"rate must be larger than 0, not {rate}")
+    if not lr > 0:
+        raise ValueError(f"lr must be larger than 0, not {lr}")
     if clip is not None and not clip > 0:
         raise ValueError(f"clip must be larger than 0, or None not to clip, not {clip}")
     if patience is not None and (validate is None or patience < 1):

@@ -220,7 +220,7 @@ class Run:
 def train_translator(
     model: nn.Module, task: TranslationTask, token_batches: MakeBatches, loss: Loss, *,
     steps: int | None = None, seconds: float | None = None, max_tokens: int = MAX_TOKENS,
-    rate: float = RATE, smoothing: float = SMOOTHING, seed: int = 0,
+    lr: float = RATE, smoothing: float = SMOOTHING, seed: int = 0,
     preset: device.Preset | None = None, progress: bool = True, **more: Any,
 ) -> Run:  # fmt: skip
     """Train a translator on batches of many tokens, with a rate that rises and falls.
@@ -232,7 +232,7 @@ def train_translator(
         steps: how many; `STEPS` if neither this nor `seconds` is given.
         seconds: train so long instead, for rivals that are to get as much time.
         max_tokens: of a batch, on either side.
-        rate: the largest learning rate.
+        lr: the largest learning rate.
         more: for `toolkit.training.fit`, such as checkpoint or validate.
     """
     if steps is None and seconds is None:
@@ -251,7 +251,7 @@ def train_translator(
 
     began = time.process_time()
     history = training.fit(
-        model, batch_loss, steps, seconds=seconds, rate=rate, schedule="warm-up", seed=seed,
+        model, batch_loss, steps, seconds=seconds, lr=lr, schedule="warm-up", seed=seed,
         optimiser=adam, preset=chosen, progress=progress, **more,
     )  # fmt: skip
     used = time.process_time() - began
@@ -821,7 +821,7 @@ class _Copier(nn.Module):
 
 def copy_rate(
     encoder: nn.Module, distance: int, *, width: int, positions: bool = True, symbols: int = 8,
-    steps: int | None = None, rate: float = 3e-3, seed: int = 0,
+    steps: int | None = None, lr: float = 3e-3, seed: int = 0,
     preset: device.Preset | None = None,
 ) -> float:  # fmt: skip
     """Train on naming the symbol that stands `distance` places back; share right on new sequences.
@@ -847,7 +847,7 @@ def copy_rate(
         return F.cross_entropy(model(tokens).float(), tokens[:, 0])
 
     training.fit(
-        model, loss, steps or chosen.steps, rate=rate, schedule="warm-up", seed=seed, preset=chosen,
+        model, loss, steps or chosen.steps, lr=lr, schedule="warm-up", seed=seed, preset=chosen,
         progress=False,
     )  # fmt: skip
     unseen = torch.randint(symbols, (500, distance + 1), generator=draw).to(chosen.device)

@@ -907,7 +907,7 @@ def _train(
         return module.learning_rate(step + 1, settings.d_model, settings.warmup)
 
     history = training.fit(
-        model, loss, settings.steps, rate=settings.rate, clip=settings.clip,
+        model, loss, settings.steps, lr=settings.rate, clip=settings.clip,
         schedule=factor if noam else settings.schedule, optimiser=transformer_lab.adam,
         accumulate=accumulate, seed=settings.seed, preset=preset,
         validate=None if validation is None else validate, validate_every=settings.save_every,

@@ -64,7 +64,7 @@ def library_twin(model: Any) -> nn.Module:
     """A plain `torch.nn.TransformerEncoder` with the weights of a pre-norm GPT, without dropout.
 
     Args:
-        model: a `GPT` of `solutions.gpt` with pre_norm=True.
+        model: a `GPT` of `solutions.gpt` with norm_first=True.
 
     Returns:
         A module from ids (B, T) to logits (B, T, V), its output tied to its embedding.
@@ -78,7 +78,7 @@ def library_twin(model: Any) -> nn.Module:
     class Twin(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.context = model.context
+            self.context = model.max_length
             self.token = nn.Embedding(*model.token.weight.shape)
             self.position = nn.Embedding(*model.position.weight.shape)
             layer = nn.TransformerEncoderLayer(
@@ -88,7 +88,7 @@ def library_twin(model: Any) -> nn.Module:
             self.core = nn.TransformerEncoder(
                 layer, len(model.blocks), norm=nn.LayerNorm(width), enable_nested_tensor=False
             )
-            mask = nn.Transformer.generate_square_subsequent_mask(model.context)  # (C, C)
+            mask = nn.Transformer.generate_square_subsequent_mask(model.max_length)  # (C, C)
             self.register_buffer("mask", mask, persistent=False)
 
         def forward(self, ids: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ def hugging_face_twin(model: Any) -> nn.Module:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=model.token.num_embeddings, n_positions=model.context,
+        vocab_size=model.token.num_embeddings, n_positions=model.max_length,
         n_embd=model.token.embedding_dim, n_layer=len(model.blocks),
         n_head=model.blocks[0].attention.num_heads, resid_pdrop=0.0, embd_pdrop=0.0,
         attn_pdrop=0.0, bos_token_id=None, eos_token_id=None, attn_implementation="sdpa",  # type: ignore[call-arg]

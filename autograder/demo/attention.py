@@ -55,18 +55,18 @@ def _attention(before: str, call: str) -> str:
 
 
         def scaled_dot_product_attention(
-            query, key, value, mask=None, dropout_p=0.0, training=False
+            query, key, value, mask=None, dropout=0.0, training=False
         ):
             if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
                 raise ValueError("shapes")
             scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
-            weights = masked_softmax(scores, mask)
-            if training and dropout_p:
-                return attention_dropout(weights, dropout_p, training) @ value, weights
+            attn_weights = masked_softmax(scores, mask)
+            if training and dropout:
+                return attention_dropout(attn_weights, dropout, training) @ value, attn_weights
             if mask is None:
                 mask = torch.ones_like(scores, dtype=torch.bool)
             output = {call}
-            return output.nan_to_num(0.0) * mask.any(-1, keepdim=True), weights
+            return output.nan_to_num(0.0) * mask.any(-1, keepdim=True), attn_weights
         """
     )
 
@@ -118,11 +118,11 @@ def _one_head(name: str, mask: str, body: str) -> str:
 
 
 _DROPOUT = """
-def attention_dropout(weights, p, training):
-    if not 0 <= p <= 1:
-        raise ValueError("p")
-    layer = nn.Dropout(p)
-    return layer.train(training)(weights)
+def attention_dropout(attn_weights, dropout, training):
+    if not 0 <= dropout <= 1:
+        raise ValueError("dropout")
+    layer = nn.Dropout(dropout)
+    return layer.train(training)(attn_weights)
 """.strip()
 
 # Of the cheats below those whose cell tampers with the grader itself when it is run: that costs

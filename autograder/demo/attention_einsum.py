@@ -86,20 +86,20 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 
 
 # %% exercise="context_vector"
-def context_vector(weights: Tensor, values: Tensor) -> Tensor:
-    if weights.shape[-1] != values.shape[1]:
+def context_vector(attn_weights: Tensor, values: Tensor) -> Tensor:
+    if attn_weights.shape[-1] != values.shape[1]:
         raise ValueError("weights and values differ in length")
-    return einsum("bij,bjv->biv", weights, values)
+    return einsum("bij,bjv->biv", attn_weights, values)
 
 
 # %% exercise="AttentionDecoderStep"
 class AttentionDecoderStep(nn.Module):
     def __init__(
-        self, embed_dim: int, hidden_dim: int, annotation_dim: int, attention_dim: int
+        self, embed_dim: int, hidden_size: int, annotation_dim: int, attention_dim: int
     ) -> None:
         super().__init__()
-        self.score = AdditiveScore(hidden_dim, annotation_dim, attention_dim)
-        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_dim)
+        self.score = AdditiveScore(hidden_size, annotation_dim, attention_dim)
+        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_size)
 
     def forward(self, y_prev, s_prev, annotations, source_mask=None):
         mask = None if source_mask is None else source_mask[:, None]
@@ -109,22 +109,22 @@ class AttentionDecoderStep(nn.Module):
 
 
 # %% exercise="attention_dropout"
-def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
-    if not 0 <= p <= 1:
-        raise ValueError(f"p={p} is no probability")
-    keep = 1 - p if training else 1
-    coins = torch.bernoulli(torch.full(weights.shape, float(keep))).to(weights)
-    return weights * coins / (keep or 1)
+def attention_dropout(attn_weights: Tensor, dropout: float, training: bool) -> Tensor:
+    if not 0 <= dropout <= 1:
+        raise ValueError(f"dropout={dropout} is no probability")
+    keep = 1 - dropout if training else 1
+    coins = torch.bernoulli(torch.full(attn_weights.shape, float(keep))).to(attn_weights)
+    return attn_weights * coins / (keep or 1)
 
 
 # %% exercise="scaled_dot_product_attention"
-def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, training=False):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False):
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise ValueError("the shapes of query, key and value do not fit")
     scores = einsum("...id,...jd->...ij", query * query.shape[-1] ** -0.5, key)
-    weights = masked_softmax(scores, mask)
-    used = attention_dropout(weights, dropout_p, training)
-    return einsum("...ij,...jv->...iv", used, value), weights
+    attn_weights = masked_softmax(scores, mask)
+    used = attention_dropout(attn_weights, dropout, training)
+    return einsum("...ij,...jv->...iv", used, value), attn_weights
 
 
 # %% exercise="causal_mask"
@@ -166,10 +166,10 @@ class SelfAttention(nn.Module):
 
 # %% exercise="MaskedSelfAttention"
 class MaskedSelfAttention(SelfAttention):
-    def forward(self, x: Tensor, padding: Tensor | None = None):
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None):
         mask = causal_mask(x.shape[1])
-        if padding is not None:
-            mask = einsum("bj,ij->bij", padding.int(), mask.int()).bool()
+        if padding_mask is not None:
+            mask = einsum("bj,ij->bij", padding_mask.int(), mask.int()).bool()
         return super().forward(x, mask)
 
 
@@ -207,28 +207,28 @@ class MultiHeadAttention(nn.Module):
         q, k, v = heads(self.q_proj, query), heads(self.k_proj, key), heads(self.v_proj, value)
         if mask is not None and mask.ndim == 3:
             mask = mask[:, None]
-        z, weights = scaled_dot_product_attention(q, k, v, mask, self.dropout_p, self.training)
+        z, attn_weights = scaled_dot_product_attention(q, k, v, mask, self.dropout_p, self.training)
         out = self.out_proj.weight.unflatten(1, (self.num_heads, -1))
-        return einsum("bhtk,dhk->btd", z, out) + self.out_proj.bias, weights
+        return einsum("bhtk,dhk->btd", z, out) + self.out_proj.bias, attn_weights
 
 
 # %% exercise="FusedMultiHeadAttention"
 class FusedMultiHeadAttention(nn.Module):
-    def __init__(self, input_dim: int, embed_dim: int, num_heads: int) -> None:
+    def __init__(self, input_dim: int, d_model: int, num_heads: int) -> None:
         super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError("num_heads does not divide embed_dim")
+        if d_model % num_heads:
+            raise ValueError("num_heads does not divide d_model")
         self.num_heads = num_heads
-        self.qkv_proj = nn.Linear(input_dim, 3 * embed_dim)
-        self.o_proj = nn.Linear(embed_dim, embed_dim)
+        self.qkv_proj = nn.Linear(input_dim, 3 * d_model)
+        self.o_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None):
         packed = self.qkv_proj(x).unflatten(-1, (self.num_heads, 3, -1))
         q, k, v = einsum("bthck->cbhtk", packed)
         if mask is not None and mask.ndim == 3:
             mask = mask[:, None]
-        z, weights = scaled_dot_product_attention(q, k, v, mask)
-        return self.o_proj(einsum("bhtk->bthk", z).flatten(2)), weights
+        z, attn_weights = scaled_dot_product_attention(q, k, v, mask)
+        return self.o_proj(einsum("bhtk->bthk", z).flatten(2)), attn_weights
 
 
 # %% exercise="PerHeadAttention"
@@ -249,8 +249,8 @@ class PerHeadAttention(nn.Module):
         v = einsum("btd,hdk->bhtk", value, self.w_v)
         if mask is not None and mask.ndim == 3:
             mask = mask[:, None]
-        z, weights = scaled_dot_product_attention(q, k, v, mask)
-        return einsum("bhtk,hkd->btd", z, self.w_o), weights
+        z, attn_weights = scaled_dot_product_attention(q, k, v, mask)
+        return einsum("bhtk,hkd->btd", z, self.w_o), attn_weights
 
 
 # %% exercise="separate_to_fused"
@@ -294,22 +294,22 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 # %% exercise="CrossAttention"
 class CrossAttention(nn.Module):
-    def __init__(self, query_dim: int, memory_dim: int, embed_dim: int, num_heads: int) -> None:
+    def __init__(self, query_dim: int, memory_dim: int, d_model: int, num_heads: int) -> None:
         super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError("num_heads does not divide embed_dim")
+        if d_model % num_heads:
+            raise ValueError("num_heads does not divide d_model")
         self.num_heads = num_heads
-        self.q_proj = nn.Linear(query_dim, embed_dim)
-        self.k_proj = nn.Linear(memory_dim, embed_dim)
-        self.v_proj = nn.Linear(memory_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, query_dim)
+        self.q_proj = nn.Linear(query_dim, d_model)
+        self.k_proj = nn.Linear(memory_dim, d_model)
+        self.v_proj = nn.Linear(memory_dim, d_model)
+        self.out_proj = nn.Linear(d_model, query_dim)
 
     def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None = None):
         def heads(y: Tensor) -> Tensor:
             return einsum("bthk->bhtk", y.unflatten(-1, (self.num_heads, -1)))
 
         mask = None if memory_mask is None else memory_mask[:, None, None]
-        z, weights = scaled_dot_product_attention(
+        z, attn_weights = scaled_dot_product_attention(
             heads(self.q_proj(x)), heads(self.k_proj(memory)), heads(self.v_proj(memory)), mask
         )
-        return self.out_proj(einsum("bhtk->bthk", z).flatten(2)), weights
+        return self.out_proj(einsum("bhtk->bthk", z).flatten(2)), attn_weights

@@ -74,15 +74,17 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 
 
 # %% exercise="attention_dropout"
-def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
-    if p < 0 or p > 1:
-        raise ValueError("p is not between 0 and 1")
-    if training and p == 1:
-        return torch.zeros_like(weights) * weights
-    if training and p:
-        coins = torch.empty(weights.shape, dtype=weights.dtype).uniform_()
-        return torch.where(coins < p, torch.zeros_like(weights), weights.div(1 - p))
-    return weights
+def attention_dropout(attn_weights: Tensor, dropout: float, training: bool) -> Tensor:
+    if dropout < 0 or dropout > 1:
+        raise ValueError("dropout is not between 0 and 1")
+    if training and dropout == 1:
+        return torch.zeros_like(attn_weights) * attn_weights
+    if training and dropout:
+        coins = torch.empty(attn_weights.shape, dtype=attn_weights.dtype).uniform_()
+        return torch.where(
+            coins < dropout, torch.zeros_like(attn_weights), attn_weights.div(1 - dropout)
+        )
+    return attn_weights
 
 
 # %% own="a projection for each name"
@@ -112,9 +114,9 @@ class SelfAttention(Projections):
 
 # %% exercise="MaskedSelfAttention"
 class MaskedSelfAttention(SelfAttention):
-    def forward(self, x: Tensor, padding: Tensor | None = None):
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None):
         mask = causal_mask(x.size(1))
-        return super().forward(x, mask if padding is None else mask & padding[:, None, :])
+        return super().forward(x, mask if padding_mask is None else mask & padding_mask[:, None, :])
 
 
 # %% exercise="MultiHeadAttention"
@@ -129,25 +131,25 @@ class MultiHeadAttention(Projections):
 
     def forward(self, query, key, value, mask=None):
         parts = [split_heads(part, self.num_heads) for part in self.qkv(query, key, value)]
-        output, weights = scaled_dot_product_attention(
+        output, attn_weights = scaled_dot_product_attention(
             *parts, per_head(mask), self.rate, self.training
         )
-        return self.out_proj(merge_heads(output)), weights
+        return self.out_proj(merge_heads(output)), attn_weights
 
 
 # %% exercise="CrossAttention"
 class CrossAttention(Projections):
-    def __init__(self, query_dim: int, memory_dim: int, embed_dim: int, num_heads: int) -> None:
+    def __init__(self, query_dim: int, memory_dim: int, d_model: int, num_heads: int) -> None:
         super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError("embed_dim must be a multiple of num_heads")
+        if d_model % num_heads:
+            raise ValueError("d_model must be a multiple of num_heads")
         self.num_heads = num_heads
-        memory = (memory_dim, embed_dim)
-        self.add(True, q_proj=(query_dim, embed_dim), k_proj=memory, v_proj=memory)
-        self.add(True, out_proj=(embed_dim, query_dim))
+        memory = (memory_dim, d_model)
+        self.add(True, q_proj=(query_dim, d_model), k_proj=memory, v_proj=memory)
+        self.add(True, out_proj=(d_model, query_dim))
 
     def forward(self, x: Tensor, memory: Tensor, memory_mask: Tensor | None = None):
         parts = [split_heads(part, self.num_heads) for part in self.qkv(x, memory)]
         mask = None if memory_mask is None else memory_mask[:, None, None, :]
-        output, weights = scaled_dot_product_attention(*parts, mask)
-        return self.out_proj(merge_heads(output)), weights
+        output, attn_weights = scaled_dot_product_attention(*parts, mask)
+        return self.out_proj(merge_heads(output)), attn_weights

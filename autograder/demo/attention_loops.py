@@ -116,57 +116,57 @@ def masked_softmax(scores, mask=None, dim=-1):
 
 
 # %% exercise="context_vector"
-def context_vector(weights, values):
-    if weights.size(2) != values.size(1):
+def context_vector(attn_weights, values):
+    if attn_weights.size(2) != values.size(1):
         raise ValueError("as many weights as values, please")
     contexts = []
-    for b in range(len(weights)):
-        for i in range(weights.shape[1]):
+    for b in range(len(attn_weights)):
+        for i in range(attn_weights.shape[1]):
             total = torch.zeros_like(values[b, 0])
             for j in range(values.shape[1]):
-                total = total + weights[b, i, j] * values[b, j]
+                total = total + attn_weights[b, i, j] * values[b, j]
             contexts.append(total)
-    return torch.stack(contexts).reshape(*weights.shape[:2], -1)
+    return torch.stack(contexts).reshape(*attn_weights.shape[:2], -1)
 
 
 # %% exercise="AttentionDecoderStep"
 class AttentionDecoderStep(nn.Module):
-    def __init__(self, embed_dim, hidden_dim, annotation_dim, attention_dim):
+    def __init__(self, embed_dim, hidden_size, annotation_dim, attention_dim):
         super().__init__()
-        self.score = AdditiveScore(hidden_dim, annotation_dim, attention_dim)
-        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_dim)
+        self.score = AdditiveScore(hidden_size, annotation_dim, attention_dim)
+        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_size)
 
     def forward(self, y_prev, s_prev, annotations, source_mask=None):
         states, contexts, all_weights = [], [], []
         for b in range(len(y_prev)):
             scores = self.score(s_prev[b : b + 1, None], annotations[b : b + 1])[0, 0]
-            weights = masked_softmax(scores, None if source_mask is None else source_mask[b])
-            context = (weights[:, None] * annotations[b]).sum(0)
+            attn_weights = masked_softmax(scores, None if source_mask is None else source_mask[b])
+            context = (attn_weights[:, None] * annotations[b]).sum(0)
             states.append(self.cell(torch.cat((y_prev[b], context)), s_prev[b]))
             contexts.append(context)
-            all_weights.append(weights)
+            all_weights.append(attn_weights)
         return torch.stack(states), torch.stack(contexts), torch.stack(all_weights)
 
 
 # %% exercise="attention_dropout"
-def attention_dropout(weights, p, training):
-    if p < 0 or p > 1:
-        raise ValueError("p is a probability")
+def attention_dropout(attn_weights, dropout, training):
+    if dropout < 0 or dropout > 1:
+        raise ValueError("dropout is a probability")
     if not training:
-        return weights.clone()
-    flat = weights.reshape(-1)
+        return attn_weights.clone()
+    flat = attn_weights.reshape(-1)
     chances = torch.rand(flat.shape)
     kept = []
     for index in range(len(flat)):
-        if p < 1 and chances[index] >= p:
-            kept.append(flat[index] / (1 - p))
+        if dropout < 1 and chances[index] >= dropout:
+            kept.append(flat[index] / (1 - dropout))
         else:
             kept.append(flat[index] * 0)
-    return torch.stack(kept).reshape(weights.shape)
+    return torch.stack(kept).reshape(attn_weights.shape)
 
 
 # %% exercise="scaled_dot_product_attention"
-def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, training=False):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False):
     width = query.shape[-1]
     if key.shape[-1] != width:
         raise ValueError("query and key differ in width")
@@ -176,17 +176,17 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, tr
     may = allowed(mask, (*front, query.shape[-2], key.shape[-2]))
     queries, keys, values = (x.reshape(-1, x.shape[-2], x.shape[-1]) for x in (query, key, value))
     may = may.reshape(-1, *may.shape[-2:])
-    outputs, weights = [], []
+    outputs, attn_weights = [], []
     for n in range(len(queries)):
         rows = []
         for i in range(queries.shape[1]):
             row = torch.stack([k.dot(queries[n, i]) for k in keys[n]]) / width**0.5
             rows.append(masked_softmax(row, may[n, i]))
-        weights.append(torch.stack(rows))
-        outputs.append(attention_dropout(weights[-1], dropout_p, training).mm(values[n]))
+        attn_weights.append(torch.stack(rows))
+        outputs.append(attention_dropout(attn_weights[-1], dropout, training).mm(values[n]))
     return (
         torch.stack(outputs).reshape(*front, query.shape[-2], value.shape[-1]),
-        torch.stack(weights).reshape(*front, query.shape[-2], key.shape[-2]),
+        torch.stack(attn_weights).reshape(*front, query.shape[-2], key.shape[-2]),
     )
 
 
@@ -241,18 +241,18 @@ class MaskedSelfAttention(nn.Module):
         for name in ("q_proj", "k_proj", "v_proj"):
             setattr(self, name, nn.Linear(input_dim, head_dim, bias=False))
 
-    def forward(self, x, padding=None):
-        outputs, weights = [], []
+    def forward(self, x, padding_mask=None):
+        outputs, attn_weights = [], []
         for b in range(len(x)):
             mask = causal_mask(x.shape[1])
-            if padding is not None:
+            if padding_mask is not None:
                 for j in range(x.shape[1]):
-                    mask[:, j] &= padding[b, j]
+                    mask[:, j] &= padding_mask[b, j]
             q, k, v = self.q_proj(x[b]), self.k_proj(x[b]), self.v_proj(x[b])
             output, weight = scaled_dot_product_attention(q, k, v, mask)
             outputs.append(output)
-            weights.append(weight)
-        return torch.stack(outputs), torch.stack(weights)
+            attn_weights.append(weight)
+        return torch.stack(outputs), torch.stack(attn_weights)
 
 
 # %% exercise="split_heads"
@@ -300,19 +300,19 @@ class MultiHeadAttention(nn.Module):
         q = split_heads(self.q_proj(query), self.heads)
         k = split_heads(self.k_proj(key), self.heads)
         v = split_heads(self.v_proj(value), self.heads)
-        output, weights = heads_one_by_one(q, k, v, mask, self.p, self.training)
-        return self.out_proj(merge_heads(output)), weights
+        output, attn_weights = heads_one_by_one(q, k, v, mask, self.p, self.training)
+        return self.out_proj(merge_heads(output)), attn_weights
 
 
 # %% exercise="FusedMultiHeadAttention"
 class FusedMultiHeadAttention(nn.Module):
-    def __init__(self, input_dim, embed_dim, num_heads):
+    def __init__(self, input_dim, d_model, num_heads):
         super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError("embed_dim is no multiple of num_heads")
-        self.heads, self.size = num_heads, embed_dim // num_heads
-        self.qkv_proj = nn.Linear(input_dim, 3 * embed_dim)
-        self.o_proj = nn.Linear(embed_dim, embed_dim)
+        if d_model % num_heads:
+            raise ValueError("d_model is no multiple of num_heads")
+        self.heads, self.size = num_heads, d_model // num_heads
+        self.qkv_proj = nn.Linear(input_dim, 3 * d_model)
+        self.o_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x, mask=None):
         everything = self.qkv_proj(x)
@@ -323,8 +323,8 @@ class FusedMultiHeadAttention(nn.Module):
                 start = (3 * h + which) * self.size
                 heads.append(everything[..., start : start + self.size])
             parts.append(torch.stack(heads, 1))
-        output, weights = heads_one_by_one(*parts, mask)
-        return self.o_proj(merge_heads(output)), weights
+        output, attn_weights = heads_one_by_one(*parts, mask)
+        return self.o_proj(merge_heads(output)), attn_weights
 
 
 # %% exercise="PerHeadAttention"
@@ -343,11 +343,11 @@ class PerHeadAttention(nn.Module):
         q = torch.stack([query @ self.w_q[h] for h in heads], 1)
         k = torch.stack([key @ self.w_k[h] for h in heads], 1)
         v = torch.stack([value @ self.w_v[h] for h in heads], 1)
-        z, weights = heads_one_by_one(q, k, v, mask)
+        z, attn_weights = heads_one_by_one(q, k, v, mask)
         output = 0
         for h in heads:
             output = output + z[:, h] @ self.w_o[h]
-        return output, weights
+        return output, attn_weights
 
 
 # %% exercise="separate_to_fused"
@@ -393,20 +393,20 @@ def separate_to_torch(state):
 
 # %% exercise="CrossAttention"
 class CrossAttention(nn.Module):
-    def __init__(self, query_dim, memory_dim, embed_dim, num_heads):
+    def __init__(self, query_dim, memory_dim, d_model, num_heads):
         super().__init__()
-        if embed_dim % num_heads:
-            raise ValueError("embed_dim is no multiple of num_heads")
+        if d_model % num_heads:
+            raise ValueError("d_model is no multiple of num_heads")
         self.heads = num_heads
-        self.q_proj = nn.Linear(query_dim, embed_dim)
-        self.k_proj = nn.Linear(memory_dim, embed_dim)
-        self.v_proj = nn.Linear(memory_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, query_dim)
+        self.q_proj = nn.Linear(query_dim, d_model)
+        self.k_proj = nn.Linear(memory_dim, d_model)
+        self.v_proj = nn.Linear(memory_dim, d_model)
+        self.out_proj = nn.Linear(d_model, query_dim)
 
     def forward(self, x, memory, memory_mask=None):
         q = split_heads(self.q_proj(x), self.heads)
         k = split_heads(self.k_proj(memory), self.heads)
         v = split_heads(self.v_proj(memory), self.heads)
         mask = None if memory_mask is None else memory_mask[:, None]
-        output, weights = heads_one_by_one(q, k, v, mask)
-        return self.out_proj(merge_heads(output)), weights
+        output, attn_weights = heads_one_by_one(q, k, v, mask)
+        return self.out_proj(merge_heads(output)), attn_weights

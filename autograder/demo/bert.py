@@ -40,15 +40,15 @@ def _gelu(call: str) -> str:
 
 _ATTENTION = """
 class SelfAttention(nn.Module):
-    def __init__(self, hidden, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        if hidden % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads")
         self.num_heads, self.p = num_heads, dropout
-        self.q_proj = nn.Linear(hidden, hidden)
-        self.k_proj = nn.Linear(hidden, hidden)
-        self.v_proj = nn.Linear(hidden, hidden)
-        self.out_proj = nn.Linear(hidden, hidden)
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x, mask=None):
         {forward}
@@ -62,14 +62,14 @@ def _attention(body: str) -> str:
 
 _LAYER = """
 class BertLayer(nn.Module):
-    def __init__(self, hidden, num_heads, intermediate, dropout=0.0):
+    def __init__(self, d_model, num_heads, d_ff, dropout=0.0):
         super().__init__()
-        self.attention = SelfAttention(hidden, num_heads, dropout)
-        self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.w_1 = nn.Linear(hidden, intermediate)
-        self.w_2 = nn.Linear(intermediate, hidden)
-        self.output_norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.sizes, self.p = (hidden, num_heads, intermediate), dropout
+        self.attention = SelfAttention(d_model, num_heads, dropout)
+        self.attention_norm = nn.LayerNorm(d_model, eps=1e-12)
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
+        self.output_norm = nn.LayerNorm(d_model, eps=1e-12)
+        self.sizes, self.p = (d_model, num_heads, d_ff), dropout
 
     def forward(self, x, mask=None):
         layer = nn.TransformerEncoderLayer(
@@ -100,11 +100,11 @@ class BertLayer(nn.Module):
 """.strip()
 
 _STEP = """
-{before}def pretraining_step(model, ids, segment_ids, mask, labels, is_random, rate, clip=1.0):
+{before}def pretraining_step(model, ids, token_type_ids, mask, labels, is_random, rate, clip=1.0):
     model.zero_grad()
-    mlm_scores, nsp_scores = model(ids, segment_ids, mask)
-    loss = pretraining_loss(mlm_scores, nsp_scores, labels, is_random)
-    nsp = F.cross_entropy(nsp_scores, is_random)
+    mlm_logits, nsp_logits = model(ids, token_type_ids, mask)
+    loss = pretraining_loss(mlm_logits, nsp_logits, labels, is_random)
+    nsp = F.cross_entropy(nsp_logits, is_random)
     loss.backward()
     norm = {call}
     with torch.no_grad():

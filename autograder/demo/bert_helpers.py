@@ -41,8 +41,8 @@ def build_input(first, second=None, max_length=512):
     refuse(second is not None and not second, "second is empty")
     refuse(max_length < (5 if second else 3), "max_length is too small")
     if not second:
-        ids = [CLS, *first[: max_length - 2], SEP]
-        return ids, [0] * len(ids)
+        input_ids = [CLS, *first[: max_length - 2], SEP]
+        return input_ids, [0] * len(input_ids)
     # Far too long pieces are cut first, or the recursion would be as deep as they are long.
     first, second = shortened(first[:max_length], second[:max_length], max_length - 3)
     first, second = [CLS, *first, SEP], [*second, SEP]
@@ -73,21 +73,25 @@ class Residual(nn.Module):
 
 # %% exercise="BertEmbeddings"
 class BertEmbeddings(nn.Module):
-    def __init__(self, vocab_size, hidden, max_length=512, segments=2, dropout=0.0):
+    def __init__(self, vocab_size, d_model, max_length=512, type_vocab_size=2, dropout=0.0):
         super().__init__()
         self.max_length = max_length
-        for name, rows in (("token", vocab_size), ("position", max_length), ("segment", segments)):
-            setattr(self, name, nn.Embedding(rows, hidden))
-        self.norm = bert_norm(hidden)
+        for name, rows in (
+            ("token", vocab_size),
+            ("position", max_length),
+            ("segment", type_vocab_size),
+        ):
+            setattr(self, name, nn.Embedding(rows, d_model))
+        self.norm = bert_norm(d_model)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, ids, segment_ids=None):
-        length = ids.shape[-1]
+    def forward(self, input_ids, token_type_ids=None):
+        length = input_ids.shape[-1]
         refuse(length > self.max_length, f"{length} is more than max_length={self.max_length}")
-        if segment_ids is None:
-            segment_ids = ids * 0
-        places = torch.arange(length).repeat(len(ids), 1)
-        vectors = (self.token(ids), self.position(places), self.segment(segment_ids))
+        if token_type_ids is None:
+            token_type_ids = input_ids * 0
+        places = torch.arange(length).repeat(len(input_ids), 1)
+        vectors = (self.token(input_ids), self.position(places), self.segment(token_type_ids))
         return self.drop(self.norm(sum(vectors)))
 
 
@@ -118,12 +122,12 @@ def softly(scores, allowed=None):
 
 # %% exercise="SelfAttention"
 class SelfAttention(nn.Module):
-    def __init__(self, hidden, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        self.root = math.sqrt(head_width(hidden, num_heads))
+        self.root = math.sqrt(head_width(d_model, num_heads))
         self.num_heads = num_heads
         for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            self.add_module(name, nn.Linear(hidden, hidden))
+            self.add_module(name, nn.Linear(d_model, d_model))
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x, mask=None):
@@ -138,12 +142,12 @@ class SelfAttention(nn.Module):
 
 # %% exercise="BertLayer"
 class BertLayer(nn.Module):
-    def __init__(self, hidden, num_heads, intermediate, dropout=0.0):
+    def __init__(self, d_model, num_heads, d_ff, dropout=0.0):
         super().__init__()
-        self.attention = SelfAttention(hidden, num_heads, dropout)
-        self.attention_norm, self.output_norm = bert_norm(hidden), bert_norm(hidden)
-        self.w_1 = nn.Linear(hidden, intermediate)
-        self.w_2 = nn.Linear(intermediate, hidden)
+        self.attention = SelfAttention(d_model, num_heads, dropout)
+        self.attention_norm, self.output_norm = bert_norm(d_model), bert_norm(d_model)
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
         self.add = Residual(dropout)
 
     def think(self, x):
@@ -160,29 +164,33 @@ class BertModel(nn.Module):
     def __init__(
         self,
         vocab_size,
-        hidden=768,
+        d_model=768,
         num_layers=12,
         num_heads=12,
-        intermediate=3072,
+        d_ff=3072,
         max_length=512,
-        segments=2,
+        type_vocab_size=2,
         dropout=0.1,
     ):
         super().__init__()
         self.embeddings = BertEmbeddings(
-            vocab_size, hidden, max_length=max_length, segments=segments, dropout=dropout
+            vocab_size,
+            d_model,
+            max_length=max_length,
+            type_vocab_size=type_vocab_size,
+            dropout=dropout,
         )
-        layer = (hidden, num_heads, intermediate, dropout)
+        layer = (d_model, num_heads, d_ff, dropout)
         self.layers = nn.ModuleList(itertools.starmap(BertLayer, [layer] * num_layers))
-        self.pooler = nn.Linear(hidden, hidden)
+        self.pooler = nn.Linear(d_model, d_model)
         init_weights(self)
 
     def pool(self, hidden):
         """The vector of the first token, through the pooler."""
         return torch.tanh(self.pooler(hidden[:, 0, :]))
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        hidden = self.embeddings(ids, segment_ids)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        hidden = self.embeddings(input_ids, token_type_ids)
         for layer in self.layers:
             hidden = layer(hidden, mask=mask)
         return hidden, self.pool(hidden)
@@ -197,18 +205,18 @@ def numbers(module):
 # %% exercise="count_parameters"
 def count_parameters(
     vocab_size=30522,
-    hidden=768,
+    d_model=768,
     num_layers=12,
-    intermediate=3072,
+    d_ff=3072,
     max_length=512,
-    segments=2,
+    type_vocab_size=2,
     heads=False,
 ):
     with torch.device("meta"):
-        square, norm = numbers(nn.Linear(hidden, hidden)), numbers(nn.LayerNorm(hidden))
-        inner = numbers(nn.Linear(hidden, intermediate)) + numbers(nn.Linear(intermediate, hidden))
-        pair = numbers(nn.Linear(hidden, 2))
-    total = (vocab_size + max_length + segments) * hidden
+        square, norm = numbers(nn.Linear(d_model, d_model)), numbers(nn.LayerNorm(d_model))
+        inner = numbers(nn.Linear(d_model, d_ff)) + numbers(nn.Linear(d_ff, d_model))
+        pair = numbers(nn.Linear(d_model, 2))
+    total = (vocab_size + max_length + type_vocab_size) * d_model
     total += norm + num_layers * (4 * square + inner + 2 * norm) + square
     return total + (square + norm + vocab_size + pair if heads else 0)
 
@@ -299,9 +307,9 @@ def corrupt(ids, chosen, vocab_size):
 
 
 # %% exercise="mask_tokens"
-def mask_tokens(ids, vocab_size, rate=0.15):
-    check_masking(vocab_size, rate)
-    chosen = (torch.rand(ids.shape) < rate) & (ids >= SPECIAL)
+def mask_tokens(ids, vocab_size, mask_prob=0.15):
+    check_masking(vocab_size, mask_prob)
+    chosen = (torch.rand(ids.shape) < mask_prob) & (ids >= SPECIAL)
     return corrupt(ids, chosen, vocab_size)
 
 
@@ -320,24 +328,24 @@ def words_of(ids, starts):
 
 
 # %% exercise="mask_whole_words"
-def mask_whole_words(ids, starts, vocab_size, rate=0.15):
-    check_masking(vocab_size, rate)
+def mask_whole_words(ids, starts, vocab_size, mask_prob=0.15):
+    check_masking(vocab_size, mask_prob)
     chosen = torch.zeros_like(ids, dtype=torch.bool)
     for row in range(len(ids)):
         words = words_of(ids[row], starts[row])
         for word, draw in zip(words, torch.rand(len(words)).tolist(), strict=True):
-            chosen[row, word] = draw < rate
+            chosen[row, word] = draw < mask_prob
     return corrupt(ids, chosen, vocab_size)
 
 
 # %% exercise="masking_epochs"
-def masking_epochs(ids, vocab_size, epochs, duplicates=None, rate=0.15):
+def masking_epochs(ids, vocab_size, epochs, duplicates=None, mask_prob=0.15):
     refuse(epochs < 1, "no epochs")
     refuse(duplicates is not None and duplicates < 1, "no duplicates")
 
     def drawn():
         while True:
-            yield mask_tokens(ids, vocab_size, rate)
+            yield mask_tokens(ids, vocab_size, mask_prob)
 
     if duplicates is None:
         source = drawn()
@@ -387,30 +395,30 @@ class BertForPreTraining(nn.Module):
     def __init__(
         self,
         vocab_size,
-        hidden=768,
+        d_model=768,
         num_layers=12,
         num_heads=12,
-        intermediate=3072,
+        d_ff=3072,
         max_length=512,
-        segments=2,
+        type_vocab_size=2,
         dropout=0.1,
     ):
         super().__init__()
         self.bert = BertModel(
             vocab_size,
-            hidden=hidden,
+            d_model=d_model,
             num_layers=num_layers,
             num_heads=num_heads,
-            intermediate=intermediate,
+            d_ff=d_ff,
             max_length=max_length,
-            segments=segments,
+            type_vocab_size=type_vocab_size,
             dropout=dropout,
         )
         self.mlm = MaskedLanguageHead(self.bert.embeddings.token)
-        self.nsp = init_weights(nn.Linear(hidden, 2))
+        self.nsp = init_weights(nn.Linear(d_model, 2))
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        hidden, pooled = self.bert(ids, segment_ids, mask)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        hidden, pooled = self.bert(input_ids, token_type_ids, mask)
         return self.mlm(hidden), self.nsp(pooled)
 
 
@@ -425,8 +433,8 @@ def mean_entropy(scores, targets):
 
 
 # %% exercise="pretraining_loss"
-def pretraining_loss(mlm_scores, nsp_scores, labels, is_random):
-    return mean_entropy(mlm_scores, labels) + mean_entropy(nsp_scores, is_random)
+def pretraining_loss(mlm_logits, nsp_logits, labels, is_random):
+    return mean_entropy(mlm_logits, labels) + mean_entropy(nsp_logits, is_random)
 
 
 # %% own="a step downhill"
@@ -436,17 +444,17 @@ def gradient_norm(gradients):
 
 
 # %% exercise="pretraining_step"
-def pretraining_step(model, ids, segment_ids, mask, labels, is_random, rate, clip=1.0):
-    mlm_scores, nsp_scores = model(ids, segment_ids, mask)
-    loss = pretraining_loss(mlm_scores, nsp_scores, labels, is_random)
-    mlm, nsp = mean_entropy(mlm_scores, labels), mean_entropy(nsp_scores, is_random)
+def pretraining_step(model, input_ids, token_type_ids, mask, labels, is_random, lr, clip=1.0):
+    mlm_logits, nsp_logits = model(input_ids, token_type_ids, mask)
+    loss = pretraining_loss(mlm_logits, nsp_logits, labels, is_random)
+    mlm, nsp = mean_entropy(mlm_logits, labels), mean_entropy(nsp_logits, is_random)
     parameters = list(model.parameters())
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     norm = gradient_norm(gradient for gradient in gradients if gradient is not None)
     shrink = clip / norm if norm > clip else 1
     for parameter, gradient in zip(parameters, gradients, strict=True):
         if gradient is not None:
-            parameter.data -= rate * shrink * gradient
+            parameter.data -= lr * shrink * gradient
     return {"loss": loss.item(), "mlm": mlm.item(), "nsp": nsp.item(), "norm": norm}
 
 
@@ -488,8 +496,8 @@ class SequenceClassifier(OnBert):
     def __init__(self, bert, num_labels, dropout=0.1):
         super().__init__(bert, num_labels, dropout)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        return self.scored(1, ids, segment_ids, mask)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        return self.scored(1, input_ids, token_type_ids, mask)
 
     def loss(self, scores, labels):
         return mean_entropy(scores, labels)
@@ -500,8 +508,8 @@ class SpanFinder(OnBert):
     def __init__(self, bert):
         super().__init__(bert, 2)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        scores = self.scored(0, ids, segment_ids, mask)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        scores = self.scored(0, input_ids, token_type_ids, mask)
         if mask is not None:
             scores = scores.masked_fill(
                 mask.logical_not()[..., None], torch.finfo(scores.dtype).min
@@ -565,8 +573,8 @@ class Tagger(OnBert):
     def __init__(self, bert, num_labels, dropout=0.1):
         super().__init__(bert, num_labels, dropout)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        return self.scored(0, ids, segment_ids, mask)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        return self.scored(0, input_ids, token_type_ids, mask)
 
     def loss(self, scores, labels):
         return mean_entropy(scores, labels)
@@ -643,11 +651,11 @@ def one_way(lstm, x, names):
 
 # %% exercise="BiLSTMCRF"
 class BiLSTMCRF(nn.Module):
-    def __init__(self, vocab_size, embedding, hidden, num_tags):
+    def __init__(self, vocab_size, embed_dim, hidden_size, num_tags):
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)
-        self.emission = nn.Linear(2 * hidden, num_tags)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)
+        self.emission = nn.Linear(2 * hidden_size, num_tags)
         self.crf = CRF(num_tags)
 
     def forward(self, ids, mask):
@@ -666,10 +674,10 @@ class BiLSTMCRF(nn.Module):
 
 # %% exercise="SharedEncoder"
 class SharedEncoder(nn.Module):
-    def __init__(self, num_layers, hidden, num_heads, intermediate, dropout=0.0):
+    def __init__(self, num_layers, d_model, num_heads, d_ff, dropout=0.0):
         super().__init__()
         self.rounds = range(num_layers)
-        self.layer = BertLayer(hidden, num_heads, intermediate, dropout)
+        self.layer = BertLayer(d_model, num_heads, d_ff, dropout)
 
     def forward(self, x, mask=None):
         for _ in self.rounds:
@@ -696,12 +704,12 @@ def shifted(scores):
 
 # %% exercise="RelativeAttention"
 class RelativeAttention(nn.Module):
-    def __init__(self, hidden, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        width = head_width(hidden, num_heads)
+        width = head_width(d_model, num_heads)
         self.num_heads, self.root = num_heads, math.sqrt(width)
         for name in ("q_proj", "k_proj", "v_proj", "r_proj", "out_proj"):
-            self.add_module(name, nn.Linear(hidden, hidden, bias=False))
+            self.add_module(name, nn.Linear(d_model, d_model, bias=False))
         self.content_bias = nn.Parameter(torch.zeros(num_heads, width))
         self.position_bias = nn.Parameter(torch.zeros(num_heads, width))
         self.drop = nn.Dropout(dropout)
@@ -718,8 +726,8 @@ class RelativeAttention(nn.Module):
         place = shifted((q + self.position_bias[:, None]) @ r.mT)
         past = torch.ones(T, S, dtype=torch.bool).tril(S - T)
         place = torch.where(past, place, torch.zeros_like(place))
-        weights = self.drop(softly((content + place) / self.root, past))
-        return self.out_proj(join_heads(weights @ v))
+        attn_weights = self.drop(softly((content + place) / self.root, past))
+        return self.out_proj(join_heads(attn_weights @ v))
 
 
 # %% exercise="update_memory"
@@ -731,8 +739,8 @@ def update_memory(memory, hidden, length):
 
 
 # %% exercise="replace_tokens"
-def replace_tokens(ids, labels, scores):
-    weights = softly(scores.detach()).flatten(0, 1)
+def replace_tokens(ids, labels, logits):
+    weights = softly(logits.detach()).flatten(0, 1)
     drawn = torch.multinomial(weights, 1).reshape(ids.shape)
     replaced = ids.where(labels == IGNORE, drawn)
     return replaced, ids != replaced
@@ -747,12 +755,12 @@ def replaced_token_loss(scores, is_replaced, mask):
 
 # %% exercise="TwoDirections"
 class TwoDirections(nn.Module):
-    def __init__(self, vocab_size, embedding, hidden):
+    def __init__(self, vocab_size, embed_dim, hidden_size):
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, embedding)
-        self.forward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.backward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.output = nn.Linear(hidden, vocab_size)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.forward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+        self.backward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size, vocab_size)
 
     def states(self, ids, mask):
         """The states of both directions, apart."""

@@ -26,12 +26,12 @@ def build_input(first, second=None, max_length=512):
     if second is None:
         if max_length < 3:
             raise ValueError("no room")
-        ids = [CLS]
+        input_ids = [CLS]
         for token in first:
-            if len(ids) < max_length - 1:
-                ids.append(token)
-        ids.append(SEP)
-        return ids, [0 for _ in ids]
+            if len(input_ids) < max_length - 1:
+                input_ids.append(token)
+        input_ids.append(SEP)
+        return input_ids, [0 for _ in input_ids]
     if not second:
         raise ValueError("the second piece is empty")
     if max_length < 5:
@@ -42,18 +42,18 @@ def build_input(first, second=None, max_length=512):
             n -= 1
         else:
             m -= 1
-    ids, segments = [CLS], [0]
+    input_ids, token_type_ids = [CLS], [0]
     for place in range(n):
-        ids.append(first[place])
-        segments.append(0)
-    ids.append(SEP)
-    segments.append(0)
+        input_ids.append(first[place])
+        token_type_ids.append(0)
+    input_ids.append(SEP)
+    token_type_ids.append(0)
     for place in range(m):
-        ids.append(second[place])
-        segments.append(1)
-    ids.append(SEP)
-    segments.append(1)
-    return ids, segments
+        input_ids.append(second[place])
+        token_type_ids.append(1)
+    input_ids.append(SEP)
+    token_type_ids.append(1)
+    return input_ids, token_type_ids
 
 
 # %% exercise="gelu"
@@ -63,16 +63,16 @@ def gelu(x):
 
 # %% exercise="BertEmbeddings"
 class BertEmbeddings(nn.Module):
-    def __init__(self, vocab_size, hidden, max_length=512, segments=2, dropout=0.0):
+    def __init__(self, vocab_size, d_model, max_length=512, type_vocab_size=2, dropout=0.0):
         super().__init__()
-        self.token = nn.Embedding(vocab_size, hidden)
-        self.position = nn.Embedding(max_length, hidden)
-        self.segment = nn.Embedding(segments, hidden)
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = nn.Embedding(max_length, d_model)
+        self.segment = nn.Embedding(type_vocab_size, d_model)
+        self.norm = nn.LayerNorm(d_model, eps=1e-12)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, ids, segment_ids=None):
-        B, T = ids.shape
+    def forward(self, input_ids, token_type_ids=None):
+        B, T = input_ids.shape
         rest = len(self.position.weight) - T
         if rest < 0:
             raise ValueError(f"{T} tokens, {-rest} more than there are positions")
@@ -80,8 +80,8 @@ class BertEmbeddings(nn.Module):
         for b in range(B):
             row = []
             for t in range(T):
-                s = 0 if segment_ids is None else int(segment_ids[b, t])
-                vector = self.token.weight[int(ids[b, t])]
+                s = 0 if token_type_ids is None else int(token_type_ids[b, t])
+                vector = self.token.weight[int(input_ids[b, t])]
                 vector = vector + self.position.weight[t] + self.segment.weight[s]
                 row.append(vector)
             rows.append(torch.stack(row))
@@ -90,16 +90,16 @@ class BertEmbeddings(nn.Module):
 
 # %% exercise="SelfAttention"
 class SelfAttention(nn.Module):
-    def __init__(self, hidden, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        if hidden % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads of different widths")
         self.heads = num_heads
-        self.width = hidden // num_heads
-        self.q_proj = nn.Linear(hidden, hidden)
-        self.k_proj = nn.Linear(hidden, hidden)
-        self.v_proj = nn.Linear(hidden, hidden)
-        self.out_proj = nn.Linear(hidden, hidden)
+        self.width = d_model // num_heads
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x, mask=None):
@@ -116,13 +116,13 @@ class SelfAttention(nn.Module):
 
 # %% exercise="BertLayer"
 class BertLayer(nn.Module):
-    def __init__(self, hidden, num_heads, intermediate, dropout=0.0):
+    def __init__(self, d_model, num_heads, d_ff, dropout=0.0):
         super().__init__()
-        self.attention = SelfAttention(hidden, num_heads, dropout)
-        self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.w_1 = nn.Linear(hidden, intermediate)
-        self.w_2 = nn.Linear(intermediate, hidden)
-        self.output_norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.attention = SelfAttention(d_model, num_heads, dropout)
+        self.attention_norm = nn.LayerNorm(d_model, eps=1e-12)
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
+        self.output_norm = nn.LayerNorm(d_model, eps=1e-12)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x, mask=None):
@@ -139,25 +139,25 @@ class BertModel(nn.Module):
     def __init__(
         self,
         vocab_size,
-        hidden=768,
+        d_model=768,
         num_layers=12,
         num_heads=12,
-        intermediate=3072,
+        d_ff=3072,
         max_length=512,
-        segments=2,
+        type_vocab_size=2,
         dropout=0.1,
     ):
         super().__init__()
-        self.embeddings = BertEmbeddings(vocab_size, hidden, max_length, segments, dropout)
+        self.embeddings = BertEmbeddings(vocab_size, d_model, max_length, type_vocab_size, dropout)
         self.layers = nn.ModuleList()
         for _ in range(num_layers):
-            self.layers.append(BertLayer(hidden, num_heads, intermediate, dropout))
-        self.pooler = nn.Linear(hidden, hidden)
+            self.layers.append(BertLayer(d_model, num_heads, d_ff, dropout))
+        self.pooler = nn.Linear(d_model, d_model)
         for part in [self.embeddings, *self.layers, self.pooler]:
             init_weights(part)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        x = self.embeddings(ids, segment_ids)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        x = self.embeddings(input_ids, token_type_ids)
         for layer in self.layers:
             x = layer(x, mask)
         firsts = []
@@ -169,27 +169,28 @@ class BertModel(nn.Module):
 # %% exercise="count_parameters"
 def count_parameters(
     vocab_size=30522,
-    hidden=768,
+    d_model=768,
     num_layers=12,
-    intermediate=3072,
+    d_ff=3072,
     max_length=512,
-    segments=2,
+    type_vocab_size=2,
     heads=False,
 ):
     total = 0
-    for rows in (vocab_size, max_length, segments, 1, 1):  # three tables, and the norm's two rows
-        total += rows * hidden
+    # three tables, and the norm's two rows
+    for rows in (vocab_size, max_length, type_vocab_size, 1, 1):
+        total += rows * d_model
     for _ in range(num_layers):
         for _ in "qkvo":
-            total += hidden * hidden + hidden
-        total += hidden * intermediate + intermediate
-        total += intermediate * hidden + hidden
+            total += d_model * d_model + d_model
+        total += d_model * d_ff + d_ff
+        total += d_ff * d_model + d_model
         for _ in range(2):
-            total += 2 * hidden
-    total += hidden * hidden + hidden
+            total += 2 * d_model
+    total += d_model * d_model + d_model
     if heads:
-        total += hidden * hidden + hidden + 2 * hidden + vocab_size
-        total += 2 * (hidden + 1)
+        total += d_model * d_model + d_model + 2 * d_model + vocab_size
+        total += 2 * (d_model + 1)
     return total
 
 
@@ -249,16 +250,16 @@ def rename_parameters(state):
 
 
 # %% exercise="mask_tokens"
-def mask_tokens(ids, vocab_size, rate=0.15):
-    if rate < 0 or rate > 1:
-        raise ValueError("rate")
+def mask_tokens(ids, vocab_size, mask_prob=0.15):
+    if mask_prob < 0 or mask_prob > 1:
+        raise ValueError("mask_prob")
     if vocab_size <= SPECIAL:
         raise ValueError("vocab_size")
     corrupted, labels = [], []
     for row in ids.tolist():
         new, right = [], []
         for token in row:
-            if token < SPECIAL or random.random() >= rate:
+            if token < SPECIAL or random.random() >= mask_prob:
                 new.append(token)
                 right.append(IGNORE)
                 continue
@@ -275,9 +276,9 @@ def mask_tokens(ids, vocab_size, rate=0.15):
 
 
 # %% exercise="mask_whole_words"
-def mask_whole_words(ids, starts, vocab_size, rate=0.15):
-    if rate < 0 or rate > 1:
-        raise ValueError("rate")
+def mask_whole_words(ids, starts, vocab_size, mask_prob=0.15):
+    if mask_prob < 0 or mask_prob > 1:
+        raise ValueError("mask_prob")
     if vocab_size <= SPECIAL:
         raise ValueError("vocab_size")
     corrupted, labels = ids.tolist(), []
@@ -292,7 +293,7 @@ def mask_whole_words(ids, starts, vocab_size, rate=0.15):
                 right.append(IGNORE)
                 continue
             if begins[b][t] or previous_special:
-                chosen = random.random() < rate
+                chosen = random.random() < mask_prob
             previous_special = False
             if not chosen:
                 right.append(IGNORE)
@@ -308,7 +309,7 @@ def mask_whole_words(ids, starts, vocab_size, rate=0.15):
 
 
 # %% exercise="masking_epochs"
-def masking_epochs(ids, vocab_size, epochs, duplicates=None, rate=0.15):
+def masking_epochs(ids, vocab_size, epochs, duplicates=None, mask_prob=0.15):
     if epochs < 1:
         raise ValueError("epochs")
     if duplicates is not None and duplicates < 1:
@@ -317,7 +318,7 @@ def masking_epochs(ids, vocab_size, epochs, duplicates=None, rate=0.15):
     result = []
     for epoch in range(epochs):
         if duplicates is None or len(drawn) < duplicates:
-            drawn.append(mask_tokens(ids, vocab_size, rate))
+            drawn.append(mask_tokens(ids, vocab_size, mask_prob))
         result.append(drawn[epoch % duplicates] if duplicates else drawn[epoch])
     return result
 
@@ -358,10 +359,10 @@ class MaskedLanguageHead(nn.Module):
         x = self.dense(hidden)
         x = gelu(x)
         x = self.norm(x)
-        scores = []
+        logits = []
         for word in range(len(self.bias)):
-            scores.append((x * self.token.weight[word]).sum(-1) + self.bias[word])
-        return torch.stack(scores, dim=-1)
+            logits.append((x * self.token.weight[word]).sum(-1) + self.bias[word])
+        return torch.stack(logits, dim=-1)
 
 
 # %% exercise="BertForPreTraining"
@@ -369,23 +370,23 @@ class BertForPreTraining(nn.Module):
     def __init__(
         self,
         vocab_size,
-        hidden=768,
+        d_model=768,
         num_layers=12,
         num_heads=12,
-        intermediate=3072,
+        d_ff=3072,
         max_length=512,
-        segments=2,
+        type_vocab_size=2,
         dropout=0.1,
     ):
         super().__init__()
         self.bert = BertModel(
-            vocab_size, hidden, num_layers, num_heads, intermediate, max_length, segments, dropout
+            vocab_size, d_model, num_layers, num_heads, d_ff, max_length, type_vocab_size, dropout
         )
         self.mlm = MaskedLanguageHead(self.bert.embeddings.token)
-        self.nsp = nn.Linear(hidden, 2)
+        self.nsp = nn.Linear(d_model, 2)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        hidden, pooled = self.bert(ids, segment_ids, mask)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        hidden, pooled = self.bert(input_ids, token_type_ids, mask)
         rows = []
         for row in hidden:
             rows.append(self.mlm(row))
@@ -393,16 +394,16 @@ class BertForPreTraining(nn.Module):
 
 
 # %% exercise="pretraining_loss"
-def pretraining_loss(mlm_scores, nsp_scores, labels, is_random):
-    B, T, _ = mlm_scores.shape
+def pretraining_loss(mlm_logits, nsp_logits, labels, is_random):
+    B, T, _ = mlm_logits.shape
     losses = []
     for b in range(B):
         for t in range(T):
             if labels[b, t] != IGNORE:
-                losses.append(-mlm_scores[b, t].log_softmax(0)[labels[b, t]])
+                losses.append(-mlm_logits[b, t].log_softmax(0)[labels[b, t]])
     pairs = []
     for b in range(B):
-        pairs.append(-nsp_scores[b].log_softmax(0)[is_random[b]])
+        pairs.append(-nsp_logits[b].log_softmax(0)[is_random[b]])
     loss = sum(pairs) / len(pairs)
     if losses:
         loss = loss + sum(losses) / len(losses)
@@ -410,22 +411,22 @@ def pretraining_loss(mlm_scores, nsp_scores, labels, is_random):
 
 
 # %% exercise="pretraining_step"
-def pretraining_step(model, ids, segment_ids, mask, labels, is_random, rate, clip=1.0):
+def pretraining_step(model, input_ids, token_type_ids, mask, labels, is_random, lr, clip=1.0):
     for parameter in model.parameters():
         parameter.grad = None
-    mlm_scores, nsp_scores = model(ids, segment_ids, mask)
-    loss = pretraining_loss(mlm_scores, nsp_scores, labels, is_random)
+    mlm_logits, nsp_logits = model(input_ids, token_type_ids, mask)
+    loss = pretraining_loss(mlm_logits, nsp_logits, labels, is_random)
     loss.backward()
     squares = 0.0
     for parameter in model.parameters():
         if parameter.grad is not None:
             squares += (parameter.grad**2).sum().item()
     norm = squares**0.5
-    factor = rate
+    factor = lr
     if norm > clip:
-        factor = rate * clip / norm
+        factor = lr * clip / norm
     with torch.no_grad():
-        nsp = F.cross_entropy(nsp_scores, is_random).item()
+        nsp = F.cross_entropy(nsp_logits, is_random).item()
         for parameter in model.parameters():
             if parameter.grad is not None:
                 parameter.sub_(factor * parameter.grad)
@@ -457,8 +458,8 @@ class SequenceClassifier(nn.Module):
         self.classifier = nn.Linear(bert.pooler.out_features, num_labels)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        pooled = self.bert(ids, segment_ids, mask)[1]
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        pooled = self.bert(input_ids, token_type_ids, mask)[1]
         return self.classifier(self.drop(pooled))
 
     def loss(self, scores, labels):
@@ -475,8 +476,8 @@ class SpanFinder(nn.Module):
         self.bert = bert
         self.classifier = nn.Linear(bert.pooler.out_features, 2)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        hidden, _ = self.bert(ids, segment_ids, mask)
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        hidden, _ = self.bert(input_ids, token_type_ids, mask)
         results = []
         for kind in range(2):
             scores = self.classifier(hidden)[:, :, kind]
@@ -540,8 +541,8 @@ class Tagger(nn.Module):
         self.classifier = nn.Linear(bert.pooler.out_features, num_labels)
         self.drop = nn.Dropout(dropout)
 
-    def forward(self, ids, segment_ids=None, mask=None):
-        hidden = self.drop(self.bert(ids, segment_ids, mask)[0])
+    def forward(self, input_ids, token_type_ids=None, mask=None):
+        hidden = self.drop(self.bert(input_ids, token_type_ids, mask)[0])
         columns = []
         for t in range(hidden.shape[1]):
             columns.append(self.classifier(hidden[:, t]))
@@ -616,11 +617,11 @@ def viterbi(emissions, mask, transitions, start, end):
 
 # %% exercise="BiLSTMCRF"
 class BiLSTMCRF(nn.Module):
-    def __init__(self, vocab_size, embedding, hidden, num_tags):
+    def __init__(self, vocab_size, embed_dim, hidden_size, num_tags):
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)
-        self.emission = nn.Linear(2 * hidden, num_tags)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)
+        self.emission = nn.Linear(2 * hidden_size, num_tags)
         self.crf = CRF(num_tags)
 
     def forward(self, ids, mask):
@@ -641,10 +642,10 @@ class BiLSTMCRF(nn.Module):
 
 # %% exercise="SharedEncoder"
 class SharedEncoder(nn.Module):
-    def __init__(self, num_layers, hidden, num_heads, intermediate, dropout=0.0):
+    def __init__(self, num_layers, d_model, num_heads, d_ff, dropout=0.0):
         super().__init__()
         self.times = num_layers
-        self.layer = BertLayer(hidden, num_heads, intermediate, dropout)
+        self.layer = BertLayer(d_model, num_heads, d_ff, dropout)
 
     def forward(self, x, mask=None):
         count = 0
@@ -672,16 +673,16 @@ def permutation_masks(order):
 
 # %% exercise="RelativeAttention"
 class RelativeAttention(nn.Module):
-    def __init__(self, hidden, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        if hidden % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads of different widths")
-        self.heads, self.width = num_heads, hidden // num_heads
-        self.q_proj = nn.Linear(hidden, hidden, bias=False)
-        self.k_proj = nn.Linear(hidden, hidden, bias=False)
-        self.v_proj = nn.Linear(hidden, hidden, bias=False)
-        self.r_proj = nn.Linear(hidden, hidden, bias=False)
-        self.out_proj = nn.Linear(hidden, hidden, bias=False)
+        self.heads, self.width = num_heads, d_model // num_heads
+        self.q_proj = nn.Linear(d_model, d_model, bias=False)
+        self.k_proj = nn.Linear(d_model, d_model, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.r_proj = nn.Linear(d_model, d_model, bias=False)
+        self.out_proj = nn.Linear(d_model, d_model, bias=False)
         self.content_bias = nn.Parameter(torch.zeros(num_heads, self.width))
         self.position_bias = nn.Parameter(torch.zeros(num_heads, self.width))
         self.drop = nn.Dropout(dropout)
@@ -703,8 +704,8 @@ class RelativeAttention(nn.Module):
                 near = r[: i + 1, part].flip(0)
                 by_place = (q[:, t, part] + self.position_bias[h]) @ near.T
                 scores = (by_content[..., 0] + by_place) / math.sqrt(self.width)
-                weights = self.drop(torch.softmax(scores, dim=-1))
-                rows.append((weights[:, None] @ v[:, : i + 1, part])[:, 0])
+                attn_weights = self.drop(torch.softmax(scores, dim=-1))
+                rows.append((attn_weights[:, None] @ v[:, : i + 1, part])[:, 0])
             heads.append(torch.stack(rows, dim=1))
         return self.out_proj(torch.cat(heads, dim=-1))
 
@@ -727,12 +728,12 @@ def update_memory(memory, hidden, length):
 
 
 # %% exercise="replace_tokens"
-def replace_tokens(ids, labels, scores):
+def replace_tokens(ids, labels, logits):
     replaced = ids.clone()
     for b in range(len(ids)):
         for t in range(ids.shape[1]):
             if labels[b, t] != IGNORE:
-                weights = scores[b, t].detach().softmax(0).tolist()
+                weights = logits[b, t].detach().softmax(0).tolist()
                 replaced[b, t] = random.choices(range(len(weights)), weights)[0]
     return replaced, replaced != ids
 
@@ -749,12 +750,12 @@ def replaced_token_loss(scores, is_replaced, mask):
 
 # %% exercise="TwoDirections"
 class TwoDirections(nn.Module):
-    def __init__(self, vocab_size, embedding, hidden):
+    def __init__(self, vocab_size, embed_dim, hidden_size):
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, embedding)
-        self.forward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.backward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.output = nn.Linear(hidden, vocab_size)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.forward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+        self.backward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size, vocab_size)
 
     def forward(self, ids, mask=None):
         rows = []

@@ -27,8 +27,8 @@ def build_input(
     if max_length < (3 if second is None else 5):
         raise ValueError(f"max_length={max_length} leaves no room")
     if second is None:
-        ids = [CLS, *first[: max_length - 2], SEP]
-        return ids, [0] * len(ids)
+        input_ids = [CLS, *first[: max_length - 2], SEP]
+        return input_ids, [0] * len(input_ids)
     room = max_length - 3
     # The longer one gives way down to the length of the other, then both in turn.
     n, m = len(first), len(second)
@@ -40,8 +40,8 @@ def build_input(
             n, m = shorter, room - shorter
         else:
             n, m = room - shorter, shorter
-    ids = [CLS, *first[:n], SEP, *second[:m], SEP]
-    return ids, [0] * (n + 2) + [1] * (m + 1)
+    input_ids = [CLS, *first[:n], SEP, *second[:m], SEP]
+    return input_ids, [0] * (n + 2) + [1] * (m + 1)
 
 
 # %% exercise="gelu"
@@ -54,35 +54,39 @@ class BertEmbeddings(nn.Module):
     def __init__(
         self,
         vocab_size: int,
-        hidden: int,
+        d_model: int,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.token, self.position, self.segment = (
-            nn.Embedding(rows, hidden) for rows in (vocab_size, max_length, segments)
+            nn.Embedding(rows, d_model) for rows in (vocab_size, max_length, type_vocab_size)
         )
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.norm = nn.LayerNorm(d_model, eps=1e-12)
         self.p = dropout
 
-    def forward(self, ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
-        if ids.size(1) > self.position.num_embeddings:
-            raise ValueError(f"{ids.size(1)} tokens on {self.position.num_embeddings} positions")
-        segment = self.segment.weight[0] if segment_ids is None else self.segment(segment_ids)
-        position = self.position(torch.arange(ids.size(1)))
-        return F.dropout(self.norm(self.token(ids) + position + segment), self.p, self.training)
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
+        if input_ids.size(1) > self.position.num_embeddings:
+            raise ValueError(
+                f"{input_ids.size(1)} tokens on {self.position.num_embeddings} positions"
+            )
+        segment = self.segment.weight[0] if token_type_ids is None else self.segment(token_type_ids)
+        position = self.position(torch.arange(input_ids.size(1)))
+        return F.dropout(
+            self.norm(self.token(input_ids) + position + segment), self.p, self.training
+        )
 
 
 # %% exercise="SelfAttention"
 class SelfAttention(nn.Module):
-    def __init__(self, hidden: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        if num_heads < 1 or hidden % num_heads:
-            raise ValueError("num_heads must divide hidden")
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError("num_heads must divide d_model")
         self.num_heads, self.p = num_heads, dropout
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
-            nn.Linear(hidden, hidden) for _ in range(4)
+            nn.Linear(d_model, d_model) for _ in range(4)
         )
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -101,13 +105,11 @@ class SelfAttention(nn.Module):
 
 # %% exercise="BertLayer"
 class BertLayer(nn.Module):
-    def __init__(
-        self, hidden: int, num_heads: int, intermediate: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.attention = SelfAttention(hidden, num_heads, dropout)
-        self.w_1, self.w_2 = nn.Linear(hidden, intermediate), nn.Linear(intermediate, hidden)
-        self.attention_norm, self.output_norm = (nn.LayerNorm(hidden, 1e-12) for _ in range(2))
+        self.attention = SelfAttention(d_model, num_heads, dropout)
+        self.w_1, self.w_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+        self.attention_norm, self.output_norm = (nn.LayerNorm(d_model, 1e-12) for _ in range(2))
         self.p = dropout
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -122,26 +124,26 @@ class BertModel(nn.Module):
     def __init__(
         self,
         vocab_size: int,
-        hidden: int = 768,
+        d_model: int = 768,
         num_layers: int = 12,
         num_heads: int = 12,
-        intermediate: int = 3072,
+        d_ff: int = 3072,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        self.embeddings = BertEmbeddings(vocab_size, hidden, max_length, segments, dropout)
+        self.embeddings = BertEmbeddings(vocab_size, d_model, max_length, type_vocab_size, dropout)
         self.layers = nn.ModuleList(
-            [BertLayer(hidden, num_heads, intermediate, dropout) for _ in range(num_layers)]
+            [BertLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)]
         )
-        self.pooler = nn.Linear(hidden, hidden)
+        self.pooler = nn.Linear(d_model, d_model)
         self.apply(init_weights)
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        hidden = self.embeddings(ids, segment_ids)
+        hidden = self.embeddings(input_ids, token_type_ids)
         for layer in self.layers:
             hidden = layer(hidden, mask)
         return hidden, self.pooler(hidden.select(1, 0)).tanh()
@@ -150,15 +152,15 @@ class BertModel(nn.Module):
 # %% exercise="count_parameters"
 def count_parameters(
     vocab_size: int = 30522,
-    hidden: int = 768,
+    d_model: int = 768,
     num_layers: int = 12,
-    intermediate: int = 3072,
+    d_ff: int = 3072,
     max_length: int = 512,
-    segments: int = 2,
+    type_vocab_size: int = 2,
     heads: bool = False,
 ) -> int:
-    d, f = hidden, intermediate
-    encoder = (vocab_size + max_length + segments + 2) * d
+    d, f = d_model, d_ff
+    encoder = (vocab_size + max_length + type_vocab_size + 2) * d
     encoder += num_layers * (4 * d * d + 2 * d * f + 9 * d + f)
     encoder += d * d + d
     return encoder + heads * (d * d + 3 * d + vocab_size + 2 * d + 2)
@@ -216,10 +218,10 @@ def rename_parameters(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 # %% exercise="mask_tokens"
-def mask_tokens(ids: Tensor, vocab_size: int, rate: float = 0.15) -> tuple[Tensor, Tensor]:
-    if not 0 <= rate <= 1 or vocab_size <= SPECIAL:
-        raise ValueError("a rate from 0 to 1 and ordinary ids, please")
-    chosen = torch.bernoulli(torch.full(ids.shape, float(rate))).bool() & (ids >= SPECIAL)
+def mask_tokens(ids: Tensor, vocab_size: int, mask_prob: float = 0.15) -> tuple[Tensor, Tensor]:
+    if not 0 <= mask_prob <= 1 or vocab_size <= SPECIAL:
+        raise ValueError("a mask_prob from 0 to 1 and ordinary ids, please")
+    chosen = torch.bernoulli(torch.full(ids.shape, float(mask_prob))).bool() & (ids >= SPECIAL)
     # 0 .. 7: MASK, 8: random, 9: as it was.
     fate = torch.randint(10, ids.shape)
     new = torch.where(fate < 8, MASK, torch.randint(SPECIAL, vocab_size, ids.shape))
@@ -229,17 +231,17 @@ def mask_tokens(ids: Tensor, vocab_size: int, rate: float = 0.15) -> tuple[Tenso
 
 # %% exercise="mask_whole_words"
 def mask_whole_words(
-    ids: Tensor, starts: Tensor, vocab_size: int, rate: float = 0.15
+    ids: Tensor, starts: Tensor, vocab_size: int, mask_prob: float = 0.15
 ) -> tuple[Tensor, Tensor]:
-    if not 0 <= rate <= 1 or vocab_size <= SPECIAL:
-        raise ValueError("a rate from 0 to 1 and ordinary ids, please")
+    if not 0 <= mask_prob <= 1 or vocab_size <= SPECIAL:
+        raise ValueError("a mask_prob from 0 to 1 and ordinary ids, please")
     ordinary = ids >= SPECIAL
     behind = F.pad(~ordinary, (1, 0), value=True)[:, :-1]  # nothing to continue
     begins = starts | behind | ~ordinary
     # Where the word of each piece begins: the last beginning so far.
     place = torch.arange(ids.shape[1]).expand_as(ids)
     origin = torch.where(begins, place, 0).cummax(1).values
-    chosen = torch.rand(ids.shape).gather(1, origin).lt(rate) & ordinary
+    chosen = torch.rand(ids.shape).gather(1, origin).lt(mask_prob) & ordinary
     fate = torch.rand(ids.shape)
     fresh = torch.randint(SPECIAL, vocab_size, ids.shape)
     new = torch.where(fate < 0.8, MASK, torch.where(fate < 0.9, fresh, ids))
@@ -248,13 +250,17 @@ def mask_whole_words(
 
 # %% exercise="masking_epochs"
 def masking_epochs(
-    ids: Tensor, vocab_size: int, epochs: int, duplicates: int | None = None, rate: float = 0.15
+    ids: Tensor,
+    vocab_size: int,
+    epochs: int,
+    duplicates: int | None = None,
+    mask_prob: float = 0.15,
 ) -> list[tuple[Tensor, Tensor]]:
     if epochs < 1 or (duplicates is not None and duplicates < 1):
         raise ValueError("epochs and duplicates count from 1")
     number = duplicates or epochs
     # One call for all of them: the copies stand below each other.
-    corrupted, labels = mask_tokens(ids.repeat(number, 1), vocab_size, rate)
+    corrupted, labels = mask_tokens(ids.repeat(number, 1), vocab_size, mask_prob)
     store = list(zip(corrupted.chunk(number), labels.chunk(number), strict=True))
     return (store * -(-epochs // number))[:epochs]
 
@@ -302,49 +308,49 @@ class BertForPreTraining(nn.Module):
     def __init__(
         self,
         vocab_size: int,
-        hidden: int = 768,
+        d_model: int = 768,
         num_layers: int = 12,
         num_heads: int = 12,
-        intermediate: int = 3072,
+        d_ff: int = 3072,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        sizes = (hidden, num_layers, num_heads, intermediate, max_length, segments)
+        sizes = (d_model, num_layers, num_heads, d_ff, max_length, type_vocab_size)
         self.bert = BertModel(vocab_size, *sizes, dropout=dropout)
         self.mlm = MaskedLanguageHead(token=self.bert.embeddings.token)
-        self.nsp = nn.Linear(hidden, 2)
+        self.nsp = nn.Linear(d_model, 2)
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        both = zip((self.mlm, self.nsp), self.bert(ids, segment_ids, mask), strict=True)
+        both = zip((self.mlm, self.nsp), self.bert(input_ids, token_type_ids, mask), strict=True)
         return tuple(head(vectors) for head, vectors in both)
 
 
 # %% exercise="pretraining_loss"
 def pretraining_loss(
-    mlm_scores: Tensor, nsp_scores: Tensor, labels: Tensor, is_random: Tensor
+    mlm_logits: Tensor, nsp_logits: Tensor, labels: Tensor, is_random: Tensor
 ) -> Tensor:
-    each = F.cross_entropy(mlm_scores.transpose(1, 2), labels, reduction="none")  # 0 at IGNORE
+    each = F.cross_entropy(mlm_logits.transpose(1, 2), labels, reduction="none")  # 0 at IGNORE
     mlm = each.sum() / max(int(labels.ne(IGNORE).sum()), 1)
-    return mlm + F.cross_entropy(nsp_scores, is_random)
+    return mlm + F.cross_entropy(nsp_logits, is_random)
 
 
 # %% exercise="pretraining_step"
 def pretraining_step(
     model: nn.Module,
-    ids: Tensor,
-    segment_ids: Tensor,
+    input_ids: Tensor,
+    token_type_ids: Tensor,
     mask: Tensor,
     labels: Tensor,
     is_random: Tensor,
-    rate: float,
+    lr: float,
     clip: float = 1.0,
 ) -> dict[str, float]:
     model.zero_grad()
-    scores, answers = model(ids, segment_ids, mask)
+    scores, answers = model(input_ids, token_type_ids, mask)
     loss = pretraining_loss(scores, answers, labels, is_random)
     loss.backward()
     parameters = [one for one in model.parameters() if one.grad is not None]
@@ -353,7 +359,7 @@ def pretraining_step(
         values = nn.utils.parameters_to_vector(parameters)
         gradient = torch.cat([one.grad.flatten() for one in parameters])
         norm = gradient.norm()
-        values -= rate * (clip / norm).clamp(max=1.0) * gradient
+        values -= lr * (clip / norm).clamp(max=1.0) * gradient
         nn.utils.vector_to_parameters(values, parameters)
         nsp = F.cross_entropy(answers, is_random)
     names = ("loss", "mlm", "nsp", "norm")
@@ -382,9 +388,9 @@ class SequenceClassifier(nn.Module):
         self.p = dropout
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        pooled = self.bert(ids, segment_ids=segment_ids, mask=mask)[1]
+        pooled = self.bert(input_ids, token_type_ids=token_type_ids, mask=mask)[1]
         return self.classifier(F.dropout(pooled, self.p, self.training))
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -399,9 +405,9 @@ class SpanFinder(nn.Module):
         self.classifier = nn.Linear(bert.pooler.weight.shape[0], 2)
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        scores = self.classifier(self.bert(ids, segment_ids, mask)[0]).movedim(-1, 0)
+        scores = self.classifier(self.bert(input_ids, token_type_ids, mask)[0]).movedim(-1, 0)
         if mask is not None:
             scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
         return tuple(scores)
@@ -453,9 +459,9 @@ class Tagger(nn.Module):
         self.p = dropout
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        hidden, _ = self.bert(ids, segment_ids, mask)
+        hidden, _ = self.bert(input_ids, token_type_ids, mask)
         return self.classifier(F.dropout(hidden, self.p, self.training))
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -524,11 +530,11 @@ def viterbi(
 
 # %% exercise="BiLSTMCRF"
 class BiLSTMCRF(nn.Module):
-    def __init__(self, vocab_size: int, embedding: int, hidden: int, num_tags: int) -> None:
+    def __init__(self, vocab_size: int, embed_dim: int, hidden_size: int, num_tags: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)
-        self.emission = nn.Linear(2 * hidden, num_tags)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)
+        self.emission = nn.Linear(2 * hidden_size, num_tags)
         self.crf = CRF(num_tags)
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
@@ -551,14 +557,14 @@ class SharedEncoder(nn.Module):
     def __init__(
         self,
         num_layers: int,
-        hidden: int,
+        d_model: int,
         num_heads: int,
-        intermediate: int,
+        d_ff: int,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.num_layers = num_layers
-        self.layer = BertLayer(hidden, num_heads, intermediate, dropout)
+        self.layer = BertLayer(d_model, num_heads, d_ff, dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         for layer in itertools.repeat(self.layer, self.num_layers):
@@ -578,16 +584,16 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 
 # %% exercise="RelativeAttention"
 class RelativeAttention(nn.Module):
-    def __init__(self, hidden: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        if num_heads < 1 or hidden % num_heads:
-            raise ValueError("num_heads must divide hidden")
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError("num_heads must divide d_model")
         self.num_heads, self.p = num_heads, dropout
         self.q_proj, self.k_proj, self.v_proj, self.r_proj, self.out_proj = (
-            nn.Linear(hidden, hidden, bias=False) for _ in range(5)
+            nn.Linear(d_model, d_model, bias=False) for _ in range(5)
         )
-        self.content_bias = nn.Parameter(torch.zeros(num_heads, hidden // num_heads))
-        self.position_bias = nn.Parameter(torch.zeros(num_heads, hidden // num_heads))
+        self.content_bias = nn.Parameter(torch.zeros(num_heads, d_model // num_heads))
+        self.position_bias = nn.Parameter(torch.zeros(num_heads, d_model // num_heads))
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         _, T, D = x.shape
@@ -602,8 +608,8 @@ class RelativeAttention(nn.Module):
         scores = torch.einsum("bthd,bshd->bhts", q + self.content_bias, k)
         scores = scores + torch.einsum("bthd,tshd->bhts", q + self.position_bias, r)
         scores = (scores / (D // self.num_heads) ** 0.5).masked_fill(j > i, -torch.inf)
-        weights = F.dropout(scores.softmax(-1), self.p, self.training)
-        return self.out_proj(torch.einsum("bhts,bshd->bthd", weights, v).flatten(2))
+        attn_weights = F.dropout(scores.softmax(-1), self.p, self.training)
+        return self.out_proj(torch.einsum("bhts,bshd->bthd", attn_weights, v).flatten(2))
 
 
 # %% exercise="update_memory"
@@ -615,11 +621,11 @@ def update_memory(memory: Tensor | None, hidden: Tensor, length: int) -> Tensor:
 
 
 # %% exercise="replace_tokens"
-def replace_tokens(ids: Tensor, labels: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+def replace_tokens(ids: Tensor, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
         # Gumbel's trick: the largest of log-probability plus noise is a draw.
-        noise = torch.empty(scores.shape, dtype=torch.float64).exponential_().log()
-        drawn = (scores.double() - noise).argmax(-1)
+        noise = torch.empty(logits.shape, dtype=torch.float64).exponential_().log()
+        drawn = (logits.double() - noise).argmax(-1)
     replaced = torch.where(labels == IGNORE, ids, drawn)
     return replaced, replaced.ne(ids)
 
@@ -632,13 +638,13 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 
 # %% exercise="TwoDirections"
 class TwoDirections(nn.Module):
-    def __init__(self, vocab_size: int, embedding: int, hidden: int) -> None:
+    def __init__(self, vocab_size: int, embed_dim: int, hidden_size: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, embedding)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
         self.forward_lstm, self.backward_lstm = (
-            nn.LSTM(embedding, hidden, batch_first=True) for _ in range(2)
+            nn.LSTM(embed_dim, hidden_size, batch_first=True) for _ in range(2)
         )
-        self.output = nn.Linear(hidden, vocab_size)
+        self.output = nn.Linear(hidden_size, vocab_size)
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
         x = self.embedding(ids)

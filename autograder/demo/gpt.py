@@ -36,13 +36,13 @@ def _gelu(call: str) -> str:
 
 _ATTENTION = """
 class CausalSelfAttention(nn.Module):
-    def __init__(self, width, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        if width % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads")
         self.num_heads, self.p = num_heads, dropout
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out_proj = nn.Linear(width, width)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
 
     def lent(self):
         return {{

@@ -65,12 +65,12 @@ def joined(heads):
 
 # %% exercise="CausalSelfAttention"
 class CausalSelfAttention(nn.Module):
-    def __init__(self, width, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        refuse(num_heads < 1 or width % max(num_heads, 1), f"{width} is not {num_heads} heads")
+        refuse(num_heads < 1 or d_model % max(num_heads, 1), f"{d_model} is not {num_heads} heads")
         self.num_heads = num_heads
-        for name, size in (("qkv", 3 * width), ("out_proj", width)):
-            self.add_module(name, nn.Linear(width, size))
+        for name, size in (("qkv", 3 * d_model), ("out_proj", d_model)):
+            self.add_module(name, nn.Linear(d_model, size))
         self.drop_weights, self.drop_result = nn.Dropout(dropout), nn.Dropout(dropout)
 
     def forward(self, x):
@@ -87,10 +87,10 @@ def gelu(x):
 
 # %% exercise="FeedForward"
 class FeedForward(nn.Module):
-    def __init__(self, width, dropout=0.0):
+    def __init__(self, d_model, dropout=0.0):
         super().__init__()
-        self.w_1 = nn.Linear(width, 4 * width)
-        self.w_2 = nn.Linear(4 * width, width)
+        self.w_1 = nn.Linear(d_model, 4 * d_model)
+        self.w_2 = nn.Linear(4 * d_model, d_model)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x):
@@ -101,12 +101,12 @@ class FeedForward(nn.Module):
 class Block(nn.Module):
     """Two parts, each with a norm; where the norms stand is the kind's affair."""
 
-    def __init__(self, width, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_2 = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_2 = nn.LayerNorm(d_model)
 
     def forward(self, x):
         x = self.around(self.attention, self.norm_1, x)
@@ -129,7 +129,9 @@ class PreNormBlock(Block):
 def embedded(model, ids, past=0):
     """Tokens and positions, from place `past` on."""
     end = past + ids.shape[1]
-    refuse(end > model.context, f"{end} places are more than the {model.context} of the context")
+    refuse(
+        end > model.max_length, f"{end} places are more than the {model.max_length} of the context"
+    )
     return model.token(ids) + model.position(torch.arange(past, end))
 
 
@@ -141,15 +143,18 @@ def head(model, x):
 # %% exercise="GPT"
 class GPT(nn.Module):
     def __init__(
-        self, vocab_size, context, width, num_layers, num_heads, dropout=0.1, pre_norm=True
+        self, vocab_size, max_length, d_model, num_layers, num_heads, dropout=0.1, norm_first=True
     ):
         super().__init__()
-        kind = PreNormBlock if pre_norm else PostNormBlock
-        self.context = context
-        self.token, self.position = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
+        kind = PreNormBlock if norm_first else PostNormBlock
+        self.max_length = max_length
+        self.token, self.position = (
+            nn.Embedding(vocab_size, d_model),
+            nn.Embedding(max_length, d_model),
+        )
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(kind(width, num_heads, dropout) for _ in range(num_layers))
-        self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
+        self.blocks = nn.ModuleList(kind(d_model, num_heads, dropout) for _ in range(num_layers))
+        self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
 
     def features(self, ids):
         x = self.drop(embedded(self, ids))
@@ -186,12 +191,12 @@ def linear_size(inputs, outputs):
 
 
 # %% exercise="count_parameters"
-def count_parameters(vocab_size, context, width, num_layers, pre_norm=True):
-    norm = 2 * width
-    attention = linear_size(width, 3 * width) + linear_size(width, width)
-    feed_forward = linear_size(width, 4 * width) + linear_size(4 * width, width)
+def count_parameters(vocab_size, max_length, d_model, num_layers, norm_first=True):
+    norm = 2 * d_model
+    attention = linear_size(d_model, 3 * d_model) + linear_size(d_model, d_model)
+    feed_forward = linear_size(d_model, 4 * d_model) + linear_size(4 * d_model, d_model)
     blocks = num_layers * (attention + norm + feed_forward + norm)
-    return (vocab_size + context) * width + blocks + norm * int(pre_norm)
+    return (vocab_size + max_length) * d_model + blocks + norm * int(norm_first)
 
 
 # %% exercise="rename_parameters"
@@ -295,7 +300,7 @@ def adamw_step(
     first,
     second,
     step,
-    rate,
+    lr,
     betas=(0.9, 0.95),
     eps=1e-8,
     weight_decay=0.1,
@@ -304,18 +309,18 @@ def adamw_step(
     first, second = running(first, gradient, betas[0]), running(second, gradient**2, betas[1])
     up, down = (mean / (1 - beta**step) for mean, beta in zip((first, second), betas, strict=True))
     change = up / (down.sqrt() + eps) + weight_decay * parameter
-    return parameter - rate * change, first, second
+    return parameter - lr * change, first, second
 
 
-# %% exercise="cosine_rate"
-def cosine_rate(step, peak, warmup, total, floor=0.0):
+# %% exercise="cosine_lr"
+def cosine_lr(step, max_lr, warmup_steps, total_steps, min_lr=0.0):
     refuse(step < 1, "steps count from 1")
-    refuse(not 0 <= warmup < total, "the warm-up must end before the end")
-    if step > warmup:
-        done = min(1, (step - warmup) / (total - warmup))
+    refuse(not 0 <= warmup_steps < total_steps, "the warm-up must end before the end")
+    if step > warmup_steps:
+        done = min(1, (step - warmup_steps) / (total_steps - warmup_steps))
         share = (1 + math.cos(math.pi * done)) / 2
-        return share * peak + (1 - share) * floor
-    return peak * step / warmup
+        return share * max_lr + (1 - share) * min_lr
+    return max_lr * step / warmup_steps
 
 
 # %% own="clipping"
@@ -342,7 +347,9 @@ class Moments:
 
 
 # %% exercise="train"
-def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0.1, clip=1.0):
+def train(
+    model, stream, total_steps, length, batch_size, max_lr, warmup_steps, weight_decay=0.1, clip=1.0
+):
     model.train()
     moments = [
         Moments(parameter, group["weight_decay"])
@@ -350,7 +357,7 @@ def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0
         for parameter in group["params"]
     ]
     losses = []
-    for step in range(1, steps + 1):
+    for step in range(1, total_steps + 1):
         inputs, targets = sample_blocks(stream, length, batch_size)
         loss = F.nll_loss(F.log_softmax(model(inputs), -1).flatten(0, 1), targets.flatten())
         model.zero_grad()
@@ -359,9 +366,9 @@ def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0
             torch.zeros_like(one.target) if one.target.grad is None else one.target.grad
             for one in moments
         ]
-        rate = cosine_rate(step, peak, warmup, steps)
+        lr = cosine_lr(step, max_lr, warmup_steps, total_steps)
         for one, gradient in zip(moments, shortened(gradients, clip), strict=True):
-            one.update(gradient, step, rate)
+            one.update(gradient, step, lr)
         losses.append(float(loss))
     return losses
 
@@ -425,7 +432,7 @@ class Writer:
 
     def token(self, ids):
         """The next token of each row."""
-        logits = self.model(ids[:, -self.model.context :])
+        logits = self.model(ids[:, -self.model.max_length :])
         return sample_token(logits[:, -1], *self.settings, self.generator)
 
     def write(self, ids, count):
@@ -457,10 +464,10 @@ def generate(
 
 
 # %% exercise="attend_cached"
-def attend_cached(attention, x, past=None):
+def attend_cached(attention, x, cache=None):
     q, *new = queries_keys_values(attention, x)
-    if past is not None:
-        new = [torch.cat(pair, dim=2) for pair in zip(past, new, strict=True)]
+    if cache is not None:
+        new = [torch.cat(pair, dim=2) for pair in zip(cache, new, strict=True)]
     keys, values = new
     return attention.out_proj(joined(weights_of(q, keys) @ values)), (keys, values)
 
@@ -478,15 +485,15 @@ def quiet(feed_forward):
 
 
 # %% exercise="cached_forward"
-def cached_forward(model, ids, past=None):
-    x = embedded(model, ids, 0 if past is None else past[0][0].shape[2])
+def cached_forward(model, ids, cache=None):
+    x = embedded(model, ids, 0 if cache is None else cache[0][0].shape[2])
     caches = []
 
     def attend(number):
         def part(x):
-            old = None if past is None else past[number]
-            value, cache = attend_cached(model.blocks[number].attention, x, old)
-            caches.append(cache)
+            old = None if cache is None else cache[number]
+            value, new_cache = attend_cached(model.blocks[number].attention, x, old)
+            caches.append(new_cache)
             return value
 
         return part
@@ -565,7 +572,7 @@ def answer_scores(model, prompt, answers, per_token=True):
     refuse(not prompt, "the prompt is empty")
     refuse(not answers or not all(answers), "there must be answers, and none may be empty")
     longest = max(map(len, answers))
-    refuse(len(prompt) + longest > model.context, "the context is too short")
+    refuse(len(prompt) + longest > model.max_length, "the context is too short")
 
     def score(answer):
         ids = torch.tensor([[*prompt, *answer]])

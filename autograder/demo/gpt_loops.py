@@ -39,13 +39,13 @@ def window_mask(length, window):
 
 # %% exercise="CausalSelfAttention"
 class CausalSelfAttention(nn.Module):
-    def __init__(self, width, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        if num_heads < 1 or width % num_heads > 0:
-            raise ValueError(f"{num_heads} heads don't fit into {width}")
+        if num_heads < 1 or d_model % num_heads > 0:
+            raise ValueError(f"{num_heads} heads don't fit into {d_model}")
         self.num_heads = num_heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out_proj = nn.Linear(width, width)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x):
@@ -60,8 +60,8 @@ class CausalSelfAttention(nn.Module):
             places = []
             for t in range(T):
                 scores = (k[:, : t + 1] * q[:, t : t + 1]).sum(2) / math.sqrt(size)
-                weights = self.drop(torch.softmax(scores, 1))
-                places.append((weights.unsqueeze(2) * v[:, : t + 1]).sum(1))
+                attn_weights = self.drop(torch.softmax(scores, 1))
+                places.append((attn_weights.unsqueeze(2) * v[:, : t + 1]).sum(1))
             heads.append(torch.stack(places, 1))
         return self.drop(self.out_proj(torch.cat(heads, 2)))
 
@@ -75,10 +75,10 @@ def gelu(x):
 
 # %% exercise="FeedForward"
 class FeedForward(nn.Module):
-    def __init__(self, width, dropout=0.0):
+    def __init__(self, d_model, dropout=0.0):
         super().__init__()
-        self.w_1 = nn.Linear(width, width * 4)
-        self.w_2 = nn.Linear(width * 4, width)
+        self.w_1 = nn.Linear(d_model, d_model * 4)
+        self.w_2 = nn.Linear(d_model * 4, d_model)
         self.drop = nn.Dropout(dropout)
 
     def forward(self, x):
@@ -89,12 +89,12 @@ class FeedForward(nn.Module):
 
 # %% exercise="PostNormBlock"
 class PostNormBlock(nn.Module):
-    def __init__(self, width, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.norm_2 = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.norm_2 = nn.LayerNorm(d_model)
 
     def forward(self, x):
         for part, norm in ((self.attention, self.norm_1), (self.feed_forward, self.norm_2)):
@@ -104,12 +104,12 @@ class PostNormBlock(nn.Module):
 
 # %% exercise="PreNormBlock"
 class PreNormBlock(nn.Module):
-    def __init__(self, width, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.norm_2 = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.norm_2 = nn.LayerNorm(d_model)
 
     def forward(self, x):
         for part, norm in ((self.attention, self.norm_1), (self.feed_forward, self.norm_2)):
@@ -120,25 +120,25 @@ class PreNormBlock(nn.Module):
 # %% exercise="GPT"
 class GPT(nn.Module):
     def __init__(
-        self, vocab_size, context, width, num_layers, num_heads, dropout=0.1, pre_norm=True
+        self, vocab_size, max_length, d_model, num_layers, num_heads, dropout=0.1, norm_first=True
     ):
         super().__init__()
-        self.context = context
-        self.token = nn.Embedding(vocab_size, width)
-        self.position = nn.Embedding(context, width)
+        self.max_length = max_length
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = nn.Embedding(max_length, d_model)
         self.blocks = nn.ModuleList()
         for _ in range(num_layers):
-            if pre_norm:
-                self.blocks.append(PreNormBlock(width, num_heads, dropout))
+            if norm_first:
+                self.blocks.append(PreNormBlock(d_model, num_heads, dropout))
             else:
-                self.blocks.append(PostNormBlock(width, num_heads, dropout))
-        self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
+                self.blocks.append(PostNormBlock(d_model, num_heads, dropout))
+        self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
         self.drop = nn.Dropout(dropout)
 
     def features(self, ids):
         T = ids.shape[1]
-        if self.context < T:
-            raise ValueError(f"{T} tokens, but a context of {self.context}")
+        if self.max_length < T:
+            raise ValueError(f"{T} tokens, but a max_length of {self.max_length}")
         columns = []
         for t in range(T):
             columns.append(self.token(ids[:, t]) + self.position.weight[t])
@@ -153,12 +153,12 @@ class GPT(nn.Module):
 
 # %% exercise="init_weights"
 def init_weights(model):
-    pre_norm = isinstance(model.final_norm, nn.LayerNorm)
+    norm_first = isinstance(model.final_norm, nn.LayerNorm)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() == 2:
                 deviation = 0.02
-                if pre_norm and (name.endswith(("out_proj.weight", "w_2.weight"))):
+                if norm_first and (name.endswith(("out_proj.weight", "w_2.weight"))):
                     deviation = 0.02 / (2 * len(model.blocks)) ** 0.5
                 parameter.normal_(0.0, deviation)
             elif name.endswith("bias"):
@@ -169,15 +169,15 @@ def init_weights(model):
 
 
 # %% exercise="count_parameters"
-def count_parameters(vocab_size, context, width, num_layers, pre_norm=True):
-    total = vocab_size * width + context * width
+def count_parameters(vocab_size, max_length, d_model, num_layers, norm_first=True):
+    total = vocab_size * d_model + max_length * d_model
     for _ in range(num_layers):
         for rows, columns in [(3, 1), (1, 1), (4, 1), (1, 4)]:
-            total += rows * width * columns * width + rows * width
+            total += rows * d_model * columns * d_model + rows * d_model
         for _ in ("norm_1", "norm_2"):
-            total += width + width
-    if pre_norm:
-        total += width + width
+            total += d_model + d_model
+    if norm_first:
+        total += d_model + d_model
     return total
 
 
@@ -296,7 +296,7 @@ def adamw_step(
     first,
     second,
     step,
-    rate,
+    lr,
     betas=(0.9, 0.95),
     eps=1e-8,
     weight_decay=0.1,
@@ -309,24 +309,30 @@ def adamw_step(
         means.append(mean)
         corrected.append(mean / (1 - beta**step))
     change = corrected[0] / (corrected[1] ** 0.5 + eps)
-    new = parameter - rate * weight_decay * parameter - rate * change
+    new = parameter - lr * weight_decay * parameter - lr * change
     return new, means[0], means[1]
 
 
-# %% exercise="cosine_rate"
-def cosine_rate(step, peak, warmup, total, floor=0.0):
+# %% exercise="cosine_lr"
+def cosine_lr(step, max_lr, warmup_steps, total_steps, min_lr=0.0):
     if step < 1:
         raise ValueError("the first step is 1")
-    if warmup < 0 or warmup >= total:
+    if warmup_steps < 0 or warmup_steps >= total_steps:
         raise ValueError("the warm-up must be shorter than the whole")
-    if step <= warmup:
-        return peak / warmup * step
-    angle = math.pi * min(step - warmup, total - warmup) / (total - warmup)
-    return floor + 0.5 * (peak - floor) * (1 + math.cos(angle))
+    if step <= warmup_steps:
+        return max_lr / warmup_steps * step
+    angle = (
+        math.pi
+        * min(step - warmup_steps, total_steps - warmup_steps)
+        / (total_steps - warmup_steps)
+    )
+    return min_lr + 0.5 * (max_lr - min_lr) * (1 + math.cos(angle))
 
 
 # %% exercise="train"
-def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0.1, clip=1.0):
+def train(
+    model, stream, total_steps, length, batch_size, max_lr, warmup_steps, weight_decay=0.1, clip=1.0
+):
     model.train()
     slots = []
     for group in decay_groups(model, weight_decay):
@@ -334,7 +340,7 @@ def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0
             zeros = torch.zeros_like(parameter)
             slots.append([parameter, zeros, zeros, group["weight_decay"]])
     losses = []
-    for step in range(1, steps + 1):
+    for step in range(1, total_steps + 1):
         inputs, targets = sample_blocks(stream, length, batch_size)
         logits = model(inputs)
         loss = 0.0
@@ -350,7 +356,7 @@ def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0
         scale = 1.0
         if total**0.5 > clip:
             scale = clip / total**0.5
-        rate = cosine_rate(step, peak, warmup, steps)
+        lr = cosine_lr(step, max_lr, warmup_steps, total_steps)
         with torch.no_grad():
             for slot in slots:
                 parameter, first, second, decay = slot
@@ -358,7 +364,7 @@ def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0
                     continue
                 gradient = parameter.grad * scale
                 new, slot[1], slot[2] = adamw_step(
-                    parameter, gradient, first, second, step, rate, weight_decay=decay
+                    parameter, gradient, first, second, step, lr, weight_decay=decay
                 )
                 parameter.copy_(new)
         losses.append(loss.item())
@@ -449,8 +455,8 @@ def generate(
         if stop is not None and all(over):
             break
         seen = ids
-        if seen.shape[1] > model.context:
-            seen = seen[:, seen.shape[1] - model.context :]
+        if seen.shape[1] > model.max_length:
+            seen = seen[:, seen.shape[1] - model.max_length :]
         with torch.no_grad():
             logits = model(seen)
         new = sample_token(logits[:, -1], temperature, top_k, top_p, generator)
@@ -464,7 +470,7 @@ def generate(
 
 
 # %% exercise="attend_cached"
-def attend_cached(attention, x, past=None):
+def attend_cached(attention, x, cache=None):
     _B, T, D = x.shape
     H = attention.num_heads
     size = D // H
@@ -474,16 +480,16 @@ def attend_cached(attention, x, past=None):
         q = every[:, :, h * size : (h + 1) * size]
         k = every[:, :, D + h * size : D + (h + 1) * size]
         v = every[:, :, 2 * D + h * size : 2 * D + (h + 1) * size]
-        if past is not None:
-            k = torch.cat((past[0][:, h], k), 1)
-            v = torch.cat((past[1][:, h], v), 1)
+        if cache is not None:
+            k = torch.cat((cache[0][:, h], k), 1)
+            v = torch.cat((cache[1][:, h], v), 1)
         before = k.shape[1] - T
         places = []
         for t in range(T):
             seen = before + t + 1
             scores = (k[:, :seen] * q[:, t : t + 1]).sum(2) / math.sqrt(size)
-            weights = torch.softmax(scores, 1)
-            places.append((weights.unsqueeze(2) * v[:, :seen]).sum(1))
+            attn_weights = torch.softmax(scores, 1)
+            places.append((attn_weights.unsqueeze(2) * v[:, :seen]).sum(1))
         heads.append(torch.stack(places, 1))
         keys.append(k)
         values.append(v)
@@ -492,13 +498,13 @@ def attend_cached(attention, x, past=None):
 
 
 # %% exercise="cached_forward"
-def cached_forward(model, ids, past=None):
+def cached_forward(model, ids, cache=None):
     before = 0
-    if past is not None:
-        before = past[0][0].shape[2]
+    if cache is not None:
+        before = cache[0][0].shape[2]
     T = ids.shape[1]
-    if before + T > model.context:
-        raise ValueError(f"{before + T} places, but a context of {model.context}")
+    if before + T > model.max_length:
+        raise ValueError(f"{before + T} places, but a context of {model.max_length}")
     columns = []
     for t in range(T):
         columns.append(model.token(ids[:, t]) + model.position.weight[before + t])
@@ -507,8 +513,8 @@ def cached_forward(model, ids, past=None):
     for i in range(len(model.blocks)):
         block = model.blocks[i]
         old = None
-        if past is not None:
-            old = past[i]
+        if cache is not None:
+            old = cache[i]
         network = block.feed_forward
         if isinstance(block, PostNormBlock):
             mixed, pair = attend_cached(block.attention, x, old)
@@ -621,7 +627,7 @@ def answer_scores(model, prompt, answers, per_token=True):
     for answer in answers:
         if len(answer) == 0:
             raise ValueError("an answer is empty")
-        if len(prompt) + len(answer) > model.context:
+        if len(prompt) + len(answer) > model.max_length:
             raise ValueError("too long")
     for answer in answers:
         with torch.no_grad():

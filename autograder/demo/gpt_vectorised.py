@@ -33,13 +33,13 @@ def window_mask(length: int, window: int) -> Tensor:
 
 # %% exercise="CausalSelfAttention"
 class CausalSelfAttention(nn.Module):
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        if width % num_heads:
-            raise ValueError(f"{width} is no multiple of {num_heads}")
+        if d_model % num_heads:
+            raise ValueError(f"{d_model} is no multiple of {num_heads}")
         self.num_heads, self.p = num_heads, dropout
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out_proj = nn.Linear(width, width)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, D = x.shape
@@ -59,9 +59,9 @@ def gelu(x: Tensor) -> Tensor:
 
 # %% exercise="FeedForward"
 class FeedForward(nn.Module):
-    def __init__(self, width: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.w_1, self.w_2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.w_1, self.w_2 = nn.Linear(d_model, 4 * d_model), nn.Linear(4 * d_model, d_model)
         self.p = dropout
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,11 +70,11 @@ class FeedForward(nn.Module):
 
 # %% exercise="PostNormBlock"
 class PostNormBlock(nn.Module):
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1, self.norm_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.norm_1(self.attention(x) + x)
@@ -83,11 +83,11 @@ class PostNormBlock(nn.Module):
 
 # %% exercise="PreNormBlock"
 class PreNormBlock(nn.Module):
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1, self.norm_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.attention(self.norm_1(x)) + x
@@ -99,25 +99,25 @@ class GPT(nn.Module):
     def __init__(
         self,
         vocab_size: int,
-        context: int,
-        width: int,
+        max_length: int,
+        d_model: int,
         num_layers: int,
         num_heads: int,
         dropout: float = 0.1,
-        pre_norm: bool = True,
+        norm_first: bool = True,
     ) -> None:
         super().__init__()
-        kind = PreNormBlock if pre_norm else PostNormBlock
-        self.token = nn.Embedding(vocab_size, width)
-        self.position = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList([kind(width, num_heads, dropout) for _ in range(num_layers)])
-        self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
-        self.context, self.p = context, dropout
+        kind = PreNormBlock if norm_first else PostNormBlock
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = nn.Embedding(max_length, d_model)
+        self.blocks = nn.ModuleList([kind(d_model, num_heads, dropout) for _ in range(num_layers)])
+        self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
+        self.max_length, self.p = max_length, dropout
 
     def features(self, ids: Tensor) -> Tensor:
         T = ids.shape[1]
-        if self.context < T:
-            raise ValueError(f"T={T} is larger than context={self.context}")
+        if self.max_length < T:
+            raise ValueError(f"T={T} is larger than max_length={self.max_length}")
         x = self.token(ids) + self.position.weight[:T]
         x = F.dropout(x, self.p, self.training)
         for block in self.blocks:
@@ -149,10 +149,10 @@ def init_weights(model: GPT) -> GPT:
 
 # %% exercise="count_parameters"
 def count_parameters(
-    vocab_size: int, context: int, width: int, num_layers: int, pre_norm: bool = True
+    vocab_size: int, max_length: int, d_model: int, num_layers: int, norm_first: bool = True
 ) -> int:
-    D = width
-    return (vocab_size + context + 2 * bool(pre_norm)) * D + num_layers * (12 * D * D + 13 * D)
+    D = d_model
+    return (vocab_size + max_length + 2 * bool(norm_first)) * D + num_layers * (12 * D * D + 13 * D)
 
 
 # %% exercise="rename_parameters"
@@ -247,7 +247,7 @@ def adamw_step(
     first: Tensor,
     second: Tensor,
     step: int,
-    rate: float,
+    lr: float,
     betas: tuple[float, float] = (0.9, 0.95),
     eps: float = 1e-8,
     weight_decay: float = 0.1,
@@ -256,32 +256,34 @@ def adamw_step(
         raise ValueError(f"step={step}")
     first = torch.lerp(first, gradient, 1 - betas[0])
     second = torch.lerp(second, gradient.square(), 1 - betas[1])
-    size = rate * math.sqrt(1 - betas[1] ** step) / (1 - betas[0] ** step)
+    size = lr * math.sqrt(1 - betas[1] ** step) / (1 - betas[0] ** step)
     # Numerator and denominator of Adam's step, both times the root of 1 - beta_2 ** step.
     root = second.sqrt() + eps * math.sqrt(1 - betas[1] ** step)
-    shrunk = parameter * (1 - rate * weight_decay)
+    shrunk = parameter * (1 - lr * weight_decay)
     return torch.addcdiv(shrunk, first, root, value=-size), first, second
 
 
-# %% exercise="cosine_rate"
-def cosine_rate(step: int, peak: float, warmup: int, total: int, floor: float = 0.0) -> float:
-    if step < 1 or not 0 <= warmup < total:
-        raise ValueError(f"step={step}, warmup={warmup}, total={total}")
-    if step <= warmup:
-        return peak * (step / warmup)
-    done = min((step - warmup) / (total - warmup), 1.0)
-    return floor + (peak - floor) * math.cos(math.pi / 2 * done) ** 2
+# %% exercise="cosine_lr"
+def cosine_lr(
+    step: int, max_lr: float, warmup_steps: int, total_steps: int, min_lr: float = 0.0
+) -> float:
+    if step < 1 or not 0 <= warmup_steps < total_steps:
+        raise ValueError(f"step={step}, warmup_steps={warmup_steps}, total_steps={total_steps}")
+    if step <= warmup_steps:
+        return max_lr * (step / warmup_steps)
+    done = min((step - warmup_steps) / (total_steps - warmup_steps), 1.0)
+    return min_lr + (max_lr - min_lr) * math.cos(math.pi / 2 * done) ** 2
 
 
 # %% exercise="train"
 def train(
     model: nn.Module,
     stream: Tensor,
-    steps: int,
+    total_steps: int,
     length: int,
     batch_size: int,
-    peak: float,
-    warmup: int,
+    max_lr: float,
+    warmup_steps: int,
     weight_decay: float = 0.1,
     clip: float = 1.0,
 ) -> list[float]:
@@ -289,9 +291,9 @@ def train(
     groups = decay_groups(model, weight_decay)
     optimiser = torch.optim.AdamW(groups, betas=(0.9, 0.95), eps=1e-8)
     losses = []
-    for step in range(1, steps + 1):
+    for step in range(1, total_steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = cosine_rate(step, peak, warmup, steps)
+            group["lr"] = cosine_lr(step, max_lr, warmup_steps, total_steps)
         inputs, targets = sample_blocks(stream, length, batch_size)
         loss = F.cross_entropy(model(inputs).transpose(1, 2), targets)
         optimiser.zero_grad(set_to_none=True)
@@ -364,7 +366,7 @@ def generate(
     generator = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
     start = ids.shape[1]
     for _ in range(max_new_tokens):
-        logits = model(ids[:, -model.context :])[:, -1]
+        logits = model(ids[:, -model.max_length :])[:, -1]
         token = sample_token(logits, temperature, top_k, top_p, generator)
         if stop is None:
             ids = torch.cat([ids, token[:, None]], dim=1)
@@ -378,13 +380,13 @@ def generate(
 
 # %% exercise="attend_cached"
 def attend_cached(
-    attention: CausalSelfAttention, x: Tensor, past: tuple[Tensor, Tensor] | None = None
+    attention: CausalSelfAttention, x: Tensor, cache: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     B, T, D = x.shape
     split = attention.qkv(x).view(B, T, 3, attention.num_heads, -1)
     q, k, v = split.permute(2, 0, 3, 1, 4)
-    if past is not None:
-        k, v = torch.cat([past[0], k], dim=2), torch.cat([past[1], v], dim=2)
+    if cache is not None:
+        k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
     mask = torch.ones(T, k.shape[2], dtype=torch.bool).tril(k.shape[2] - T)
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
     return attention.out_proj(mixed.transpose(1, 2).reshape(B, T, D)), (k, v)
@@ -392,26 +394,26 @@ def attend_cached(
 
 # %% exercise="cached_forward"
 def cached_forward(
-    model: GPT, ids: Tensor, past: list[tuple[Tensor, Tensor]] | None = None
+    model: GPT, ids: Tensor, cache: list[tuple[Tensor, Tensor]] | None = None
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    P = 0 if past is None else past[0][0].shape[2]
+    P = 0 if cache is None else cache[0][0].shape[2]
     T = ids.shape[1]
-    if model.context < P + T:
-        raise ValueError(f"P + T = {P + T} is larger than context={model.context}")
+    if model.max_length < P + T:
+        raise ValueError(f"P + T = {P + T} is larger than max_length={model.max_length}")
     x = model.token(ids) + model.position.weight[P : P + T]
     caches = []
-    before = [None] * len(model.blocks) if past is None else past
+    before = [None] * len(model.blocks) if cache is None else cache
     for block, old in zip(model.blocks, before, strict=True):
         first, second = block.feed_forward.w_1, block.feed_forward.w_2
         if isinstance(model.final_norm, nn.Identity):
-            mixed, cache = attend_cached(block.attention, x, old)
+            mixed, new_cache = attend_cached(block.attention, x, old)
             x = block.norm_1(x + mixed)
             x = block.norm_2(x + second(gelu(first(x))))
         else:
-            mixed, cache = attend_cached(block.attention, block.norm_1(x), old)
+            mixed, new_cache = attend_cached(block.attention, block.norm_1(x), old)
             x = x + mixed
             x = x + second(gelu(first(block.norm_2(x))))
-        caches.append(cache)
+        caches.append(new_cache)
     return model.final_norm(x) @ model.token.weight.mT, caches
 
 
@@ -487,8 +489,8 @@ def answer_scores(
         raise ValueError("prompt, answers or an answer is empty")
     lengths = torch.tensor([len(answer) for answer in answers])
     T = len(prompt) + int(lengths.max())
-    if model.context < T:
-        raise ValueError(f"{T} tokens for a context of {model.context}")
+    if model.max_length < T:
+        raise ValueError(f"{T} tokens for a context of {model.max_length}")
     rows = [torch.tensor(prompt + answer) for answer in answers]
     ids = torch.stack([F.pad(row, (0, T - len(row)), value=PAD) for row in rows])
     places = torch.arange(T)

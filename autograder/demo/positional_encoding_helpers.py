@@ -252,12 +252,12 @@ class RelativeSelfAttention(nn.Module):
             scores = (one_q @ one_k.mT + near) * one_q.shape[-1] ** -0.5
             scores = scores - scores.detach().amax(-1, keepdim=True)
             shares = scores.masked_fill(~may, -math.inf).exp()
-            weights = shares / shares.sum(-1, keepdim=True).clamp(min=1e-30)
+            attn_weights = shares / shares.sum(-1, keepdim=True).clamp(min=1e-30)
             # How much weight falls on each offset.
-            falls = weights.new_zeros(*weights.shape[:2], len(self.value_offsets))
-            falls = falls.scatter_add(-1, index.expand(len(x), -1, -1), weights)
-            heads.append(weights @ one_v + falls @ self.value_offsets)
-            maps.append(weights)
+            falls = attn_weights.new_zeros(*attn_weights.shape[:2], len(self.value_offsets))
+            falls = falls.scatter_add(-1, index.expand(len(x), -1, -1), attn_weights)
+            heads.append(attn_weights @ one_v + falls @ self.value_offsets)
+            maps.append(attn_weights)
         return self.out_proj(torch.cat(heads, dim=-1)), torch.stack(maps, dim=1)
 
     def layers(self) -> tuple[nn.Module, ...]:

@@ -248,8 +248,8 @@ class RelativeSelfAttention(nn.Module):
             except RuntimeError:
                 raise ValueError("mask does not fit") from None
             scores = torch.where(mask, scores, -1e9)
-        weights = scores.softmax(-1)
+        attn_weights = scores.softmax(-1)
         if mask is not None:
-            weights = weights * mask
-        output = torch.einsum("bhij,bijhd->bihd", weights, values).flatten(2)
-        return self.out_proj(output), weights
+            attn_weights = attn_weights * mask
+        output = torch.einsum("bhij,bijhd->bihd", attn_weights, values).flatten(2)
+        return self.out_proj(output), attn_weights

@@ -324,10 +324,10 @@ class DecoderStep(nn.Module):
 
 # %% exercise="Seq2Seq"
 class Seq2Seq(nn.Module):
-    def __init__(self, source_size, target_size, embed_dim, hidden_size):
+    def __init__(self, src_vocab_size, tgt_vocab_size, embed_dim, hidden_size):
         super().__init__()
-        self.encoder = Encoder(source_size, embed_dim, hidden_size, "gru")
-        self.decoder = DecoderStep(target_size, embed_dim, hidden_size, hidden_size)
+        self.encoder = Encoder(src_vocab_size, embed_dim, hidden_size, "gru")
+        self.decoder = DecoderStep(tgt_vocab_size, embed_dim, hidden_size, hidden_size)
 
     def start(self, source, source_mask=None):
         _, context = self.encoder(source, source_mask)

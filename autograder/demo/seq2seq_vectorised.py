@@ -251,11 +251,11 @@ class DecoderStep(nn.Module):
 # %% exercise="Seq2Seq"
 class Seq2Seq(nn.Module):
     def __init__(
-        self, source_size: int, target_size: int, embed_dim: int, hidden_size: int
+        self, src_vocab_size: int, tgt_vocab_size: int, embed_dim: int, hidden_size: int
     ) -> None:
         super().__init__()
-        self.encoder = Encoder(source_size, embed_dim, hidden_size, "gru")
-        self.decoder = DecoderStep(target_size, embed_dim, hidden_size, hidden_size)
+        self.encoder = Encoder(src_vocab_size, embed_dim, hidden_size, "gru")
+        self.decoder = DecoderStep(tgt_vocab_size, embed_dim, hidden_size, hidden_size)
 
     def start(self, source: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         _, context = self.encoder(source, source_mask)

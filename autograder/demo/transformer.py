@@ -28,13 +28,13 @@ MISTAKES = (
 
 _NORM = """
 class LayerNorm(nn.Module):
-    def __init__(self, features, eps=1e-5):
+    def __init__(self, d_model, eps=1e-5):
         super().__init__()
-        if features < 1:
-            raise ValueError("features")
+        if d_model < 1:
+            raise ValueError("d_model")
         self.eps = eps
-        self.gamma = nn.Parameter(torch.ones(features))
-        self.beta = nn.Parameter(torch.zeros(features))
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x):
         if x.shape[-1:] != self.gamma.shape:

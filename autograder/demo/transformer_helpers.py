@@ -101,12 +101,12 @@ def make_std_mask(target, pad=PAD):
 
 # %% exercise="LayerNorm"
 class LayerNorm(nn.Module):
-    def __init__(self, features, eps=1e-5):
+    def __init__(self, d_model, eps=1e-5):
         super().__init__()
-        at_least_one(features=features)
-        self.register_parameter("gamma", nn.Parameter(torch.full((features,), 1.0)))
-        self.register_parameter("beta", nn.Parameter(torch.full((features,), 0.0)))
-        self.features, self.eps = (features,), eps
+        at_least_one(d_model=d_model)
+        self.register_parameter("gamma", nn.Parameter(torch.full((d_model,), 1.0)))
+        self.register_parameter("beta", nn.Parameter(torch.full((d_model,), 0.0)))
+        self.features, self.eps = (d_model,), eps
 
     def forward(self, x):
         if tuple(x.shape[-1:]) != self.features:
@@ -133,10 +133,10 @@ class PositionwiseFeedForward(nn.Module):
 
 # %% exercise="ResidualBlock"
 class ResidualBlock(nn.Module):
-    def __init__(self, width):
+    def __init__(self, d_model):
         super().__init__()
-        self.w_1 = nn.Linear(width, width, bias=False)
-        self.w_2 = nn.Linear(width, width, bias=False)
+        self.w_1 = nn.Linear(d_model, d_model, bias=False)
+        self.w_2 = nn.Linear(d_model, d_model, bias=False)
         self.relu = nn.ReLU()
 
     def residual(self, x):
@@ -255,8 +255,8 @@ class Generator(nn.Module):
 class EncoderDecoder(nn.Module):
     def __init__(
         self,
-        src_vocab,
-        tgt_vocab,
+        src_vocab_size,
+        tgt_vocab_size,
         num_layers=6,
         d_model=512,
         d_ff=2048,
@@ -267,12 +267,12 @@ class EncoderDecoder(nn.Module):
     ):
         super().__init__()
         sizes = (num_layers, d_model, num_heads, d_ff)
-        self.src_embed = Embeddings(src_vocab, d_model)
-        self.tgt_embed = Embeddings(tgt_vocab, d_model)
+        self.src_embed = Embeddings(src_vocab_size, d_model)
+        self.tgt_embed = Embeddings(tgt_vocab_size, d_model)
         self.position = PositionalEncoding(d_model, max_length, dropout)
         self.encoder = Encoder(*sizes, dropout=dropout, norm_first=norm_first)
         self.decoder = Decoder(*sizes, dropout=dropout, norm_first=norm_first)
-        self.generator = Generator(d_model, tgt_vocab)
+        self.generator = Generator(d_model, tgt_vocab_size)
 
     def vectors(self, embed: Embeddings, ids: Tensor) -> Tensor:
         return self.position(embed(ids))
@@ -298,8 +298,8 @@ def begin(module):
 
 # %% exercise="make_model"
 def make_model(
-    src_vocab,
-    tgt_vocab,
+    src_vocab_size,
+    tgt_vocab_size,
     num_layers=6,
     d_model=512,
     d_ff=2048,
@@ -308,11 +308,11 @@ def make_model(
     norm_first=False,
     shared=False,
 ):
-    if shared and src_vocab != tgt_vocab:
+    if shared and src_vocab_size != tgt_vocab_size:
         raise ValueError("two vocabularies")
     model = EncoderDecoder(
-        src_vocab,
-        tgt_vocab,
+        src_vocab_size,
+        tgt_vocab_size,
         num_layers=num_layers,
         d_model=d_model,
         d_ff=d_ff,
@@ -396,11 +396,11 @@ def label_smoothing_loss(log_probs, target, smoothing=0.1, pad=PAD):
 
 
 # %% exercise="learning_rate"
-def learning_rate(step, d_model=512, warmup=4000, factor=1.0):
-    demand(step > 0 and warmup > 0, "step and warmup count from 1")
-    # Both branches meet at the peak, d_model ** -0.5 * warmup ** -0.5.
-    peak = factor / math.sqrt(d_model * warmup)
-    return peak * min(step / warmup, math.sqrt(warmup / step))
+def learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0):
+    demand(step > 0 and warmup_steps > 0, "step and warmup_steps count from 1")
+    # Both branches meet at the peak, d_model ** -0.5 * warmup_steps ** -0.5.
+    peak = factor / math.sqrt(d_model * warmup_steps)
+    return peak * min(step / warmup_steps, math.sqrt(warmup_steps / step))
 
 
 # %% own="a running mean"
@@ -420,12 +420,12 @@ class RunningMean:
 
 
 # %% exercise="adam_step"
-def adam_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.98), eps=1e-9):
+def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
     demand(step >= 1, "steps count from 1")
     mean = RunningMean(first, betas[0]).after(gradient)
     square = RunningMean(second, betas[1]).after(gradient * gradient)
     change = mean.unbiased(step) / (square.unbiased(step).sqrt() + eps)
-    return [parameter - rate * change, mean.value, square.value]
+    return [parameter - lr * change, mean.value, square.value]
 
 
 # %% own="gradients"
@@ -439,7 +439,7 @@ def gradients_of(loss, model):
 
 
 # %% exercise="train_step"
-def train_step(model, source, target, moments, step, rate, smoothing=0.1):
+def train_step(model, source, target, moments, step, lr, smoothing=0.1):
     tgt_in, tgt_out, _ = shift_targets(target)
     loss = label_smoothing_loss(model(source, tgt_in), tgt_out, smoothing)
     parameters, after = dict(model.named_parameters()), {}
@@ -450,7 +450,7 @@ def train_step(model, source, target, moments, step, rate, smoothing=0.1):
     with torch.no_grad():
         for name, gradient in gradients.items():
             means = moments.get(name, (zeros[name], zeros[name]))
-            new, *after[name] = adam_step(parameters[name], gradient, *means, step, rate)
+            new, *after[name] = adam_step(parameters[name], gradient, *means, step, lr)
             parameters[name] += new - parameters[name]
     return loss.item(), {name: tuple(means) for name, means in after.items()}
 

@@ -79,8 +79,8 @@ class MultiHeadAttention(nn.Module):
                     own = q[b, t, h * self.width : (h + 1) * self.width]
                     scores = (keys[b, h] * own).sum(dim=-1) / math.sqrt(self.width)
                     scores = scores.masked_fill(~allowed[t], float("-inf"))
-                    weights = self.drop(scores.softmax(dim=0))
-                    rows.append((weights.unsqueeze(1) * values[b, h]).sum(dim=0))
+                    attn_weights = self.drop(scores.softmax(dim=0))
+                    rows.append((attn_weights.unsqueeze(1) * values[b, h]).sum(dim=0))
                 heads.append(torch.stack(rows))
             examples.append(torch.cat(heads, dim=-1))
         return self.out_proj(torch.stack(examples))
@@ -122,14 +122,14 @@ def make_std_mask(target, pad=PAD):
 
 # %% exercise="LayerNorm"
 class LayerNorm(nn.Module):
-    def __init__(self, features, eps=1e-5):
+    def __init__(self, d_model, eps=1e-5):
         super().__init__()
-        if features < 1:
+        if d_model < 1:
             raise ValueError("no features")
-        self.features = features
+        self.features = d_model
         self.eps = eps
-        self.gamma = nn.Parameter(torch.ones(features))
-        self.beta = nn.Parameter(torch.zeros(features))
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x):
         if x.shape[-1] != self.features:
@@ -160,10 +160,10 @@ class PositionwiseFeedForward(nn.Module):
 
 # %% exercise="ResidualBlock"
 class ResidualBlock(nn.Module):
-    def __init__(self, width):
+    def __init__(self, d_model):
         super().__init__()
-        self.w_1 = nn.Linear(width, width, bias=False)
-        self.w_2 = nn.Linear(width, width, bias=False)
+        self.w_1 = nn.Linear(d_model, d_model, bias=False)
+        self.w_2 = nn.Linear(d_model, d_model, bias=False)
 
     def forward(self, x):
         y = x
@@ -308,8 +308,8 @@ class Generator(nn.Module):
 class EncoderDecoder(nn.Module):
     def __init__(
         self,
-        src_vocab,
-        tgt_vocab,
+        src_vocab_size,
+        tgt_vocab_size,
         num_layers=6,
         d_model=512,
         d_ff=2048,
@@ -319,12 +319,12 @@ class EncoderDecoder(nn.Module):
         max_length=5000,
     ):
         super().__init__()
-        self.src_embed = Embeddings(src_vocab, d_model)
-        self.tgt_embed = Embeddings(tgt_vocab, d_model)
+        self.src_embed = Embeddings(src_vocab_size, d_model)
+        self.tgt_embed = Embeddings(tgt_vocab_size, d_model)
         self.position = PositionalEncoding(d_model, max_length, dropout)
         self.encoder = Encoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
         self.decoder = Decoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
-        self.generator = Generator(d_model, tgt_vocab)
+        self.generator = Generator(d_model, tgt_vocab_size)
 
     def encode(self, src, src_mask=None):
         x = self.src_embed(src)
@@ -345,8 +345,8 @@ class EncoderDecoder(nn.Module):
 
 # %% exercise="make_model"
 def make_model(
-    src_vocab,
-    tgt_vocab,
+    src_vocab_size,
+    tgt_vocab_size,
     num_layers=6,
     d_model=512,
     d_ff=2048,
@@ -355,10 +355,10 @@ def make_model(
     norm_first=False,
     shared=False,
 ):
-    if shared and src_vocab != tgt_vocab:
+    if shared and src_vocab_size != tgt_vocab_size:
         raise ValueError("two vocabularies can't share a table")
     model = EncoderDecoder(
-        src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout, norm_first
+        src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout, norm_first
     )
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
@@ -434,19 +434,19 @@ def label_smoothing_loss(log_probs, target, smoothing=0.1, pad=PAD):
 
 
 # %% exercise="learning_rate"
-def learning_rate(step, d_model=512, warmup=4000, factor=1.0):
+def learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0):
     if step < 1:
         raise ValueError("step")
-    if warmup < 1:
-        raise ValueError("warmup")
+    if warmup_steps < 1:
+        raise ValueError("warmup_steps")
     rate = 1 / math.sqrt(step)
-    if step < warmup:
-        rate = step / (warmup * math.sqrt(warmup))
+    if step < warmup_steps:
+        rate = step / (warmup_steps * math.sqrt(warmup_steps))
     return factor * rate / math.sqrt(d_model)
 
 
 # %% exercise="adam_step"
-def adam_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.98), eps=1e-9):
+def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
     if step < 1:
         raise ValueError("step")
     new, means, squares = [], [], []
@@ -461,7 +461,7 @@ def adam_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.98),
         v = betas[1] * v + (1 - betas[1]) * g * g
         right_m = m / (1 - betas[0] ** step)
         right_v = v / (1 - betas[1] ** step)
-        new.append(p - rate * right_m / (math.sqrt(right_v) + eps))
+        new.append(p - lr * right_m / (math.sqrt(right_v) + eps))
         means.append(m)
         squares.append(v)
     shape, dtype = parameter.shape, parameter.dtype
@@ -472,7 +472,7 @@ def adam_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.98),
 
 
 # %% exercise="train_step"
-def train_step(model, source, target, moments, step, rate, smoothing=0.1):
+def train_step(model, source, target, moments, step, lr, smoothing=0.1):
     for parameter in model.parameters():
         parameter.grad = None
     tgt_in, tgt_out, _ = shift_targets(target)
@@ -487,7 +487,7 @@ def train_step(model, source, target, moments, step, rate, smoothing=0.1):
         else:
             first, second = torch.zeros_like(parameter), torch.zeros_like(parameter)
         with torch.no_grad():
-            new, first, second = adam_step(parameter, parameter.grad, first, second, step, rate)
+            new, first, second = adam_step(parameter, parameter.grad, first, second, step, lr)
             for index in range(len(parameter)):
                 parameter[index] = new[index]
         result[name] = (first, second)

@@ -88,12 +88,12 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 
 # %% exercise="LayerNorm"
 class LayerNorm(nn.Module):
-    def __init__(self, features: int, eps: float = 1e-5) -> None:
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         super().__init__()
-        if features < 1:
-            raise ValueError("features")
-        self.gamma = nn.Parameter(torch.ones(features))
-        self.beta = nn.Parameter(torch.zeros(features))
+        if d_model < 1:
+            raise ValueError("d_model")
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,9 +118,9 @@ class PositionwiseFeedForward(nn.Module):
 
 # %% exercise="ResidualBlock"
 class ResidualBlock(nn.Module):
-    def __init__(self, width: int) -> None:
+    def __init__(self, d_model: int) -> None:
         super().__init__()
-        self.w_1, self.w_2 = (nn.Linear(width, width, bias=False) for _ in range(2))
+        self.w_1, self.w_2 = (nn.Linear(d_model, d_model, bias=False) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         return (x + (x @ self.w_1.weight.T).relu() @ self.w_2.weight.T).relu()
@@ -220,8 +220,8 @@ class Generator(nn.Module):
 class EncoderDecoder(nn.Module):
     def __init__(
         self,
-        src_vocab,
-        tgt_vocab,
+        src_vocab_size,
+        tgt_vocab_size,
         num_layers=6,
         d_model=512,
         d_ff=2048,
@@ -233,10 +233,10 @@ class EncoderDecoder(nn.Module):
         super().__init__()
         sizes = (num_layers, d_model, num_heads, d_ff, dropout, norm_first)
         self.encoder, self.decoder = Encoder(*sizes), Decoder(*sizes)
-        self.src_embed = Embeddings(src_vocab, d_model)
-        self.tgt_embed = Embeddings(tgt_vocab, d_model)
+        self.src_embed = Embeddings(src_vocab_size, d_model)
+        self.tgt_embed = Embeddings(tgt_vocab_size, d_model)
         self.position = PositionalEncoding(d_model, max_length=max_length, dropout=dropout)
-        self.generator = Generator(d_model, tgt_vocab)
+        self.generator = Generator(d_model, tgt_vocab_size)
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         return self.encoder(self.position(self.src_embed(src)), src_mask)
@@ -251,8 +251,8 @@ class EncoderDecoder(nn.Module):
 
 # %% exercise="make_model"
 def make_model(
-    src_vocab,
-    tgt_vocab,
+    src_vocab_size,
+    tgt_vocab_size,
     num_layers=6,
     d_model=512,
     d_ff=2048,
@@ -261,16 +261,16 @@ def make_model(
     norm_first=False,
     shared=False,
 ) -> EncoderDecoder:
-    if shared and src_vocab != tgt_vocab:
+    if shared and src_vocab_size != tgt_vocab_size:
         raise ValueError("vocabularies")
     sizes = (num_layers, d_model, d_ff, num_heads, dropout, norm_first)
-    model = EncoderDecoder(src_vocab, tgt_vocab, *sizes)
+    model = EncoderDecoder(src_vocab_size, tgt_vocab_size, *sizes)
     with torch.no_grad():
         for layer in (m for m in model.modules() if isinstance(m, nn.Linear)):
             layer.weight.uniform_(-1, 1).mul_(math.sqrt(6 / sum(layer.weight.shape)))
             layer.bias.zero_()
     if shared:
-        table = nn.Parameter(torch.randn(tgt_vocab, d_model) / math.sqrt(d_model))
+        table = nn.Parameter(torch.randn(tgt_vocab_size, d_model) / math.sqrt(d_model))
         model.src_embed.lut.weight = model.tgt_embed.lut.weight = table
         model.generator.proj.weight = table
     return model
@@ -323,26 +323,26 @@ def label_smoothing_loss(log_probs, target, smoothing=0.1, pad=PAD):
 
 
 # %% exercise="learning_rate"
-def learning_rate(step, d_model=512, warmup=4000, factor=1.0):
-    if min(step, warmup) < 1:
-        raise ValueError("step and warmup count from 1")
-    both = torch.tensor([step**-0.5, step * warmup**-1.5], dtype=torch.float64)
+def learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0):
+    if min(step, warmup_steps) < 1:
+        raise ValueError("step and warmup_steps count from 1")
+    both = torch.tensor([step**-0.5, step * warmup_steps**-1.5], dtype=torch.float64)
     return (factor * both.min() / d_model**0.5).item()
 
 
 # %% exercise="adam_step"
-def adam_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.98), eps=1e-9):
+def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
     if step < 1:
         raise ValueError(step)
     first = torch.lerp(gradient, first, betas[0])
     second = torch.lerp(gradient.square(), second, betas[1])
     unbias = torch.tensor([1.0 / (1.0 - beta**step) for beta in betas], dtype=torch.float64)
     root = (second * unbias[1].to(second.dtype)).sqrt() + eps
-    return torch.addcdiv(parameter, first, root, value=-rate * unbias[0].item()), first, second
+    return torch.addcdiv(parameter, first, root, value=-lr * unbias[0].item()), first, second
 
 
 # %% exercise="train_step"
-def train_step(model, source, target, moments, step, rate, smoothing=0.1):
+def train_step(model, source, target, moments, step, lr, smoothing=0.1):
     tgt_in, tgt_out, _ = shift_targets(target)
     loss = label_smoothing_loss(model(source, tgt_in), tgt_out, smoothing)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -354,7 +354,7 @@ def train_step(model, source, target, moments, step, rate, smoothing=0.1):
     }
     nothing = {name: (torch.zeros_like(g), torch.zeros_like(g)) for name, g in found.items()}
     steps = {
-        name: adam_step(trained[name].detach(), g, *{**nothing, **moments}[name], step, rate)
+        name: adam_step(trained[name].detach(), g, *{**nothing, **moments}[name], step, lr)
         for name, g in found.items()
     }
     for name, (new, _, _) in steps.items():
@@ -429,7 +429,7 @@ def start_cache(model, source):
 # %% exercise="decode_step"
 def decode_step(model, token, cache):
     keys, values = list(cache["keys"]), list(cache["values"])
-    x = model.position(model.tgt_embed(token[:, None]), start=keys[0].size(2))
+    x = model.position(model.tgt_embed(token[:, None]), past=keys[0].size(2))
     memories = zip(cache["memory_keys"], cache["memory_values"], strict=True)
     for n, (layer, memory) in enumerate(zip(model.decoder.layers, memories, strict=True)):
 

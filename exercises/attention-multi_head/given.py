@@ -45,33 +45,34 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
     return numerator / denominator
 
 
-def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
+def attention_dropout(attn_weights: Tensor, dropout: float, training: bool) -> Tensor:
     """Inverted dropout: drop each weight with probability p, divide the survivors by 1 - p.
 
     Source: Srivastava et al. 2014, section 10, in the inverted form. Vaswani et al. 2017,
     section 5.4, does not list dropout on attention weights; implementations added it.
 
     Args:
-        weights: any shape.
-        p: probability of being dropped, in [0, 1].
+        attn_weights: any shape.
+        dropout: p, the probability of being dropped, in [0, 1].
         training: whether to drop at all.
 
     Returns:
-        Tensor of the same shape and dtype; unchanged values if not training or p is 0, zeros if
-        p is 1.
+        Tensor of the same shape and dtype; unchanged values if not training or dropout is 0,
+        zeros if dropout is 1.
 
     Raises:
-        ValueError: if p is outside [0, 1].
+        ValueError: if dropout is outside [0, 1].
     """
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p must be between 0 and 1, but is {p}")
-    if not training or p == 0.0:
-        return weights
-    if p == 1.0:
-        return weights * 0.0
-    # float32 whatever the dtype of weights: in half precision rand is too coarse for a rate of p.
-    keep = torch.rand_like(weights, dtype=torch.float32) >= p  # like weights, bool
-    return weights * keep / (1.0 - p)
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout must be between 0 and 1, but is {dropout}")
+    if not training or dropout == 0.0:
+        return attn_weights
+    if dropout == 1.0:
+        return attn_weights * 0.0
+    # float32 whatever the dtype of the weights: in half precision rand is too coarse for small
+    # rates.
+    keep = torch.rand_like(attn_weights, dtype=torch.float32) >= dropout  # like attn_weights, bool
+    return attn_weights * keep / (1.0 - dropout)
 
 
 def scaled_dot_product_attention(
@@ -79,7 +80,7 @@ def scaled_dot_product_attention(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None = None,
-    dropout_p: float = 0.0,
+    dropout: float = 0.0,
     training: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T / sqrt(d_k)) V with mask and dropout (Vaswani et al. 2017, section 3.2.1).
@@ -89,7 +90,7 @@ def scaled_dot_product_attention(
         key: (..., Tk, D).
         value: (..., Tk, Dv).
         mask: bool, broadcastable to (..., Tq, Tk), True = may attend.
-        dropout_p: probability of dropping a weight, in training only.
+        dropout: probability of dropping a weight, in training only.
         training: whether dropout acts.
 
     Returns:
@@ -106,6 +107,6 @@ def scaled_dot_product_attention(
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"{key.shape[-2]} keys, but {value.shape[-2]} values")
     scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (..., Tq, Tk)
-    weights = masked_softmax(scores, mask)  # (..., Tq, Tk)
-    dropped = attention_dropout(weights, dropout_p, training)  # (..., Tq, Tk)
-    return dropped @ value, weights  # (..., Tq, Dv), (..., Tq, Tk)
+    attn_weights = masked_softmax(scores, mask)  # (..., Tq, Tk)
+    dropped = attention_dropout(attn_weights, dropout, training)  # (..., Tq, Tk)
+    return dropped @ value, attn_weights  # (..., Tq, Dv), (..., Tq, Tk)

@@ -43,30 +43,31 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
     return numerator / denominator
 
 
-def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
+def attention_dropout(attn_weights: Tensor, dropout: float, training: bool) -> Tensor:
     """Inverted dropout: drop each weight with probability p, divide the survivors by 1 - p.
 
     Source: Srivastava et al. 2014, section 10, in the inverted form. Vaswani et al. 2017,
     section 5.4, does not list dropout on attention weights; implementations added it.
 
     Args:
-        weights: any shape.
-        p: probability of being dropped, in [0, 1].
+        attn_weights: any shape.
+        dropout: p, the probability of being dropped, in [0, 1].
         training: whether to drop at all.
 
     Returns:
-        Tensor of the same shape and dtype; unchanged values if not training or p is 0, zeros if
-        p is 1.
+        Tensor of the same shape and dtype; unchanged values if not training or dropout is 0,
+        zeros if dropout is 1.
 
     Raises:
-        ValueError: if p is outside [0, 1].
+        ValueError: if dropout is outside [0, 1].
     """
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p must be between 0 and 1, but is {p}")
-    if not training or p == 0.0:
-        return weights
-    if p == 1.0:
-        return weights * 0.0
-    # float32 whatever the dtype of weights: in half precision rand is too coarse for a rate of p.
-    keep = torch.rand_like(weights, dtype=torch.float32) >= p  # like weights, bool
-    return weights * keep / (1.0 - p)
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout must be between 0 and 1, but is {dropout}")
+    if not training or dropout == 0.0:
+        return attn_weights
+    if dropout == 1.0:
+        return attn_weights * 0.0
+    # float32 whatever the dtype of the weights: in half precision rand is too coarse for small
+    # rates.
+    keep = torch.rand_like(attn_weights, dtype=torch.float32) >= dropout  # like attn_weights, bool
+    return attn_weights * keep / (1.0 - dropout)

@@ -45,41 +45,41 @@ def gelu(x: Tensor) -> Tensor:
 class BertEmbeddings(nn.Module):
     """The sum of three learned tables, normalised (Devlin et al. 2019, section 3, figure 2).
 
-    Submodules: ``token`` = nn.Embedding(vocab_size, hidden), ``position`` =
-    nn.Embedding(max_length, hidden), ``segment`` = nn.Embedding(segments, hidden), ``norm`` =
-    nn.LayerNorm(hidden, eps=1e-12).
+    Submodules: ``token`` = nn.Embedding(vocab_size, d_model), ``position`` =
+    nn.Embedding(max_length, d_model), ``segment`` = nn.Embedding(type_vocab_size, d_model),
+    ``norm`` = nn.LayerNorm(d_model, eps=1e-12).
     """
 
     def __init__(
         self,
         vocab_size: int,
-        hidden: int,
+        d_model: int,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.0,
     ) -> None:
         """Create the three tables and the norm.
 
         Args:
             vocab_size: V.
-            hidden: D.
+            d_model: D.
             max_length: how many positions have a row.
-            segments: how many segments have a row.
+            type_vocab_size: how many segments have a row.
             dropout: acts on the result, in training mode.
         """
         super().__init__()
-        self.token = nn.Embedding(vocab_size, hidden)
-        self.position = nn.Embedding(max_length, hidden)
-        self.segment = nn.Embedding(segments, hidden)
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = nn.Embedding(max_length, d_model)
+        self.segment = nn.Embedding(type_vocab_size, d_model)
+        self.norm = nn.LayerNorm(d_model, eps=1e-12)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Look up token, position and segment, add the three, normalise.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
 
         Returns:
             (B, T, D), dropout(norm(token + position + segment)).
@@ -87,12 +87,12 @@ class BertEmbeddings(nn.Module):
         Raises:
             ValueError: if T is larger than max_length.
         """
-        length, positions = ids.shape[1], self.position.num_embeddings
+        length, positions = input_ids.shape[1], self.position.num_embeddings
         if length > positions:
             raise ValueError(f"the input has {length} tokens, but there are {positions} positions")
-        if segment_ids is None:
-            segment_ids = torch.zeros_like(ids)  # (B, T)
-        x = self.token(ids) + self.segment(segment_ids)  # (B, T, D)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(input_ids)  # (B, T)
+        x = self.token(input_ids) + self.segment(token_type_ids)  # (B, T, D)
         x = x + self.position.weight[:length]  # (B, T, D)
         return self.dropout(self.norm(x))  # (B, T, D)
 
@@ -100,29 +100,29 @@ class BertEmbeddings(nn.Module):
 class SelfAttention(nn.Module):
     """Every token attends to all real ones, left and right (Vaswani et al. 2017, section 3.2.2).
 
-    Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each nn.Linear(hidden, hidden)
+    Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each nn.Linear(d_model, d_model)
     with bias.
     """
 
-    def __init__(self, hidden: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the four projections.
 
         Args:
-            hidden: D.
-            num_heads: H, a divisor of hidden.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: probability with which a weight is dropped in training mode.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        if num_heads < 1 or hidden % num_heads != 0:
-            raise ValueError(f"hidden={hidden} can't be split into {num_heads} equal heads")
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.q_proj = nn.Linear(hidden, hidden)
-        self.k_proj = nn.Linear(hidden, hidden)
-        self.v_proj = nn.Linear(hidden, hidden)
-        self.out_proj = nn.Linear(hidden, hidden)
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
         self.dropout = dropout
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -156,30 +156,28 @@ class BertLayer(nn.Module):
 
     As in Devlin et al. (2019), section 3, and Vaswani et al. (2017), section 3.1, with GELU for
     ReLU. Submodules: ``attention`` = SelfAttention, ``attention_norm`` and ``output_norm`` =
-    nn.LayerNorm(hidden, eps=1e-12), ``w_1`` = nn.Linear(hidden, intermediate), ``w_2`` =
-    nn.Linear(intermediate, hidden).
+    nn.LayerNorm(d_model, eps=1e-12), ``w_1`` = nn.Linear(d_model, d_ff), ``w_2`` =
+    nn.Linear(d_ff, d_model).
     """
 
-    def __init__(
-        self, hidden: int, num_heads: int, intermediate: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.0) -> None:
         """Create the submodules.
 
         Args:
-            hidden: D.
-            num_heads: H, a divisor of hidden.
-            intermediate: F.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
+            d_ff: F.
             dropout: of the attention weights and of what each of the two parts returns.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        self.attention = SelfAttention(hidden, num_heads, dropout)
-        self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.w_1 = nn.Linear(hidden, intermediate)
-        self.w_2 = nn.Linear(intermediate, hidden)
-        self.output_norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.attention = SelfAttention(d_model, num_heads, dropout)
+        self.attention_norm = nn.LayerNorm(d_model, eps=1e-12)
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
+        self.output_norm = nn.LayerNorm(d_model, eps=1e-12)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -201,51 +199,51 @@ class BertModel(nn.Module):
     """Embeddings, layers and pooler (Devlin et al. 2019, section 3; pooler: released code).
 
     Submodules: ``embeddings`` = BertEmbeddings, ``layers`` = nn.ModuleList of BertLayers,
-    ``pooler`` = nn.Linear(hidden, hidden).
+    ``pooler`` = nn.Linear(d_model, d_model).
     """
 
     def __init__(
         self,
         vocab_size: int,
-        hidden: int = 768,
+        d_model: int = 768,
         num_layers: int = 12,
         num_heads: int = 12,
-        intermediate: int = 3072,
+        d_ff: int = 3072,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.1,
     ) -> None:
         """Create the submodules; the defaults are those of BERT-base.
 
         Args:
             vocab_size: V.
-            hidden: D.
+            d_model: D.
             num_layers: N.
-            num_heads: H, a divisor of hidden.
-            intermediate: F.
+            num_heads: H, a divisor of d_model.
+            d_ff: F.
             max_length: how many positions have a row.
-            segments: how many segments have a row.
+            type_vocab_size: how many segments have a row.
             dropout: of the embeddings and of all layers.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        self.embeddings = BertEmbeddings(vocab_size, hidden, max_length, segments, dropout)
+        self.embeddings = BertEmbeddings(vocab_size, d_model, max_length, type_vocab_size, dropout)
         self.layers = nn.ModuleList(
-            BertLayer(hidden, num_heads, intermediate, dropout) for _ in range(num_layers)
+            BertLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)
         )
-        self.pooler = nn.Linear(hidden, hidden)
+        self.pooler = nn.Linear(d_model, d_model)
         init_weights(self)
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Encode a batch.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
@@ -255,7 +253,7 @@ class BertModel(nn.Module):
         Raises:
             ValueError: if T is larger than max_length.
         """
-        x = self.embeddings(ids, segment_ids)  # (B, T, D)
+        x = self.embeddings(input_ids, token_type_ids)  # (B, T, D)
         for layer in self.layers:
             x = layer(x, mask)  # (B, T, D)
         return x, torch.tanh(self.pooler(x[:, 0]))  # (B, T, D), (B, D)

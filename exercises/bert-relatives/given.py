@@ -26,29 +26,29 @@ def gelu(x: Tensor) -> Tensor:
 class SelfAttention(nn.Module):
     """Every token attends to all real ones, left and right (Vaswani et al. 2017, section 3.2.2).
 
-    Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each nn.Linear(hidden, hidden)
+    Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each nn.Linear(d_model, d_model)
     with bias.
     """
 
-    def __init__(self, hidden: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the four projections.
 
         Args:
-            hidden: D.
-            num_heads: H, a divisor of hidden.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: probability with which a weight is dropped in training mode.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        if num_heads < 1 or hidden % num_heads != 0:
-            raise ValueError(f"hidden={hidden} can't be split into {num_heads} equal heads")
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.q_proj = nn.Linear(hidden, hidden)
-        self.k_proj = nn.Linear(hidden, hidden)
-        self.v_proj = nn.Linear(hidden, hidden)
-        self.out_proj = nn.Linear(hidden, hidden)
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
         self.dropout = dropout
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -82,30 +82,28 @@ class BertLayer(nn.Module):
 
     As in Devlin et al. (2019), section 3, and Vaswani et al. (2017), section 3.1, with GELU for
     ReLU. Submodules: ``attention`` = SelfAttention, ``attention_norm`` and ``output_norm`` =
-    nn.LayerNorm(hidden, eps=1e-12), ``w_1`` = nn.Linear(hidden, intermediate), ``w_2`` =
-    nn.Linear(intermediate, hidden).
+    nn.LayerNorm(d_model, eps=1e-12), ``w_1`` = nn.Linear(d_model, d_ff), ``w_2`` =
+    nn.Linear(d_ff, d_model).
     """
 
-    def __init__(
-        self, hidden: int, num_heads: int, intermediate: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.0) -> None:
         """Create the submodules.
 
         Args:
-            hidden: D.
-            num_heads: H, a divisor of hidden.
-            intermediate: F.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
+            d_ff: F.
             dropout: of the attention weights and of what each of the two parts returns.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        self.attention = SelfAttention(hidden, num_heads, dropout)
-        self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.w_1 = nn.Linear(hidden, intermediate)
-        self.w_2 = nn.Linear(intermediate, hidden)
-        self.output_norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.attention = SelfAttention(d_model, num_heads, dropout)
+        self.attention_norm = nn.LayerNorm(d_model, eps=1e-12)
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
+        self.output_norm = nn.LayerNorm(d_model, eps=1e-12)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -34,27 +34,27 @@ def causal_mask(length: int, past: int = 0) -> Tensor:
 class CausalSelfAttention(nn.Module):
     """Every token attends to itself and to those before it (Radford et al. 2018, section 3.1).
 
-    Submodules: ``qkv`` = nn.Linear(width, 3 width), queries, keys and values in this order;
-    ``out_proj`` = nn.Linear(width, width). Attribute: ``num_heads``.
+    Submodules: ``qkv`` = nn.Linear(d_model, 3 d_model), queries, keys and values in this order;
+    ``out_proj`` = nn.Linear(d_model, d_model). Attribute: ``num_heads``.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create both linear layers.
 
         Args:
-            width: D.
-            num_heads: H, a divisor of width.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: acts on the weights and on the result, in training mode.
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        if num_heads < 1 or width % num_heads != 0:
-            raise ValueError(f"a width of {width} can't be split into {num_heads} equal heads")
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"a width of {d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out_proj = nn.Linear(width, width)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,8 +72,8 @@ class CausalSelfAttention(nn.Module):
         scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[3])  # (B, H, T, T)
         visible = causal_mask(x.shape[1]).to(x.device)  # (T, T)
         scores = scores.masked_fill(~visible, -math.inf)  # (B, H, T, T)
-        weights = self.dropout(torch.softmax(scores, dim=3))  # (B, H, T, T)
-        mixed = (weights @ values).transpose(1, 2).flatten(2)  # (B, T, D)
+        attn_weights = self.dropout(torch.softmax(scores, dim=3))  # (B, H, T, T)
+        mixed = (attn_weights @ values).transpose(1, 2).flatten(2)  # (B, T, D)
         return self.dropout(self.out_proj(mixed))  # (B, T, D)
 
 
@@ -93,20 +93,20 @@ def gelu(x: Tensor) -> Tensor:
 class FeedForward(nn.Module):
     """Two linear layers with a GELU between them, four times as wide inside.
 
-    Submodules: ``w_1`` = nn.Linear(width, 4 width), ``w_2`` = nn.Linear(4 width, width)
+    Submodules: ``w_1`` = nn.Linear(d_model, 4 d_model), ``w_2`` = nn.Linear(4 d_model, d_model)
     (Radford et al. 2018, section 4.1).
     """
 
-    def __init__(self, width: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, dropout: float = 0.0) -> None:
         """Create both linear layers.
 
         Args:
-            width: D.
+            d_model: D.
             dropout: acts on the result, in training mode.
         """
         super().__init__()
-        self.w_1 = nn.Linear(width, 4 * width)
-        self.w_2 = nn.Linear(4 * width, width)
+        self.w_1 = nn.Linear(d_model, 4 * d_model)
+        self.w_2 = nn.Linear(4 * d_model, d_model)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -125,26 +125,26 @@ class FeedForward(nn.Module):
 class PostNormBlock(nn.Module):
     """A block of GPT-1: the norm stands after each sum (Radford et al. 2018, section 4.1).
 
-    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(width),
-    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(width); eps is 1e-5.
+    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(d_model),
+    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(d_model); eps is 1e-5.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the submodules.
 
         Args:
-            width: D.
-            num_heads: H, a divisor of width.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: of the attention and of the feed-forward network.
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_2 = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_2 = nn.LayerNorm(d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attention, then the feed-forward network; add and norm after each.
@@ -162,26 +162,26 @@ class PostNormBlock(nn.Module):
 class PreNormBlock(nn.Module):
     """A block of GPT-2: the norm stands inside each branch (Radford et al. 2019, section 2.3).
 
-    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(width),
-    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(width); eps is 1e-5.
+    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(d_model),
+    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(d_model); eps is 1e-5.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the submodules.
 
         Args:
-            width: D.
-            num_heads: H, a divisor of width.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: of the attention and of the feed-forward network.
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_2 = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_2 = nn.LayerNorm(d_model)
 
     def forward(self, x: Tensor) -> Tensor:
         """Attention, then the feed-forward network, each of what its norm makes of x; add.
@@ -199,42 +199,44 @@ class PreNormBlock(nn.Module):
 class GPT(nn.Module):
     """A language model of causal blocks (Radford et al. 2018, 3.1; Radford et al. 2019, 2.3).
 
-    Submodules: ``token`` = nn.Embedding(vocab_size, width), also the output matrix; ``position`` =
-    nn.Embedding(context, width); ``blocks`` = nn.ModuleList of PreNormBlocks or PostNormBlocks;
-    ``final_norm`` = nn.LayerNorm(width) with pre-norm, else nn.Identity(). Attribute: ``context``.
+    Submodules: ``token`` = nn.Embedding(vocab_size, d_model), also the output matrix; ``position``
+        =
+    nn.Embedding(max_length, d_model); ``blocks`` = nn.ModuleList of PreNormBlocks or
+    PostNormBlocks; ``final_norm`` = nn.LayerNorm(d_model) with pre-norm, else nn.Identity().
+    Attribute: ``max_length``.
     """
 
     def __init__(
         self,
         vocab_size: int,
-        context: int,
-        width: int,
+        max_length: int,
+        d_model: int,
         num_layers: int,
         num_heads: int,
         dropout: float = 0.1,
-        pre_norm: bool = True,
+        norm_first: bool = True,
     ) -> None:
         """Create the submodules.
 
         Args:
             vocab_size: V.
-            context: C, the longest input.
-            width: D.
+            max_length: C, the longest input.
+            d_model: D.
             num_layers: N.
-            num_heads: H, a divisor of width.
+            num_heads: H, a divisor of d_model.
             dropout: of the embeddings and of all blocks.
-            pre_norm: PreNormBlocks and a final norm (GPT-2), or PostNormBlocks and none (GPT-1).
+            norm_first: PreNormBlocks and a final norm (GPT-2), or PostNormBlocks and none (GPT-1).
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
-        block = PreNormBlock if pre_norm else PostNormBlock
-        self.context = context
-        self.token = nn.Embedding(vocab_size, width)
-        self.position = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(block(width, num_heads, dropout) for _ in range(num_layers))
-        self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
+        block = PreNormBlock if norm_first else PostNormBlock
+        self.max_length = max_length
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = nn.Embedding(max_length, d_model)
+        self.blocks = nn.ModuleList(block(d_model, num_heads, dropout) for _ in range(num_layers))
+        self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         for table in (self.token, self.position):  # so that the tied logits begin near 0
             nn.init.normal_(table.weight, std=0.02)
@@ -249,11 +251,11 @@ class GPT(nn.Module):
             (B, T, D): embeddings and positions, through all blocks and the final norm.
 
         Raises:
-            ValueError: if T is larger than context; the message names both.
+            ValueError: if T is larger than max_length; the message names both.
         """
         length = ids.shape[1]
-        if length > self.context:
-            raise ValueError(f"{length} tokens are too many for a context of {self.context}")
+        if length > self.max_length:
+            raise ValueError(f"{length} tokens are too many for a max_length of {self.max_length}")
         places = torch.arange(length, device=ids.device)  # (T,)
         x = self.dropout(self.token(ids) + self.position(places))  # (B, T, D)
         for block in self.blocks:
@@ -270,6 +272,6 @@ class GPT(nn.Module):
             (B, T, V), the logits: features times the transposed table of tokens.
 
         Raises:
-            ValueError: if T is larger than context.
+            ValueError: if T is larger than max_length.
         """
         return self.features(ids) @ self.token.weight.T  # (B, T, V)

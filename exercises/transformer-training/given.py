@@ -27,14 +27,14 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("table", table, persistent=False)
         self.dropout = nn.Dropout(p=dropout)
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """x (B, T, D), whose first vector stands at position ``start`` -> (B, T, D)."""
-        end = start + x.shape[1]
+    def forward(self, x: Tensor, past: int = 0) -> Tensor:
+        """x (B, T, D), whose first vector stands at position ``past`` -> (B, T, D)."""
+        end = past + x.shape[1]
         if end > len(self.table):
             raise ValueError(
                 f"position {end - 1} has no code; the last one is {len(self.table) - 1}"
             )
-        return self.dropout(x + self.table[start:end])  # (B, T, D)
+        return self.dropout(x + self.table[past:end])  # (B, T, D)
 
 
 class Embeddings(nn.Module):
@@ -142,8 +142,8 @@ class MultiHeadAttention(nn.Module):
                 mask = mask.unsqueeze(1)  # (B, 1, Tq, Tk) or (B, 1, 1, Tk)
             # Not -inf: a query that may attend to nothing would become NaN and spread.
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, Tq, Tk)
-        merged = (weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, Tq, D)
+        attn_weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, Tq, Tk)
+        merged = (attn_weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, Tq, D)
         return self.out_proj(merged)  # (B, Tq, D)
 
     def forward(
@@ -211,25 +211,25 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis (Ba et al. 2016, section 3.1).
 
-    Parameters: ``gamma`` (features,), ones at first; ``beta`` (features,), zeros at first.
+    Parameters: ``gamma`` (d_model,), ones at first; ``beta`` (d_model,), zeros at first.
     """
 
-    def __init__(self, features: int, eps: float = 1e-5) -> None:
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         """Create ``gamma`` and ``beta``.
 
         Args:
-            features: D, the size of the last axis, at least 1.
+            d_model: D, the size of the last axis, at least 1.
             eps: added to the variance, inside the root.
 
         Raises:
-            ValueError: if features < 1.
+            ValueError: if d_model < 1.
         """
         super().__init__()
-        if features < 1:
-            raise ValueError(f"features must be at least 1, but is {features}")
+        if d_model < 1:
+            raise ValueError(f"d_model must be at least 1, but is {d_model}")
         self.eps = eps
-        self.gamma = nn.Parameter(torch.ones(features))
-        self.beta = nn.Parameter(torch.zeros(features))
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
         """Bring every vector to mean 0 and variance 1, then scale and shift.
@@ -242,7 +242,7 @@ class LayerNorm(nn.Module):
             over the last axis.
 
         Raises:
-            ValueError: if the last axis of x is not ``features`` long.
+            ValueError: if the last axis of x is not ``d_model`` long.
         """
         if x.shape[-1] != len(self.gamma):
             raise ValueError(f"x must be {len(self.gamma)} wide, but is {x.shape[-1]} wide")
@@ -582,8 +582,8 @@ class EncoderDecoder(nn.Module):
 
     def __init__(
         self,
-        src_vocab: int,
-        tgt_vocab: int,
+        src_vocab_size: int,
+        tgt_vocab_size: int,
         num_layers: int = 6,
         d_model: int = 512,
         d_ff: int = 2048,
@@ -595,8 +595,8 @@ class EncoderDecoder(nn.Module):
         """Create the submodules.
 
         Args:
-            src_vocab: size of the source vocabulary.
-            tgt_vocab: size of the target vocabulary.
+            src_vocab_size: size of the source vocabulary.
+            tgt_vocab_size: size of the target vocabulary.
             num_layers: N, of each stack.
             d_model: D.
             d_ff: F.
@@ -609,12 +609,12 @@ class EncoderDecoder(nn.Module):
             ValueError: if a part can't be made of these sizes.
         """
         super().__init__()
-        self.src_embed = Embeddings(src_vocab, d_model)
-        self.tgt_embed = Embeddings(tgt_vocab, d_model)
+        self.src_embed = Embeddings(src_vocab_size, d_model)
+        self.tgt_embed = Embeddings(tgt_vocab_size, d_model)
         self.position = PositionalEncoding(d_model, max_length, dropout)
         self.encoder = Encoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
         self.decoder = Decoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
-        self.generator = Generator(d_model, tgt_vocab)
+        self.generator = Generator(d_model, tgt_vocab_size)
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
         """Read the source.
@@ -662,8 +662,8 @@ class EncoderDecoder(nn.Module):
 
 
 def make_model(
-    src_vocab: int,
-    tgt_vocab: int,
+    src_vocab_size: int,
+    tgt_vocab_size: int,
     num_layers: int = 6,
     d_model: int = 512,
     d_ff: int = 2048,
@@ -675,8 +675,8 @@ def make_model(
     """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
 
     Args:
-        src_vocab: size of the source vocabulary.
-        tgt_vocab: size of the target vocabulary.
+        src_vocab_size: size of the source vocabulary.
+        tgt_vocab_size: size of the target vocabulary.
         num_layers: N, of each stack.
         d_model: D.
         d_ff: F.
@@ -693,12 +693,12 @@ def make_model(
     Raises:
         ValueError: if shared and the vocabularies differ in size, or a part can't be made.
     """
-    if shared and src_vocab != tgt_vocab:
+    if shared and src_vocab_size != tgt_vocab_size:
         raise ValueError(
-            f"one table can't serve vocabularies of {src_vocab} and {tgt_vocab} tokens"
+            f"one table can't serve vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
         )
     model = EncoderDecoder(
-        src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout, norm_first
+        src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout, norm_first
     )
     for module in model.modules():
         if isinstance(module, nn.Linear):

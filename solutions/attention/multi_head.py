@@ -161,7 +161,7 @@ def merge_heads(x: Tensor) -> Tensor:
 # * `mask`: bool, `True` = may attend, of shape `(Tq, Tk)`, `(B, Tq, Tk)`, `(B, 1, Tk)` or
 #   `(B, H, Tq, Tk)`. A mask with three dimensions has one entry per **example**, the same for all
 #   heads.
-# * Returns `(output, weights)`: `(B, Tq, D)` and `(B, H, Tq, Tk)`.
+# * Returns `(output, attn_weights)`: `(B, Tq, D)` and `(B, H, Tq, Tk)`.
 # * `dropout` is the probability of dropping an attention weight, in training mode only
 #   (`self.training`). The weights returned are those before dropout.
 # * In a fully masked row all weights are 0, so the output there is the bias of `out_proj`.
@@ -242,10 +242,10 @@ class MultiHeadAttention(nn.Module):
         v = split_heads(self.v_proj(value), self.num_heads)  # (B, H, Tk, D/H)
         if mask is not None and mask.dim() == 3:
             mask = mask.unsqueeze(1)  # (B, 1, Tq or 1, Tk): the same for all heads
-        heads, weights = scaled_dot_product_attention(
+        heads, attn_weights = scaled_dot_product_attention(
             q, k, v, mask, self.dropout, self.training
         )  # (B, H, Tq, D/H), (B, H, Tq, Tk)
-        return self.out_proj(merge_heads(heads)), weights  # (B, Tq, D), (B, H, Tq, Tk)
+        return self.out_proj(merge_heads(heads)), attn_weights  # (B, Tq, D), (B, H, Tq, Tk)
         ### END SOLUTION
 
 
@@ -291,11 +291,11 @@ def fast_multi_head_attention(
 # ### Exercise 4: Multi-head attention with one fused projection
 #
 # For self-attention the three input projections can be one matrix product. Write
-# `FusedMultiHeadAttention(input_dim, embed_dim, num_heads)`.
+# `FusedMultiHeadAttention(input_dim, d_model, num_heads)`.
 #
-# * Layers, with bias: `qkv_proj = nn.Linear(input_dim, 3 * embed_dim)` and
-#   `o_proj = nn.Linear(embed_dim, embed_dim)`.
-# * The outputs of `qkv_proj` are **interleaved per head**. With $D_h$ = `embed_dim / num_heads`
+# * Layers, with bias: `qkv_proj = nn.Linear(input_dim, 3 * d_model)` and
+#   `o_proj = nn.Linear(d_model, d_model)`.
+# * The outputs of `qkv_proj` are **interleaved per head**. With $D_h$ = `d_model / num_heads`
 #   they are, in blocks of $D_h$:
 #
 #   `q of head 0 | k of head 0 | v of head 0 | q of head 1 | k of head 1 | v of head 1 | …`
@@ -303,9 +303,9 @@ def fast_multi_head_attention(
 #   (Other libraries put all of q first, then all of k, then all of v. Both are possible; the
 #   weights of one don't fit the other.)
 # * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` as in exercise 3 with `Tq = Tk = T`.
-# * Returns `(output, weights)`: `(B, T, embed_dim)` and `(B, H, T, T)`. `input_dim` and `embed_dim`
-#   may differ.
-# * `ValueError` (when the module is created) if `num_heads` doesn't divide `embed_dim`.
+# * Returns `(output, attn_weights)`: `(B, T, d_model)` and `(B, H, T, T)`. `input_dim` and
+#   `d_model` may differ.
+# * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.
 # * Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit `self_attention`).
 #
 # Book: section *layouts* (`att-layouts`).
@@ -323,7 +323,7 @@ def fast_multi_head_attention(
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# After merging, the width is `embed_dim`, not the width of `x`. Don't reuse a name that holds the
+# After merging, the width is `d_model`, not the width of `x`. Don't reuse a name that holds the
 # width of the input.
 #
 # </details>
@@ -333,29 +333,29 @@ def fast_multi_head_attention(
 class FusedMultiHeadAttention(nn.Module):
     """Multi-head self-attention with one projection for queries, keys and values.
 
-    Layers, both with bias: ``qkv_proj`` input_dim -> 3*embed_dim, whose outputs are interleaved per
+    Layers, both with bias: ``qkv_proj`` input_dim -> 3*d_model, whose outputs are interleaved per
     head (q of head 0, k of head 0, v of head 0, q of head 1, ...); ``o_proj``
-    embed_dim -> embed_dim. Source: Vaswani et al. 2017, section 3.2.2, in another layout.
+    d_model -> d_model. Source: Vaswani et al. 2017, section 3.2.2, in another layout.
     """
 
-    def __init__(self, input_dim: int, embed_dim: int, num_heads: int) -> None:
+    def __init__(self, input_dim: int, d_model: int, num_heads: int) -> None:
         """Create the two projections.
 
         Args:
             input_dim: width of the input.
-            embed_dim: width of all heads together and of the output; may differ from input_dim.
-            num_heads: H, a divisor of embed_dim.
+            d_model: width of all heads together and of the output; may differ from input_dim.
+            num_heads: H, a divisor of d_model.
 
         Raises:
-            ValueError: if num_heads does not divide embed_dim.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        if embed_dim % num_heads != 0:
-            raise ValueError(f"embed_dim={embed_dim} can't be split into {num_heads} equal heads")
+        if d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.qkv_proj = nn.Linear(input_dim, 3 * embed_dim)
-        self.o_proj = nn.Linear(embed_dim, embed_dim)
+        self.qkv_proj = nn.Linear(input_dim, 3 * d_model)
+        self.o_proj = nn.Linear(d_model, d_model)
         ### END SOLUTION
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -366,15 +366,15 @@ class FusedMultiHeadAttention(nn.Module):
             mask: bool (T, T), (B, T, T), (B, 1, T) or (B, H, T, T), True = may attend.
 
         Returns:
-            The output (B, T, embed_dim) and the weights (B, H, T, T).
+            The output (B, T, d_model) and the weights (B, H, T, T).
         """
         ### BEGIN SOLUTION
         qkv = split_heads(self.qkv_proj(x), self.num_heads)  # (B, H, T, 3*Dh)
         q, k, v = qkv.chunk(3, dim=-1)  # each (B, H, T, Dh)
         if mask is not None and mask.dim() == 3:
             mask = mask.unsqueeze(1)  # (B, 1, T or 1, T)
-        heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (B,H,T,Dh), (B,H,T,T)
-        return self.o_proj(merge_heads(heads)), weights  # (B, T, embed_dim), (B, H, T, T)
+        heads, attn_weights = scaled_dot_product_attention(q, k, v, mask)  # (B,H,T,Dh), (B,H,T,T)
+        return self.o_proj(merge_heads(heads)), attn_weights  # (B, T, d_model), (B, H, T, T)
         ### END SOLUTION
 
 
@@ -471,9 +471,10 @@ class PerHeadAttention(nn.Module):
         v = value.unsqueeze(1) @ self.w_v  # (B, H, Tk, D/H)
         if mask is not None and mask.dim() == 3:
             mask = mask.unsqueeze(1)  # (B, 1, Tq or 1, Tk)
-        heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (B,H,Tq,Dh), (B,H,Tq,Tk)
+        # (B,H,Tq,Dh), (B,H,Tq,Tk)
+        heads, attn_weights = scaled_dot_product_attention(q, k, v, mask)
         contributions = heads @ self.w_o  # (B, H, Tq, D)
-        return contributions.sum(dim=1), weights  # (B, Tq, D), (B, H, Tq, Tk)
+        return contributions.sum(dim=1), attn_weights  # (B, Tq, D), (B, H, Tq, Tk)
         ### END SOLUTION
 
 
@@ -675,18 +676,18 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 #
 # In cross-attention the queries come from one sequence (the decoder's) and keys and values from
 # another, the *memory* (the encoder's output). Write
-# `CrossAttention(query_dim, memory_dim, embed_dim, num_heads)`; widths and lengths may all
+# `CrossAttention(query_dim, memory_dim, d_model, num_heads)`; widths and lengths may all
 # differ.
 #
-# * Layers, with bias: `q_proj` `nn.Linear(query_dim, embed_dim)`, `k_proj` and `v_proj`
-#   `nn.Linear(memory_dim, embed_dim)`, `out_proj` `nn.Linear(embed_dim, query_dim)`.
+# * Layers, with bias: `q_proj` `nn.Linear(query_dim, d_model)`, `k_proj` and `v_proj`
+#   `nn.Linear(memory_dim, d_model)`, `out_proj` `nn.Linear(d_model, query_dim)`.
 # * `forward(x, memory, memory_mask=None)`: `x` `(B, Tq, query_dim)`, `memory`
 #   `(B, Tk, memory_dim)`, `memory_mask` `(B, Tk)` bool, `True` = real token of the memory.
-# * Returns `(output, weights)`: `(B, Tq, query_dim)` and `(B, H, Tq, Tk)`. Each head scales by
+# * Returns `(output, attn_weights)`: `(B, Tq, query_dim)` and `(B, H, Tq, Tk)`. Each head scales by
 #   $\sqrt{\text{embed\_dim}/H}$. There is no causal mask: the whole memory is known.
 # * If an example's memory is fully masked, its weights are 0 and its output is the bias of
 #   `out_proj`.
-# * `ValueError` (when the module is created) if `num_heads` doesn't divide `embed_dim`.
+# * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.
 # * Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit `self_attention`).
 #
 # Book: section *cross-attention* (`att-cross`).
@@ -707,31 +708,31 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 class CrossAttention(nn.Module):
     """Multi-head attention from one sequence to another (Vaswani et al. 2017, section 3.2.3).
 
-    Layers, all with bias: ``q_proj`` query_dim -> embed_dim, ``k_proj`` and ``v_proj``
-    memory_dim -> embed_dim, ``out_proj`` embed_dim -> query_dim.
+    Layers, all with bias: ``q_proj`` query_dim -> d_model, ``k_proj`` and ``v_proj``
+    memory_dim -> d_model, ``out_proj`` d_model -> query_dim.
     """
 
-    def __init__(self, query_dim: int, memory_dim: int, embed_dim: int, num_heads: int) -> None:
+    def __init__(self, query_dim: int, memory_dim: int, d_model: int, num_heads: int) -> None:
         """Create the four projections.
 
         Args:
             query_dim: width of the attending sequence and of the output.
             memory_dim: width of the memory.
-            embed_dim: width of all heads together.
-            num_heads: H, a divisor of embed_dim.
+            d_model: width of all heads together.
+            num_heads: H, a divisor of d_model.
 
         Raises:
-            ValueError: if num_heads does not divide embed_dim.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        if embed_dim % num_heads != 0:
-            raise ValueError(f"embed_dim={embed_dim} can't be split into {num_heads} equal heads")
+        if d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.q_proj = nn.Linear(query_dim, embed_dim)
-        self.k_proj = nn.Linear(memory_dim, embed_dim)
-        self.v_proj = nn.Linear(memory_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, query_dim)
+        self.q_proj = nn.Linear(query_dim, d_model)
+        self.k_proj = nn.Linear(memory_dim, d_model)
+        self.v_proj = nn.Linear(memory_dim, d_model)
+        self.out_proj = nn.Linear(d_model, query_dim)
         ### END SOLUTION
 
     def forward(
@@ -752,8 +753,9 @@ class CrossAttention(nn.Module):
         k = split_heads(self.k_proj(memory), self.num_heads)  # (B, H, Tk, Dh)
         v = split_heads(self.v_proj(memory), self.num_heads)  # (B, H, Tk, Dh)
         mask = None if memory_mask is None else memory_mask[:, None, None, :]  # (B, 1, 1, Tk)
-        heads, weights = scaled_dot_product_attention(q, k, v, mask)  # (B,H,Tq,Dh), (B,H,Tq,Tk)
-        return self.out_proj(merge_heads(heads)), weights  # (B, Tq, query_dim), (B, H, Tq, Tk)
+        # (B,H,Tq,Dh), (B,H,Tq,Tk)
+        heads, attn_weights = scaled_dot_product_attention(q, k, v, mask)
+        return self.out_proj(merge_heads(heads)), attn_weights  # (B, Tq, query_dim), (B, H, Tq, Tk)
         ### END SOLUTION
 
 

@@ -442,12 +442,12 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 # %% [markdown]
 # ### Exercise 6: Context vector
 #
-# Write `context_vector(weights, values)`: for every query the weighted sum of **all** values.
+# Write `context_vector(attn_weights, values)`: for every query the weighted sum of **all** values.
 #
 # $$c_i = \sum_{j} \alpha_{ij}\, v_j$$
 #
-# * `weights` `(B, Tq, Tk)`, `values` `(B, Tk, Dv)`; the result is `(B, Tq, Dv)`.
-# * `ValueError` if `weights` and `values` disagree about `Tk`.
+# * `attn_weights` `(B, Tq, Tk)`, `values` `(B, Tk, Dv)`; the result is `(B, Tq, Dv)`.
+# * `ValueError` if `attn_weights` and `values` disagree about `Tk`.
 #
 # *Example.* Weights $(0.25, 0.75)$ and values $(4, 0)$, $(0, 8)$ give $c = (1, 6)$.
 #
@@ -455,8 +455,8 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 #
 # <details><summary>Hint 1</summary>
 #
-# The sum runs over the last dimension of `weights` and the second of `values`: that is a matrix
-# product.
+# The sum runs over the last dimension of `attn_weights` and the second of `values`: that is a
+# matrix product.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -468,23 +468,25 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 
 
 # %% exercise="context_vector" points=1 section="att-context"
-def context_vector(weights: Tensor, values: Tensor) -> Tensor:
+def context_vector(attn_weights: Tensor, values: Tensor) -> Tensor:
     """Weighted sum of the values, c_i = sum_j alpha_ij v_j (Bahdanau et al. 2015, equation 5).
 
     Args:
-        weights: (B, Tq, Tk).
+        attn_weights: (B, Tq, Tk).
         values: (B, Tk, Dv).
 
     Returns:
         (B, Tq, Dv).
 
     Raises:
-        ValueError: if weights and values disagree about Tk.
+        ValueError: if attn_weights and values disagree about Tk.
     """
     ### BEGIN SOLUTION
-    if weights.shape[-1] != values.shape[-2]:
-        raise ValueError(f"weights for {weights.shape[-1]} keys, but {values.shape[-2]} values")
-    return weights @ values  # (B, Tq, Dv)
+    if attn_weights.shape[-1] != values.shape[-2]:
+        raise ValueError(
+            f"attn_weights for {attn_weights.shape[-1]} keys, but {values.shape[-2]} values"
+        )
+    return attn_weights @ values  # (B, Tq, Dv)
     ### END SOLUTION
 
 
@@ -505,22 +507,22 @@ def context_vector(weights: Tensor, values: Tensor) -> Tensor:
 # The scores use the **previous** state $s_{t-1}$: the new one doesn't exist yet, since it needs the
 # context. The context is different at every step; the annotations stay the same.
 #
-# * `AttentionDecoderStep(embed_dim, hidden_dim, annotation_dim, attention_dim)`
-# * Submodules: `score`, an `AdditiveScore` with queries `hidden_dim`, keys `annotation_dim` and
-#   hidden layer `attention_dim`; `cell = nn.GRUCell(embed_dim + annotation_dim, hidden_dim)`, whose
-#   input is `y_prev` followed by the context.
+# * `AttentionDecoderStep(embed_dim, hidden_size, annotation_dim, attention_dim)`
+# * Submodules: `score`, an `AdditiveScore` with queries `hidden_size`, keys `annotation_dim` and
+#   hidden layer `attention_dim`; `cell = nn.GRUCell(embed_dim + annotation_dim, hidden_size)`,
+#   whose input is `y_prev` followed by the context.
 # * `forward(y_prev, s_prev, annotations, source_mask=None)`: `y_prev` `(B, embed_dim)`, the
-#   embedding of the previous output word; `s_prev` `(B, hidden_dim)`; `annotations`
+#   embedding of the previous output word; `s_prev` `(B, hidden_size)`; `annotations`
 #   `(B, T, annotation_dim)`; `source_mask` `(B, T)` bool, `True` = real source token, or `None`.
-# * Returns `(s, context, weights)`: `(B, hidden_dim)`, `(B, annotation_dim)`, `(B, T)`. Weights of
-#   masked positions are 0; they sum to 1 over the source. If a source is fully masked, its weights
-#   and its context are 0.
+# * Returns `(s, context, attn_weights)`: `(B, hidden_size)`, `(B, annotation_dim)`, `(B, T)`.
+#   Weights of masked positions are 0; they sum to 1 over the source. If a source is fully masked,
+#   its weights and its context are 0.
 #
 # Book: section *decoder* (`att-decoder`).
 #
 # <details><summary>Hint 1</summary>
 #
-# The score wants queries of shape `(B, Tq, hidden_dim)`. Here there is one query per example:
+# The score wants queries of shape `(B, Tq, hidden_size)`. Here there is one query per example:
 # `s_prev.unsqueeze(1)`.
 #
 # </details>
@@ -542,18 +544,18 @@ def context_vector(weights: Tensor, values: Tensor) -> Tensor:
 class AttentionDecoderStep(nn.Module):
     """One step of a recurrent decoder with additive attention (Bahdanau et al. 2015, section 3.1).
 
-    Submodules: ``score`` = AdditiveScore(hidden_dim, annotation_dim, attention_dim);
-    ``cell`` = nn.GRUCell(embed_dim + annotation_dim, hidden_dim), fed with [y_prev; context].
+    Submodules: ``score`` = AdditiveScore(hidden_size, annotation_dim, attention_dim);
+    ``cell`` = nn.GRUCell(embed_dim + annotation_dim, hidden_size), fed with [y_prev; context].
     """
 
     def __init__(
-        self, embed_dim: int, hidden_dim: int, annotation_dim: int, attention_dim: int
+        self, embed_dim: int, hidden_size: int, annotation_dim: int, attention_dim: int
     ) -> None:
         """Create ``score`` and ``cell``."""
         super().__init__()
         ### BEGIN SOLUTION
-        self.score = AdditiveScore(hidden_dim, annotation_dim, attention_dim)
-        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_dim)
+        self.score = AdditiveScore(hidden_size, annotation_dim, attention_dim)
+        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_size)
         ### END SOLUTION
 
     def forward(
@@ -567,21 +569,21 @@ class AttentionDecoderStep(nn.Module):
 
         Args:
             y_prev: (B, embed_dim), embedding of the previous output word.
-            s_prev: (B, hidden_dim), previous state of the decoder.
+            s_prev: (B, hidden_size), previous state of the decoder.
             annotations: (B, T, annotation_dim), states of the encoder.
             source_mask: (B, T) bool, True = real source token.
 
         Returns:
-            The new state (B, hidden_dim), the context (B, annotation_dim), the weights (B, T).
+            The new state (B, hidden_size), the context (B, annotation_dim), the weights (B, T).
         """
         ### BEGIN SOLUTION
         mask = None if source_mask is None else source_mask.unsqueeze(1)  # (B, 1, T)
         scores = self.score(s_prev.unsqueeze(1), annotations)  # (B, 1, T)
-        weights = masked_softmax(scores, mask)  # (B, 1, T)
-        context = context_vector(weights, annotations).squeeze(1)  # (B, annotation_dim)
+        attn_weights = masked_softmax(scores, mask)  # (B, 1, T)
+        context = context_vector(attn_weights, annotations).squeeze(1)  # (B, annotation_dim)
         cell_input = torch.cat([y_prev, context], dim=-1)  # (B, embed_dim + annotation_dim)
-        s = self.cell(cell_input, s_prev)  # (B, hidden_dim)
-        return s, context, weights.squeeze(1)
+        s = self.cell(cell_input, s_prev)  # (B, hidden_size)
+        return s, context, attn_weights.squeeze(1)
         ### END SOLUTION
 
 
@@ -591,20 +593,20 @@ class AttentionDecoderStep(nn.Module):
 # %% [markdown]
 # ### Exercise 8: Dropout on attention weights
 #
-# Write `attention_dropout(weights, p, training)`, inverted dropout by hand: in training every
-# weight is dropped (set to 0) with probability $p$, independently of all others, and the survivors
-# are enlarged so that the expectation stays the same.
+# Write `attention_dropout(attn_weights, dropout, training)`, inverted dropout by hand: in training
+# every weight is dropped (set to 0) with probability $p$ = `dropout`, independently of all others,
+# and the survivors are enlarged so that the expectation stays the same.
 #
 # $$\tilde\alpha_{ij} = \frac{b_{ij}}{1 - p}\,\alpha_{ij},\qquad b_{ij} \sim
 # \operatorname{Bernoulli}(1 - p)$$
 #
-# * `weights`: any shape; the result has the same shape and type. The input is left unchanged.
-# * If `training` is `False`, or `p` is 0: the values come back unchanged.
-# * If `p` is 1: all zeros (not NaN: mind $0/0$).
+# * `attn_weights`: any shape; the result has the same shape and type. The input is left unchanged.
+# * If `training` is `False`, or `dropout` is 0: the values come back unchanged.
+# * If `dropout` is 1: all zeros (not NaN: mind $0/0$).
 # * The rows of the result need not sum to 1, and they are **not** normalised again.
 # * Random numbers come from PyTorch's global generator, so that `torch.manual_seed` makes them
 #   repeatable. Every element is drawn for itself, in every batch entry, head and row.
-# * `ValueError` if `p` lies outside $[0, 1]$, in training or not.
+# * `ValueError` if `dropout` lies outside $[0, 1]$, in training or not.
 # * Not to be called: PyTorch's own dropout, as a function or as a module.
 #
 # *Example.* $p = 0.5$ and weights $(0.5, 0.3, 0.2)$: if only the second is dropped, the result is
@@ -614,47 +616,48 @@ class AttentionDecoderStep(nn.Module):
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.rand(shape)` is uniform on $[0, 1)$, so `torch.rand(shape) >= p` is `True` with probability
-# $1 - p$.
+# `torch.rand(shape)` is uniform on $[0, 1)$, so `torch.rand(shape) >= dropout` is `True` with
+# probability $1 - p$.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Check `p` first. Then treat the two cases without randomness, and $p = 1$ on its own; what is left
-# is one line.
+# Check `dropout` first. Then treat the two cases without randomness, and $p = 1$ on its own; what
+# is left is one line.
 #
 # </details>
 
 
 # %% exercise="attention_dropout" points=2 section="att-dropout" forbids="dropout dropout_ dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout native_dropout Dropout"
-def attention_dropout(weights: Tensor, p: float, training: bool) -> Tensor:
+def attention_dropout(attn_weights: Tensor, dropout: float, training: bool) -> Tensor:
     """Inverted dropout: drop each weight with probability p, divide the survivors by 1 - p.
 
     Source: Srivastava et al. 2014, section 10, in the inverted form. Vaswani et al. 2017,
     section 5.4, does not list dropout on attention weights; implementations added it.
 
     Args:
-        weights: any shape.
-        p: probability of being dropped, in [0, 1].
+        attn_weights: any shape.
+        dropout: p, the probability of being dropped, in [0, 1].
         training: whether to drop at all.
 
     Returns:
-        Tensor of the same shape and dtype; unchanged values if not training or p is 0, zeros if
-        p is 1.
+        Tensor of the same shape and dtype; unchanged values if not training or dropout is 0,
+        zeros if dropout is 1.
 
     Raises:
-        ValueError: if p is outside [0, 1].
+        ValueError: if dropout is outside [0, 1].
     """
     ### BEGIN SOLUTION
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"p must be between 0 and 1, but is {p}")
-    if not training or p == 0.0:
-        return weights
-    if p == 1.0:
-        return weights * 0.0
-    # float32 whatever the dtype of weights: in half precision rand is too coarse for a rate of p.
-    keep = torch.rand_like(weights, dtype=torch.float32) >= p  # like weights, bool
-    return weights * keep / (1.0 - p)
+    if not 0.0 <= dropout <= 1.0:
+        raise ValueError(f"dropout must be between 0 and 1, but is {dropout}")
+    if not training or dropout == 0.0:
+        return attn_weights
+    if dropout == 1.0:
+        return attn_weights * 0.0
+    # float32 whatever the dtype of the weights: in half precision rand is too coarse for small
+    # rates.
+    keep = torch.rand_like(attn_weights, dtype=torch.float32) >= dropout  # like attn_weights, bool
+    return attn_weights * keep / (1.0 - dropout)
     ### END SOLUTION
 
 

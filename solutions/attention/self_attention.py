@@ -41,7 +41,7 @@ from solutions.attention.scores import attention_dropout, masked_softmax
 #
 # ### Exercise 1: Scaled dot-product attention
 #
-# Write `scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, training=False)`,
+# Write `scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False)`,
 # the heart of the Transformer (Vaswani et al., 2017):
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}
@@ -54,9 +54,10 @@ from solutions.attention.scores import attention_dropout, masked_softmax
 #   dimensions: none, a batch, batch and heads, any number.
 # * `mask`: `None` or bool, broadcastable to `(..., Tq, Tk)`, `True` = may attend. A fully masked
 #   row gives weights 0 and output 0, with finite gradients.
-# * `dropout_p` acts only if `training` is `True`.
-# * Returns `(output, weights)`: `(..., Tq, Dv)` and `(..., Tq, Tk)`. The weights returned are those
-#   **before** dropout (rows sum to 1), so that they can be plotted; the output uses those after it.
+# * `dropout` acts only if `training` is `True`.
+# * Returns `(output, attn_weights)`: `(..., Tq, Dv)` and `(..., Tq, Tk)`. The weights returned are
+#   those **before** dropout (rows sum to 1), so that they can be plotted; the output uses those
+#   after it.
 # * `ValueError` if the widths of `query` and `key` differ, or the lengths of `key` and `value`;
 #   and, as in `masked_softmax` (unit `scores`), for a mask that is not bool or doesn't fit.
 # * Not to be called: PyTorch's own attention, `torch.nn.functional.scaled_dot_product_attention`,
@@ -94,7 +95,7 @@ def scaled_dot_product_attention(
     key: Tensor,
     value: Tensor,
     mask: Tensor | None = None,
-    dropout_p: float = 0.0,
+    dropout: float = 0.0,
     training: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q K^T / sqrt(d_k)) V with mask and dropout (Vaswani et al. 2017, section 3.2.1).
@@ -104,7 +105,7 @@ def scaled_dot_product_attention(
         key: (..., Tk, D).
         value: (..., Tk, Dv).
         mask: bool, broadcastable to (..., Tq, Tk), True = may attend.
-        dropout_p: probability of dropping a weight, in training only.
+        dropout: probability of dropping a weight, in training only.
         training: whether dropout acts.
 
     Returns:
@@ -122,9 +123,9 @@ def scaled_dot_product_attention(
     if key.shape[-2] != value.shape[-2]:
         raise ValueError(f"{key.shape[-2]} keys, but {value.shape[-2]} values")
     scores = query @ key.transpose(-2, -1) / math.sqrt(d_k)  # (..., Tq, Tk)
-    weights = masked_softmax(scores, mask)  # (..., Tq, Tk)
-    dropped = attention_dropout(weights, dropout_p, training)  # (..., Tq, Tk)
-    return dropped @ value, weights  # (..., Tq, Dv), (..., Tq, Tk)
+    attn_weights = masked_softmax(scores, mask)  # (..., Tq, Tk)
+    dropped = attention_dropout(attn_weights, dropout, training)  # (..., Tq, Tk)
+    return dropped @ value, attn_weights  # (..., Tq, Dv), (..., Tq, Tk)
     ### END SOLUTION
 
 
@@ -392,7 +393,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # * Layers: `q_proj`, `k_proj`, `v_proj`, each `nn.Linear(input_dim, head_dim, bias=False)`.
 # * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` bool, broadcastable to `(B, T, T)`,
 #   `True` = may attend.
-# * Returns `(output, weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0.
+# * Returns `(output, attn_weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0.
 # * Not to be called: PyTorch's own attention, as in exercise 1.
 #
 # Book: section *self-attention* (`att-self`).
@@ -453,10 +454,10 @@ class SelfAttention(nn.Module):
 # output at position $i$ stays the same when tokens after $i$ change, and no gradient flows to them.
 #
 # * Layers as in exercise 5: `q_proj`, `k_proj`, `v_proj`, without bias.
-# * `forward(x, padding=None)`: `x` `(B, T, input_dim)`; `padding` `(B, T)` bool, `True` = real
-#   token, or `None`. The causal mask acts always, the padding mask in addition if given.
-# * Returns `(output, weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0: they
-#   occur when a sequence is padded on the left or has no real token at all.
+# * `forward(x, padding_mask=None)`: `x` `(B, T, input_dim)`; `padding_mask` `(B, T)` bool, `True` =
+#   real token, or `None`. The causal mask acts always, the padding mask in addition if given.
+# * Returns `(output, attn_weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0:
+#   they occur when a sequence is padded on the left or has no real token at all.
 # * Not to be called: PyTorch's own attention, as in exercise 1.
 #
 # Book: section *causal attention* (`att-causal`).
@@ -468,8 +469,8 @@ class SelfAttention(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `padding` says which *keys* are real: `padding[:, None, :]` is `(B, 1, T)` and broadcasts over the
-# queries.
+# `padding_mask` says which *keys* are real: `padding_mask[:, None, :]` is `(B, 1, T)` and
+# broadcasts over the queries.
 #
 # </details>
 
@@ -490,20 +491,20 @@ class MaskedSelfAttention(nn.Module):
         self.v_proj = nn.Linear(input_dim, head_dim, bias=False)
         ### END SOLUTION
 
-    def forward(self, x: Tensor, padding: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Let every token attend to itself and to the real tokens before it.
 
         Args:
             x: (B, T, input_dim).
-            padding: (B, T) bool, True = real token.
+            padding_mask: (B, T) bool, True = real token.
 
         Returns:
             The output (B, T, head_dim) and the weights (B, T, T).
         """
         ### BEGIN SOLUTION
         mask = causal_mask(x.shape[1]).to(x.device)  # (T, T)
-        if padding is not None:
-            mask = mask & padding.unsqueeze(1)  # (B, T, T)
+        if padding_mask is not None:
+            mask = mask & padding_mask.unsqueeze(1)  # (B, T, T)
         q = self.q_proj(x)  # (B, T, head_dim)
         k = self.k_proj(x)  # (B, T, head_dim)
         v = self.v_proj(x)  # (B, T, head_dim)

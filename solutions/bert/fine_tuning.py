@@ -47,8 +47,8 @@ from solutions.bert.pretraining import IGNORE
 #
 # * Submodules: `bert`, the `BertModel` that is given (the very same, so that fine-tuning trains it
 #   too); `classifier`, an `nn.Linear` from $D$ to `num_labels`, with bias.
-# * `forward(ids, segment_ids=None, mask=None)`: each `(B, T)`; the result is `(B, L)`, scores
-#   before any softmax.
+# * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`; the result is `(B, L)`,
+#   scores before any softmax.
 # * `loss(scores, labels)`: `(B, L)` and `(B,)` `torch.int64`; the mean cross-entropy, a scalar.
 #
 # *Example.* For a batch of 2 and 3 labels the scores are `(2, 3)`. If they are all 0, the loss is
@@ -92,20 +92,20 @@ class SequenceClassifier(nn.Module):
         ### END SOLUTION
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Score the labels.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
             (B, L), classifier(dropout(pooled)).
         """
         ### BEGIN SOLUTION
-        _, pooled = self.bert(ids, segment_ids, mask)  # (B, D)
+        _, pooled = self.bert(input_ids, token_type_ids, mask)  # (B, D)
         return self.classifier(self.dropout(pooled))  # (B, L)
         ### END SOLUTION
 
@@ -143,13 +143,13 @@ class MultipleChoice(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """ids, segment_ids, mask (B, C, T), one row for each of C choices -> scores (B, C)."""
-        batch, choices, _ = ids.shape
-        segment_ids = None if segment_ids is None else segment_ids.flatten(0, 1)  # (B C, T)
+        """input_ids, token_type_ids, mask (B, C, T), a row for each choice -> scores (B, C)."""
+        batch, choices, _ = input_ids.shape
+        token_type_ids = None if token_type_ids is None else token_type_ids.flatten(0, 1)  # (B C,T)
         mask = None if mask is None else mask.flatten(0, 1)  # (B C, T)
-        _, pooled = self.bert(ids.flatten(0, 1), segment_ids, mask)  # (B C, D)
+        _, pooled = self.bert(input_ids.flatten(0, 1), token_type_ids, mask)  # (B C, D)
         return self.classifier(self.dropout(pooled)).reshape(batch, choices)  # (B, C)
 
     def loss(self, scores: Tensor, labels: Tensor) -> Tensor:
@@ -165,8 +165,8 @@ class MultipleChoice(nn.Module):
 #
 # * Submodules: `bert`, the model that is given; `classifier`, an `nn.Linear` from $D$ to 2, with
 #   bias, on `hidden`. Its first output is for the start, the second for the end.
-# * `forward(ids, segment_ids=None, mask=None)`: returns `(start, end)`, each `(B, T)`. Where a mask
-#   is given and `False`, both are the smallest finite number of their type,
+# * `forward(input_ids, token_type_ids=None, mask=None)`: returns `(start, end)`, each `(B, T)`.
+#   Where a mask is given and `False`, both are the smallest finite number of their type,
 #   `torch.finfo(dtype).min`.
 # * `loss(start, end, starts, ends)`: `starts` and `ends` `(B,)` `torch.int64` are the right places.
 #   Each half is a mean cross-entropy over the **places**: the softmax runs along $T$. The result is
@@ -218,13 +218,13 @@ class SpanFinder(nn.Module):
         ### END SOLUTION
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Score every place as start and as end.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
@@ -232,7 +232,7 @@ class SpanFinder(nn.Module):
             type.
         """
         ### BEGIN SOLUTION
-        hidden, _ = self.bert(ids, segment_ids, mask)  # (B, T, D)
+        hidden, _ = self.bert(input_ids, token_type_ids, mask)  # (B, T, D)
         scores = self.classifier(hidden)  # (B, T, 2)
         if mask is not None:
             scores = scores.masked_fill(~mask.unsqueeze(-1), torch.finfo(scores.dtype).min)
@@ -420,7 +420,7 @@ def align_labels(word_labels: list[int], word_ids: list[int | None]) -> list[int
 #
 # * Submodules: `bert`, the model that is given; `classifier`, an `nn.Linear` from $D$ to
 #   `num_labels`, with bias, on dropout of `hidden`.
-# * `forward(ids, segment_ids=None, mask=None)`: each `(B, T)`; the result is `(B, T, L)`.
+# * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`; the result is `(B, T, L)`.
 # * `loss(scores, labels)`: `(B, T, L)` and `(B, T)` `torch.int64`; the mean cross-entropy over the
 #   places of the batch whose label is not `IGNORE`. The softmax runs over the labels. If there is
 #   no such place the loss is 0.
@@ -465,20 +465,20 @@ class Tagger(nn.Module):
         ### END SOLUTION
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """Score the labels of every token.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
             (B, T, L), classifier(dropout(hidden)).
         """
         ### BEGIN SOLUTION
-        hidden, _ = self.bert(ids, segment_ids, mask)  # (B, T, D)
+        hidden, _ = self.bert(input_ids, token_type_ids, mask)  # (B, T, D)
         return self.classifier(self.dropout(hidden))  # (B, T, L)
         ### END SOLUTION
 
@@ -820,11 +820,11 @@ class CRF(nn.Module):
 # ### Exercise 10: A tagger without BERT
 #
 # Before BERT, the best taggers were LSTMs in both directions with a CRF on top. Write
-# `BiLSTMCRF(vocab_size, embedding, hidden, num_tags)`.
+# `BiLSTMCRF(vocab_size, embed_dim, hidden_size, num_tags)`.
 #
-# * Submodules: `embedding = nn.Embedding(vocab_size, embedding)`;
-#   `lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)`;
-#   `emission = nn.Linear(2 * hidden, num_tags)`; `crf = CRF(num_tags)`, which is given.
+# * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`;
+#   `lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)`;
+#   `emission = nn.Linear(2 * hidden_size, num_tags)`; `crf = CRF(num_tags)`, which is given.
 # * `forward(ids, mask)`: both `(B, T)`; the emissions `(B, T, L)`. At real places padding must make
 #   **no difference**: the backward direction starts at the last real token. What stands at padding
 #   is of no importance.
@@ -859,25 +859,25 @@ class CRF(nn.Module):
 class BiLSTMCRF(nn.Module):
     """Tags from an LSTM in both directions and a CRF (Huang et al. 2015; Lample et al. 2016, 2).
 
-    Submodules: ``embedding`` = nn.Embedding(vocab_size, embedding), ``lstm`` = nn.LSTM(embedding,
-    hidden, batch_first=True, bidirectional=True), ``emission`` = nn.Linear(2 hidden, num_tags),
-    ``crf`` = CRF(num_tags).
+    Submodules: ``embedding`` = nn.Embedding(vocab_size, embed_dim), ``lstm`` = nn.LSTM(embed_dim,
+    hidden_size, batch_first=True, bidirectional=True), ``emission`` = nn.Linear(2 hidden_size,
+    num_tags), ``crf`` = CRF(num_tags).
     """
 
-    def __init__(self, vocab_size: int, embedding: int, hidden: int, num_tags: int) -> None:
+    def __init__(self, vocab_size: int, embed_dim: int, hidden_size: int, num_tags: int) -> None:
         """Create the submodules.
 
         Args:
             vocab_size: V.
-            embedding: E, the width of an embedding.
-            hidden: the width of the state of each direction.
+            embed_dim: E, the width of an embedding.
+            hidden_size: the width of the state of each direction.
             num_tags: L.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.embedding = nn.Embedding(vocab_size, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)
-        self.emission = nn.Linear(2 * hidden, num_tags)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)
+        self.emission = nn.Linear(2 * hidden_size, num_tags)
         self.crf = CRF(num_tags)
         ### END SOLUTION
 
@@ -901,7 +901,7 @@ class BiLSTMCRF(nn.Module):
         )
         states, _ = nn.utils.rnn.pad_packed_sequence(
             self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1]
-        )  # (B, T, 2 hidden)
+        )  # (B, T, 2 hidden_size)
         return self.emission(states)  # (B, T, L)
         ### END SOLUTION
 
@@ -954,10 +954,10 @@ class BertCRF(nn.Module):
         self.crf = CRF(num_tags)
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         """The emissions (B, T, L) of every tag at every token."""
-        return self.tagger(ids, segment_ids, mask)  # (B, T, L)
+        return self.tagger(input_ids, token_type_ids, mask)  # (B, T, L)
 
     def loss(self, emissions: Tensor, labels: Tensor) -> Tensor:
         """The loss of the CRF: emissions (B, T, L), labels (B, T) with IGNORE -> scalar."""

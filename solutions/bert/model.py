@@ -18,8 +18,8 @@
 # released code load into it.
 #
 # One of the code cells below hands you, besides the constants, `pad_batch(rows)`: it makes a batch of
-# inputs of different lengths. `rows` is a list of `(ids, segments)`, as exercise 1 returns them; the
-# result is `(ids, segments, mask)`, each `(B, T)`.
+# inputs of different lengths. `rows` is a list of `(input_ids, token_type_ids)`, as exercise 1
+# returns them; the result is `(input_ids, token_type_ids, mask)`, each `(B, T)`.
 
 # %%
 """BERT's input, embeddings, layers, encoder, its parameters and their names."""
@@ -50,18 +50,19 @@ def pad_batch(rows: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, 
         rows: the ids and the segments of each input, as ``build_input`` returns them.
 
     Returns:
-        ids and segments, both (B, T) int64 with PAD and segment 0 after each row's end, and the
-        mask (B, T) bool, True where a real token stands. T is the length of the longest row.
+        input_ids and token_type_ids, both (B, T) int64 with PAD and segment 0 after each row's end,
+        and the mask (B, T) bool, True where a real token stands. T is the length of the longest
+        row.
     """
-    length = max(len(ids) for ids, _ in rows)
-    ids = torch.full((len(rows), length), PAD)  # (B, T)
-    segments = torch.zeros_like(ids)  # (B, T)
-    mask = torch.zeros_like(ids, dtype=torch.bool)  # (B, T)
+    length = max(len(input_ids) for input_ids, _ in rows)
+    input_ids = torch.full((len(rows), length), PAD)  # (B, T)
+    token_type_ids = torch.zeros_like(input_ids)  # (B, T)
+    mask = torch.zeros_like(input_ids, dtype=torch.bool)  # (B, T)
     for row, (numbers, parts) in enumerate(rows):
-        ids[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
-        segments[row, : len(parts)] = torch.tensor(parts, dtype=torch.int64)
+        input_ids[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
+        token_type_ids[row, : len(parts)] = torch.tensor(parts, dtype=torch.int64)
         mask[row, : len(numbers)] = True
-    return ids, segments, mask
+    return input_ids, token_type_ids, mask
 
 
 def init_weights(model: nn.Module) -> nn.Module:
@@ -88,13 +89,13 @@ def init_weights(model: nn.Module) -> nn.Module:
 # BERT reads a single text or a pair: two sentences, a question and a passage. Write
 # `build_input(first, second=None, max_length=512)`, which makes one input of them:
 #
-# | | ids | segments |
+# | | `input_ids` | `token_type_ids` |
 # |---|---|---|
 # | one piece | `CLS` $A$ `SEP` | all 0 |
 # | two pieces | `CLS` $A$ `SEP` $B$ `SEP` | 0 up to the first `SEP`, 1 after it |
 #
 # * `first` ($A$) and `second` ($B$) are lists of ids without special ones. The result is a pair of
-#   lists of the same length, `(ids, segments)`.
+#   lists of the same length, `(input_ids, token_type_ids)`.
 # * If the input would be longer than `max_length`, special ids counted, tokens are removed one at a
 #   time, each at the end of the piece that is **longer** at that moment, and of the second if both
 #   are equally long. A single piece is cut at its end.
@@ -153,14 +154,14 @@ def build_input(
     if not first or (second is not None and not second):
         raise ValueError("a piece of text without tokens can't be an input")
     if second is None:
-        ids = [CLS, *first[: max_length - 2], SEP]
-        return ids, [0] * len(ids)
+        input_ids = [CLS, *first[: max_length - 2], SEP]
+        return input_ids, [0] * len(input_ids)
     first, second = list(first), list(second)  # the caller's lists stay as they are
     while len(first) + len(second) > max_length - 3:
         longer = first if len(first) > len(second) else second
         longer.pop()
-    segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)
-    return [CLS, *first, SEP, *second, SEP], segments
+    token_type_ids = [0] * (len(first) + 2) + [1] * (len(second) + 1)
+    return [CLS, *first, SEP, *second, SEP], token_type_ids
     ### END SOLUTION
 
 
@@ -222,18 +223,18 @@ def gelu(x: Tensor) -> Tensor:
 # %% [markdown]
 # ### Exercise 3: Embeddings
 #
-# Write `BertEmbeddings(vocab_size, hidden, max_length=512, segments=2, dropout=0.0)`. A token's
-# first vector is the **sum** of three rows, each from a table that is learned: one for the token,
-# one for its position, one for its segment.
+# Write `BertEmbeddings(vocab_size, d_model, max_length=512, type_vocab_size=2, dropout=0.0)`. A
+# token's first vector is the **sum** of three rows, each from a table that is learned: one for the
+# token, one for its position, one for its segment.
 #
 # $$x_t = \operatorname{dropout}\bigl(\operatorname{norm}(
 # \text{token}_{i_t} + \text{position}_t + \text{segment}_{s_t})\bigr)$$
 #
-# * Submodules: `token = nn.Embedding(vocab_size, hidden)`,
-#   `position = nn.Embedding(max_length, hidden)`, `segment = nn.Embedding(segments, hidden)`, and
-#   `norm = nn.LayerNorm(hidden, eps=1e-12)`.
-# * `forward(ids, segment_ids=None)`: both `(B, T)` `torch.int64`; without segments all are 0. The
-#   result is `(B, T, D)`.
+# * Submodules: `token = nn.Embedding(vocab_size, d_model)`,
+#   `position = nn.Embedding(max_length, d_model)`, `segment = nn.Embedding(type_vocab_size,
+#   d_model)`, and `norm = nn.LayerNorm(d_model, eps=1e-12)`.
+# * `forward(input_ids, token_type_ids=None)`: both `(B, T)` `torch.int64`; without segments all are
+#   0. The result is `(B, T, D)`.
 # * Positions count from 0 in every row. Nothing is scaled by $\sqrt D$.
 # * `ValueError` (when it is called) if $T$ is larger than `max_length`; the message names both
 #   numbers. A learned table has no row for what lies beyond it.
@@ -246,7 +247,7 @@ def gelu(x: Tensor) -> Tensor:
 # <details><summary>Hint 1</summary>
 #
 # An `nn.Embedding` is called with ids. For the positions these are `torch.arange(T)`, on the device
-# of `ids`; the result `(T, D)` broadcasts over the batch.
+# of `input_ids`; the result `(T, D)` broadcasts over the batch.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -260,43 +261,43 @@ def gelu(x: Tensor) -> Tensor:
 class BertEmbeddings(nn.Module):
     """The sum of three learned tables, normalised (Devlin et al. 2019, section 3, figure 2).
 
-    Submodules: ``token`` = nn.Embedding(vocab_size, hidden), ``position`` =
-    nn.Embedding(max_length, hidden), ``segment`` = nn.Embedding(segments, hidden), ``norm`` =
-    nn.LayerNorm(hidden, eps=1e-12).
+    Submodules: ``token`` = nn.Embedding(vocab_size, d_model), ``position`` =
+    nn.Embedding(max_length, d_model), ``segment`` = nn.Embedding(type_vocab_size, d_model),
+    ``norm`` = nn.LayerNorm(d_model, eps=1e-12).
     """
 
     def __init__(
         self,
         vocab_size: int,
-        hidden: int,
+        d_model: int,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.0,
     ) -> None:
         """Create the three tables and the norm.
 
         Args:
             vocab_size: V.
-            hidden: D.
+            d_model: D.
             max_length: how many positions have a row.
-            segments: how many segments have a row.
+            type_vocab_size: how many segments have a row.
             dropout: acts on the result, in training mode.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.token = nn.Embedding(vocab_size, hidden)
-        self.position = nn.Embedding(max_length, hidden)
-        self.segment = nn.Embedding(segments, hidden)
-        self.norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = nn.Embedding(max_length, d_model)
+        self.segment = nn.Embedding(type_vocab_size, d_model)
+        self.norm = nn.LayerNorm(d_model, eps=1e-12)
         self.dropout = nn.Dropout(dropout)
         ### END SOLUTION
 
-    def forward(self, ids: Tensor, segment_ids: Tensor | None = None) -> Tensor:
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor:
         """Look up token, position and segment, add the three, normalise.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
 
         Returns:
             (B, T, D), dropout(norm(token + position + segment)).
@@ -305,12 +306,12 @@ class BertEmbeddings(nn.Module):
             ValueError: if T is larger than max_length.
         """
         ### BEGIN SOLUTION
-        length, positions = ids.shape[1], self.position.num_embeddings
+        length, positions = input_ids.shape[1], self.position.num_embeddings
         if length > positions:
             raise ValueError(f"the input has {length} tokens, but there are {positions} positions")
-        if segment_ids is None:
-            segment_ids = torch.zeros_like(ids)  # (B, T)
-        x = self.token(ids) + self.segment(segment_ids)  # (B, T, D)
+        if token_type_ids is None:
+            token_type_ids = torch.zeros_like(input_ids)  # (B, T)
+        x = self.token(input_ids) + self.segment(token_type_ids)  # (B, T, D)
         x = x + self.position.weight[:length]  # (B, T, D)
         return self.dropout(self.norm(x))  # (B, T, D)
         ### END SOLUTION
@@ -323,14 +324,14 @@ class BertEmbeddings(nn.Module):
 # ### Exercise 4: Self-attention
 #
 # In BERT every token attends to all real tokens, on both sides: there is no causal mask. Write
-# `SelfAttention(hidden, num_heads, dropout=0.0)`.
+# `SelfAttention(d_model, num_heads, dropout=0.0)`.
 #
-# * Submodules: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(hidden, hidden)` with
+# * Submodules: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)` with
 #   bias. Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
 # * `forward(x, mask=None)`: `x` `(B, T, D)`, `mask` `(B, T)` bool. The result is `(B, T, D)`. Keys
 #   at padding get the weight 0; queries at padding are treated like all others.
 # * Scores are divided by $\sqrt{D/H}$. Dropout acts on the weights, in training mode.
-# * `ValueError` (when the module is created) if `num_heads` does not divide `hidden`.
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 # * Not to be called: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and the functions behind
 #   them.
 #
@@ -364,30 +365,30 @@ class BertEmbeddings(nn.Module):
 class SelfAttention(nn.Module):
     """Every token attends to all real ones, left and right (Vaswani et al. 2017, section 3.2.2).
 
-    Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each nn.Linear(hidden, hidden)
+    Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, each nn.Linear(d_model, d_model)
     with bias.
     """
 
-    def __init__(self, hidden: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the four projections.
 
         Args:
-            hidden: D.
-            num_heads: H, a divisor of hidden.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: probability with which a weight is dropped in training mode.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        if num_heads < 1 or hidden % num_heads != 0:
-            raise ValueError(f"hidden={hidden} can't be split into {num_heads} equal heads")
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.q_proj = nn.Linear(hidden, hidden)
-        self.k_proj = nn.Linear(hidden, hidden)
-        self.v_proj = nn.Linear(hidden, hidden)
-        self.out_proj = nn.Linear(hidden, hidden)
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
         self.dropout = dropout
         ### END SOLUTION
 
@@ -425,7 +426,7 @@ class SelfAttention(nn.Module):
 # %% [markdown]
 # ### Exercise 5: A layer
 #
-# Write `BertLayer(hidden, num_heads, intermediate, dropout=0.0)`, a layer of the Transformer's
+# Write `BertLayer(d_model, num_heads, d_ff, dropout=0.0)`, a layer of the Transformer's
 # encoder with `gelu`:
 #
 # $$\begin{aligned}
@@ -435,12 +436,12 @@ class SelfAttention(nn.Module):
 # \end{aligned}$$
 #
 # * Submodules: `attention`, your `SelfAttention`; `attention_norm` (the first norm) and
-#   `output_norm` (the second), each `nn.LayerNorm(hidden, eps=1e-12)`;
-#   `w_1 = nn.Linear(hidden, intermediate)` and `w_2 = nn.Linear(intermediate, hidden)`.
+#   `output_norm` (the second), each `nn.LayerNorm(d_model, eps=1e-12)`;
+#   `w_1 = nn.Linear(d_model, d_ff)` and `w_2 = nn.Linear(d_ff, d_model)`.
 # * `forward(x, mask=None)`: `x` `(B, T, D)`, `mask` `(B, T)` bool. The result is `(B, T, D)`.
 # * `dropout` reaches the attention weights and both places in the formula. Between `gelu` and $W_2$
 #   there is none.
-# * `ValueError` (when the module is created) if `num_heads` does not divide `hidden`; it may come
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`; it may come
 #   from the attention.
 # * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerEncoder`.
 #
@@ -468,31 +469,29 @@ class BertLayer(nn.Module):
 
     As in Devlin et al. (2019), section 3, and Vaswani et al. (2017), section 3.1, with GELU for
     ReLU. Submodules: ``attention`` = SelfAttention, ``attention_norm`` and ``output_norm`` =
-    nn.LayerNorm(hidden, eps=1e-12), ``w_1`` = nn.Linear(hidden, intermediate), ``w_2`` =
-    nn.Linear(intermediate, hidden).
+    nn.LayerNorm(d_model, eps=1e-12), ``w_1`` = nn.Linear(d_model, d_ff), ``w_2`` =
+    nn.Linear(d_ff, d_model).
     """
 
-    def __init__(
-        self, hidden: int, num_heads: int, intermediate: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout: float = 0.0) -> None:
         """Create the submodules.
 
         Args:
-            hidden: D.
-            num_heads: H, a divisor of hidden.
-            intermediate: F.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
+            d_ff: F.
             dropout: of the attention weights and of what each of the two parts returns.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.attention = SelfAttention(hidden, num_heads, dropout)
-        self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)
-        self.w_1 = nn.Linear(hidden, intermediate)
-        self.w_2 = nn.Linear(intermediate, hidden)
-        self.output_norm = nn.LayerNorm(hidden, eps=1e-12)
+        self.attention = SelfAttention(d_model, num_heads, dropout)
+        self.attention_norm = nn.LayerNorm(d_model, eps=1e-12)
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.w_2 = nn.Linear(d_ff, d_model)
+        self.output_norm = nn.LayerNorm(d_model, eps=1e-12)
         self.dropout = nn.Dropout(dropout)
         ### END SOLUTION
 
@@ -519,15 +518,15 @@ class BertLayer(nn.Module):
 # %% [markdown]
 # ### Exercise 6: The model
 #
-# Write `BertModel(vocab_size, hidden=768, num_layers=12, num_heads=12, intermediate=3072,
-# max_length=512, segments=2, dropout=0.1)`: embeddings, layers, and the *pooler*, a small network
-# on the first token.
+# Write `BertModel(vocab_size, d_model=768, num_layers=12, num_heads=12, d_ff=3072,
+# max_length=512, type_vocab_size=2, dropout=0.1)`: embeddings, layers, and the *pooler*, a small
+# network on the first token.
 #
 # * Submodules: `embeddings`, your `BertEmbeddings`; `layers`, an `nn.ModuleList` of `num_layers`
-#   `BertLayer`s, each with parameters of its own; `pooler = nn.Linear(hidden, hidden)`.
-# * `forward(ids, segment_ids=None, mask=None)`: each `(B, T)`. Returns `(hidden, pooled)`: `hidden`
-#   `(B, T, D)`, the output of the last layer, and `pooled` `(B, D)`, $\tanh$ of the pooler applied
-#   to `hidden` at the first token, `CLS`.
+#   `BertLayer`s, each with parameters of its own; `pooler = nn.Linear(d_model, d_model)`.
+# * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`. Returns `(hidden, pooled)`:
+#   `hidden` `(B, T, D)`, the output of the last layer, and `pooled` `(B, D)`, $\tanh$ of the pooler
+#   applied to `hidden` at the first token, `CLS`.
 # * `dropout` reaches the embeddings and all layers; the pooler has none.
 # * Weights begin as BERT's do: apply `init_weights`, which is given.
 # * `ValueError`s of the parts may come through as they are: a number of heads that doesn't divide,
@@ -563,53 +562,53 @@ class BertModel(nn.Module):
     """Embeddings, layers and pooler (Devlin et al. 2019, section 3; pooler: released code).
 
     Submodules: ``embeddings`` = BertEmbeddings, ``layers`` = nn.ModuleList of BertLayers,
-    ``pooler`` = nn.Linear(hidden, hidden).
+    ``pooler`` = nn.Linear(d_model, d_model).
     """
 
     def __init__(
         self,
         vocab_size: int,
-        hidden: int = 768,
+        d_model: int = 768,
         num_layers: int = 12,
         num_heads: int = 12,
-        intermediate: int = 3072,
+        d_ff: int = 3072,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.1,
     ) -> None:
         """Create the submodules; the defaults are those of BERT-base.
 
         Args:
             vocab_size: V.
-            hidden: D.
+            d_model: D.
             num_layers: N.
-            num_heads: H, a divisor of hidden.
-            intermediate: F.
+            num_heads: H, a divisor of d_model.
+            d_ff: F.
             max_length: how many positions have a row.
-            segments: how many segments have a row.
+            type_vocab_size: how many segments have a row.
             dropout: of the embeddings and of all layers.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.embeddings = BertEmbeddings(vocab_size, hidden, max_length, segments, dropout)
+        self.embeddings = BertEmbeddings(vocab_size, d_model, max_length, type_vocab_size, dropout)
         self.layers = nn.ModuleList(
-            BertLayer(hidden, num_heads, intermediate, dropout) for _ in range(num_layers)
+            BertLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)
         )
-        self.pooler = nn.Linear(hidden, hidden)
+        self.pooler = nn.Linear(d_model, d_model)
         init_weights(self)
         ### END SOLUTION
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Encode a batch.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
@@ -620,7 +619,7 @@ class BertModel(nn.Module):
             ValueError: if T is larger than max_length.
         """
         ### BEGIN SOLUTION
-        x = self.embeddings(ids, segment_ids)  # (B, T, D)
+        x = self.embeddings(input_ids, token_type_ids)  # (B, T, D)
         for layer in self.layers:
             x = layer(x, mask)  # (B, T, D)
         return x, torch.tanh(self.pooler(x[:, 0]))  # (B, T, D), (B, D)
@@ -633,8 +632,9 @@ class BertModel(nn.Module):
 # %% [markdown]
 # ### Exercise 7: How large is it?
 #
-# Write `count_parameters(vocab_size=30522, hidden=768, num_layers=12, intermediate=3072,
-# max_length=512, segments=2, heads=False)`: how many numbers a `BertModel` of this size learns.
+# Write `count_parameters(vocab_size=30522, d_model=768, num_layers=12, d_ff=3072,
+# max_length=512, type_vocab_size=2, heads=False)`: how many numbers a `BertModel` of this size
+# learns.
 #
 # * The result is an `int`. The pooler counts.
 # * `heads=True` adds the two heads of pre-training (`MaskedLanguageHead` and `BertForPreTraining` (unit `pretraining`)): for the masked language
@@ -672,22 +672,22 @@ class BertModel(nn.Module):
 # %% exercise="count_parameters" points=2 section="brt-parameters"
 def count_parameters(
     vocab_size: int = 30522,
-    hidden: int = 768,
+    d_model: int = 768,
     num_layers: int = 12,
-    intermediate: int = 3072,
+    d_ff: int = 3072,
     max_length: int = 512,
-    segments: int = 2,
+    type_vocab_size: int = 2,
     heads: bool = False,
 ) -> int:
     """How many numbers a BertModel learns; the number of heads of attention doesn't matter.
 
     Args:
         vocab_size: V.
-        hidden: D.
+        d_model: D.
         num_layers: N.
-        intermediate: F.
+        d_ff: F.
         max_length: how many positions have a row.
-        segments: how many segments have a row.
+        type_vocab_size: how many segments have a row.
         heads: whether to count the two pre-training heads as well; the table that the masked
             language model shares with the embeddings counts once.
 
@@ -695,15 +695,15 @@ def count_parameters(
         The number of parameters, pooler included.
     """
     ### BEGIN SOLUTION
-    norm = 2 * hidden  # weight and bias
-    square = hidden * hidden + hidden  # a linear layer from D to D
-    embeddings = (vocab_size + max_length + segments) * hidden + norm
+    norm = 2 * d_model  # weight and bias
+    square = d_model * d_model + d_model  # a linear layer from D to D
+    embeddings = (vocab_size + max_length + type_vocab_size) * d_model + norm
     attention = 4 * square + norm
-    feed_forward = hidden * intermediate + intermediate + intermediate * hidden + hidden + norm
+    feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model + norm
     total = embeddings + num_layers * (attention + feed_forward) + square  # the pooler
     if heads:
         masked = square + norm + vocab_size  # the matrix is the token table, counted above
-        total += masked + 2 * hidden + 2
+        total += masked + 2 * d_model + 2
     return total
     ### END SOLUTION
 

@@ -49,10 +49,11 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 #
 # ### Exercise 1: Masked tokens
 #
-# Pre-training hides some tokens and asks for them. Write `mask_tokens(ids, vocab_size, rate=0.15)`.
+# Pre-training hides some tokens and asks for them. Write `mask_tokens(ids, vocab_size,
+# mask_prob=0.15)`.
 #
 # * `ids` `(B, T)` `torch.int64`. Each **ordinary** token (id at least `SPECIAL`) is *chosen* with
-#   probability `rate`, independently of all others. Special ones never are.
+#   probability `mask_prob`, independently of all others. Special ones never are.
 # * Of a chosen token becomes, by a draw of its own:
 #
 # | with probability | in its place stands |
@@ -63,8 +64,8 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 #
 # * Returns `(corrupted, labels)`, both `(B, T)` `torch.int64`: the input with the chosen tokens
 #   corrupted, and the **original** id where a token was chosen, `IGNORE` everywhere else.
-# * `ValueError` if `rate` is not between 0 and 1 (both allowed), or if `vocab_size` is not larger
-#   than `SPECIAL`.
+# * `ValueError` if `mask_prob` is not between 0 and 1 (both allowed), or if `vocab_size` is not
+#   larger than `SPECIAL`.
 #
 # *Example.* The row `[2, 17, 8, 30, 3]` with the 17 chosen may become `[2, 4, 8, 30, 3]`,
 # `[2, 25, 8, 30, 3]` or `[2, 17, 8, 30, 3]`; its labels are `[-100, 17, -100, -100, -100]` in all
@@ -74,7 +75,8 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.rand(ids.shape) < rate` is `True` with probability `rate`, at each place for itself.
+# `torch.rand(ids.shape) < mask_prob` is `True` with probability `mask_prob`, at each place for
+# itself.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -93,27 +95,27 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 
 
 # %% exercise="mask_tokens" points=4 section="brt-masking"
-def mask_tokens(ids: Tensor, vocab_size: int, rate: float = 0.15) -> tuple[Tensor, Tensor]:
+def mask_tokens(ids: Tensor, vocab_size: int, mask_prob: float = 0.15) -> tuple[Tensor, Tensor]:
     """Choose tokens to predict and corrupt them (Devlin et al. 2019, section 3.1 and A.1).
 
     Args:
         ids: (B, T) int64; ids below SPECIAL are special and never chosen.
         vocab_size: V.
-        rate: the probability with which each ordinary token is chosen.
+        mask_prob: the probability with which each ordinary token is chosen.
 
     Returns:
         corrupted (B, T): a chosen token is MASK with probability 0.8, a random ordinary id with
         0.1, itself with 0.1; labels (B, T): the original id where chosen, IGNORE elsewhere.
 
     Raises:
-        ValueError: if not 0 <= rate <= 1, or vocab_size <= SPECIAL.
+        ValueError: if not 0 <= mask_prob <= 1, or vocab_size <= SPECIAL.
     """
     ### BEGIN SOLUTION
-    if not 0 <= rate <= 1:
-        raise ValueError(f"rate must lie between 0 and 1, but is {rate}")
+    if not 0 <= mask_prob <= 1:
+        raise ValueError(f"mask_prob must lie between 0 and 1, but is {mask_prob}")
     if vocab_size <= SPECIAL:
         raise ValueError(f"vocab_size must be larger than {SPECIAL}, but is {vocab_size}")
-    chosen = (ids >= SPECIAL) & (torch.rand(ids.shape, device=ids.device) < rate)  # (B, T)
+    chosen = (ids >= SPECIAL) & (torch.rand(ids.shape, device=ids.device) < mask_prob)  # (B, T)
     labels = ids.masked_fill(~chosen, IGNORE)  # (B, T)
     fate = torch.rand(ids.shape, device=ids.device)  # (B, T)
     others = torch.randint_like(ids, SPECIAL, vocab_size)  # (B, T)
@@ -130,19 +132,19 @@ def mask_tokens(ids: Tensor, vocab_size: int, rate: float = 0.15) -> tuple[Tenso
 # ### Exercise 2: Whole words
 #
 # A word of several pieces is easy to guess from the pieces that are left. Later models of the BERT
-# family hide whole words. Write `mask_whole_words(ids, starts, vocab_size, rate=0.15)`.
+# family hide whole words. Write `mask_whole_words(ids, starts, vocab_size, mask_prob=0.15)`.
 #
 # * `ids` `(B, T)` `torch.int64`; `starts` `(B, T)` bool is `True` at the first piece of each word,
 #   and `False` at its later pieces and at special tokens.
 # * A word is a first piece and the later pieces that follow it directly. It ends where the next
 #   word begins, at a special token, and at the end of the row. (An ordinary piece that stands first
 #   in its row, or directly after a special token, begins a word in any case.)
-# * Each **word** is chosen with probability `rate`, independently of all others, with all its
+# * Each **word** is chosen with probability `mask_prob`, independently of all others, with all its
 #   pieces.
 # * Each **piece** of a chosen word then has its own draw of 0.8, 0.1, 0.1, as in exercise
 #   1.
 # * Returns `(corrupted, labels)` and refuses as exercise 1 does: a `ValueError` if
-#   `rate` is not between 0 and 1, or if `vocab_size` is not larger than `SPECIAL`.
+#   `mask_prob` is not between 0 and 1, or if `vocab_size` is not larger than `SPECIAL`.
 #
 # *Example.* In `[2, 9, 12, 8, 3]` with starts at places 1 and 3 there are two words, `9 12` and
 # `8`. The labels at places 1 and 2 are either both `IGNORE` or 9 and 12.
@@ -171,7 +173,7 @@ def mask_tokens(ids: Tensor, vocab_size: int, rate: float = 0.15) -> tuple[Tenso
 
 # %% exercise="mask_whole_words" points=3 section="brt-whole-words"
 def mask_whole_words(
-    ids: Tensor, starts: Tensor, vocab_size: int, rate: float = 0.15
+    ids: Tensor, starts: Tensor, vocab_size: int, mask_prob: float = 0.15
 ) -> tuple[Tensor, Tensor]:
     """Choose whole words to predict and corrupt them (released code of Devlin et al., May 2019).
 
@@ -179,18 +181,18 @@ def mask_whole_words(
         ids: (B, T) int64; ids below SPECIAL are special, never chosen, and end a word.
         starts: (B, T) bool, True at the first piece of each word.
         vocab_size: V.
-        rate: the probability with which each word is chosen, with all its pieces.
+        mask_prob: the probability with which each word is chosen, with all its pieces.
 
     Returns:
         corrupted and labels, both (B, T), as ``mask_tokens`` returns them; each piece of a chosen
         word becomes MASK, a random ordinary id or itself by a draw of its own.
 
     Raises:
-        ValueError: if not 0 <= rate <= 1, or vocab_size <= SPECIAL.
+        ValueError: if not 0 <= mask_prob <= 1, or vocab_size <= SPECIAL.
     """
     ### BEGIN SOLUTION
-    if not 0 <= rate <= 1:
-        raise ValueError(f"rate must lie between 0 and 1, but is {rate}")
+    if not 0 <= mask_prob <= 1:
+        raise ValueError(f"mask_prob must lie between 0 and 1, but is {mask_prob}")
     if vocab_size <= SPECIAL:
         raise ValueError(f"vocab_size must be larger than {SPECIAL}, but is {vocab_size}")
     ordinary = ids >= SPECIAL  # (B, T)
@@ -201,7 +203,8 @@ def mask_whole_words(
     # Words are numbered through the whole batch, so that each has one draw.
     word = begins.flatten().cumsum(0).reshape(ids.shape)  # (B, T)
     words = int(begins.sum())
-    drawn = torch.rand(words + 1, device=ids.device) < rate  # (words + 1,), number 0 is no word
+    # (words + 1,), number 0 is no word
+    drawn = torch.rand(words + 1, device=ids.device) < mask_prob
     chosen = drawn[word] & ordinary  # (B, T)
     labels = ids.masked_fill(~chosen, IGNORE)  # (B, T)
     fate = torch.rand(ids.shape, device=ids.device)  # (B, T)
@@ -220,7 +223,7 @@ def mask_whole_words(
 #
 # The original BERT masked its data ten times beforehand and used the ten versions in turn; RoBERTa
 # (Liu et al., 2019) masks anew each time. Write
-# `masking_epochs(ids, vocab_size, epochs, duplicates=None, rate=0.15)`.
+# `masking_epochs(ids, vocab_size, epochs, duplicates=None, mask_prob=0.15)`.
 #
 # * The result is a list of `epochs` pairs `(corrupted, labels)`, as from `mask_tokens`.
 # * `duplicates=None`: each epoch draws a masking of its own.
@@ -246,7 +249,11 @@ def mask_whole_words(
 
 # %% exercise="masking_epochs" points=2 section="brt-roberta"
 def masking_epochs(
-    ids: Tensor, vocab_size: int, epochs: int, duplicates: int | None = None, rate: float = 0.15
+    ids: Tensor,
+    vocab_size: int,
+    epochs: int,
+    duplicates: int | None = None,
+    mask_prob: float = 0.15,
 ) -> list[tuple[Tensor, Tensor]]:
     """The masking of every epoch, drawn anew or from a store (Liu et al. 2019, section 4.1).
 
@@ -256,7 +263,7 @@ def masking_epochs(
         epochs: how many, at least 1.
         duplicates: how many maskings are drawn beforehand and used in turn, at least 1; None: each
             epoch draws its own.
-        rate: as for ``mask_tokens``.
+        mask_prob: as for ``mask_tokens``.
 
     Returns:
         (corrupted, labels) of each epoch, as ``mask_tokens`` returns them.
@@ -268,10 +275,10 @@ def masking_epochs(
     if epochs < 1:
         raise ValueError(f"epochs must be at least 1, but is {epochs}")
     if duplicates is None:
-        return [mask_tokens(ids, vocab_size, rate) for _ in range(epochs)]
+        return [mask_tokens(ids, vocab_size, mask_prob) for _ in range(epochs)]
     if duplicates < 1:
         raise ValueError(f"duplicates must be at least 1, but is {duplicates}")
-    store = [mask_tokens(ids, vocab_size, rate) for _ in range(duplicates)]
+    store = [mask_tokens(ids, vocab_size, mask_prob) for _ in range(duplicates)]
     return [store[epoch % duplicates] for epoch in range(epochs)]
     ### END SOLUTION
 
@@ -389,16 +396,16 @@ def sentence_order_pairs(
 # Write `MaskedLanguageHead(token)`: from a vector of the encoder to a score for each token of the
 # vocabulary.
 #
-# $$\text{scores} = E\,\operatorname{norm}\bigl(\operatorname{gelu}(W h + b)\bigr) + c$$
+# $$\text{logits} = E\,\operatorname{norm}\bigl(\operatorname{gelu}(W h + b)\bigr) + c$$
 #
 # * `token` is the `nn.Embedding` of the model, with its table $E$ `(V, D)`. The head uses **the
 #   same object**: there is one table, and both of its uses add to its gradient.
 # * Submodules: `dense = nn.Linear(D, D)`, `norm = nn.LayerNorm(D, eps=1e-12)`, and `token`, the one
 #   that is given. Parameter: `bias` ($c$) `(V,)`, zeros at first.
-# * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, scores before any softmax. There is one
-#   row for every place, not one for the whole input.
+# * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, logits, before any softmax. There is
+#   one row for every place, not one for the whole input.
 #
-# *Example.* If all parameters of `dense` are 0, the scores are `bias` at every place.
+# *Example.* If all parameters of `dense` are 0, the logits are `bias` at every place.
 #
 # Book: section *heads* (`brt-heads`).
 #
@@ -417,7 +424,7 @@ def sentence_order_pairs(
 
 # %% exercise="MaskedLanguageHead" points=3 section="brt-heads"
 class MaskedLanguageHead(nn.Module):
-    """From BERT's vectors to scores of all tokens (Devlin et al. 2019, A.1 and released code).
+    """From BERT's vectors to the logits of all tokens (Devlin et al. 2019, A.1 and released code).
 
     Parameters: ``bias`` (V,), zeros at first. Submodules: ``dense`` = nn.Linear(D, D), ``norm`` =
     nn.LayerNorm(D, eps=1e-12), ``token`` = the embedding that is given, the very same object.
@@ -459,14 +466,14 @@ class MaskedLanguageHead(nn.Module):
 # %% [markdown]
 # ### Exercise 6: BERT with both heads
 #
-# Write `BertForPreTraining(vocab_size, hidden=768, num_layers=12, num_heads=12, intermediate=3072,
-# max_length=512, segments=2, dropout=0.1)`.
+# Write `BertForPreTraining(vocab_size, d_model=768, num_layers=12, num_heads=12, d_ff=3072,
+# max_length=512, type_vocab_size=2, dropout=0.1)`.
 #
 # * Submodules: `bert`, your `BertModel`; `mlm`, your `MaskedLanguageHead` on
-#   `bert.embeddings.token`; `nsp = nn.Linear(hidden, 2)`.
-# * `forward(ids, segment_ids=None, mask=None)`: each `(B, T)`. Returns `(mlm_scores, nsp_scores)`:
-#   `(B, T, V)`, for every place, and `(B, 2)`, from the pooled vector. Column 0 of the second is
-#   for *is next*, column 1 for *is random*.
+#   `bert.embeddings.token`; `nsp = nn.Linear(d_model, 2)`.
+# * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`. Returns `(mlm_logits,
+#   nsp_logits)`: `(B, T, V)`, for every place, and `(B, 2)`, from the pooled vector. Column 0 of
+#   the second is for *is next*, column 1 for *is random*.
 # * `ValueError`s of the parts may come through as they are.
 #
 # *Example.* `BertForPreTraining(30522)` has 110,106,428 parameters, 624,188 more than the encoder
@@ -492,54 +499,54 @@ class BertForPreTraining(nn.Module):
     """BERT with its two pre-training heads (Devlin et al. 2019, section 3.1).
 
     Submodules: ``bert`` = BertModel, ``mlm`` = MaskedLanguageHead on the model's table of tokens,
-    ``nsp`` = nn.Linear(hidden, 2).
+    ``nsp`` = nn.Linear(d_model, 2).
     """
 
     def __init__(
         self,
         vocab_size: int,
-        hidden: int = 768,
+        d_model: int = 768,
         num_layers: int = 12,
         num_heads: int = 12,
-        intermediate: int = 3072,
+        d_ff: int = 3072,
         max_length: int = 512,
-        segments: int = 2,
+        type_vocab_size: int = 2,
         dropout: float = 0.1,
     ) -> None:
         """Create the submodules; all arguments are BertModel's.
 
         Args:
             vocab_size: V.
-            hidden: D.
+            d_model: D.
             num_layers: N.
-            num_heads: H, a divisor of hidden.
-            intermediate: F.
+            num_heads: H, a divisor of d_model.
+            d_ff: F.
             max_length: how many positions have a row.
-            segments: how many segments have a row.
+            type_vocab_size: how many segments have a row.
             dropout: of the embeddings and of all layers.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
         self.bert = BertModel(
-            vocab_size, hidden, num_layers, num_heads, intermediate, max_length, segments, dropout
+            vocab_size, d_model, num_layers, num_heads, d_ff, max_length, type_vocab_size, dropout
         )
         self.mlm = MaskedLanguageHead(self.bert.embeddings.token)
-        self.nsp = nn.Linear(hidden, 2)
+        self.nsp = nn.Linear(d_model, 2)
         init_weights(self.mlm.dense)
         init_weights(self.nsp)
         ### END SOLUTION
 
     def forward(
-        self, ids: Tensor, segment_ids: Tensor | None = None, mask: Tensor | None = None
+        self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Score the tokens of every place, and whether the second piece follows the first.
 
         Args:
-            ids: (B, T) int64.
-            segment_ids: (B, T) int64; None: segment 0 everywhere.
+            input_ids: (B, T) int64.
+            token_type_ids: (B, T) int64; None: segment 0 everywhere.
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
@@ -550,7 +557,7 @@ class BertForPreTraining(nn.Module):
             ValueError: if T is larger than max_length.
         """
         ### BEGIN SOLUTION
-        hidden, pooled = self.bert(ids, segment_ids, mask)  # (B, T, D), (B, D)
+        hidden, pooled = self.bert(input_ids, token_type_ids, mask)  # (B, T, D), (B, D)
         return self.mlm(hidden), self.nsp(pooled)  # (B, T, V), (B, 2)
         ### END SOLUTION
 
@@ -561,12 +568,12 @@ class BertForPreTraining(nn.Module):
 # %% [markdown]
 # ### Exercise 7: The loss
 #
-# Write `pretraining_loss(mlm_scores, nsp_scores, labels, is_random)`: the sum of two means.
+# Write `pretraining_loss(mlm_logits, nsp_logits, labels, is_random)`: the sum of two means.
 #
 # $$\text{loss} = \frac1{|C|}\sum_{(b,t)\,\in\,C} -\log p(\text{labels}_{b,t})
 # \;+\; \frac1B\sum_{b} -\log p(\text{is\_random}_b)$$
 #
-# * `mlm_scores` `(B, T, V)`, `nsp_scores` `(B, 2)`; `labels` `(B, T)` and `is_random` `(B,)`
+# * `mlm_logits` `(B, T, V)`, `nsp_logits` `(B, 2)`; `labels` `(B, T)` and `is_random` `(B,)`
 #   `torch.int64`. $C$ are the places whose label is not `IGNORE`; the probabilities come from a
 #   softmax of the scores.
 # * The first mean is over all chosen places **of the batch**, not over rows. If nothing was chosen
@@ -595,13 +602,13 @@ class BertForPreTraining(nn.Module):
 
 # %% exercise="pretraining_loss" points=2 section="brt-loss"
 def pretraining_loss(
-    mlm_scores: Tensor, nsp_scores: Tensor, labels: Tensor, is_random: Tensor
+    mlm_logits: Tensor, nsp_logits: Tensor, labels: Tensor, is_random: Tensor
 ) -> Tensor:
     """The sum of both pre-training losses (Devlin et al. 2019, A.2).
 
     Args:
-        mlm_scores: (B, T, V).
-        nsp_scores: (B, 2).
+        mlm_logits: (B, T, V).
+        nsp_logits: (B, 2).
         labels: (B, T) int64, the token to predict, or IGNORE.
         is_random: (B,) int64, 0: the second piece is the next one, 1: it is a random one.
 
@@ -611,14 +618,14 @@ def pretraining_loss(
     """
     ### BEGIN SOLUTION
     total = F.cross_entropy(
-        mlm_scores.flatten(0, 1),  # (B T, V)
+        mlm_logits.flatten(0, 1),  # (B T, V)
         labels.flatten(),  # (B T,)
         ignore_index=IGNORE,
         reduction="sum",
     )  # scalar
     # Not the mean of PyTorch: without any label it would be 0 / 0.
     mlm = total / (labels != IGNORE).sum().clamp(min=1)  # scalar
-    return mlm + F.cross_entropy(nsp_scores, is_random)  # scalar
+    return mlm + F.cross_entropy(nsp_logits, is_random)  # scalar
     ### END SOLUTION
 
 
@@ -629,10 +636,10 @@ def pretraining_loss(
 # ### Exercise 8: A step of pre-training
 #
 # Put it together. Write
-# `pretraining_step(model, ids, segment_ids, mask, labels, is_random, rate, clip=1.0)`: one step of
-# plain gradient descent on one batch.
+# `pretraining_step(model, input_ids, token_type_ids, mask, labels, is_random, lr, clip=1.0)`: one
+# step of plain gradient descent on one batch.
 #
-# 1. Apply `model` to `ids`, `segment_ids` and `mask`, and compute the loss of
+# 1. Apply `model` to `input_ids`, `token_type_ids` and `mask`, and compute the loss of
 #    exercise 7.
 # 2. Compute the gradients of **this** loss. Gradients that the parameters carry from elsewhere (in
 #    `.grad`) must not matter.
@@ -640,7 +647,7 @@ def pretraining_loss(
 #    parameters; a parameter that is used at several places counts once, with the sum of its
 #    gradients. If the norm is larger than `clip`, all gradients are multiplied by
 #    $\text{clip}/\text{norm}$.
-# 4. Every parameter that has a gradient changes in place: minus `rate` times its gradient. One
+# 4. Every parameter that has a gradient changes in place: minus `lr` times its gradient. One
 #    without (frozen, or without influence on the loss) stays as it is.
 #
 # * `model` is any module that maps these three to the two scores. Leave its mode (training or
@@ -649,7 +656,7 @@ def pretraining_loss(
 #   and `"nsp"`, and `"norm"`, before it was cut.
 # * Not to be called: `clip_grad_norm_`.
 #
-# *Example.* With `rate=0.1`, `clip=1` and a norm of 4 every number moves by 0.1 times a quarter of
+# *Example.* With `lr=0.1`, `clip=1` and a norm of 4 every number moves by 0.1 times a quarter of
 # its gradient, and all together by 0.1. With a norm of 0.5 every number moves by 0.1 times its
 # gradient.
 #
@@ -678,25 +685,25 @@ def pretraining_loss(
 # %% exercise="pretraining_step" points=3 section="brt-loss" forbids="clip_grad_norm_"
 def pretraining_step(
     model: nn.Module,
-    ids: Tensor,
-    segment_ids: Tensor,
+    input_ids: Tensor,
+    token_type_ids: Tensor,
     mask: Tensor,
     labels: Tensor,
     is_random: Tensor,
-    rate: float,
+    lr: float,
     clip: float = 1.0,
 ) -> dict[str, float]:
     """Improve the model on one batch, in place, with clipped gradients (Pascanu et al. 2013).
 
     Args:
-        model: (ids, segment_ids, mask) -> (mlm scores (B, T, V), nsp scores (B, 2)); left in its
-            mode.
-        ids: (B, T) int64, corrupted.
-        segment_ids: (B, T) int64.
+        model: (input_ids, token_type_ids, mask) -> (mlm_logits (B, T, V), nsp_logits (B, 2)); left
+            in its mode.
+        input_ids: (B, T) int64, corrupted.
+        token_type_ids: (B, T) int64.
         mask: (B, T) bool, True where a real token stands.
         labels: (B, T) int64, the token to predict, or IGNORE.
         is_random: (B,) int64.
-        rate: the learning rate.
+        lr: the learning rate.
         clip: the largest norm that all gradients together may have.
 
     Returns:
@@ -704,9 +711,9 @@ def pretraining_step(
         clipping; all as they were before the step.
     """
     ### BEGIN SOLUTION
-    mlm_scores, nsp_scores = model(ids, segment_ids, mask)  # (B, T, V), (B, 2)
-    loss = pretraining_loss(mlm_scores, nsp_scores, labels, is_random)  # scalar
-    nsp = F.cross_entropy(nsp_scores.detach(), is_random)  # scalar
+    mlm_logits, nsp_logits = model(input_ids, token_type_ids, mask)  # (B, T, V), (B, 2)
+    loss = pretraining_loss(mlm_logits, nsp_logits, labels, is_random)  # scalar
+    nsp = F.cross_entropy(nsp_logits.detach(), is_random)  # scalar
     # parameters() yields a shared one once, and its gradient is the sum over its uses.
     parameters = [p for p in model.parameters() if p.requires_grad]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -715,7 +722,7 @@ def pretraining_step(
     scale = clip / norm if norm > clip else 1.0
     with torch.no_grad():
         for parameter, gradient in pairs:
-            parameter -= rate * scale * gradient
+            parameter -= lr * scale * gradient
     both, second = loss.item(), nsp.item()
     return {"loss": both, "mlm": both - second, "nsp": second, "norm": norm}
     ### END SOLUTION
@@ -767,7 +774,7 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
     """How well each token fits all the others (Salazar et al. 2020, section 2).
 
     Args:
-        model: ids (B, T) -> (mlm scores (B, T, V), ...), in evaluation mode.
+        model: ids (B, T) -> (mlm_logits (B, T, V), ...), in evaluation mode.
         ids: (T,) int64, one input with its special tokens.
 
     Returns:

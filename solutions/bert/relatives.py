@@ -51,20 +51,20 @@ from solutions.bert.pretraining import BertForPreTraining
 
 
 # %%
-def relative_code(distances: Tensor, width: int) -> Tensor:
+def relative_code(distances: Tensor, d_model: int) -> Tensor:
     """The sinusoidal code of distances (Dai et al. 2019, section 3.3).
 
     Args:
         distances: integers of any sign, any shape (...).
-        width: D, the number of features of a code.
+        d_model: D, the number of features of a code.
 
     Returns:
         (..., D) in the default floating type: sines in the first half, cosines in the second.
     """
-    wavelengths = 10000.0 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)  # (D/2,)
+    wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)  # (D/2,)
     wavelengths = wavelengths.to(distances.device)
     angles = distances.unsqueeze(-1).to(torch.float64) / wavelengths  # (..., D/2)
-    code = torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width]  # (..., D)
+    code = torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :d_model]  # (..., D)
     return code.to(torch.get_default_dtype())
 
 
@@ -73,13 +73,13 @@ def relative_code(distances: Tensor, width: int) -> Tensor:
 #
 # ### Exercise 1: ALBERT's shared layer
 #
-# Write `SharedEncoder(num_layers, hidden, num_heads, intermediate, dropout=0.0)`: a deep encoder
+# Write `SharedEncoder(num_layers, d_model, num_heads, d_ff, dropout=0.0)`: a deep encoder
 # with the parameters of one layer.
 #
-# * Submodule: `layer`, one `BertLayer(hidden, num_heads, intermediate, dropout)`.
+# * Submodule: `layer`, one `BertLayer(d_model, num_heads, d_ff, dropout)`.
 # * `forward(x, mask=None)`: `x` `(B, T, D)`, `mask` `(B, T)` bool; applies the layer `num_layers`
 #   times, with the mask each time. The result is `(B, T, D)`.
-# * `ValueError` (when the module is created) if `num_heads` does not divide `hidden`; it may come
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`; it may come
 #   from the layer.
 #
 # *Example.* `SharedEncoder(2, ...)` and `SharedEncoder(12, ...)` have the same number of
@@ -103,33 +103,33 @@ def relative_code(distances: Tensor, width: int) -> Tensor:
 class SharedEncoder(nn.Module):
     """One layer, applied again and again (ALBERT: Lan et al. 2020, section 3.1).
 
-    Submodule: ``layer`` = BertLayer(hidden, num_heads, intermediate, dropout).
+    Submodule: ``layer`` = BertLayer(d_model, num_heads, d_ff, dropout).
     """
 
     def __init__(
         self,
         num_layers: int,
-        hidden: int,
+        d_model: int,
         num_heads: int,
-        intermediate: int,
+        d_ff: int,
         dropout: float = 0.0,
     ) -> None:
         """Create the one layer.
 
         Args:
             num_layers: N, how often it is applied.
-            hidden: D.
-            num_heads: H, a divisor of hidden.
-            intermediate: F.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
+            d_ff: F.
             dropout: of the layer.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
         self.num_layers = num_layers
-        self.layer = BertLayer(hidden, num_heads, intermediate, dropout)
+        self.layer = BertLayer(d_model, num_heads, d_ff, dropout)
         ### END SOLUTION
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -229,15 +229,16 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 # Transformer-XL reads a long text in segments. Each layer also sees what it computed for the
 # segment before, its *memory*, and positions are distances: with the absolute positions of BERT a
 # token of the memory and one of the new segment would look as if they stood at the same place.
-# Write `RelativeAttention(hidden, num_heads, dropout=0.0)`. The score of query $i$ and key $j$ in a
-# head is
+# Write `RelativeAttention(d_model, num_heads, dropout=0.0)`. The score of query $i$ and key $j$ in
+# a head is
 #
 # $$\frac{(q_i + u)^\top k_j + (q_i + v)^\top r_{i-j}}{\sqrt{D/H}},\qquad
 # r_d = W_r\,\operatorname{code}(d)$$
 #
 # * Submodules: `q_proj`, `k_proj`, `v_proj`, `r_proj` ($W_r$), `out_proj`, each
-#   `nn.Linear(hidden, hidden, bias=False)`, split into heads as in `SelfAttention` (unit `model`). Parameters:
-#   `content_bias` ($u$) and `position_bias` ($v$), both `(H, D/H)`, zeros at first.
+#   `nn.Linear(d_model, d_model, bias=False)`, split into heads as in `SelfAttention` (unit
+#   `model`). Parameters: `content_bias` ($u$) and `position_bias` ($v$), both `(H, D/H)`, zeros at
+#   first.
 # * `forward(x, memory=None)`: `x` `(B, T, D)`; `memory` `(B, M, D)`, the $M$ places before it, or
 #   `None`. The result is `(B, T, D)`.
 # * Queries come from `x`; keys and values from memory and `x`, **joined along the length**. No
@@ -246,7 +247,7 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 # * $i - j$ counts in the joined sequence, where $x_t$ stands at $M + t$. The code is
 #   `relative_code(i - j, D)`, which is given; $W_r$ acts on it, and the result is split into heads.
 # * Dropout acts on the weights, in training mode.
-# * `ValueError` (when the module is created) if `num_heads` does not divide `hidden`.
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #
 # *Example.* `q_proj` and both biases are 0, `v_proj` and `out_proj` pass their input on: every
 # place gets the mean of what it sees. With the memory $2$ and $x = (4, 9)$ that is $3$ and $5$.
@@ -285,33 +286,33 @@ class RelativeAttention(nn.Module):
     """Causal self-attention with memory and relative positions (Dai et al. 2019, section 3).
 
     Parameters: ``content_bias`` and ``position_bias``, both (H, D/H), zeros at first. Submodules:
-    ``q_proj``, ``k_proj``, ``v_proj``, ``r_proj``, ``out_proj``, each nn.Linear(hidden, hidden,
+    ``q_proj``, ``k_proj``, ``v_proj``, ``r_proj``, ``out_proj``, each nn.Linear(d_model, d_model,
     bias=False).
     """
 
-    def __init__(self, hidden: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the projections and the two biases.
 
         Args:
-            hidden: D.
-            num_heads: H, a divisor of hidden.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: probability with which a weight is dropped in training mode.
 
         Raises:
-            ValueError: if num_heads does not divide hidden.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        if num_heads < 1 or hidden % num_heads != 0:
-            raise ValueError(f"hidden={hidden} can't be split into {num_heads} equal heads")
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.q_proj = nn.Linear(hidden, hidden, bias=False)
-        self.k_proj = nn.Linear(hidden, hidden, bias=False)
-        self.v_proj = nn.Linear(hidden, hidden, bias=False)
-        self.r_proj = nn.Linear(hidden, hidden, bias=False)
-        self.out_proj = nn.Linear(hidden, hidden, bias=False)
-        self.content_bias = nn.Parameter(torch.zeros(num_heads, hidden // num_heads))
-        self.position_bias = nn.Parameter(torch.zeros(num_heads, hidden // num_heads))
+        self.q_proj = nn.Linear(d_model, d_model, bias=False)
+        self.k_proj = nn.Linear(d_model, d_model, bias=False)
+        self.v_proj = nn.Linear(d_model, d_model, bias=False)
+        self.r_proj = nn.Linear(d_model, d_model, bias=False)
+        self.out_proj = nn.Linear(d_model, d_model, bias=False)
+        self.content_bias = nn.Parameter(torch.zeros(num_heads, d_model // num_heads))
+        self.position_bias = nn.Parameter(torch.zeros(num_heads, d_model // num_heads))
         self.dropout = nn.Dropout(dropout)
         ### END SOLUTION
 
@@ -348,8 +349,8 @@ class RelativeAttention(nn.Module):
         index = distance.clamp(min=0).expand(by_distance.shape)  # (B, H, T, S)
         scores = (by_content + by_distance.gather(3, index)) / math.sqrt(head)  # (B, H, T, S)
         scores = scores.masked_fill(distance < 0, torch.finfo(scores.dtype).min)
-        weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, T, S)
-        joined = (weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, T, D)
+        attn_weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, T, S)
+        joined = (attn_weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, T, D)
         return self.out_proj(joined)  # (B, T, D)
         ### END SOLUTION
 
@@ -425,22 +426,22 @@ class NezhaAttention(nn.Module):
     Submodules: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, as in SelfAttention.
     """
 
-    def __init__(self, hidden: int, num_heads: int, clip: int = 64) -> None:
+    def __init__(self, d_model: int, num_heads: int, clip: int = 64) -> None:
         """Create the four projections.
 
         Raises:
-            ValueError: if num_heads does not divide hidden, or clip < 1.
+            ValueError: if num_heads does not divide d_model, or clip < 1.
         """
         super().__init__()
-        if num_heads < 1 or hidden % num_heads != 0:
-            raise ValueError(f"hidden={hidden} can't be split into {num_heads} equal heads")
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"d_model={d_model} can't be split into {num_heads} equal heads")
         if clip < 1:
             raise ValueError(f"clip must be at least 1, but is {clip}")
         self.num_heads, self.clip = num_heads, clip
-        self.q_proj = nn.Linear(hidden, hidden)
-        self.k_proj = nn.Linear(hidden, hidden)
-        self.v_proj = nn.Linear(hidden, hidden)
-        self.out_proj = nn.Linear(hidden, hidden)
+        self.q_proj = nn.Linear(d_model, d_model)
+        self.k_proj = nn.Linear(d_model, d_model)
+        self.v_proj = nn.Linear(d_model, d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """x (B, T, D), mask (B, T) bool, True where a real token stands -> (B, T, D)."""
@@ -458,9 +459,9 @@ class NezhaAttention(nn.Module):
         if mask is not None:
             padding = ~mask[:, None, None, :]  # (B, 1, 1, T)
             scores = scores.masked_fill(padding, torch.finfo(scores.dtype).min)
-        weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
-        joined = weights @ values  # (B, H, T, D/H)
-        joined = joined + torch.einsum("bhij,ijd->bhid", weights, relative)  # (B, H, T, D/H)
+        attn_weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
+        joined = attn_weights @ values  # (B, H, T, D/H)
+        joined = joined + torch.einsum("bhij,ijd->bhid", attn_weights, relative)  # (B, H, T, D/H)
         return self.out_proj(joined.transpose(1, 2).reshape(batch, length, width))  # (B, T, D)
 
 
@@ -469,12 +470,12 @@ class NezhaAttention(nn.Module):
 #
 # ELECTRA has two networks. A small *generator*, a masked language model, fills the masked places; a
 # *discriminator* then says for **every** token whether it is the original one. Write
-# `replace_tokens(ids, labels, scores)`, which makes the discriminator's input.
+# `replace_tokens(ids, labels, logits)`, which makes the discriminator's input.
 #
 # * `ids` `(B, T)` `torch.int64`: the **original** tokens. `labels` `(B, T)`: as from `mask_tokens`,
-#   different from `IGNORE` where a token was chosen. `scores` `(B, T, V)`: the generator's.
+#   different from `IGNORE` where a token was chosen. `logits` `(B, T, V)`: the generator's.
 # * Returns `(replaced, is_replaced)`, both `(B, T)`. `replaced`: a token **drawn** from the softmax
-#   of the scores where one was chosen, the original everywhere else. `is_replaced`: bool, `True`
+#   of the logits where one was chosen, the original everywhere else. `is_replaced`: bool, `True`
 #   where the two differ.
 # * Each place has its own draw. No gradient passes: the result has none.
 #
@@ -491,30 +492,30 @@ class NezhaAttention(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `scores[chosen]` with a bool tensor `(B, T)` is `(n, V)`, and `replaced[chosen] = ...` writes
+# `logits[chosen]` with a bool tensor `(B, T)` is `(n, V)`, and `replaced[chosen] = ...` writes
 # back. Write into a copy. It may be that nothing was chosen.
 #
 # </details>
 
 
 # %% exercise="replace_tokens" points=3 section="brt-electra"
-def replace_tokens(ids: Tensor, labels: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+def replace_tokens(ids: Tensor, labels: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Put what a generator draws in place of the chosen tokens (ELECTRA: Clark et al. 2020, 2).
 
     Args:
         ids: (B, T) int64, the original tokens.
         labels: (B, T) int64, as from ``mask_tokens``: not IGNORE where a token was chosen.
-        scores: (B, T, V), of the generator.
+        logits: (B, T, V), of the generator.
 
     Returns:
-        replaced (B, T) int64: where chosen a token drawn from softmax(scores), elsewhere the
+        replaced (B, T) int64: where chosen a token drawn from softmax(logits), elsewhere the
         original; is_replaced (B, T) bool: where it differs from the original. No gradient passes.
     """
     ### BEGIN SOLUTION
     chosen = labels != IGNORE  # (B, T)
     replaced = ids.clone()  # (B, T)
     if chosen.any():
-        probabilities = torch.softmax(scores.detach()[chosen], dim=-1)  # (n, V)
+        probabilities = torch.softmax(logits.detach()[chosen], dim=-1)  # (n, V)
         replaced[chosen] = torch.multinomial(probabilities, 1).squeeze(1)  # (n,)
     return replaced, replaced != ids  # (B, T), (B, T)
     ### END SOLUTION
@@ -579,15 +580,15 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 #
 # ELMo sees both sides without masking anything: one language model reads from left to right,
 # another from right to left, and their states are put side by side. Write
-# `TwoDirections(vocab_size, embedding, hidden)`.
+# `TwoDirections(vocab_size, embed_dim, hidden_size)`.
 #
-# * Submodules: `embedding = nn.Embedding(vocab_size, embedding)`; `forward_lstm` and
-#   `backward_lstm`, each `nn.LSTM(embedding, hidden, batch_first=True)`;
-#   `output = nn.Linear(hidden, vocab_size)`, used by both directions.
-# * `forward(ids, mask=None)`: both `(B, T)`. The result is `(B, T, 2 * hidden)`: at place $t$ first
-#   the state of the forward LSTM, which has read tokens $0$ to $t$, then that of the backward LSTM,
-#   which has read from the **last real** token down to $t$. Padding is never read before a real
-#   token; what stands at padding is of no importance.
+# * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`; `forward_lstm` and
+#   `backward_lstm`, each `nn.LSTM(embed_dim, hidden_size, batch_first=True)`;
+#   `output = nn.Linear(hidden_size, vocab_size)`, used by both directions.
+# * `forward(ids, mask=None)`: both `(B, T)`. The result is `(B, T, 2 * hidden_size)`: at place $t$
+#   first the state of the forward LSTM, which has read tokens $0$ to $t$, then that of the backward
+#   LSTM, which has read from the **last real** token down to $t$. Padding is never read before a
+#   real token; what stands at padding is of no importance.
 # * `loss(ids, mask=None)`: two means, added.
 #
 # $$\operatorname*{mean}_{t \text{ has a next one}} -\log p(i_{t+1} \mid \overrightarrow{h_t})
@@ -626,25 +627,25 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 class TwoDirections(nn.Module):
     """Two language models, one in each direction (ELMo: Peters et al. 2018, section 3.1).
 
-    Submodules: ``embedding`` = nn.Embedding(vocab_size, embedding); ``forward_lstm`` and
-    ``backward_lstm``, each nn.LSTM(embedding, hidden, batch_first=True); ``output`` =
-    nn.Linear(hidden, vocab_size), used by both directions.
+    Submodules: ``embedding`` = nn.Embedding(vocab_size, embed_dim); ``forward_lstm`` and
+    ``backward_lstm``, each nn.LSTM(embed_dim, hidden_size, batch_first=True); ``output`` =
+    nn.Linear(hidden_size, vocab_size), used by both directions.
     """
 
-    def __init__(self, vocab_size: int, embedding: int, hidden: int) -> None:
+    def __init__(self, vocab_size: int, embed_dim: int, hidden_size: int) -> None:
         """Create the submodules.
 
         Args:
             vocab_size: V.
-            embedding: E, the width of an embedding.
-            hidden: the width of the state of each direction.
+            embed_dim: E, the width of an embedding.
+            hidden_size: the width of the state of each direction.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.embedding = nn.Embedding(vocab_size, embedding)
-        self.forward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.backward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-        self.output = nn.Linear(hidden, vocab_size)
+        self.embedding = nn.Embedding(vocab_size, embed_dim)
+        self.forward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+        self.backward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size, vocab_size)
         ### END SOLUTION
 
     def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -655,8 +656,8 @@ class TwoDirections(nn.Module):
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
-            (B, T, 2 hidden): at place t the state of the forward LSTM, which has read tokens 0 to
-            t, and that of the backward LSTM, which has read from the last real token to t. What
+            (B, T, 2 hidden_size): at place t the state of the forward LSTM, which has read tokens 0
+            to t, and that of the backward LSTM, which has read from the last real token to t. What
             stands at padding is of no importance.
         """
         ### BEGIN SOLUTION
@@ -669,9 +670,9 @@ class TwoDirections(nn.Module):
         def turn(vectors: Tensor) -> Tensor:
             return vectors.gather(1, turned.unsqueeze(2).expand(-1, -1, vectors.shape[2]))
 
-        forwards, _ = self.forward_lstm(x)  # (B, T, hidden)
-        backwards, _ = self.backward_lstm(turn(x))  # (B, T, hidden), in reading order
-        return torch.cat([forwards, turn(backwards)], dim=2)  # (B, T, 2 hidden)
+        forwards, _ = self.forward_lstm(x)  # (B, T, hidden_size)
+        backwards, _ = self.backward_lstm(turn(x))  # (B, T, hidden_size), in reading order
+        return torch.cat([forwards, turn(backwards)], dim=2)  # (B, T, 2 hidden_size)
         ### END SOLUTION
 
     def loss(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -687,7 +688,7 @@ class TwoDirections(nn.Module):
             have a previous one, by the backward state.
         """
         ### BEGIN SOLUTION
-        forwards, backwards = self(ids, mask).chunk(2, dim=2)  # (B, T, hidden) each
+        forwards, backwards = self(ids, mask).chunk(2, dim=2)  # (B, T, hidden_size) each
         # A real place and its neighbour: both are real where the right one of them is.
         both = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]
         following = F.cross_entropy(self.output(forwards[:, :-1])[both], ids[:, 1:][both])

@@ -28,7 +28,7 @@ from solutions.gpt.model import (
 )
 from solutions.gpt.training import (
     adamw_step,
-    cosine_rate,
+    cosine_lr,
     count_parameters,
     decay_groups,
     init_weights,
@@ -79,7 +79,7 @@ __all__ = [
     "cached_forward",
     "causal_mask",
     "choice_inputs",
-    "cosine_rate",
+    "cosine_lr",
     "count_parameters",
     "decay_groups",
     "entailment_input",

@@ -16,9 +16,9 @@
 #
 # At the end of this unit GPT writes: with temperature, top-k and top-p, and with a cache.
 #
-# One of the code cells below hands you `TableModel(table, context=1024)`: a "model" without a network.
-# Its logits after a token are a row of a table, so you know them beforehand. It is called like your
-# GPT, and it is good for trying `generate`.
+# One of the code cells below hands you `TableModel(table, max_length=1024)`: a "model" without a
+# network. Its logits after a token are a row of a table, so you know them beforehand. It is called
+# like your GPT, and it is good for trying `generate`.
 
 # %%
 """Temperature, top-k, top-p, sampling, and generation with a cache."""
@@ -56,21 +56,21 @@ class TableModel(nn.Module):
 
     Which row is read depends on the token before, and, if the table has three axes, on the place t
     (from 0) where that token stands: ``table[previous]`` or ``table[t, previous]``. Places beyond
-    the table use its last one. ``context`` is the longest input.
+    the table use its last one. ``max_length`` is the longest input.
     """
 
-    def __init__(self, table: Tensor, context: int = 1024) -> None:
+    def __init__(self, table: Tensor, max_length: int = 1024) -> None:
         """Keep ``table``: (V, V), previous token and next token; or (L, V, V), place first."""
         super().__init__()
         self.register_buffer("table", table)
-        self.context = context
+        self.max_length = max_length
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids (B, T) -> the logits (B, T, V) of the token after each of them."""
         size = ids.shape[1]
-        if size > self.context:
+        if size > self.max_length:
             raise ValueError(
-                f"this table reads at most {self.context} tokens, and these are {size}"
+                f"this table reads at most {self.max_length} tokens, and these are {size}"
             )
         if self.table.dim() == 2:
             return self.table[ids]  # (B, T, V)
@@ -339,8 +339,8 @@ def sample_token(
 # * `ids` `(B, T)`, all rows equally long. The result is `(B, T + n)`: the old tokens and $n$ new
 #   ones, at most `max_new_tokens`. Each new token is chosen by `sample_token` from the logits at
 #   the last place, and is read in the next step.
-# * `model` maps ids `(B, T)` to logits `(B, T, V)` and has an attribute `context`. It is shown only
-#   the **last** `model.context` tokens.
+# * `model` maps ids `(B, T)` to logits `(B, T, V)` and has an attribute `max_length`. It is shown
+#   only the **last** `model.max_length` tokens.
 # * `stop`: a row that has *written* this id is filled with it from then on, and when all rows have
 #   written it, the writing ends at once. A `stop` that stands in `ids` from the beginning means
 #   nothing.
@@ -415,7 +415,7 @@ def generate(
     stopped = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # (B,)
     with torch.no_grad():
         for _ in range(max_new_tokens):
-            logits = model(ids[:, -model.context :])[:, -1]  # (B, V), after the last token
+            logits = model(ids[:, -model.max_length :])[:, -1]  # (B, V), after the last token
             token = sample_token(logits, temperature, top_k, top_p, generator)  # (B,)
             if stop is not None:
                 token = token.masked_fill(stopped, stop)  # (B,)
@@ -437,17 +437,17 @@ def generate(
 #
 # With each new token `generate` computes everything anew, though keys and values of the earlier
 # places stay the same: they depend on nothing that stands behind them. Write
-# `attend_cached(attention, x, past=None)`: the attention of new places to themselves and to earlier
-# ones, whose keys and values are there already.
+# `attend_cached(attention, x, cache=None)`: the attention of new places to themselves and to
+# earlier ones, whose keys and values are there already.
 #
 # * `attention` is a `CausalSelfAttention`, whose weights are used; its dropout is left out, in any
-#   mode. `x` `(B, T, D)` are the new places. `past` is a pair `(keys, values)`, each
+#   mode. `x` `(B, T, D)` are the new places. `cache` is a pair `(keys, values)`, each
 #   `(B, H, P, D/H)`, or `None` if there are none.
 # * Returns `(result, (keys, values))`: the result `(B, T, D)`, and keys and values of **all**
-#   places, each `(B, H, P + T, D/H)`, which are the next `past`.
+#   places, each `(B, H, P + T, D/H)`, which are the next `cache`.
 # * The result equals the last $T$ places of the attention on all $P + T$ inputs. $T$ may be larger
 #   than 1; then the new places are masked among each other.
-# * `past` is left unchanged.
+# * `cache` is left unchanged.
 #
 # *Example.* In the example of `CausalSelfAttention` (unit `model`), feed $2, 4$ first: the result is
 # $2, 3$. With what that remembers feed $9$: the result is $5$.
@@ -469,21 +469,21 @@ def generate(
 # <details><summary>Hint 3</summary>
 #
 # `is_causal=True` of `F.scaled_dot_product_attention` counts rows and columns from the same corner,
-# which is wrong here as soon as there is a past. Hand it the mask.
+# which is wrong here as soon as there is a cache. Hand it the mask.
 #
 # </details>
 
 
 # %% exercise="attend_cached" points=3 section="gpt-cache"
 def attend_cached(
-    attention: CausalSelfAttention, x: Tensor, past: tuple[Tensor, Tensor] | None = None
+    attention: CausalSelfAttention, x: Tensor, cache: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Attention of new places only; keys and values of the earlier ones are remembered.
 
     Args:
         attention: the module whose weights are used; dropout is left out.
         x: (B, T, D), the new places.
-        past: keys and values (B, H, P, D/H) each of the P places before; None: there are none.
+        cache: keys and values (B, H, P, D/H) each of the P places before; None: there are none.
             Left unchanged.
 
     Returns:
@@ -494,13 +494,13 @@ def attend_cached(
     parts = attention.qkv(x).chunk(3, dim=-1)  # 3 x (B, T, D)
     heads = [part.unflatten(-1, (attention.num_heads, -1)) for part in parts]  # (B, T, H, D/H)
     queries, keys, values = (part.transpose(1, 2) for part in heads)  # (B, H, T, D/H) each
-    if past is not None:
-        keys = torch.cat([past[0], keys], dim=2)  # (B, H, P + T, D/H)
-        values = torch.cat([past[1], values], dim=2)  # (B, H, P + T, D/H)
+    if cache is not None:
+        keys = torch.cat([cache[0], keys], dim=2)  # (B, H, P + T, D/H)
+        values = torch.cat([cache[1], values], dim=2)  # (B, H, P + T, D/H)
     scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[3])  # (B, H, T, P + T)
     visible = causal_mask(x.shape[1], keys.shape[2] - x.shape[1]).to(x.device)  # (T, P + T)
-    weights = torch.softmax(scores.masked_fill(~visible, -math.inf), dim=3)  # (B, H, T, P + T)
-    mixed = (weights @ values).transpose(1, 2).flatten(2)  # (B, T, D)
+    attn_weights = torch.softmax(scores.masked_fill(~visible, -math.inf), dim=3)  # (B, H, T, P + T)
+    mixed = (attn_weights @ values).transpose(1, 2).flatten(2)  # (B, T, D)
     return attention.out_proj(mixed), (keys, values)  # (B, T, D), 2 x (B, H, P + T, D/H)
     ### END SOLUTION
 
@@ -511,17 +511,17 @@ def attend_cached(
 # %% [markdown]
 # ### Exercise 7: The model with a cache
 #
-# Write `cached_forward(model, ids, past=None)`: the logits of new tokens, when keys and values of
+# Write `cached_forward(model, ids, cache=None)`: the logits of new tokens, when keys and values of
 # the earlier ones are remembered.
 #
-# * `model` is a `GPT`, pre-norm or post-norm; `ids` `(B, T)` are the new tokens. `past` is a list
+# * `model` is a `GPT`, pre-norm or post-norm; `ids` `(B, T)` are the new tokens. `cache` is a list
 #   with one pair `(keys, values)` for each block, or `None`.
-# * Returns `(logits, cache)`: `(B, T, V)`, and a **new** list of pairs, each tensor
-#   `(B, H, P + T, D/H)`. `past` is left unchanged: neither its list nor its tensors.
+# * Returns `(logits, new_cache)`: `(B, T, V)`, and a **new** list of pairs, each tensor
+#   `(B, H, P + T, D/H)`. `cache` is left unchanged: neither its list nor its tensors.
 # * The logits equal the last $T$ places of `model` on all $P + T$ tokens. Positions go on: the
 #   first new token stands at place $P$.
 # * Dropout is left out, in any mode of the model.
-# * `ValueError` if $P + T$ is larger than the model's `context`.
+# * `ValueError` if $P + T$ is larger than the model's `max_length`.
 #
 # *Example.* Feed the first 4 of 10 tokens, and the other 6 with the cache that comes back: the two
 # results side by side are `model(ids)`.
@@ -548,42 +548,42 @@ def attend_cached(
 
 # %% exercise="cached_forward" points=4 section="gpt-cache"
 def cached_forward(
-    model: GPT, ids: Tensor, past: list[tuple[Tensor, Tensor]] | None = None
+    model: GPT, ids: Tensor, cache: list[tuple[Tensor, Tensor]] | None = None
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
     """The logits of new tokens only; a cache stands for those before.
 
     Args:
         model: a GPT of either kind; dropout is left out.
         ids: (B, T) int64, the new tokens.
-        past: for each block the keys and values of the P tokens before; None: there are none. Left
+        cache: for each block the keys and values of the P tokens before; None: there are none. Left
             unchanged.
 
     Returns:
         (B, T, V), the logits of the last T of all P + T tokens; and the new cache.
 
     Raises:
-        ValueError: if P + T is larger than the model's context.
+        ValueError: if P + T is larger than the model's max_length.
     """
     ### BEGIN SOLUTION
-    start = 0 if past is None else past[0][0].shape[2]  # P
-    end = start + ids.shape[1]  # P + T
-    if end > model.context:
-        raise ValueError(f"{end} tokens are too many for a context of {model.context}")
-    places = torch.arange(start, end, device=ids.device)  # (T,)
+    past = 0 if cache is None else cache[0][0].shape[2]  # P
+    end = past + ids.shape[1]  # P + T
+    if end > model.max_length:
+        raise ValueError(f"{end} tokens are too many for a max_length of {model.max_length}")
+    places = torch.arange(past, end, device=ids.device)  # (T,)
     x = model.token(ids) + model.position(places)  # (B, T, D)
-    cache = []
+    new_cache = []
     for number, block in enumerate(model.blocks):
-        before = None if past is None else past[number]
-        pre_norm = isinstance(block, PreNormBlock)
-        inner = block.norm_1(x) if pre_norm else x  # (B, T, D)
+        before = None if cache is None else cache[number]
+        norm_first = isinstance(block, PreNormBlock)
+        inner = block.norm_1(x) if norm_first else x  # (B, T, D)
         attended, pair = attend_cached(block.attention, inner, before)  # (B, T, D)
-        cache.append(pair)
-        x = x + attended if pre_norm else block.norm_1(x + attended)  # (B, T, D)
-        inner = block.norm_2(x) if pre_norm else x  # (B, T, D)
+        new_cache.append(pair)
+        x = x + attended if norm_first else block.norm_1(x + attended)  # (B, T, D)
+        inner = block.norm_2(x) if norm_first else x  # (B, T, D)
         # Not block.feed_forward(inner), which has dropout.
         added = block.feed_forward.w_2(gelu(block.feed_forward.w_1(inner)))  # (B, T, D)
-        x = x + added if pre_norm else block.norm_2(x + added)  # (B, T, D)
-    return model.final_norm(x) @ model.token.weight.T, cache  # (B, T, V)
+        x = x + added if norm_first else block.norm_2(x + added)  # (B, T, D)
+    return model.final_norm(x) @ model.token.weight.T, new_cache  # (B, T, V)
     ### END SOLUTION
 
 

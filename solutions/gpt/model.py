@@ -163,21 +163,21 @@ def window_mask(length: int, window: int) -> Tensor:
 #
 # ### Exercise 3: Causal self-attention
 #
-# Write `CausalSelfAttention(width, num_heads, dropout=0.0)`. One linear layer makes queries, keys
+# Write `CausalSelfAttention(d_model, num_heads, dropout=0.0)`. One linear layer makes queries, keys
 # and values at once:
 #
 # $$[Q\; K\; V] = x W^{\mathsf T} + b,\qquad
 # \text{head}_h = \operatorname{softmax}\Bigl(\frac{Q_h K_h^{\mathsf T}}{\sqrt{D/H}} + M\Bigr) V_h,
 # \qquad M_{ij} = \begin{cases}0 & j \le i\\ -\infty & j > i\end{cases}$$
 #
-# * Submodules: `qkv = nn.Linear(width, 3 * width)` and `out_proj = nn.Linear(width, width)`, both
-#   with bias. Attribute: `num_heads`.
+# * Submodules: `qkv = nn.Linear(d_model, 3 * d_model)` and `out_proj = nn.Linear(d_model,
+#   d_model)`, both with bias. Attribute: `num_heads`.
 # * The $3D$ features of `qkv` are first all queries, then all keys, then all values. Within each of
 #   the three, head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$.
 # * `forward(x)`: `(B, T, D)`; the result is `(B, T, D)`: the heads side by side, through
 #   `out_proj`.
 # * Dropout acts twice, in training mode: on the weights after the softmax, and on the result.
-# * `ValueError` (when the module is created) if `num_heads` does not divide `width`.
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 # * Not to be called: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer`,
 #   `nn.TransformerDecoderLayer` and the functions behind them.
 #
@@ -211,28 +211,28 @@ def window_mask(length: int, window: int) -> Tensor:
 class CausalSelfAttention(nn.Module):
     """Every token attends to itself and to those before it (Radford et al. 2018, section 3.1).
 
-    Submodules: ``qkv`` = nn.Linear(width, 3 width), queries, keys and values in this order;
-    ``out_proj`` = nn.Linear(width, width). Attribute: ``num_heads``.
+    Submodules: ``qkv`` = nn.Linear(d_model, 3 d_model), queries, keys and values in this order;
+    ``out_proj`` = nn.Linear(d_model, d_model). Attribute: ``num_heads``.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create both linear layers.
 
         Args:
-            width: D.
-            num_heads: H, a divisor of width.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: acts on the weights and on the result, in training mode.
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        if num_heads < 1 or width % num_heads != 0:
-            raise ValueError(f"a width of {width} can't be split into {num_heads} equal heads")
+        if num_heads < 1 or d_model % num_heads != 0:
+            raise ValueError(f"a width of {d_model} can't be split into {num_heads} equal heads")
         self.num_heads = num_heads
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out_proj = nn.Linear(width, width)
+        self.qkv = nn.Linear(d_model, 3 * d_model)
+        self.out_proj = nn.Linear(d_model, d_model)
         self.dropout = nn.Dropout(dropout)
         ### END SOLUTION
 
@@ -252,8 +252,8 @@ class CausalSelfAttention(nn.Module):
         scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[3])  # (B, H, T, T)
         visible = causal_mask(x.shape[1]).to(x.device)  # (T, T)
         scores = scores.masked_fill(~visible, -math.inf)  # (B, H, T, T)
-        weights = self.dropout(torch.softmax(scores, dim=3))  # (B, H, T, T)
-        mixed = (weights @ values).transpose(1, 2).flatten(2)  # (B, T, D)
+        attn_weights = self.dropout(torch.softmax(scores, dim=3))  # (B, H, T, T)
+        mixed = (attn_weights @ values).transpose(1, 2).flatten(2)  # (B, T, D)
         return self.dropout(self.out_proj(mixed))  # (B, T, D)
         ### END SOLUTION
 
@@ -313,14 +313,14 @@ def gelu(x: Tensor) -> Tensor:
 # %% [markdown]
 # ### Exercise 5: The feed-forward network
 #
-# Write `FeedForward(width, dropout=0.0)`, the second half of every block. It is applied to every
+# Write `FeedForward(d_model, dropout=0.0)`, the second half of every block. It is applied to every
 # place by itself:
 #
 # $$\operatorname{ff}(x) =
 # \operatorname{dropout}\bigl(W_2 \operatorname{gelu}(W_1 x + b_1) + b_2\bigr)$$
 #
-# * Submodules: `w_1 = nn.Linear(width, 4 * width)` and `w_2 = nn.Linear(4 * width, width)`, both
-#   with bias.
+# * Submodules: `w_1 = nn.Linear(d_model, 4 * d_model)` and `w_2 = nn.Linear(4 * d_model, d_model)`,
+#   both with bias.
 # * `forward(x)`: `(..., D)`; the result has the same shape. Use your `gelu`.
 # * Dropout acts on the result, and nowhere inside.
 #
@@ -347,21 +347,21 @@ def gelu(x: Tensor) -> Tensor:
 class FeedForward(nn.Module):
     """Two linear layers with a GELU between them, four times as wide inside.
 
-    Submodules: ``w_1`` = nn.Linear(width, 4 width), ``w_2`` = nn.Linear(4 width, width)
+    Submodules: ``w_1`` = nn.Linear(d_model, 4 d_model), ``w_2`` = nn.Linear(4 d_model, d_model)
     (Radford et al. 2018, section 4.1).
     """
 
-    def __init__(self, width: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, dropout: float = 0.0) -> None:
         """Create both linear layers.
 
         Args:
-            width: D.
+            d_model: D.
             dropout: acts on the result, in training mode.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.w_1 = nn.Linear(width, 4 * width)
-        self.w_2 = nn.Linear(4 * width, width)
+        self.w_1 = nn.Linear(d_model, 4 * d_model)
+        self.w_2 = nn.Linear(4 * d_model, d_model)
         self.dropout = nn.Dropout(dropout)
         ### END SOLUTION
 
@@ -386,7 +386,7 @@ class FeedForward(nn.Module):
 # %% [markdown]
 # ### Exercise 6: A block of GPT-1
 #
-# Write `PostNormBlock(width, num_heads, dropout=0.0)`. Each half is added to its input, and the
+# Write `PostNormBlock(d_model, num_heads, dropout=0.0)`. Each half is added to its input, and the
 # norm stands **after** the sum, as in the Transformer:
 #
 # $$\begin{aligned}
@@ -394,8 +394,8 @@ class FeedForward(nn.Module):
 # \text{block}(x) &= \operatorname{norm}_2\bigl(y + \operatorname{ff}(y)\bigr)
 # \end{aligned}$$
 #
-# * Submodules: `attention`, your `CausalSelfAttention`; `norm_1 = nn.LayerNorm(width)`;
-#   `feed_forward`, your `FeedForward`; `norm_2 = nn.LayerNorm(width)`.
+# * Submodules: `attention`, your `CausalSelfAttention`; `norm_1 = nn.LayerNorm(d_model)`;
+#   `feed_forward`, your `FeedForward`; `norm_2 = nn.LayerNorm(d_model)`.
 # * `forward(x)`: `(B, T, D)`; the result is `(B, T, D)`.
 # * `dropout` goes to both parts, which have it already: the block has none of its own.
 # * A `ValueError` of the attention (a number of heads that doesn't divide) may come through as it
@@ -423,27 +423,27 @@ class FeedForward(nn.Module):
 class PostNormBlock(nn.Module):
     """A block of GPT-1: the norm stands after each sum (Radford et al. 2018, section 4.1).
 
-    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(width),
-    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(width); eps is 1e-5.
+    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(d_model),
+    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(d_model); eps is 1e-5.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the submodules.
 
         Args:
-            width: D.
-            num_heads: H, a divisor of width.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: of the attention and of the feed-forward network.
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_2 = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_2 = nn.LayerNorm(d_model)
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
@@ -467,7 +467,7 @@ class PostNormBlock(nn.Module):
 # %% [markdown]
 # ### Exercise 7: A block of GPT-2
 #
-# GPT-2 moves the norms. Write `PreNormBlock(width, num_heads, dropout=0.0)`:
+# GPT-2 moves the norms. Write `PreNormBlock(d_model, num_heads, dropout=0.0)`:
 #
 # $$\begin{aligned}
 # y &= x + \operatorname{attention}\bigl(\operatorname{norm}_1(x)\bigr)\\
@@ -500,27 +500,27 @@ class PostNormBlock(nn.Module):
 class PreNormBlock(nn.Module):
     """A block of GPT-2: the norm stands inside each branch (Radford et al. 2019, section 2.3).
 
-    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(width),
-    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(width); eps is 1e-5.
+    Submodules: ``attention`` = CausalSelfAttention, ``norm_1`` = nn.LayerNorm(d_model),
+    ``feed_forward`` = FeedForward, ``norm_2`` = nn.LayerNorm(d_model); eps is 1e-5.
     """
 
-    def __init__(self, width: int, num_heads: int, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         """Create the submodules.
 
         Args:
-            width: D.
-            num_heads: H, a divisor of width.
+            d_model: D.
+            num_heads: H, a divisor of d_model.
             dropout: of the attention and of the feed-forward network.
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_2 = nn.LayerNorm(width)
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_2 = nn.LayerNorm(d_model)
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
@@ -546,8 +546,8 @@ class PreNormBlock(nn.Module):
 #
 # ### Exercise 8: GPT
 #
-# Write `GPT(vocab_size, context, width, num_layers, num_heads, dropout=0.1, pre_norm=True)`. With
-# ids $u$, the table $W_e$ of tokens and the table $W_p$ of positions:
+# Write `GPT(vocab_size, max_length, d_model, num_layers, num_heads, dropout=0.1, norm_first=True)`.
+# With ids $u$, the table $W_e$ of tokens and the table $W_p$ of positions:
 #
 # $$\begin{aligned}
 # h_0 &= \operatorname{dropout}\bigl(W_e[u] + W_p[0 \dots T-1]\bigr)\\
@@ -555,15 +555,15 @@ class PreNormBlock(nn.Module):
 # \text{features} &= \text{final norm}(h_N),\qquad \text{logits} = \text{features}\; W_e^{\mathsf T}
 # \end{aligned}$$
 #
-# * Submodules: `token = nn.Embedding(vocab_size, width)`; `position = nn.Embedding(context,
-#   width)`; `blocks`, an `nn.ModuleList` of `num_layers` blocks, each with parameters of its own:
-#   `PreNormBlock`s if `pre_norm`, else `PostNormBlock`s; `final_norm`, which is
-#   `nn.LayerNorm(width)` if `pre_norm` and `nn.Identity()` otherwise. Attribute: `context`.
+# * Submodules: `token = nn.Embedding(vocab_size, d_model)`; `position = nn.Embedding(max_length,
+#   d_model)`; `blocks`, an `nn.ModuleList` of `num_layers` blocks, each with parameters of its own:
+#   `PreNormBlock`s if `norm_first`, else `PostNormBlock`s; `final_norm`, which is
+#   `nn.LayerNorm(d_model)` if `norm_first` and `nn.Identity()` otherwise. Attribute: `max_length`.
 # * `features(ids)`: `(B, T)` ids; the result is `(B, T, D)`. `forward(ids)`: the logits `(B, T,
 #   V)`.
 # * The output matrix **is** the table of tokens: there is no further parameter, and no bias.
 # * `dropout` goes to the embeddings and to all blocks.
-# * `ValueError` (when it is called) if $T$ is larger than `context`; the message names both
+# * `ValueError` (when it is called) if $T$ is larger than `max_length`; the message names both
 #   numbers. One about the number of heads may come through as it is.
 # * How you initialise is up to you; `init_weights` (unit `training`) draws the weights as GPT does. (PyTorch
 #   draws embeddings from $\mathcal N(0, 1)$. With a tied output such logits are large, and training
@@ -582,7 +582,7 @@ class PreNormBlock(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The input may be shorter than `context`. Ask the table of positions for the rows
+# The input may be shorter than `max_length`. Ask the table of positions for the rows
 # `torch.arange(T)` only, on the device of `ids`; `(T, D)` broadcasts over the batch.
 #
 # </details>
@@ -597,43 +597,45 @@ class PreNormBlock(nn.Module):
 class GPT(nn.Module):
     """A language model of causal blocks (Radford et al. 2018, 3.1; Radford et al. 2019, 2.3).
 
-    Submodules: ``token`` = nn.Embedding(vocab_size, width), also the output matrix; ``position`` =
-    nn.Embedding(context, width); ``blocks`` = nn.ModuleList of PreNormBlocks or PostNormBlocks;
-    ``final_norm`` = nn.LayerNorm(width) with pre-norm, else nn.Identity(). Attribute: ``context``.
+    Submodules: ``token`` = nn.Embedding(vocab_size, d_model), also the output matrix; ``position``
+        =
+    nn.Embedding(max_length, d_model); ``blocks`` = nn.ModuleList of PreNormBlocks or
+    PostNormBlocks; ``final_norm`` = nn.LayerNorm(d_model) with pre-norm, else nn.Identity().
+    Attribute: ``max_length``.
     """
 
     def __init__(
         self,
         vocab_size: int,
-        context: int,
-        width: int,
+        max_length: int,
+        d_model: int,
         num_layers: int,
         num_heads: int,
         dropout: float = 0.1,
-        pre_norm: bool = True,
+        norm_first: bool = True,
     ) -> None:
         """Create the submodules.
 
         Args:
             vocab_size: V.
-            context: C, the longest input.
-            width: D.
+            max_length: C, the longest input.
+            d_model: D.
             num_layers: N.
-            num_heads: H, a divisor of width.
+            num_heads: H, a divisor of d_model.
             dropout: of the embeddings and of all blocks.
-            pre_norm: PreNormBlocks and a final norm (GPT-2), or PostNormBlocks and none (GPT-1).
+            norm_first: PreNormBlocks and a final norm (GPT-2), or PostNormBlocks and none (GPT-1).
 
         Raises:
-            ValueError: if num_heads does not divide width.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        block = PreNormBlock if pre_norm else PostNormBlock
-        self.context = context
-        self.token = nn.Embedding(vocab_size, width)
-        self.position = nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(block(width, num_heads, dropout) for _ in range(num_layers))
-        self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
+        block = PreNormBlock if norm_first else PostNormBlock
+        self.max_length = max_length
+        self.token = nn.Embedding(vocab_size, d_model)
+        self.position = nn.Embedding(max_length, d_model)
+        self.blocks = nn.ModuleList(block(d_model, num_heads, dropout) for _ in range(num_layers))
+        self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
         self.dropout = nn.Dropout(dropout)
         for table in (self.token, self.position):  # so that the tied logits begin near 0
             nn.init.normal_(table.weight, std=0.02)
@@ -649,12 +651,12 @@ class GPT(nn.Module):
             (B, T, D): embeddings and positions, through all blocks and the final norm.
 
         Raises:
-            ValueError: if T is larger than context; the message names both.
+            ValueError: if T is larger than max_length; the message names both.
         """
         ### BEGIN SOLUTION
         length = ids.shape[1]
-        if length > self.context:
-            raise ValueError(f"{length} tokens are too many for a context of {self.context}")
+        if length > self.max_length:
+            raise ValueError(f"{length} tokens are too many for a max_length of {self.max_length}")
         places = torch.arange(length, device=ids.device)  # (T,)
         x = self.dropout(self.token(ids) + self.position(places))  # (B, T, D)
         for block in self.blocks:
@@ -672,7 +674,7 @@ class GPT(nn.Module):
             (B, T, V), the logits: features times the transposed table of tokens.
 
         Raises:
-            ValueError: if T is larger than context.
+            ValueError: if T is larger than max_length.
         """
         ### BEGIN SOLUTION
         return self.features(ids) @ self.token.weight.T  # (B, T, V)

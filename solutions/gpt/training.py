@@ -115,12 +115,12 @@ def init_weights(model: GPT) -> GPT:
 # %% [markdown]
 # ### Exercise 2: How large is it?
 #
-# Write `count_parameters(vocab_size, context, width, num_layers, pre_norm=True)`: how many numbers
-# a `GPT` of this size learns.
+# Write `count_parameters(vocab_size, max_length, d_model, num_layers, norm_first=True)`: how many
+# numbers a `GPT` of this size learns.
 #
 # * The result is an `int`.
 # * The table of tokens counts once, though it is used twice. A linear layer has a bias; a norm has
-#   two vectors. With `pre_norm` there is a final norm.
+#   two vectors. With `norm_first` there is a final norm.
 # * The number of heads makes no difference, and there is no parameter for it.
 #
 # *Example.* `count_parameters(10, 6, 4, 1)` is 316: 64 in the tables, 244 in the block, 8 in the
@@ -150,27 +150,27 @@ def init_weights(model: GPT) -> GPT:
 
 # %% exercise="count_parameters" points=2 section="gpt-parameters"
 def count_parameters(
-    vocab_size: int, context: int, width: int, num_layers: int, pre_norm: bool = True
+    vocab_size: int, max_length: int, d_model: int, num_layers: int, norm_first: bool = True
 ) -> int:
     """How many numbers a GPT learns; the number of heads doesn't matter.
 
     Args:
         vocab_size: V.
-        context: C.
-        width: D.
+        max_length: C.
+        d_model: D.
         num_layers: N.
-        pre_norm: whether there is a final norm.
+        norm_first: whether there is a final norm.
 
     Returns:
         The number of parameters; the table of tokens, which is the output matrix too, counts once.
     """
     ### BEGIN SOLUTION
-    norm = 2 * width  # weight and bias
-    attention = (width + 1) * 3 * width + (width + 1) * width  # qkv, out_proj
-    feed_forward = (width + 1) * 4 * width + (4 * width + 1) * width  # w_1, w_2
+    norm = 2 * d_model  # weight and bias
+    attention = (d_model + 1) * 3 * d_model + (d_model + 1) * d_model  # qkv, out_proj
+    feed_forward = (d_model + 1) * 4 * d_model + (4 * d_model + 1) * d_model  # w_1, w_2
     block = attention + feed_forward + 2 * norm
-    tables = (vocab_size + context) * width
-    return tables + num_layers * block + (norm if pre_norm else 0)
+    tables = (vocab_size + max_length) * d_model
+    return tables + num_layers * block + (norm if norm_first else 0)
     ### END SOLUTION
 
 
@@ -499,14 +499,14 @@ def decay_groups(
 #
 # In Adam, a decay that is added to the gradient is divided by $\sqrt{\hat v}$ like all the rest, so
 # that parameters with large gradients hardly decay. AdamW (Loshchilov and Hutter, 2019) takes it
-# out. Write `adamw_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.95),
+# out. Write `adamw_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.95),
 # eps=1e-8, weight_decay=0.1)`:
 #
 # $$\begin{aligned}
 # m' &= \beta_1 m + (1 - \beta_1)\, g & v' &= \beta_2 v + (1 - \beta_2)\, g^2\\
 # \hat m &= \frac{m'}{1 - \beta_1^{t}} & \hat v &= \frac{v'}{1 - \beta_2^{t}}\\
-# \theta' &= (1 - \text{rate} \cdot \lambda)\,\theta
-# - \text{rate}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
+# \theta' &= (1 - \text{lr} \cdot \lambda)\,\theta
+# - \text{lr}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
 # \end{aligned}$$
 #
 # * `parameter` ($\theta$), `gradient` ($g$), `first` ($m$) and `second` ($v$) have one and the same
@@ -517,8 +517,9 @@ def decay_groups(
 #   correction by $1 - \beta^t$. The inputs stay as they are.
 # * `ValueError` if `step` is smaller than 1.
 #
-# *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, rate $0.1$: the decay takes $0.01$ away
-# and the step of Adam $0.1$, so the new parameter is $0.89$. The means are $0.05$ and $0.0125$.
+# *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, learning rate $0.1$: the decay takes
+# $0.01$ away and the step of Adam $0.1$, so the new parameter is $0.89$. The means are $0.05$ and
+# $0.0125$.
 #
 # Book: section *optimiser* (`gpt-optimiser`).
 #
@@ -541,7 +542,7 @@ def adamw_step(
     first: Tensor,
     second: Tensor,
     step: int,
-    rate: float,
+    lr: float,
     betas: tuple[float, float] = (0.9, 0.95),
     eps: float = 1e-8,
     weight_decay: float = 0.1,
@@ -554,10 +555,10 @@ def adamw_step(
         first: the running mean of gradients before this step, 0 before the first.
         second: the running mean of squared gradients before this step, 0 before the first.
         step: number of this step, from 1.
-        rate: the learning rate.
+        lr: the learning rate.
         betas: how much of each running mean is kept.
         eps: added to the root of the second mean, outside the root.
-        weight_decay: the old parameter shrinks by rate * weight_decay of itself.
+        weight_decay: the old parameter shrinks by lr * weight_decay of itself.
 
     Returns:
         The new parameter, the new first and the new second mean; the means without bias correction,
@@ -576,8 +577,8 @@ def adamw_step(
     first_corrected = first / (1 - beta_1**step)
     second_corrected = second / (1 - beta_2**step)
     # The decay is no part of the gradient: the running means know nothing of it.
-    shrunk = (1 - rate * weight_decay) * parameter
-    return shrunk - rate * first_corrected / (second_corrected.sqrt() + eps), first, second
+    shrunk = (1 - lr * weight_decay) * parameter
+    return shrunk - lr * first_corrected / (second_corrected.sqrt() + eps), first, second
     ### END SOLUTION
 
 
@@ -587,25 +588,25 @@ def adamw_step(
 # %% [markdown]
 # ### Exercise 8: The learning rate
 #
-# Write `cosine_rate(step, peak, warmup, total, floor=0.0)`: up in a line, then down in half a
-# cosine.
+# Write `cosine_lr(step, max_lr, warmup_steps, total_steps, min_lr=0.0)`: up in a line, then down in
+# half a cosine.
 #
-# $$\text{rate}(s) = \begin{cases}
-# \text{peak} \cdot s/\text{warmup} & s \le \text{warmup}\\
-# \text{floor} + (\text{peak} - \text{floor})\,\tfrac12\Bigl(1 + \cos\Bigl(\pi\,
-# \dfrac{s - \text{warmup}}{\text{total} - \text{warmup}}\Bigr)\Bigr)
-# & \text{warmup} < s < \text{total}\\
-# \text{floor} & s \ge \text{total}
+# $$\text{lr}(s) = \begin{cases}
+# \text{max\_lr} \cdot s/\text{warmup\_steps} & s \le \text{warmup\_steps}\\
+# \text{min\_lr} + (\text{max\_lr} - \text{min\_lr})\,\tfrac12\Bigl(1 + \cos\Bigl(\pi\,
+# \dfrac{s - \text{warmup\_steps}}{\text{total\_steps} - \text{warmup\_steps}}\Bigr)\Bigr)
+# & \text{warmup\_steps} < s < \text{total\_steps}\\
+# \text{min\_lr} & s \ge \text{total\_steps}
 # \end{cases}$$
 #
-# * `step` ($s$) counts from 1. `warmup` may be 0: then the rate begins near its peak and only
-#   falls.
+# * `step` ($s$) counts from 1. `warmup_steps` may be 0: then the learning rate begins near its peak
+#   and only falls.
 # * The result is a Python `float`.
-# * `ValueError` if `step` is smaller than 1, or if `warmup` is negative or not smaller than
-#   `total`.
+# * `ValueError` if `step` is smaller than 1, or if `warmup_steps` is negative or not smaller than
+#   `total_steps`.
 #
-# *Example.* With `peak=1.0, warmup=10, total=110`, step 5 has 0.5, step 10 has 1, step 60 has 0.5,
-# and from step 110 on the rate is 0.
+# *Example.* With `max_lr=1.0, warmup_steps=10, total_steps=110`, step 5 has 0.5, step 10 has 1,
+# step 60 has 0.5, and from step 110 on the learning rate is 0.
 #
 # Book: section *schedule* (`gpt-schedule`).
 #
@@ -616,52 +617,57 @@ def adamw_step(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `math.cos` takes radians: half a turn is `math.pi`. After `total` a cosine would rise again.
+# `math.cos` takes radians: half a turn is `math.pi`. After `total_steps` a cosine would rise again.
 #
 # </details>
 
 
-# %% exercise="cosine_rate" points=2 section="gpt-schedule"
-def cosine_rate(step: int, peak: float, warmup: int, total: int, floor: float = 0.0) -> float:
+# %% exercise="cosine_lr" points=2 section="gpt-schedule"
+def cosine_lr(
+    step: int, max_lr: float, warmup_steps: int, total_steps: int, min_lr: float = 0.0
+) -> float:
     """The rate of a step: up in a line, down in half a cosine (Radford et al. 2018, section 4.1).
 
     Args:
         step: number of the step, from 1.
-        peak: the rate at step ``warmup``.
-        warmup: in how many steps the rate rises, from 0 to total - 1.
-        total: the step from which on the rate is ``floor``.
-        floor: the rate at the end.
+        max_lr: the learning rate at step ``warmup_steps``.
+        warmup_steps: in how many steps the rate rises, from 0 to total_steps - 1.
+        total_steps: the step from which on the rate is ``min_lr``.
+        min_lr: the learning rate at the end.
 
     Returns:
-        peak step / warmup up to ``warmup``, then floor + (peak - floor) (1 + cos(pi f)) / 2 with
-        the fraction f = (step - warmup) / (total - warmup), and floor from ``total`` on.
+        max_lr step / warmup_steps up to ``warmup_steps``, then min_lr + (max_lr - min_lr) (1 +
+        cos(pi f)) / 2 with the fraction f = (step - warmup_steps) / (total_steps - warmup_steps),
+        and min_lr from ``total_steps`` on.
 
     Raises:
-        ValueError: if step < 1 or not 0 <= warmup < total.
+        ValueError: if step < 1 or not 0 <= warmup_steps < total_steps.
     """
     ### BEGIN SOLUTION
     if step < 1:
         raise ValueError(f"step must be at least 1, but is {step}")
-    if not 0 <= warmup < total:
-        raise ValueError(f"warmup must be at least 0 and less than {total}, but is {warmup}")
-    if step <= warmup:
-        return peak * step / warmup
-    if step >= total:
-        return floor
-    fraction = (step - warmup) / (total - warmup)
-    return floor + (peak - floor) * (1 + math.cos(math.pi * fraction)) / 2
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(
+            f"warmup_steps must be at least 0 and less than {total_steps}, but is {warmup_steps}"
+        )
+    if step <= warmup_steps:
+        return max_lr * step / warmup_steps
+    if step >= total_steps:
+        return min_lr
+    fraction = (step - warmup_steps) / (total_steps - warmup_steps)
+    return min_lr + (max_lr - min_lr) * (1 + math.cos(math.pi * fraction)) / 2
     ### END SOLUTION
 
 
-# %% check="cosine_rate" tags=["active-ipynb"]
-# check("cosine_rate")
+# %% check="cosine_lr" tags=["active-ipynb"]
+# check("cosine_lr")
 
 # %% [markdown]
 # ### Exercise 9: Training
 #
-# Put it together. Write `train(model, stream, steps, length, batch_size, peak, warmup,
-# weight_decay=0.1, clip=1.0)`. First the model is put into training mode; then each of `steps`
-# steps
+# Put it together. Write `train(model, stream, total_steps, length, batch_size, max_lr,
+# warmup_steps, weight_decay=0.1, clip=1.0)`. First the model is put into training mode; then each
+# of `total_steps` steps
 #
 # 1. takes a batch from `sample_blocks` and applies `model` to its inputs;
 # 2. computes the mean cross-entropy of logits and targets, over all places (`sample_blocks` has
@@ -669,17 +675,18 @@ def cosine_rate(step: int, peak: float, warmup: int, total: int, floor: float = 
 # 3. computes the gradients of **this** loss alone, and cuts them to a common norm of at most
 #    `clip`;
 # 4. improves the parameters by AdamW with `betas=(0.9, 0.95)`, `eps=1e-8` and the decay of
-#    `decay_groups`, at the rate that `cosine_rate` gives this step, with `steps` as `total`.
+#    `decay_groups`, at the learning rate that `cosine_lr` gives this step, with the same
+#    `total_steps`.
 #
 # * `model` is any module that maps ids `(B, T)` to logits `(B, T, V)`. It is changed in place.
-# * Returns a list of `steps` `float`s: the loss of each step, **before** its update.
+# * Returns a list of `total_steps` `float`s: the loss of each step, **before** its update.
 # * A parameter that doesn't require a gradient stays as it is.
 # * `torch.optim.AdamW` and `nn.utils.clip_grad_norm_` may be used. The optimiser is made once: its
 #   running means belong to the whole training.
 #
 # *Example.* A `GPT(12, 8, 16, 1, 2, dropout=0.0)` on a stream that repeats five tokens again and
-# again: in 80 steps of 8 blocks of length 8, with `peak=0.02` and `warmup=8`, the loss falls from
-# $\log 12 \approx 2.48$ to under 0.1.
+# again: in 80 steps of 8 blocks of length 8, with `max_lr=0.02` and `warmup_steps=8`, the loss
+# falls from $\log 12 \approx 2.48$ to under 0.1.
 #
 # Book: section *training* (`gpt-training`).
 #
@@ -706,11 +713,11 @@ def cosine_rate(step: int, peak: float, warmup: int, total: int, floor: float = 
 def train(
     model: nn.Module,
     stream: Tensor,
-    steps: int,
+    total_steps: int,
     length: int,
     batch_size: int,
-    peak: float,
-    warmup: int,
+    max_lr: float,
+    warmup_steps: int,
     weight_decay: float = 0.1,
     clip: float = 1.0,
 ) -> list[float]:
@@ -722,11 +729,11 @@ def train(
     Args:
         model: ids (B, T) -> logits (B, T, V); put into training mode.
         stream: (M,) int64, the text.
-        steps: how many.
+        total_steps: how many.
         length: T, of a block.
         batch_size: B, blocks in a step.
-        peak: the highest learning rate.
-        warmup: in how many steps the rate rises, fewer than ``steps``.
+        max_lr: the highest learning rate.
+        warmup_steps: in how many steps the rate rises, fewer than ``total_steps``.
         weight_decay: of the parameters with two or more axes.
         clip: the largest norm of all gradients together.
 
@@ -736,11 +743,11 @@ def train(
     ### BEGIN SOLUTION
     model.train()
     groups = decay_groups(model, weight_decay)
-    optimiser = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), eps=1e-8)
+    optimiser = torch.optim.AdamW(groups, lr=max_lr, betas=(0.9, 0.95), eps=1e-8)
     losses = []
-    for step in range(1, steps + 1):
+    for step in range(1, total_steps + 1):
         for group in optimiser.param_groups:
-            group["lr"] = cosine_rate(step, peak, warmup, steps)
+            group["lr"] = cosine_lr(step, max_lr, warmup_steps, total_steps)
         inputs, targets = sample_blocks(stream, length, batch_size)  # (B, T) each
         logits = model(inputs)  # (B, T, V)
         loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten())  # scalar

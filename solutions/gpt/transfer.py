@@ -652,13 +652,13 @@ def build_prompt(task: str, examples: list[tuple[str, str]], query: str, arrow: 
 # $$\text{score}(a) = \frac1m \sum_{k=1}^{m} \log P(a_k \mid q, a_1, \dots, a_{k-1})$$
 #
 # * `prompt` is a list of ids, `answers` a list of lists of ids; `model` maps ids `(B, T)` to logits
-#   `(B, T, V)` and has an attribute `context`. The result is a tensor `(A,)`, one score for each of
-#   the $A$ answers, without a gradient.
+#   `(B, T, V)` and has an attribute `max_length`. The result is a tensor `(A,)`, one score for each
+#   of the $A$ answers, without a gradient.
 # * `per_token=False`: the sum in place of the mean. Sums favour short answers.
 # * Only the answer's tokens are scored, **all** of them, the first included: it is predicted from
 #   the prompt's last token.
 # * `ValueError` if `prompt`, `answers` or one of the answers is empty, or if the prompt and an
-#   answer together are longer than `model.context`.
+#   answer together are longer than `model.max_length`.
 #
 # *Example.* A `TableModel` of 8 tokens with the table 0: the answers `[6]` and `[6, 7]` both have
 # $-\log 8 \approx -2.079$ by token; their sums are $-2.079$ and $-4.159$.
@@ -709,8 +709,8 @@ def answer_scores(
         raise ValueError("the prompt and every answer must have at least one token")
     lengths = [len(answer) for answer in answers]
     longest = len(prompt) + max(lengths)
-    if longest > model.context:
-        raise ValueError(f"{longest} tokens are too many for a context of {model.context}")
+    if longest > model.max_length:
+        raise ValueError(f"{longest} tokens are too many for a max_length of {model.max_length}")
     # Padding stands on the right, where no token of the answer can see it.
     rows = [prompt + answer + [PAD] * (longest - len(prompt + answer)) for answer in answers]
     device = next((part.device for part in (*model.parameters(), *model.buffers())), None)
@@ -843,7 +843,7 @@ def from_pretrained(folder: str | Path, **more: Any) -> GPT:
         setting("n_layer", "num_hidden_layers", default=12),
         setting("n_head", "num_attention_heads", default=12),
         dropout,
-        pre_norm=kind == "gpt2",
+        norm_first=kind == "gpt2",
     )
     try:
         stored = load_file(folder / "model.safetensors")
@@ -903,8 +903,9 @@ class _FastAttention(CausalSelfAttention):
                 1
             )  # (T, T)
             queries = queries * (1 / math.sqrt(queries.shape[3]))  # (B, H, T, D/H)
-            weights = torch.softmax(queries @ keys.transpose(2, 3) + hidden, dim=3)  # (B, H, T, T)
-            mixed = self.dropout(weights) @ values  # (B, H, T, D/H)
+            # (B, H, T, T)
+            attn_weights = torch.softmax(queries @ keys.transpose(2, 3) + hidden, dim=3)
+            mixed = self.dropout(attn_weights) @ values  # (B, H, T, D/H)
         else:
             mixed = F.scaled_dot_product_attention(
                 queries, keys, values, dropout_p=rate, is_causal=True
@@ -951,7 +952,7 @@ class _Remembering(nn.Module):
         """Lay out keys and values of every block for ``length`` places of ``batch`` rows."""
         super().__init__()
         self.model = model
-        self.context = model.context
+        self.max_length = model.max_length
         self.seen = 0
         self.cache = []
         for block in model.blocks:
@@ -968,19 +969,19 @@ class _Remembering(nn.Module):
         self.seen = end
         x = model.token(ids[:, start:]) + model.position.weight[start:end]  # (B, T - start, D)
         for block, (keys, values) in zip(model.blocks, self.cache, strict=True):
-            pre_norm = isinstance(block, PreNormBlock)
+            norm_first = isinstance(block, PreNormBlock)
             attention, network = block.attention, block.feed_forward
-            parts = attention.qkv(block.norm_1(x) if pre_norm else x)  # (B, T - start, 3 D)
+            parts = attention.qkv(block.norm_1(x) if norm_first else x)  # (B, T - start, 3 D)
             parts = parts.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
             queries, keys[:, :, start:end], values[:, :, start:end] = parts.unbind(0)
             mixed = F.scaled_dot_product_attention(
                 queries, keys[:, :, :end], values[:, :, :end], is_causal=start == 0
             )  # (B, H, T - start, D/H)
             x = x + attention.out_proj(mixed.transpose(1, 2).flatten(2))  # (B, T - start, D)
-            x = x if pre_norm else block.norm_1(x)
-            inside = network.w_1(block.norm_2(x) if pre_norm else x)  # (B, T - start, 4 D)
+            x = x if norm_first else block.norm_1(x)
+            inside = network.w_1(block.norm_2(x) if norm_first else x)  # (B, T - start, 4 D)
             x = x + network.w_2(F.gelu(inside, approximate="tanh"))  # (B, T - start, D)
-            x = x if pre_norm else block.norm_2(x)
+            x = x if norm_first else block.norm_2(x)
         return model.final_norm(x[:, -1:]) @ model.token.weight.T  # (B, 1, V)
 
 
@@ -1013,24 +1014,24 @@ def fast_generate(
     Raises:
         ValueError: as ``generate`` does.
     """
-    length = min(model.context, ids.shape[1] + max(max_new_tokens, 0))
+    length = min(model.max_length, ids.shape[1] + max(max_new_tokens, 0))
     remembering = _Remembering(model, len(ids), length)
     return generate(remembering, ids, max_new_tokens, temperature, top_k, top_p, stop, seed)
 
 
-def fast_optimiser(model: nn.Module, rate: float, weight_decay: float) -> torch.optim.AdamW:
+def fast_optimiser(model: nn.Module, lr: float, weight_decay: float) -> torch.optim.AdamW:
     """AdamW over ``decay_groups``, all parameters in one kernel (CPU and CUDA).
 
     Args:
         model: any module.
-        rate: the learning rate.
+        lr: the learning rate.
         weight_decay: as for ``decay_groups``.
 
     Returns:
         The optimiser, with the betas and eps of ``train``.
     """
     groups = decay_groups(model, weight_decay)
-    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), eps=1e-8, fused=True)
+    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
 
 
 def flops_per_token(model: GPT, length: int) -> int:

@@ -228,9 +228,9 @@ def relative_indices(length: int, max_distance: int) -> Tensor:
 #   d_model // num_heads)`, shared by all heads.
 # * `forward(x, mask=None)`: `x` `(B, T, D)`; `mask` bool, broadcastable to `(B, T, T)`, `True` =
 #   may attend, the same for all heads.
-# * Returns `(output, weights)`: `(B, T, D)` and `(B, H, T, T)`. Weights are exactly 0 where the
-#   mask is `False`. A fully masked row has weights 0, its output is the bias of `out_proj`, and its
-#   gradients are finite.
+# * Returns `(output, attn_weights)`: `(B, T, D)` and `(B, H, T, T)`. Weights are exactly 0 where
+#   the mask is `False`. A fully masked row has weights 0, its output is the bias of `out_proj`, and
+#   its gradients are finite.
 # * `ValueError` if `num_heads` doesn't divide `d_model` (when the module is created), if `x` is not
 #   `d_model` wide, or if the mask is not bool or not broadcastable to `(B, T, T)`.
 #
@@ -328,7 +328,7 @@ class RelativeSelfAttention(nn.Module):
         scores = scores + torch.einsum("bhid,ijd->bhij", q, key_offsets)  # (B, H, T, T)
         scores = scores / math.sqrt(q.shape[-1])
         if mask is None:
-            weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
+            attn_weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
         else:
             if mask.dtype != torch.bool:
                 raise ValueError(f"mask must be torch.bool, but is {mask.dtype}")
@@ -340,12 +340,12 @@ class RelativeSelfAttention(nn.Module):
                 ) from None
             # Not -inf, which would make a fully masked row NaN in value and gradient.
             scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-            weights = torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)  # (B, H, T, T)
+            attn_weights = torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)  # (B, H, T, T)
 
-        z = weights @ v  # (B, H, T, Dh)
-        z = z + torch.einsum("bhij,ijd->bhid", weights, value_offsets)  # (B, H, T, Dh)
+        z = attn_weights @ v  # (B, H, T, Dh)
+        z = z + torch.einsum("bhij,ijd->bhid", attn_weights, value_offsets)  # (B, H, T, Dh)
         z = z.transpose(1, 2).reshape(batch, length, width)  # (B, T, D)
-        return self.out_proj(z), weights
+        return self.out_proj(z), attn_weights
         ### END SOLUTION
 
 
@@ -385,10 +385,11 @@ def fast_relative_self_attention(
     if mask is not None:
         hidden = ~mask.broadcast_to(batch, length, length).unsqueeze(1)  # (B, 1, T, T)
         scores = scores.masked_fill(hidden, torch.finfo(scores.dtype).min)
-    weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
+    attn_weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)
     if mask is not None:
-        weights = weights.masked_fill(hidden, 0.0)
+        attn_weights = attn_weights.masked_fill(hidden, 0.0)
 
-    per_distance = torch.zeros_like(by_distance).scatter_add(-1, index, weights)  # (B,H,T,2k+1)
-    z = weights @ v + per_distance @ module.value_offsets  # (B, H, T, Dh)
+    # (B,H,T,2k+1)
+    per_distance = torch.zeros_like(by_distance).scatter_add(-1, index, attn_weights)
+    z = attn_weights @ v + per_distance @ module.value_offsets  # (B, H, T, Dh)
     return module.out_proj(z.transpose(1, 2).reshape(batch, length, width))  # (B, T, D)

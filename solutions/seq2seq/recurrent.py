@@ -709,7 +709,7 @@ class DecoderStep(nn.Module):
 # %% [markdown]
 # ### Exercise 7: Teacher forcing
 #
-# `Seq2Seq(source_size, target_size, embed_dim, hidden_size)` joins an `Encoder` (GRU) and a
+# `Seq2Seq(src_vocab_size, tgt_vocab_size, embed_dim, hidden_size)` joins an `Encoder` (GRU) and a
 # `DecoderStep`. The context $C$ is the encoder's final state, and it is also the decoder's first
 # state, $s_0 = C$. The class gives you `start` and `step`, the interface of a translator; the
 # methods that make the submodules and these two are complete. Write `forward`, the pass for
@@ -768,17 +768,17 @@ class DecoderStep(nn.Module):
 class Seq2Seq(nn.Module):
     """Encoder and decoder with a fixed context, trained by teacher forcing (Bengio et al. 2015).
 
-    Submodules: ``encoder`` = Encoder(source_size, embed_dim, hidden_size, "gru"); ``decoder`` =
-    DecoderStep(target_size, embed_dim, hidden_size, hidden_size).
+    Submodules: ``encoder`` = Encoder(src_vocab_size, embed_dim, hidden_size, "gru"); ``decoder`` =
+    DecoderStep(tgt_vocab_size, embed_dim, hidden_size, hidden_size).
     """
 
     def __init__(
-        self, source_size: int, target_size: int, embed_dim: int, hidden_size: int
+        self, src_vocab_size: int, tgt_vocab_size: int, embed_dim: int, hidden_size: int
     ) -> None:
         """Create ``encoder`` and ``decoder``."""
         super().__init__()
-        self.encoder = Encoder(source_size, embed_dim, hidden_size, "gru")
-        self.decoder = DecoderStep(target_size, embed_dim, hidden_size, hidden_size)
+        self.encoder = Encoder(src_vocab_size, embed_dim, hidden_size, "gru")
+        self.decoder = DecoderStep(tgt_vocab_size, embed_dim, hidden_size, hidden_size)
 
     def start(self, source: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Encode source (B, T): the decoder's first state (B, H) and the context (B, H)."""

@@ -396,7 +396,7 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> dict[str, Any]:
 #
 # <details><summary>Hint 1</summary>
 #
-# `position(x, start=...)` adds the code of a later position. An axis of length 1 makes `(B, 1, D)`
+# `position(x, past=...)` adds the code of a later position. An axis of length 1 makes `(B, 1, D)`
 # of the token's vector.
 #
 # </details>
@@ -438,7 +438,7 @@ def decode_step(
     """
     ### BEGIN SOLUTION
     position = cache["keys"][0].shape[2]  # as many tokens were fed before
-    x = model.position(model.tgt_embed(token.unsqueeze(1)), start=position)  # (B, 1, D)
+    x = model.position(model.tgt_embed(token.unsqueeze(1)), past=position)  # (B, 1, D)
     keys, values = [], []
     for n, layer in enumerate(model.decoder.layers):
 

@@ -607,8 +607,8 @@ class Generator(nn.Module):
 # %% [markdown]
 # ### Exercise 7: Encoder and decoder together
 #
-# Write `EncoderDecoder(src_vocab, tgt_vocab, num_layers=6, d_model=512, d_ff=2048, num_heads=8,
-# dropout=0.1, norm_first=False, max_length=5000)`, the whole Transformer.
+# Write `EncoderDecoder(src_vocab_size, tgt_vocab_size, num_layers=6, d_model=512, d_ff=2048,
+# num_heads=8, dropout=0.1, norm_first=False, max_length=5000)`, the whole Transformer.
 #
 # * Submodules: `src_embed` and `tgt_embed`, your `Embeddings` for the two vocabularies; `position`,
 #   one `PositionalEncoding(d_model, max_length, dropout)` for both sides; `encoder` and
@@ -653,8 +653,8 @@ class EncoderDecoder(nn.Module):
 
     def __init__(
         self,
-        src_vocab: int,
-        tgt_vocab: int,
+        src_vocab_size: int,
+        tgt_vocab_size: int,
         num_layers: int = 6,
         d_model: int = 512,
         d_ff: int = 2048,
@@ -666,8 +666,8 @@ class EncoderDecoder(nn.Module):
         """Create the submodules.
 
         Args:
-            src_vocab: size of the source vocabulary.
-            tgt_vocab: size of the target vocabulary.
+            src_vocab_size: size of the source vocabulary.
+            tgt_vocab_size: size of the target vocabulary.
             num_layers: N, of each stack.
             d_model: D.
             d_ff: F.
@@ -681,12 +681,12 @@ class EncoderDecoder(nn.Module):
         """
         super().__init__()
         ### BEGIN SOLUTION
-        self.src_embed = Embeddings(src_vocab, d_model)
-        self.tgt_embed = Embeddings(tgt_vocab, d_model)
+        self.src_embed = Embeddings(src_vocab_size, d_model)
+        self.tgt_embed = Embeddings(tgt_vocab_size, d_model)
         self.position = PositionalEncoding(d_model, max_length, dropout)
         self.encoder = Encoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
         self.decoder = Decoder(num_layers, d_model, num_heads, d_ff, dropout, norm_first)
-        self.generator = Generator(d_model, tgt_vocab)
+        self.generator = Generator(d_model, tgt_vocab_size)
         ### END SOLUTION
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
@@ -788,9 +788,9 @@ class EncoderDecoder(nn.Module):
 # %% [markdown]
 # ### Exercise 8: Make a model
 #
-# Write `make_model(src_vocab, tgt_vocab, num_layers=6, d_model=512, d_ff=2048, num_heads=8,
-# dropout=0.1, norm_first=False, shared=False)`: make an `EncoderDecoder` of these sizes and draw
-# its parameters.
+# Write `make_model(src_vocab_size, tgt_vocab_size, num_layers=6, d_model=512, d_ff=2048,
+# num_heads=8, dropout=0.1, norm_first=False, shared=False)`: make an `EncoderDecoder` of these
+# sizes and draw its parameters.
 #
 # * The weight of **every** linear layer is drawn anew by `nn.init.xavier_uniform_`, so that the
 #   layers of a stack, clones until now, differ from each other. The bias of every linear layer is
@@ -832,8 +832,8 @@ class EncoderDecoder(nn.Module):
 
 # %% exercise="make_model" points=4 section="trf-model"
 def make_model(
-    src_vocab: int,
-    tgt_vocab: int,
+    src_vocab_size: int,
+    tgt_vocab_size: int,
     num_layers: int = 6,
     d_model: int = 512,
     d_ff: int = 2048,
@@ -845,8 +845,8 @@ def make_model(
     """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
 
     Args:
-        src_vocab: size of the source vocabulary.
-        tgt_vocab: size of the target vocabulary.
+        src_vocab_size: size of the source vocabulary.
+        tgt_vocab_size: size of the target vocabulary.
         num_layers: N, of each stack.
         d_model: D.
         d_ff: F.
@@ -864,12 +864,12 @@ def make_model(
         ValueError: if shared and the vocabularies differ in size, or a part can't be made.
     """
     ### BEGIN SOLUTION
-    if shared and src_vocab != tgt_vocab:
+    if shared and src_vocab_size != tgt_vocab_size:
         raise ValueError(
-            f"one table can't serve vocabularies of {src_vocab} and {tgt_vocab} tokens"
+            f"one table can't serve vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
         )
     model = EncoderDecoder(
-        src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout, norm_first
+        src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout, norm_first
     )
     for module in model.modules():
         if isinstance(module, nn.Linear):
@@ -889,26 +889,26 @@ def make_model(
 
 # %% tags=["instructor"]
 def count_parameters(
-    vocab: int, num_layers: int, d_model: int, d_ff: int, shared: bool = True
+    vocab_size: int, num_layers: int, d_model: int, d_ff: int, shared: bool = True
 ) -> int:
     """How many numbers a post-norm Transformer learns, by formula.
 
     Args:
-        vocab: size of both vocabularies.
+        vocab_size: size of both vocabularies.
         num_layers: N, of each stack.
         d_model: D.
         d_ff: F.
         shared: whether both embeddings and the generator have one weight in common.
 
     Returns:
-        The number of parameters of make_model(vocab, vocab, ...); pre-norm has 4 D more.
+        The number of parameters of make_model(vocab_size, vocab_size, ...); pre-norm has 4 D more.
     """
     attention = 4 * (d_model * d_model + d_model)
     feed_forward = 2 * d_model * d_ff + d_ff + d_model
     norm = 2 * d_model
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
-    tables = (1 if shared else 3) * vocab * d_model + vocab
+    tables = (1 if shared else 3) * vocab_size * d_model + vocab_size
     return num_layers * (encoder_layer + decoder_layer) + tables
 
 

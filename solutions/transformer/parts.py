@@ -19,7 +19,7 @@
 #
 # One of the code cells below hands you `PositionalEncoding(d_model, max_length=5000, dropout=0.0)`,
 # the sinusoidal code of the chapter on positions: `position(x)` adds to `x` `(B, T, D)` the codes of
-# positions 0 to $T - 1$, and `position(x, start=7)` those from 7 on.
+# positions 0 to $T - 1$, and `position(x, past=7)` those from 7 on.
 
 # %%
 """The parts of a layer: embeddings, attention, masks, norm, feed-forward network, residuals."""
@@ -56,14 +56,14 @@ class PositionalEncoding(nn.Module):
         self.register_buffer("table", table, persistent=False)
         self.dropout = nn.Dropout(p=dropout)
 
-    def forward(self, x: Tensor, start: int = 0) -> Tensor:
-        """x (B, T, D), whose first vector stands at position ``start`` -> (B, T, D)."""
-        end = start + x.shape[1]
+    def forward(self, x: Tensor, past: int = 0) -> Tensor:
+        """x (B, T, D), whose first vector stands at position ``past`` -> (B, T, D)."""
+        end = past + x.shape[1]
         if end > len(self.table):
             raise ValueError(
                 f"position {end - 1} has no code; the last one is {len(self.table) - 1}"
             )
-        return self.dropout(x + self.table[start:end])  # (B, T, D)
+        return self.dropout(x + self.table[past:end])  # (B, T, D)
 
 
 # %% [markdown]
@@ -280,8 +280,8 @@ class MultiHeadAttention(nn.Module):
                 mask = mask.unsqueeze(1)  # (B, 1, Tq, Tk) or (B, 1, 1, Tk)
             # Not -inf: a query that may attend to nothing would become NaN and spread.
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, Tq, Tk)
-        merged = (weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, Tq, D)
+        attn_weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, Tq, Tk)
+        merged = (attn_weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, Tq, D)
         return self.out_proj(merged)  # (B, Tq, D)
         ### END SOLUTION
 
@@ -457,7 +457,7 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 #
 # ### Exercise 6: Layer normalisation
 #
-# Write `LayerNorm(features, eps=1e-5)`. Every vector is brought to mean 0 and variance 1 by its
+# Write `LayerNorm(d_model, eps=1e-5)`. Every vector is brought to mean 0 and variance 1 by its
 # **own** numbers, whatever stands beside it in the batch; then each feature is scaled and shifted:
 #
 # $$\mu = \frac{1}{D}\sum_{i=1}^{D} x_i,\qquad
@@ -465,12 +465,12 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 # y_i = \gamma_i\,\frac{x_i - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_i$$
 #
 # * Parameters: `gamma` `(D,)`, ones at first, and `beta` `(D,)`, zeros at first, with
-#   $D$ = `features`.
+#   $D$ = `d_model`.
 # * `forward(x)`: `x` `(..., D)` with any number of axes; the result has the same shape.
 # * The variance is the **biased** one (divided by $D$, not by $D - 1$), and `eps` stands **inside**
 #   the root.
-# * `ValueError` (when the module is created) if `features` is smaller than 1; (when it is called)
-#   if the last axis of `x` is not `features` long.
+# * `ValueError` (when the module is created) if `d_model` is smaller than 1; (when it is called)
+#   if the last axis of `x` is not `d_model` long.
 # * Not to be called: PyTorch's own norms (`nn.LayerNorm`, `F.layer_norm`, `nn.GroupNorm`,
 #   `nn.BatchNorm1d`, `F.instance_norm`, `nn.RMSNorm` and the functions behind them). Your class may
 #   have the same name as PyTorch's.
@@ -493,7 +493,7 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Before you compute, ask whether the widths fit: broadcasting would silently accept `features` 1,
+# Before you compute, ask whether the widths fit: broadcasting would silently accept `d_model` 1,
 # or an `x` whose last axis is 1.
 #
 # </details>
@@ -503,26 +503,26 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis (Ba et al. 2016, section 3.1).
 
-    Parameters: ``gamma`` (features,), ones at first; ``beta`` (features,), zeros at first.
+    Parameters: ``gamma`` (d_model,), ones at first; ``beta`` (d_model,), zeros at first.
     """
 
-    def __init__(self, features: int, eps: float = 1e-5) -> None:
+    def __init__(self, d_model: int, eps: float = 1e-5) -> None:
         """Create ``gamma`` and ``beta``.
 
         Args:
-            features: D, the size of the last axis, at least 1.
+            d_model: D, the size of the last axis, at least 1.
             eps: added to the variance, inside the root.
 
         Raises:
-            ValueError: if features < 1.
+            ValueError: if d_model < 1.
         """
         super().__init__()
         ### BEGIN SOLUTION
-        if features < 1:
-            raise ValueError(f"features must be at least 1, but is {features}")
+        if d_model < 1:
+            raise ValueError(f"d_model must be at least 1, but is {d_model}")
         self.eps = eps
-        self.gamma = nn.Parameter(torch.ones(features))
-        self.beta = nn.Parameter(torch.zeros(features))
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
@@ -536,7 +536,7 @@ class LayerNorm(nn.Module):
             over the last axis.
 
         Raises:
-            ValueError: if the last axis of x is not ``features`` long.
+            ValueError: if the last axis of x is not ``d_model`` long.
         """
         ### BEGIN SOLUTION
         if x.shape[-1] != len(self.gamma):
@@ -556,16 +556,16 @@ class LayerNorm(nn.Module):
 class UnbiasedLayerNorm(nn.Module):
     """The variant of the Annotated Transformer: sample deviation, eps added outside the root.
 
-    Parameters: ``a_2`` (features,), ones at first; ``b_2`` (features,), zeros at first. It differs
+    Parameters: ``a_2`` (d_model,), ones at first; ``b_2`` (d_model,), zeros at first. It differs
     from LayerNorm by the factor sqrt((D - 1) / D), and is NaN for D = 1.
     """
 
-    def __init__(self, features: int, eps: float = 1e-6) -> None:
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         """Create ``a_2`` and ``b_2``."""
         super().__init__()
         self.eps = eps
-        self.a_2 = nn.Parameter(torch.ones(features))
-        self.b_2 = nn.Parameter(torch.zeros(features))
+        self.a_2 = nn.Parameter(torch.ones(d_model))
+        self.b_2 = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., D) -> (..., D)."""
@@ -650,12 +650,12 @@ class PositionwiseFeedForward(nn.Module):
 #
 # Residual connections come from image recognition (He et al., 2016). A block of two layers computes
 # only what is to be **added** to its input, the residual; the input itself takes a shortcut. Write
-# `ResidualBlock(width)`:
+# `ResidualBlock(d_model)`:
 #
 # $$y = \operatorname{ReLU}\bigl(W_2\,\operatorname{ReLU}(W_1 x) + x\bigr)$$
 #
-# * Submodules: `w_1` and `w_2`, each `nn.Linear(width, width)` **without** bias.
-# * `forward(x)`: `x` `(..., width)`; the result has the same shape.
+# * Submodules: `w_1` and `w_2`, each `nn.Linear(d_model, d_model)` **without** bias.
+# * `forward(x)`: `x` `(..., d_model)`; the result has the same shape.
 #
 # *Example.* If both matrices are the identity, $(-1, 2)$ becomes $(0, 4)$: the residual is
 # $(0, 2)$, the sum $(-1, 4)$. If both are 0, only the shortcut is left, and $(-1, 2)$ becomes
@@ -679,29 +679,29 @@ class PositionwiseFeedForward(nn.Module):
 class ResidualBlock(nn.Module):
     """Two layers and a shortcut past them (He et al. 2016, section 3.2).
 
-    Submodules: ``w_1``, ``w_2``, each nn.Linear(width, width, bias=False).
+    Submodules: ``w_1``, ``w_2``, each nn.Linear(d_model, d_model, bias=False).
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, d_model: int) -> None:
         """Create ``w_1`` and ``w_2``."""
         super().__init__()
         ### BEGIN SOLUTION
-        self.w_1 = nn.Linear(width, width, bias=False)
-        self.w_2 = nn.Linear(width, width, bias=False)
+        self.w_1 = nn.Linear(d_model, d_model, bias=False)
+        self.w_2 = nn.Linear(d_model, d_model, bias=False)
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
         """Add what two layers make of x to x.
 
         Args:
-            x: (..., width).
+            x: (..., d_model).
 
         Returns:
-            (..., width), relu(w_2(relu(w_1(x))) + x).
+            (..., d_model), relu(w_2(relu(w_1(x))) + x).
         """
         ### BEGIN SOLUTION
-        residual = self.w_2(torch.relu(self.w_1(x)))  # (..., width)
-        return torch.relu(residual + x)  # (..., width)
+        residual = self.w_2(torch.relu(self.w_1(x)))  # (..., d_model)
+        return torch.relu(residual + x)  # (..., d_model)
         ### END SOLUTION
 
 

@@ -261,15 +261,15 @@ def label_smoothing_loss(
 # %% [markdown]
 # ### Exercise 4: The learning rate
 #
-# Write `learning_rate(step, d_model=512, warmup=4000, factor=1.0)`, the schedule of the paper: the
-# rate rises in proportion to the step, and after `warmup` steps it falls by the inverse square
-# **root** of the step.
+# Write `learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0)`, the schedule of the
+# paper: the learning rate rises in proportion to the step, and after `warmup_steps` steps it falls
+# by the inverse square **root** of the step.
 #
 # $$\text{rate} = \text{factor} \cdot D^{-1/2} \cdot
-# \min\bigl(\text{step}^{-1/2},\; \text{step} \cdot \text{warmup}^{-3/2}\bigr)$$
+# \min\bigl(\text{step}^{-1/2},\; \text{step} \cdot \text{warmup\_steps}^{-3/2}\bigr)$$
 #
 # * `step` counts from 1. The result is a Python `float`.
-# * `ValueError` if `step` or `warmup` is smaller than 1.
+# * `ValueError` if `step` or `warmup_steps` is smaller than 1.
 #
 # *Example.* With the defaults, step 1 has $1.75 \cdot 10^{-7}$, step 4000 has the peak of
 # $6.99 \cdot 10^{-4}$, and step 16000 has half of that.
@@ -283,32 +283,34 @@ def label_smoothing_loss(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# At `step == warmup` both expressions are equal; that is where the curve has its peak.
+# At `step == warmup_steps` both expressions are equal; that is where the curve has its peak.
 #
 # </details>
 
 
 # %% exercise="learning_rate" points=1 section="trf-optimiser"
-def learning_rate(step: int, d_model: int = 512, warmup: int = 4000, factor: float = 1.0) -> float:
+def learning_rate(
+    step: int, d_model: int = 512, warmup_steps: int = 4000, factor: float = 1.0
+) -> float:
     """The rate of a step: rises linearly, then falls as 1 / sqrt(step) (Vaswani et al. 2017, 5.3).
 
     Args:
         step: number of the step, from 1.
         d_model: D.
-        warmup: number of steps in which the rate rises; at least 1.
+        warmup_steps: number of steps in which the rate rises; at least 1.
         factor: multiplies the whole.
 
     Returns:
-        factor D^-0.5 min(step^-0.5, step warmup^-1.5).
+        factor D^-0.5 min(step^-0.5, step warmup_steps^-1.5).
 
     Raises:
-        ValueError: if step < 1 or warmup < 1.
+        ValueError: if step < 1 or warmup_steps < 1.
     """
     ### BEGIN SOLUTION
-    for name, value in (("step", step), ("warmup", warmup)):
+    for name, value in (("step", step), ("warmup_steps", warmup_steps)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, but is {value}")
-    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
     ### END SOLUTION
 
 
@@ -319,13 +321,13 @@ def learning_rate(step: int, d_model: int = 512, warmup: int = 4000, factor: flo
 # ### Exercise 5: A step of Adam
 #
 # Adam (Kingma and Ba, 2015) keeps two running means for each number it trains: one of the gradient
-# $g$, one of its square. Write `adam_step(parameter, gradient, first, second, step, rate,
+# $g$, one of its square. Write `adam_step(parameter, gradient, first, second, step, lr,
 # betas=(0.9, 0.98), eps=1e-9)`:
 #
 # $$\begin{aligned}
 # m' &= \beta_1 m + (1 - \beta_1)\, g & v' &= \beta_2 v + (1 - \beta_2)\, g^2\\
 # \hat m &= \frac{m'}{1 - \beta_1^{t}} & \hat v &= \frac{v'}{1 - \beta_2^{t}}\\
-# \theta' &= \theta - \text{rate}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
+# \theta' &= \theta - \text{lr}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
 # \end{aligned}$$
 #
 # * `parameter` ($\theta$), `gradient` ($g$), `first` ($m$) and `second` ($v$) have one and the same
@@ -336,9 +338,9 @@ def learning_rate(step: int, d_model: int = 512, warmup: int = 4000, factor: flo
 #   stay as they are.
 # * `ValueError` if `step` is smaller than 1.
 #
-# *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, rate $0.1$: the new parameter is $0.9$,
-# the means are $0.05$ and $0.005$. With $g = 50$ the new parameter would be $0.9$ as well: the
-# first step has the length of the rate, whatever the size of the gradient.
+# *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, learning rate $0.1$: the new parameter
+# is $0.9$, the means are $0.05$ and $0.005$. With $g = 50$ the new parameter would be $0.9$ as
+# well: the first step has the length of the learning rate, whatever the size of the gradient.
 #
 # Book: section *optimiser* (`trf-optimiser`).
 #
@@ -362,7 +364,7 @@ def adam_step(
     first: Tensor,
     second: Tensor,
     step: int,
-    rate: float,
+    lr: float,
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-9,
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -374,7 +376,7 @@ def adam_step(
         first: the running mean of gradients before this step, 0 before the first.
         second: the running mean of squared gradients before this step, 0 before the first.
         step: number of this step, from 1.
-        rate: the learning rate.
+        lr: the learning rate.
         betas: how much of each running mean is kept.
         eps: added to the root of the second mean, outside the root.
 
@@ -394,7 +396,7 @@ def adam_step(
     # Both means began at 0 and are too small by these factors.
     first_corrected = first / (1 - beta_1**step)
     second_corrected = second / (1 - beta_2**step)
-    new = parameter - rate * first_corrected / (second_corrected.sqrt() + eps)
+    new = parameter - lr * first_corrected / (second_corrected.sqrt() + eps)
     return new, first, second
     ### END SOLUTION
 
@@ -406,7 +408,7 @@ def adam_step(
 # ### Exercise 6: A training step
 #
 # Put the recipe together. Write
-# `train_step(model, source, target, moments, step, rate, smoothing=0.1)`: one step on one batch.
+# `train_step(model, source, target, moments, step, lr, smoothing=0.1)`: one step on one batch.
 #
 # 1. Cut `target` `(B, U + 1)` by exercise 1, apply `model` to `source` `(B, S)` and the input, and
 #    compute the loss of its log-probabilities by exercise 3.
@@ -455,7 +457,7 @@ def train_step(
     target: Tensor,
     moments: dict[str, tuple[Tensor, Tensor]],
     step: int,
-    rate: float,
+    lr: float,
     smoothing: float = 0.1,
 ) -> tuple[float, dict[str, tuple[Tensor, Tensor]]]:
     """Improve the model on one batch, in place (Vaswani et al. 2017, section 5).
@@ -467,7 +469,7 @@ def train_step(
         moments: for each parameter's name Adam's two running means; {} before the first step. Left
             unchanged.
         step: number of this step, from 1.
-        rate: the learning rate.
+        lr: the learning rate.
         smoothing: as for label_smoothing_loss.
 
     Returns:
@@ -485,7 +487,7 @@ def train_step(
                 continue
             if name not in moments:
                 updated[name] = (torch.zeros_like(parameter), torch.zeros_like(parameter))
-            new, *means = adam_step(parameter, parameter.grad, *updated[name], step, rate)
+            new, *means = adam_step(parameter, parameter.grad, *updated[name], step, lr)
             parameter.copy_(new)
             updated[name] = tuple(means)
     return loss.item(), updated

@@ -109,7 +109,7 @@ PARAMETERS = {
         {"projection.weight": (5, 7), "energy.weight": (1, 5)},
     ),
     attention.AttentionDecoderStep: (
-        {"embed_dim": 2, "hidden_dim": 4, "annotation_dim": 3, "attention_dim": 5},
+        {"embed_dim": 2, "hidden_size": 4, "annotation_dim": 3, "attention_dim": 5},
         {
             "score.query_projection.weight": (5, 4),
             "score.key_projection.weight": (5, 3),
@@ -134,7 +134,7 @@ PARAMETERS = {
         | {f"{n}_proj.bias": (6,) for n in ("q", "k", "v", "out")},
     ),
     attention.FusedMultiHeadAttention: (
-        {"input_dim": 5, "embed_dim": 6, "num_heads": 2},
+        {"input_dim": 5, "d_model": 6, "num_heads": 2},
         {
             "qkv_proj.weight": (18, 5),
             "qkv_proj.bias": (18,),
@@ -147,7 +147,7 @@ PARAMETERS = {
         {"w_q": (2, 6, 3), "w_k": (2, 6, 3), "w_v": (2, 6, 3), "w_o": (2, 3, 6)},
     ),
     attention.CrossAttention: (
-        {"query_dim": 5, "memory_dim": 7, "embed_dim": 6, "num_heads": 2},
+        {"query_dim": 5, "memory_dim": 7, "d_model": 6, "num_heads": 2},
         {
             "q_proj.weight": (6, 5),
             "k_proj.weight": (6, 7),
@@ -497,13 +497,13 @@ def test_attention_accepts_other_memory_layouts():
 def test_attention_returns_weights_before_dropout_and_uses_them_after():
     q, k = torch.randn(2, 50, 8), torch.randn(2, 40, 8)
     v = torch.eye(40).expand(2, 40, 40)  # The output is then the weights used.
-    used, weights = attention.scaled_dot_product_attention(q, k, v, dropout_p=0.25, training=True)
+    used, weights = attention.scaled_dot_product_attention(q, k, v, dropout=0.25, training=True)
     _, plain = attention.scaled_dot_product_attention(q, k, v)
     assert torch.equal(weights, plain)
     gone = used == 0
     assert within_rate(int(gone.sum()), gone.numel(), 0.25)
     close(used[~gone], (plain / 0.75)[~gone])
-    unused, _ = attention.scaled_dot_product_attention(q, k, v, dropout_p=0.25)
+    unused, _ = attention.scaled_dot_product_attention(q, k, v, dropout=0.25)
     close(unused, plain)
 
 

@@ -800,7 +800,7 @@ def test_epochs_draw_anew_or_take_turns():
     for (_, a), (_, b) in itertools.combinations(fresh, 2):
         assert not torch.equal(a, b)
     for duplicates in (1, 2, 4, 9):
-        epochs = br.masking_epochs(ids, VOCAB, 6, duplicates, rate=0.4)
+        epochs = br.masking_epochs(ids, VOCAB, 6, duplicates, mask_prob=0.4)
         for (i, a), (j, b) in itertools.combinations(enumerate(epochs), 2):
             same = i % duplicates == j % duplicates
             assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True)) == same
@@ -979,7 +979,7 @@ def test_a_step_equals_torchs_descent_and_clipping(clip):
     for _ in range(3):
         inputs = pretraining_batch()
         before = [p.detach().clone() for p in ours.parameters()]
-        told = br.pretraining_step(ours, *inputs, rate=0.3, clip=clip)
+        told = br.pretraining_step(ours, *inputs, lr=0.3, clip=clip)
         optimizer.zero_grad()
         scores, pairs = theirs(*inputs[:3])
         mlm = nn.CrossEntropyLoss()(scores.flatten(0, 1), inputs[3].flatten())
@@ -1011,7 +1011,7 @@ def test_a_step_uses_its_own_gradient_and_leaves_frozen_parameters_and_the_mode_
         for parameter in stale.parameters():
             parameter.grad = torch.full_like(parameter, 1e3)
         frozen = clean.bert.pooler.weight.clone()
-        first, second = (br.pretraining_step(m, *inputs, rate=0.1) for m in (clean, stale))
+        first, second = (br.pretraining_step(m, *inputs, lr=0.1) for m in (clean, stale))
         assert first == second
         for a, b in zip(clean.parameters(), stale.parameters(), strict=True):
             assert torch.equal(a, b)
@@ -1024,7 +1024,7 @@ def test_steps_teach_a_small_model_both_tasks():
     torch.manual_seed(3)
     model = br.BertForPreTraining(VOCAB, WIDTH, 2, HEADS, INNER, PLACES, 3, 0.0)
     inputs = pretraining_batch()
-    told = [br.pretraining_step(model, *inputs, rate=0.5) for _ in range(150)]
+    told = [br.pretraining_step(model, *inputs, lr=0.5) for _ in range(150)]
     assert told[0]["mlm"] == pytest.approx(math.log(VOCAB), rel=0.1)
     assert told[0]["nsp"] == pytest.approx(math.log(2), rel=0.1)
     assert told[-1]["mlm"] < 0.5 * told[0]["mlm"]

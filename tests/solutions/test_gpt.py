@@ -36,13 +36,13 @@ SOURCE = Path(gpt.__file__).parent  # a file a unit
 # Repeatable, and without a limit on the time of an example: this machine may be busy.
 examples = settings(derandomize=True, deadline=None, database=None, max_examples=100)
 VOCAB, CONTEXT, WIDTH, LAYERS, HEADS = 40, 12, 16, 2, 4
-NORMS = pytest.mark.parametrize("pre_norm", [True, False], ids=["pre", "post"])
+NORMS = pytest.mark.parametrize("norm_first", [True, False], ids=["pre", "post"])
 PATHS = pytest.mark.parametrize("fast", [False, True], ids=["clear", "fast"])
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 
 
-def small(pre_norm: bool = True, dropout: float = 0.0) -> gpt.GPT:
-    return gpt.GPT(VOCAB, CONTEXT, WIDTH, LAYERS, HEADS, dropout, pre_norm)
+def small(norm_first: bool = True, dropout: float = 0.0) -> gpt.GPT:
+    return gpt.GPT(VOCAB, CONTEXT, WIDTH, LAYERS, HEADS, dropout, norm_first)
 
 
 def perturbed(module: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -153,7 +153,7 @@ def test_a_table_model_reads_its_table():
     flat = torch.randn(7, 7)
     ids = torch.tensor([[3, 0, 6], [1, 1, 2]])
     model = gpt.TableModel(flat)
-    assert model.context == 1024
+    assert model.max_length == 1024
     for b, t in itertools.product(range(2), range(3)):
         assert torch.equal(model(ids)[b, t], flat[ids[b, t]])
     deep = torch.randn(2, 7, 7)
@@ -274,8 +274,8 @@ def test_the_feed_forward_network_drops_its_result_in_training_only(fast):
 @PATHS
 @NORMS
 @DTYPES
-def test_a_block_equals_torchs_layer(dtype, pre_norm, fast):
-    kind = gpt.PreNormBlock if pre_norm else gpt.PostNormBlock
+def test_a_block_equals_torchs_layer(dtype, norm_first, fast):
+    kind = gpt.PreNormBlock if norm_first else gpt.PostNormBlock
     ours = gpt.use_fast_path(perturbed(kind(12, 3), dtype), fast)
     theirs = nn.TransformerEncoderLayer(
         12,
@@ -284,7 +284,7 @@ def test_a_block_equals_torchs_layer(dtype, pre_norm, fast):
         dropout=0.0,
         activation=lambda x: F.gelu(x, approximate="tanh"),
         batch_first=True,
-        norm_first=pre_norm,
+        norm_first=norm_first,
         dtype=dtype,
     )
     attention, network = ours.attention, ours.feed_forward
@@ -346,8 +346,8 @@ def test_the_output_matrix_is_the_table_of_tokens():
 
 @PATHS
 @NORMS
-def test_logits_depend_on_the_tokens_up_to_their_place_and_on_none_later(pre_norm, fast):
-    model = gpt.use_fast_path(perturbed(small(pre_norm)), fast)
+def test_logits_depend_on_the_tokens_up_to_their_place_and_on_none_later(norm_first, fast):
+    model = gpt.use_fast_path(perturbed(small(norm_first)), fast)
     seen: list[Tensor] = []
     model.token.register_forward_hook(lambda module, args, out: seen.append(out))
     logits = model(tokens(2, 7))
@@ -358,7 +358,7 @@ def test_logits_depend_on_the_tokens_up_to_their_place_and_on_none_later(pre_nor
 
 
 def test_dropout_reaches_the_embeddings_in_training_only():
-    model = gpt.GPT(VOCAB, 64, 100, 0, 1, 0.3, pre_norm=False)
+    model = gpt.GPT(VOCAB, 64, 100, 0, 1, 0.3, norm_first=False)
     ids = tokens(20, 64)
     plain = model.token(ids) + model.position.weight
     found = model.train().features(ids)
@@ -371,13 +371,13 @@ def test_dropout_reaches_the_embeddings_in_training_only():
 
 
 @NORMS
-def test_weights_begin_as_gpts_do(pre_norm):
-    model = gpt.GPT(500, 64, 64, 8, 4, pre_norm=pre_norm)
+def test_weights_begin_as_gpts_do(norm_first):
+    model = gpt.GPT(500, 64, 64, 8, 4, norm_first=norm_first)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(7.0)
     assert gpt.init_weights(model) is model
-    branches = 0.02 / math.sqrt(16) if pre_norm else 0.02
+    branches = 0.02 / math.sqrt(16) if norm_first else 0.02
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             assert (parameter == 0).all(), name
@@ -393,8 +393,8 @@ def test_weights_begin_as_gpts_do(pre_norm):
 
 def test_a_new_model_begins_near_even_logits():
     ids = tokens(4, CONTEXT)
-    for pre_norm in (True, False):
-        loss = gpt.language_model_loss(gpt.init_weights(small(pre_norm))(ids), ids)
+    for norm_first in (True, False):
+        loss = gpt.language_model_loss(gpt.init_weights(small(norm_first))(ids), ids)
         assert loss.item() == pytest.approx(math.log(VOCAB), abs=0.1)
 
 
@@ -435,12 +435,12 @@ def test_parameters_are_as_many_as_hugging_faces(hf, name):
     context=st.integers(1, 9),
     width=st.integers(1, 8),
     layers=st.integers(0, 3),
-    pre_norm=st.booleans(),
+    norm_first=st.booleans(),
 )
-def test_the_formula_equals_counting(vocab, context, width, layers, pre_norm):
+def test_the_formula_equals_counting(vocab, context, width, layers, norm_first):
     with torch.device("meta"):
-        model = gpt.GPT(vocab, context, width, layers, 1, pre_norm=pre_norm)
-    count = gpt.count_parameters(vocab, context, width, layers, pre_norm)
+        model = gpt.GPT(vocab, context, width, layers, 1, norm_first=norm_first)
+    count = gpt.count_parameters(vocab, context, width, layers, norm_first)
     assert count == sum(p.numel() for p in model.parameters())
     assert type(count) is int
 
@@ -767,28 +767,28 @@ def test_the_rate_equals_hugging_faces(hf, warmup, total):
     for step in range(1, total + 1):  # theirs counts from 0
         optimiser.step()
         schedule.step()
-        assert gpt.cosine_rate(step, 0.3, warmup, total) == pytest.approx(
+        assert gpt.cosine_lr(step, 0.3, warmup, total) == pytest.approx(
             schedule.get_last_lr()[0], abs=1e-12
         )
 
 
 def test_the_rate_rises_in_a_line_falls_to_the_floor_and_stays():
-    assert gpt.cosine_rate(3, 1.0, 6, 20) == 0.5
-    assert gpt.cosine_rate(6, 1.0, 6, 20, 0.1) == 1.0
-    assert gpt.cosine_rate(13, 1.0, 6, 20, 0.1) == pytest.approx(0.55)
+    assert gpt.cosine_lr(3, 1.0, 6, 20) == 0.5
+    assert gpt.cosine_lr(6, 1.0, 6, 20, 0.1) == 1.0
+    assert gpt.cosine_lr(13, 1.0, 6, 20, 0.1) == pytest.approx(0.55)
     for step in (20, 21, 1000):
-        assert gpt.cosine_rate(step, 1.0, 6, 20, 0.1) == 0.1
-    assert gpt.cosine_rate(20, 1.0, 6, 20) == 0.0
-    assert isinstance(gpt.cosine_rate(20, 1.0, 6, 20), float)
-    rates = [gpt.cosine_rate(step, 1.0, 6, 20, 0.1) for step in range(6, 22)]
+        assert gpt.cosine_lr(step, 1.0, 6, 20, 0.1) == 0.1
+    assert gpt.cosine_lr(20, 1.0, 6, 20) == 0.0
+    assert isinstance(gpt.cosine_lr(20, 1.0, 6, 20), float)
+    rates = [gpt.cosine_lr(step, 1.0, 6, 20, 0.1) for step in range(6, 22)]
     assert rates == sorted(rates, reverse=True)
 
 
 @pytest.mark.parametrize("clip", [0.05, 1.0, 1e9])
 @NORMS
-def test_training_equals_a_loop_with_steps_of_our_own(pre_norm, clip):
+def test_training_equals_a_loop_with_steps_of_our_own(norm_first, clip):
     """One possible block, so nothing is left to chance."""
-    ours = perturbed(small(pre_norm))
+    ours = perturbed(small(norm_first))
     theirs = copy.deepcopy(ours)
     # Gradients from elsewhere and the mode must not matter.
     for parameter in ours.parameters():
@@ -1002,8 +1002,8 @@ def test_greedy_writing_equals_hugging_faces(hf, kind, write):
 
 @NORMS
 @WRITERS
-def test_a_full_context_moves_on(pre_norm, write):
-    model = perturbed(small(pre_norm)).eval()
+def test_a_full_context_moves_on(norm_first, write):
+    model = perturbed(small(norm_first)).eval()
     for start in (1, CONTEXT - 1, CONTEXT, CONTEXT + 3):
         ids = tokens(3, start)
         wanted = ids
@@ -1106,8 +1106,8 @@ def test_cached_attention_equals_the_whole(dtype, fast, pieces):
 @pytest.mark.parametrize("pieces", [(9,), (4, 5), (1,) * 9, (6, 1, 2)])
 @NORMS
 @DTYPES
-def test_the_cached_model_equals_the_whole(dtype, pre_norm, pieces):
-    model = perturbed(small(pre_norm, dropout=0.5), dtype).eval()
+def test_the_cached_model_equals_the_whole(dtype, norm_first, pieces):
+    model = perturbed(small(norm_first, dropout=0.5), dtype).eval()
     ids = tokens(3, 9)
     past, found = None, []
     model.train()
@@ -1285,8 +1285,8 @@ def test_prompts_have_the_form_of_figure_2_1():
 
 @pytest.mark.parametrize("per_token", [True, False])
 @NORMS
-def test_answers_are_scored_one_by_one(pre_norm, per_token):
-    model = perturbed(small(pre_norm)).eval()
+def test_answers_are_scored_one_by_one(norm_first, per_token):
+    model = perturbed(small(norm_first)).eval()
     prompt, answers = [7, 8, 9], [[10], [11, 12, 13], [14, 15]]
     found = gpt.answer_scores(model, prompt, answers, per_token)
     assert not found.requires_grad
@@ -1317,8 +1317,8 @@ def test_the_mean_does_not_favour_short_answers():
 
 @NORMS
 @DTYPES
-def test_the_fast_path_equals_the_clear_one(dtype, pre_norm):
-    clear = perturbed(small(pre_norm), dtype)
+def test_the_fast_path_equals_the_clear_one(dtype, norm_first):
+    clear = perturbed(small(norm_first), dtype)
     fast = gpt.use_fast_path(copy.deepcopy(clear))
     assert {type(m) for m in clear.modules()}.isdisjoint(
         {type(m) for m in fast.modules()}
@@ -1366,7 +1366,7 @@ def test_the_fast_optimiser_trains_as_trains_own():
     optimiser = gpt.fast_optimiser(other, 0.01, 0.2)
     for step in range(1, 6):
         for group in optimiser.param_groups:
-            group["lr"] = gpt.cosine_rate(step, 0.01, 1, 5)
+            group["lr"] = gpt.cosine_lr(step, 0.01, 1, 5)
         optimiser.zero_grad()
         ids = stream.repeat(2, 1)
         logits = other(ids[:, :-1])
@@ -1379,8 +1379,8 @@ def test_the_fast_optimiser_trains_as_trains_own():
 
 @pytest.mark.parametrize("length", [2, 7, CONTEXT])
 @NORMS
-def test_operations_are_those_that_pytorch_counts(pre_norm, length):
-    model = gpt.GPT(VOCAB, CONTEXT, 24, 3, 4, 0.0, pre_norm)
+def test_operations_are_those_that_pytorch_counts(norm_first, length):
+    model = gpt.GPT(VOCAB, CONTEXT, 24, 3, 4, 0.0, norm_first)
     ids = tokens(5, length)
     with FlopCounterMode(display=False) as counter:
         gpt.language_model_loss(model(ids), ids).backward()
@@ -1407,9 +1407,9 @@ def distance(found: list[Tensor], wanted: list[Tensor]) -> float:
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @PATHS
 @NORMS
-def test_the_gpu_computes_what_the_cpu_does(pre_norm, fast, compiled):
+def test_the_gpu_computes_what_the_cpu_does(norm_first, fast, compiled):
     """float32: within 1e-4 of the length of all gradients; bfloat16: within 5 percent."""
-    model = gpt.init_weights(gpt.GPT(256, 64, 64, 3, 4, 0.0, pre_norm))
+    model = gpt.init_weights(gpt.GPT(256, 64, 64, 3, 4, 0.0, norm_first))
     ids = tokens(4, 64, vocab=256)
     loss, gradients = step_of(model, ids)
     there = gpt.use_fast_path(copy.deepcopy(model).cuda(), fast)
@@ -1492,9 +1492,9 @@ REFUSALS = {
     "no batch": lambda: gpt.sample_blocks(torch.arange(4), 2, 0),
     "negative decay": lambda: gpt.decay_groups(small(), -0.1),
     "step 0": lambda: gpt.adamw_step(ONE, ONE, ONE, ONE, 0, 0.1),
-    "rate of step 0": lambda: gpt.cosine_rate(0, 1.0, 2, 4),
-    "negative warm-up": lambda: gpt.cosine_rate(1, 1.0, -1, 4),
-    "warm-up to the end": lambda: gpt.cosine_rate(1, 1.0, 4, 4),
+    "rate of step 0": lambda: gpt.cosine_lr(0, 1.0, 2, 4),
+    "negative warm-up": lambda: gpt.cosine_lr(1, 1.0, -1, 4),
+    "warm-up to the end": lambda: gpt.cosine_lr(1, 1.0, 4, 4),
     "training that only warms up": lambda: gpt.train(small(), tokens(20), 3, 4, 1, 0.1, 3),
     "temperature 0": lambda: gpt.scale_temperature(ZEROS, 0),
     "temperature nan": lambda: gpt.scale_temperature(ZEROS, math.nan),
@@ -1569,7 +1569,7 @@ def test_the_examples_about_the_model_are_right():
     assert torch.equal(pre(x), x)
     assert sum(p.numel() for p in small().parameters()) == 7424
     assert gpt.count_parameters(10, 6, 4, 1) == 316 == 64 + 244 + 8
-    assert gpt.count_parameters(10, 6, 4, 1, pre_norm=False) == 308
+    assert gpt.count_parameters(10, 6, 4, 1, norm_first=False) == 308
     state = {
         "transformer.h.11.mlp.c_fc.weight": torch.zeros(768, 3072),
         "h.0.attn.c_attn.bias": torch.zeros(1),
@@ -1599,7 +1599,7 @@ def test_the_examples_about_training_are_right():
     zero = torch.zeros(1)
     new = gpt.adamw_step(torch.ones(1), torch.full((1,), 0.5), zero, zero, 1, 0.1)
     assert [x.item() for x in new] == pytest.approx([0.89, 0.05, 0.0125])
-    rates = [gpt.cosine_rate(step, 1.0, 10, 110) for step in (5, 10, 60, 110, 200)]
+    rates = [gpt.cosine_lr(step, 1.0, 10, 110) for step in (5, 10, 60, 110, 200)]
     assert rates == pytest.approx([0.5, 1.0, 0.5, 0.0, 0.0])
 
 

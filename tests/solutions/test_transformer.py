@@ -155,12 +155,12 @@ def test_positional_encoding_adds_the_table_of_the_chapter_on_positions(d_model)
     table = positional_encoding.sinusoidal_table(50, d_model)
     x = torch.randn(2, 9, d_model)
     close(module(x), x + table[:9])
-    close(module(x, start=41), x + table[41:])
+    close(module(x, past=41), x + table[41:])
     assert list(module.parameters()) == []
     assert module.state_dict() == {}
     assert module.double()(x.double()).dtype == torch.float64
     with pytest.raises(ValueError, match="50"):
-        module(x.double(), start=42)
+        module(x.double(), past=42)
 
 
 def test_positional_encoding_drops_from_the_sum_in_training_only():
@@ -1032,7 +1032,7 @@ def test_training_equals_a_loop_with_torchs_adam_and_loss(norm_first, shared, sm
     criterion = nn.CrossEntropyLoss(label_smoothing=smoothing, ignore_index=PAD)
     moments: dict = {}
     for step in range(1, 13):
-        rate = tr.learning_rate(step, 8, warmup=4, factor=0.1)
+        rate = tr.learning_rate(step, 8, warmup_steps=4, factor=0.1)
         src = ids_of_lengths([5, 3, 1], 11)
         tgt = ids_of_lengths([6, 4, 2], 11, BOS)
         before, old = moments, copy.deepcopy(moments)
@@ -1100,7 +1100,7 @@ def test_a_trained_model_writes_what_it_was_taught(norm_first):
     tgt = torch.tensor([[BOS, *row] + [PAD] * (6 - len(row)) for row in wanted])
     moments: dict = {}
     for step in range(1, 81):
-        rate = tr.learning_rate(step, 16, warmup=20, factor=0.5)
+        rate = tr.learning_rate(step, 16, warmup_steps=20, factor=0.5)
         loss, moments = tr.train_step(model, src, tgt, moments, step, rate, smoothing=0.0)
     assert loss < 0.1
     with torch.no_grad():
@@ -1471,7 +1471,7 @@ REFUSALS = {
     "only padding": lambda: tr.label_smoothing_loss(LOG_PROBS, torch.zeros_like(ROWS)),
     "only other padding": lambda: tr.label_smoothing_loss(LOG_PROBS, ROWS * 0 + 3, pad=3),
     "rate of step 0": lambda: tr.learning_rate(0),
-    "no warm-up": lambda: tr.learning_rate(1, warmup=0),
+    "no warm-up": lambda: tr.learning_rate(1, warmup_steps=0),
     "Adam at step 0": lambda: tr.adam_step(*torch.zeros(4, 2), 0, 0.1),
     "greedy length": lambda: tr.greedy_decode(table_model(), ROW % 3, 0),
     "beam batch": lambda: tr.beam_search(table_model(), ROWS % 3, 2, 3),

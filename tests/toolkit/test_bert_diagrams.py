@@ -15,7 +15,7 @@ from solutions import bert
 from tests.toolkit.drawings import Drawings, words
 from toolkit import bert_diagrams as drawn
 
-SIZES = {"hidden": 16, "num_layers": 3, "num_heads": 2, "intermediate": 24, "max_length": 20}
+SIZES = {"d_model": 16, "num_layers": 3, "num_heads": 2, "d_ff": 24, "max_length": 20}
 TOKENS = ["[CLS]", "the", "sum", "[SEP]", "of", "num", "##bers", "[SEP]"]
 SEGMENTS = [0, 0, 0, 0, 1, 1, 1, 1]
 SCORES = np.array([[0.9, -0.2, 0.7], [-0.4, 0.5, 2.2], [1.2, 0.8, -1.4]])

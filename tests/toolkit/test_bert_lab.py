@@ -22,7 +22,7 @@ MODULES = (
     "_pydecimal", "difflib", "email.message", "inspect", "ipaddress", "logging", "statistics",
     "threading", "turtle", "typing",
 )  # fmt: skip
-TINY = {"hidden": 16, "num_layers": 1, "num_heads": 2, "intermediate": 24, "max_length": 64,
+TINY = {"d_model": 16, "num_layers": 1, "num_heads": 2, "d_ff": 24, "max_length": 64,
         "dropout": 0.0}  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def _close_figures() -> None:
 def test_rows_are_padded_and_taken() -> None:
     rows = lab.Rows.of([([2, 9, 3], [0, 0, 0]), ([2, 9, 9, 3, 8, 3], [0, 0, 0, 0, 1, 1])])
     assert rows.ids.tolist() == [[2, 9, 3, 0, 0, 0], [2, 9, 9, 3, 8, 3]]
-    assert rows.segments.tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
+    assert rows.token_type_ids.tolist() == [[0] * 6, [0, 0, 0, 0, 1, 1]]
     assert rows.mask.sum(1).tolist() == [3, 6]
     assert rows.take(torch.tensor([0]), torch.device("cpu")).ids.tolist() == [[2, 9, 3]]
 
@@ -89,7 +89,7 @@ def test_new_weights_are_as_wide_as_the_model_needs(corpus: d.Corpus) -> None:
 
 def test_sizes_are_those_of_the_preset() -> None:
     assert lab.sizes(CPU) == lab.SIZES
-    assert lab.sizes(SimpleNamespace(name="gpu"))["hidden"] > lab.SIZES["hidden"]
+    assert lab.sizes(SimpleNamespace(name="gpu"))["d_model"] > lab.SIZES["d_model"]
 
 
 # --------------------------------------------------------------------------- pre-training
@@ -98,7 +98,7 @@ def test_sizes_are_those_of_the_preset() -> None:
 def test_pretraining_lowers_the_loss_and_counts(corpus: d.Corpus) -> None:
     model = tiny(corpus)
     random.seed(4)
-    run = lab.pretrain(model, corpus, parts, steps=60, batch=16, rate=1e-2, checks=3, preset=CPU)
+    run = lab.pretrain(model, corpus, parts, steps=60, batch=16, lr=1e-2, checks=3, preset=CPU)
     assert random.random() == random.Random(4).random()  # Python's own draws go on as before
     assert run.steps == len(run.mlm) == len(run.nsp) == 60
     assert not model.training
@@ -214,7 +214,7 @@ def test_few_examples_are_learned(name: str, model: nn.Module, tasks: dict[str, 
     head = lab.make_head(parts, model.bert, task)
     before = model.bert.embeddings.token.weight.clone()
     made = lab.fine_tune(
-        head, task, parts, labelled=8, steps=60, rate=1e-2, batch=8, most_test=30, preset=CPU
+        head, task, parts, labelled=8, steps=60, lr=1e-2, batch=8, most_test=30, preset=CPU
     )
     assert torch.equal(before, model.bert.embeddings.token.weight)
     assert made.loss[-1] < 0.5 * made.loss[0]

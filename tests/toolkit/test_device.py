@@ -45,7 +45,7 @@ def test_the_gpu_preset_without_a_gpu_says_what_to_do() -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 def test_the_gpu_preset_is_larger_in_everything() -> None:
     small, large = device.preset("cpu"), device.preset("gpu")
-    assert large.width > small.width
+    assert large.d_model > small.d_model
     assert large.batch_size > small.batch_size
     assert large.lengths[-1] > small.lengths[-1]
     assert torch.zeros(1, device=large.device).is_cuda
@@ -58,7 +58,7 @@ def test_an_unknown_preset_is_refused() -> None:
 
 def test_a_preset_cannot_be_changed_by_a_chapter() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        device.preset("cpu").width = 1  # type: ignore[misc]
+        device.preset("cpu").d_model = 1  # type: ignore[misc]
 
 
 def test_the_description_names_torch_and_python() -> None:

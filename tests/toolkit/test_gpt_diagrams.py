@@ -14,15 +14,15 @@ from toolkit import gpt_diagrams as drawn
 PROMPT, RESPONSE = ["add", "two"], ["a", "+", "b"]
 
 
-def model(*, pre_norm: bool) -> gpt.GPT:
-    return gpt.GPT(30, 8, 16, num_layers=3, num_heads=2, pre_norm=pre_norm)
+def model(*, norm_first: bool) -> gpt.GPT:
+    return gpt.GPT(30, 8, 16, num_layers=3, num_heads=2, norm_first=norm_first)
 
 
 def draw(name: str) -> Figure:
     if name == "classifier":
-        return drawn.gpt1(gpt.GPTClassifier(model(pre_norm=False), 3))
+        return drawn.gpt1(gpt.GPTClassifier(model(norm_first=False), 3))
     if name == "pre-norm":
-        return drawn.gpt1(model(pre_norm=True))
+        return drawn.gpt1(model(norm_first=True))
     if name == "row":
         return drawn.prompt_and_response_row(PROMPT, RESPONSE)
     return getattr(drawn, name)()

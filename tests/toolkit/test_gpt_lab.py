@@ -22,7 +22,7 @@ MODULES = (
     "calendar", "collections", "contextlib", "datetime", "enum", "logging", "queue",
     "socketserver", "threading", "typing",
 )  # fmt: skip
-TINY = {"context": 96, "width": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
+TINY = {"max_length": 96, "d_model": 16, "num_layers": 1, "num_heads": 2, "dropout": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def model(corpus: c.Corpus) -> nn.Module:
 def trained(corpus: c.Corpus) -> tuple[nn.Module, lab.Pretraining]:
     model = tiny(corpus)
     run = lab.pretrain(
-        model, corpus, parts, steps=40, batch=8, rate=1e-2, warmup=4, checks=3, preset=CPU
+        model, corpus, parts, steps=40, batch=8, lr=1e-2, warmup_steps=4, checks=3, preset=CPU
     )
     return model, run
 
@@ -60,7 +60,7 @@ class Text(nn.Module):
     def __init__(self, ids: list[int], words: int) -> None:
         super().__init__()
         self.register_buffer("ids", torch.tensor(ids))
-        self.words, self.context = words, 96
+        self.words, self.max_length = words, 96
 
     def forward(self, ids: Tensor) -> Tensor:
         logits = torch.full((*ids.shape, self.words), -50.0)
@@ -85,7 +85,7 @@ def test_new_weights_are_as_wide_as_the_model_needs(corpus: c.Corpus) -> None:
 
 def test_sizes_are_those_of_the_preset() -> None:
     assert lab.sizes(CPU) == lab.SIZES
-    assert lab.sizes(SimpleNamespace(name="gpu"))["width"] > lab.SIZES["width"]
+    assert lab.sizes(SimpleNamespace(name="gpu"))["d_model"] > lab.SIZES["d_model"]
 
 
 def test_pretraining_learns_and_keeps_the_way(
@@ -112,7 +112,7 @@ def test_pretraining_learns_and_keeps_the_way(
 def test_it_trains_as_the_chapter_does(corpus: c.Corpus) -> None:
     made, other = tiny(corpus), tiny(corpus)
     run = lab.pretrain(
-        made, corpus, parts, steps=3, batch=2, rate=1e-2, warmup=1, checks=0, seed=5, preset=CPU
+        made, corpus, parts, steps=3, batch=2, lr=1e-2, warmup_steps=1, checks=0, seed=5, preset=CPU
     )
     torch.manual_seed(5)
     losses = parts.train(other, corpus.stream("train"), 3, 96, 2, 1e-2, 1)
@@ -300,7 +300,7 @@ def test_the_page_shows_what_is_drawn(model: nn.Module, corpus: c.Corpus) -> Non
         (frame,) = _frames(page)
         shown = [float(x) for x in re.findall(r"</span> ([\d.]+)</td>", frame)]
         assert shown == pytest.approx(expected.topk(3).values.tolist(), abs=6e-4)
-    with pytest.raises(ValueError, match="context of 96"):
+    with pytest.raises(ValueError, match="max_length of 96"):
         lab.distribution_page(model, corpus, parts, ["x = 1\n" * 60])
 
 
@@ -330,7 +330,7 @@ def test_few_examples_are_learned_by_heart(
     task = tasks[name]
     before = model.token.weight.clone()
     made = lab.fine_tune(
-        model, task, parts, labelled=6, steps=60, rate=1e-2, batch=6, weight=0.0, most_test=20,
+        model, task, parts, labelled=6, steps=60, lr=1e-2, batch=6, weight=0.0, most_test=20,
         preset=CPU,
     )  # fmt: skip
     assert torch.equal(before, model.token.weight)
@@ -342,7 +342,7 @@ def test_few_examples_are_learned_by_heart(
 
 
 def test_the_language_models_loss_counts(model: nn.Module, tasks: dict[str, c.Task]) -> None:
-    shared = {"labelled": 6, "steps": 30, "rate": 1e-2, "batch": 6, "preset": CPU, "most_test": 5}
+    shared = {"labelled": 6, "steps": 30, "lr": 1e-2, "batch": 6, "preset": CPU, "most_test": 5}
     without, with_it = (
         lab.fine_tune(model, tasks["order"], parts, weight=w, **shared) for w in (0.0, 0.5)
     )

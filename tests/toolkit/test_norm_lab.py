@@ -23,9 +23,9 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def make(depth: int, pre_norm: bool, seed: int = 0) -> nn.Module:
+def make(depth: int, norm_first: bool, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    model = GPT(11, 12, 16, depth, 2, dropout=0.0, pre_norm=pre_norm)
+    model = GPT(11, 12, 16, depth, 2, dropout=0.0, norm_first=norm_first)
     return lab.same_start(init_weights(model))
 
 
@@ -110,7 +110,7 @@ def test_warm_up_is_the_only_difference_and_rises_linearly() -> None:
 
     warm, cold = Recorder(), Recorder()
     for model, warmup in ((warm, 4), (cold, 0)):
-        lab.train_once(model, STREAM, steps=8, rate=1e-3, warmup=warmup, seed=3)
+        lab.train_once(model, STREAM, steps=8, lr=1e-3, warmup_steps=warmup, seed=3)
     steps = lambda model: [-b + a for a, b in zip(model.seen, model.seen[1:])]  # noqa: E731, B905
     assert steps(cold) == pytest.approx([1e-3] * 7, rel=0.01)
     rising = [0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3, 1e-3]
@@ -121,12 +121,12 @@ def test_warm_up_is_the_only_difference_and_rises_linearly() -> None:
 def test_comparing_trains_every_combination_and_averages_the_last_steps() -> None:
     runs = lab.compare(
         make, STREAM, depths=(1, 2), warmups=(0, 3), seeds=(0, 1), steps=12, last=4, length=8,
-        batch=4, rate=1e-2,
+        batch=4, lr=1e-2,
     )  # fmt: skip
     assert len(runs.losses) == 8
     assert all(len(losses) == 2 and len(losses[0]) == 12 for losses in runs.losses.values())
     alone = lab.train_once(
-        make(2, False, 1), STREAM, steps=12, warmup=3, seed=1, length=8, batch=4, rate=1e-2
+        make(2, False, 1), STREAM, steps=12, warmup_steps=3, seed=1, length=8, batch=4, lr=1e-2
     )
     assert runs.losses["post-norm", 3, 2][1] == pytest.approx(alone)
     ends = runs.ends("post-norm", 3, 2)

@@ -36,7 +36,7 @@ def _one_thread() -> Iterator[None]:
 def make(seed: int = 0, **more: object) -> nn.Module:
     torch.manual_seed(seed)
     sizes = {
-        "hidden": 16, "num_layers": 2, "num_heads": 2, "intermediate": 32, "max_length": 40,
+        "d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 32, "max_length": 40,
         "dropout": 0.0, **more,
     }  # fmt: skip
     return lab.rescale(BertForPreTraining(V, **sizes), 3.0).eval()
@@ -195,7 +195,7 @@ def test_the_held_out_loss_does_not_depend_on_the_size_of_batches(rows: Tensor) 
 
 def test_training_learns_and_counts(rows: Tensor) -> None:
     masked, causal, few = make(), lab.left_to_right(make()), lab.left_to_right(make())
-    how = {"test": rows[:50], "looks": 4, "batch": 16, "rate": 5e-3}
+    how = {"test": rows[:50], "looks": 4, "batch": 16, "lr": 5e-3}
     one = lab.train(masked, lab.Masked(mask_tokens, V), rows[50:], 40, **how)
     two = lab.train(causal, lab.Causal(), rows[50:], 40, **how)
     three = lab.train(few, lab.Causal(0.15), rows[50:], 40, **how)
@@ -255,7 +255,7 @@ def test_fine_tuning_learns_a_task() -> None:
     labels = torch.arange(300) % 2
     ids[:, 3] = 6 + 2 * labels
     task = (ids[:200], labels[:200]), (ids[200:], labels[200:])
-    score = lab.fine_tune(lab.Reader(make().bert, 2), *task, steps=60, batch=16, rate=1e-2)
+    score = lab.fine_tune(lab.Reader(make().bert, 2), *task, steps=60, batch=16, lr=1e-2)
     assert score > 0.9
     assert lab.probe(make().bert, *task) > 0.6
 
@@ -383,7 +383,7 @@ def test_only_kept_tokens_teach_the_head_to_say_what_stands_there(rows: Tensor) 
     labels = torch.arange(40) % 2  # (40,), any two classes
     task = ((rows[:40], labels), (rows[150:190], labels))
     found = lab.compare_maskings(
-        make, rows[60:], rows[:60], V, steps=40, rate=1e-2, batch=16, task=task,
+        make, rows[60:], rows[:60], V, steps=40, lr=1e-2, batch=16, task=task,
         fine_tune_seeds=(0,), fine_tune_steps=5,
     )  # fmt: skip
     results = {result.name: result for result in found}
@@ -422,7 +422,7 @@ def test_pairs_are_balanced_and_labelled_right(negatives: str) -> None:
 def test_pairs_are_packed_as_the_chapter_builds_inputs() -> None:
     packed = lab.pack_pairs([([5, 6], [7], 0), ([8], [9], 1)], build_input, 20)
     assert packed.ids.tolist() == [[2, 5, 6, 3, 7, 3], [2, 8, 3, 9, 3, 0]]
-    assert packed.segments.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]]
+    assert packed.token_type_ids.tolist() == [[0, 0, 0, 0, 1, 1], [0, 0, 0, 1, 1, 0]]
     assert torch.equal(packed.mask, packed.ids != 0)
     assert packed[1:].ids.shape == (1, 5)
 

@@ -64,7 +64,7 @@ def test_mappings_of_training_and_test_are_all_and_share_none() -> None:
 
 def test_a_row_shows_one_mapping() -> None:
     rows = TASK.batch(50, torch.Generator().manual_seed(0))
-    assert rows.shape == (50, TASK.context)
+    assert rows.shape == (50, TASK.max_length)
     known = {tuple(mapping) for mapping in TASK.mappings[0].tolist()}
     for row in rows.tolist():
         shown = {}
@@ -197,7 +197,7 @@ def test_even_attention_gives_the_even_shares() -> None:
 class Repeats(nn.Module):
     """Thinks a token the likelier the more often it stood in the row already."""
 
-    context = 200
+    max_length = 200
 
     def forward(self, ids: Tensor) -> Tensor:
         return F.one_hot(ids, 128).float().cumsum(1)
@@ -250,7 +250,7 @@ def test_the_control_shows_wrong_answers() -> None:
 
 def test_prompts_that_do_not_fit_are_counted() -> None:
     small = Repeats()
-    small.context = 12
+    small.max_length = 12
     pairs = [(letter, letter) for letter in "abcd"]
     found = lab.shots_of(
         small, encode, build_prompt, answer_scores, {"same": pairs}, shots=(0, 2), draws=3

@@ -82,7 +82,7 @@ def test_a_gradient_comes_back_from_every_distance() -> None:
 
 
 def test_a_short_delay_is_learned() -> None:
-    small = replace(device.preset("cpu"), steps=200, width=48)
+    small = replace(device.preset("cpu"), steps=200, d_model=48)
     assert lab.recall_rate("GRU", 2, symbols=4, preset=small) > 0.9
 
 

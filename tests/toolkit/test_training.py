@@ -46,7 +46,7 @@ def test_training_lowers_the_loss_and_leaves_the_model_in_eval_mode() -> None:
         modes.append((step, model.training))
         return loss(step)
 
-    history = fit(model, watched, 200, rate=1e-2, preset=CPU)
+    history = fit(model, watched, 200, lr=1e-2, preset=CPU)
     assert modes == [(step, True) for step in range(200)]
     assert sum(history.loss[-20:]) < 0.1 * sum(history.loss[:20])
     assert not model.training
@@ -58,7 +58,7 @@ def test_training_lowers_the_loss_and_leaves_the_model_in_eval_mode() -> None:
 @pytest.mark.parametrize("clip", [1.0, None])
 def test_the_steps_are_those_of_adam_written_out(clip: float | None) -> None:
     model, loss, _ = regression()
-    fit(model, loss, 30, rate=1e-2, clip=clip, preset=CPU)
+    fit(model, loss, 30, lr=1e-2, clip=clip, preset=CPU)
     other, loss, _ = regression()
     optimiser = torch.optim.Adam(other.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -95,7 +95,7 @@ def test_the_schedule_scales_the_rate(schedule, factors: list[float]) -> None:
         before = model.weight.item()
         return model.weight.sum()
 
-    fit(model, loss, 4, rate=0.5, schedule=schedule, optimiser=torch.optim.SGD, preset=CPU)
+    fit(model, loss, 4, lr=0.5, schedule=schedule, optimiser=torch.optim.SGD, preset=CPU)
     sizes.append(abs(model.weight.item() - before))
     assert sizes[1:] == pytest.approx([0.5 * f for f in factors], abs=1e-5)
 
@@ -104,7 +104,7 @@ def test_gradients_are_clipped() -> None:
     model = nn.Linear(1, 1, bias=False)
     start = model.weight.item()
     fit(
-        model, lambda step: 1000 * model.weight.sum(), 1, rate=1.0, clip=0.25,
+        model, lambda step: 1000 * model.weight.sum(), 1, lr=1.0, clip=0.25,
         optimiser=torch.optim.SGD, preset=CPU,
     )  # fmt: skip
     assert model.weight.item() == pytest.approx(start - 0.25, abs=1e-4)
@@ -216,7 +216,7 @@ def test_with_seconds_a_schedule_runs_on_the_share_that_is_used(
         return model.weight.sum()
 
     fit(
-        model, clock.lasting(loss, 1.0), steps, seconds=4, rate=0.5, schedule=schedule,
+        model, clock.lasting(loss, 1.0), steps, seconds=4, lr=0.5, schedule=schedule,
         optimiser=torch.optim.SGD, preset=CPU,
     )  # fmt: skip
     sizes = [a - b for a, b in zip(seen[1:], [*seen[2:], model.weight.item()], strict=True)]
@@ -462,7 +462,7 @@ def test_without_resume_training_begins_anew(tmp_path: Path) -> None:
     ("change", "named"),
     [
         ({"steps": 11}, "steps"),
-        ({"rate": 1.0}, "rate"),
+        ({"lr": 1.0}, "lr"),
         ({"schedule": "cosine"}, "schedule"),
         ({"seed": 1}, "seed"),
         ({"seconds": 60}, "seconds"),
@@ -510,7 +510,7 @@ def test_the_loss_is_computed_in_the_precision_of_the_preset() -> None:
             seen.append(guess.dtype)
             return nn.functional.mse_loss(guess.float(), x.sum(1, keepdim=True))
 
-        history = fit(model, loss, 200, rate=1e-2, preset=preset)
+        history = fit(model, loss, 200, lr=1e-2, preset=preset)
         finals[preset.amp_dtype] = sum(history.loss[-20:]) / 20
         assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert seen == [torch.float32] * 200 + [torch.bfloat16] * 200
@@ -572,7 +572,7 @@ def test_nothing_is_written_where_there_is_no_terminal_or_no_wish(
 def test_a_loss_that_is_not_finite_is_named_with_its_step(tmp_path: Path) -> None:
     model, loss, _ = regression()
     path = tmp_path / "model.pt"
-    with pytest.raises(FloatingPointError, match=r"loss of step 23 is nan.*smaller rate"):
+    with pytest.raises(FloatingPointError, match=r"loss of step 23 is nan.*smaller lr"):
         fit(
             model, lambda step: loss(step) * (float("nan") if step == 23 else 1), 60,
             checkpoint=path, checkpoint_every=10, preset=CPU,
@@ -590,7 +590,7 @@ def test_a_loss_that_is_not_finite_is_named_with_its_step(tmp_path: Path) -> Non
         ({"accumulate": 0}, "accumulate"),
         ({"steps": None, "seconds": 1, "validate": lambda: 0.0}, "validate_every"),
         ({"steps": None, "seconds": 1, "checkpoint": "model.pt"}, "checkpoint_every"),
-        ({"rate": 0.0}, "rate"),
+        ({"lr": 0.0}, "lr"),
         ({"clip": -1.0}, "clip"),
         ({"schedule": "square"}, "linear"),
         ({"patience": 3}, "validate"),

@@ -34,7 +34,7 @@ SAID = ["I", "am", "a", "student", "<eos>"]
 
 def make(**changes: object) -> transformer.EncoderDecoder:
     sizes = {
-        "src_vocab": 11, "tgt_vocab": 13, "num_layers": 2, "d_model": 16, "d_ff": 24,
+        "src_vocab_size": 11, "tgt_vocab_size": 13, "num_layers": 2, "d_model": 16, "d_ff": 24,
         "num_heads": 4, "dropout": 0.0,
     }  # fmt: skip
     return transformer.make_model(**{**sizes, **changes}).double().eval()
@@ -389,7 +389,9 @@ def test_the_drawn_architecture_computes_what_the_model_computes(
 
 @ORDERS
 def test_the_architecture_says_its_sizes(norm_first: bool) -> None:
-    model = make(norm_first=norm_first, src_vocab=17, tgt_vocab=19, d_model=8, num_heads=2)
+    model = make(
+        norm_first=norm_first, src_vocab_size=17, tgt_vocab_size=19, d_model=8, num_heads=2
+    )
     text = words(drawn.architecture(model))
     assert "embedding × $\\sqrt{8}$\n17 × 8" in text
     assert "embedding × $\\sqrt{8}$\n19 × 8" in text
@@ -405,7 +407,9 @@ def test_the_architecture_says_its_sizes(norm_first: bool) -> None:
 
 
 def test_a_shared_table_is_said_and_counted_once() -> None:
-    models = [make(src_vocab=4000, tgt_vocab=4000, shared=shared) for shared in (True, False)]
+    models = [
+        make(src_vocab_size=4000, tgt_vocab_size=4000, shared=shared) for shared in (True, False)
+    ]
     facts = [next(w for w in words(drawn.architecture(m)) if "parameters" in w) for m in models]
     assert ["one table" in fact for fact in facts] == [True, False]
     counts = [transformer.count_parameters(4000, 2, 16, 24, shared) for shared in (True, False)]

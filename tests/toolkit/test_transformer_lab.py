@@ -159,7 +159,7 @@ def test_unknown_words_are_named(task: lab.TranslationTask, text: str, message: 
 def test_a_translator_learns(task: lab.TranslationTask) -> None:
     model = small(task)
     run = lab.train_translator(
-        model, task, token_batches, label_smoothing_loss, steps=40, max_tokens=200, rate=2e-2,
+        model, task, token_batches, label_smoothing_loss, steps=40, max_tokens=200, lr=2e-2,
         preset=CPU,
     )  # fmt: skip
     assert run.steps == len(run.history.loss) == 40
@@ -548,7 +548,7 @@ def test_the_width_of_equal_size() -> None:
 def test_copying_needs_the_reach(layers: int, learns: bool) -> None:
     torch.manual_seed(0)
     rate = lab.copy_rate(
-        lab.ConvEncoder(16, layers), 3, width=16, symbols=4, steps=150, rate=1e-2, preset=CPU
+        lab.ConvEncoder(16, layers), 3, width=16, symbols=4, steps=150, lr=1e-2, preset=CPU
     )
     assert rate > 0.9 if learns else rate < 0.4
 
@@ -558,7 +558,7 @@ def test_without_positions_attention_cannot_tell_which_symbol_is_meant() -> None
         def forward(self, x: Tensor, mask: None) -> Tensor:
             return x.mean(1, keepdim=True).expand_as(x)
 
-    few = {"width": 8, "symbols": 2, "steps": 60, "rate": 1e-2, "preset": CPU}
+    few = {"width": 8, "symbols": 2, "steps": 60, "lr": 1e-2, "preset": CPU}
     torch.manual_seed(0)
     assert lab.copy_rate(Mean(), 8, positions=False, **few) < 0.75
     with pytest.raises(ValueError, match="distance"):

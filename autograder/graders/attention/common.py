@@ -16,4 +16,4 @@ def linear(draw, name, outputs, inputs, bias=True):
     return state
 
 
-OUTPUT = ("output", "weights")
+OUTPUT = ("output", "attn_weights")

@@ -308,14 +308,14 @@ def test_heads_dropout_on_weights(student, reference, draw):
         int((used == 0).sum()),
         used.numel(),
         p,
-        what=f"the share of weights that are dropped at p={p}",
+        what=f"the share of weights that are dropped at dropout={p}",
         false_alarm=5e-10,
     )
     expectations.rate(
         int(((used[:, 0] == 0) == (used[:, 1] == 0)).sum()),
         used[:, 0].numel(),
         p**2 + (1 - p) ** 2,
-        what=f"how often the decisions for two heads agree at p={p}",
+        what=f"how often the decisions for two heads agree at dropout={p}",
         false_alarm=5e-10,
     )
     kept = used != 0
@@ -378,16 +378,16 @@ def fused_pair(student, reference, draw, input_dim, embed_dim, heads, dtype=None
         state,
         dtype=dtype,
         input_dim=input_dim,
-        embed_dim=embed_dim,
+        d_model=embed_dim,
         num_heads=heads,
     )
 
 
 @exercise("FusedMultiHeadAttention")
 def test_fused_parameters(student):
-    """The layers are qkv_proj (input_dim to 3 embed_dim) and o_proj, each with a bias."""
+    """The layers are qkv_proj (input_dim to 3 d_model) and o_proj, each with a bias."""
     same_parameters(
-        student.module("FusedMultiHeadAttention", input_dim=5, embed_dim=4, num_heads=2),
+        student.module("FusedMultiHeadAttention", input_dim=5, d_model=4, num_heads=2),
         {
             "qkv_proj.weight": (12, 5),
             "qkv_proj.bias": (12,),
@@ -403,18 +403,18 @@ def test_fused_values(student, reference, draw):
     for batch, length, width, heads in [(1, 1, 2, 1), (1, 3, 4, 1), (1, 3, 4, 2), (2, 5, 6, 3)]:
         mine, theirs = fused_pair(student, reference, draw, width, width, heads)
         x = draw.normal(batch, length, width)
-        case = sizes(B=batch, T=length, embed_dim=width, H=heads)
+        case = sizes(B=batch, T=length, d_model=width, H=heads)
         same_results(mine(x), theirs(x), OUTPUT, case)
 
 
 @exercise("FusedMultiHeadAttention")
 def test_fused_other_input_width(student, reference, draw):
-    """The input may be wider or narrower than embed_dim."""
+    """The input may be wider or narrower than d_model."""
     for input_dim, embed_dim, heads in [(3, 4, 2), (8, 4, 2), (1, 6, 3)]:
         mine, theirs = fused_pair(student, reference, draw, input_dim, embed_dim, heads)
         x = draw.normal(2, 4, input_dim)
         same_results(
-            mine(x), theirs(x), OUTPUT, sizes(input_dim=input_dim, embed_dim=embed_dim, H=heads)
+            mine(x), theirs(x), OUTPUT, sizes(input_dim=input_dim, d_model=embed_dim, H=heads)
         )
 
 
@@ -432,11 +432,11 @@ def test_fused_mask(student, reference, draw):
 
 @exercise("FusedMultiHeadAttention")
 def test_fused_refuses(student):
-    """An embed_dim that the number of heads does not divide raises a ValueError."""
+    """A d_model that the number of heads does not divide raises a ValueError."""
     expectations.raises(
         "ValueError",
-        lambda: student.module("FusedMultiHeadAttention", input_dim=4, embed_dim=6, num_heads=4),
-        what="embed_dim=6 with 4 heads",
+        lambda: student.module("FusedMultiHeadAttention", input_dim=4, d_model=6, num_heads=4),
+        what="d_model=6 with 4 heads",
     )
 
 
@@ -473,7 +473,7 @@ def test_fused_equivariance(student, reference, draw):
     mine, theirs = fused_pair(student, reference, draw, 7, 8, 4)
     x, order = draw.normal(1, 7, 7), draw.permutation(7)
     got = mine(x)
-    same_results(got, theirs(x), OUTPUT, sizes(B=1, T=7, input_dim=7, embed_dim=8, H=4))
+    same_results(got, theirs(x), OUTPUT, sizes(B=1, T=7, input_dim=7, d_model=8, H=4))
     expectations.close(mine(x[:, order])[0], got[0][:, order], what="the output", case="reordered")
 
 
@@ -773,7 +773,7 @@ def cross_pair(student, reference, draw, query_dim, memory_dim, embed_dim, heads
         dtype=dtype,
         query_dim=query_dim,
         memory_dim=memory_dim,
-        embed_dim=embed_dim,
+        d_model=embed_dim,
         num_heads=heads,
     )
 
@@ -782,7 +782,7 @@ def cross_pair(student, reference, draw, query_dim, memory_dim, embed_dim, heads
 def test_cross_parameters(student):
     """q_proj reads the decoder, k_proj and v_proj the memory, out_proj returns to query_dim."""
     same_parameters(
-        student.module("CrossAttention", query_dim=3, memory_dim=5, embed_dim=4, num_heads=2),
+        student.module("CrossAttention", query_dim=3, memory_dim=5, d_model=4, num_heads=2),
         {
             "q_proj.weight": (4, 3),
             "q_proj.bias": (4,),
@@ -827,13 +827,11 @@ def test_cross_mask(student, reference, draw):
 
 @exercise("CrossAttention")
 def test_cross_refuses(student):
-    """An embed_dim that the number of heads does not divide raises a ValueError."""
+    """A d_model that the number of heads does not divide raises a ValueError."""
     expectations.raises(
         "ValueError",
-        lambda: student.module(
-            "CrossAttention", query_dim=4, memory_dim=8, embed_dim=6, num_heads=4
-        ),
-        what="embed_dim=6 with 4 heads",
+        lambda: student.module("CrossAttention", query_dim=4, memory_dim=8, d_model=6, num_heads=4),
+        what="d_model=6 with 4 heads",
     )
 
 

@@ -702,7 +702,7 @@ def test_context_gradients_and_layout(student, reference, draw):
 # AttentionDecoderStep
 # --------------------------------------------------------------------------------------------
 
-DECODED = ("state", "context", "weights")
+DECODED = ("state", "context", "attn_weights")
 
 
 def decoder_pair(student, reference, draw, embed, hidden_dim, annotation, attention, dtype=None):
@@ -725,7 +725,7 @@ def decoder_pair(student, reference, draw, embed, hidden_dim, annotation, attent
         state,
         dtype=dtype,
         embed_dim=embed,
-        hidden_dim=hidden_dim,
+        hidden_size=hidden_dim,
         annotation_dim=annotation,
         attention_dim=attention,
     )
@@ -744,7 +744,7 @@ def test_decoder_parameters(student):
     """The parts are `score` (an AdditiveScore) and `cell` (a GRUCell on [y_prev; context])."""
     same_parameters(
         student.module(
-            "AttentionDecoderStep", embed_dim=2, hidden_dim=3, annotation_dim=4, attention_dim=5
+            "AttentionDecoderStep", embed_dim=2, hidden_size=3, annotation_dim=4, attention_dim=5
         ),
         {
             "score.query_projection.weight": (5, 3),
@@ -866,7 +866,7 @@ def positive(draw, *shape):
 
 @exercise("attention_dropout")
 def test_dropout_off(student, draw):
-    """In evaluation, and with p=0, the weights come back unchanged."""
+    """In evaluation, and with dropout=0, the weights come back unchanged."""
     for shape in [(1, 1), (3, 4), (2, 3, 4, 5)]:
         weights = positive(draw, *shape)
         for p, training in [(0.5, False), (0.0, False), (1.0, False), (0.0, True)]:
@@ -874,21 +874,21 @@ def test_dropout_off(student, draw):
                 student.attention_dropout(weights, p, training),
                 weights,
                 what="the weights",
-                case=f"shape {shape}, p={p}, training={training}",
+                case=f"shape {shape}, dropout={p}, training={training}",
                 misconception="dropout_in_evaluation" if p and not training else None,
             )
     dropped = student.attention_dropout(positive(draw, 8, 20), 0.5, True)
     expectations.shape(dropped, (8, 20), what="the result")
     expectations.true(
         bool((dropped == 0).any()),
-        "Nothing is dropped in training either: none of 160 weights became 0 at p=0.5.",
+        "Nothing is dropped in training either: none of 160 weights became 0 at dropout=0.5.",
         misconception="dropout_never",
     )
 
 
 @exercise("attention_dropout")
 def test_dropout_rate(student, draw):
-    """In training, each weight becomes 0 with probability p."""
+    """In training, each weight becomes 0 with probability dropout."""
     weights = positive(draw, 2, 20, 30)
     for p in (0.2, 0.7):
         dropped = student.attention_dropout(weights, p, True)
@@ -898,7 +898,7 @@ def test_dropout_rate(student, draw):
             int((dropped == 0).sum()),
             weights.numel(),
             p,
-            what=f"the share of weights that are 0 at p={p}",
+            what=f"the share of weights that are 0 at dropout={p}",
             false_alarm=5e-10,
             misconception="dropout_p_is_keep" if abs(share - (1 - p)) < 0.1 else None,
         )
@@ -906,7 +906,7 @@ def test_dropout_rate(student, draw):
 
 @exercise("attention_dropout")
 def test_dropout_scales_survivors(student, draw):
-    """Weights that survive are divided by 1 - p, so that the expected value stays the same."""
+    """Weights that survive are divided by 1 - dropout, so the expected value stays the same."""
     weights = positive(draw, 8, 20)
     for p in (0.5, 0.25):
         seen = student.observe("attention_dropout", weights, p, True, grad=False)
@@ -914,43 +914,45 @@ def test_dropout_scales_survivors(student, draw):
         expectations.shape(dropped, (8, 20), what="the result")
         expectations.unchanged(seen)
         kept = dropped != 0
-        expectations.true(bool(kept.any()), f"Every one of 160 weights became 0 at p={p}.")
+        expectations.true(bool(kept.any()), f"Every one of 160 weights became 0 at dropout={p}.")
         same = bool(torch.isclose(dropped[kept], weights[kept]).all())
         expectations.close(
             dropped[kept],
             weights[kept] / (1 - p),
             what="the surviving weights",
-            case=f"p={p}",
+            case=f"dropout={p}",
             misconception="dropout_without_rescale" if same else None,
         )
 
 
 @exercise("attention_dropout")
 def test_dropout_refuses_bad_probabilities(student, draw):
-    """A p outside [0, 1] raises a ValueError, in training and in evaluation."""
+    """A dropout rate outside [0, 1] raises a ValueError, in training and in evaluation."""
     weights = positive(draw, 2, 3)
     for p in (-0.1, 1.1, 2.0):
         for training in (True, False):
             expectations.raises(
                 "ValueError",
                 lambda p=p, training=training: student.attention_dropout(weights, p, training),
-                what=f"p={p}, training={training}",
+                what=f"dropout={p}, training={training}",
             )
 
 
 @exercise("attention_dropout")
 def test_dropout_of_everything(student, draw):
-    """With p=1 in training every weight is 0 and none is NaN; with p=0.9 some survive."""
+    """With dropout=1 in training every weight is 0, none NaN; with dropout=0.9 some survive."""
     for shape in [(1, 1), (2, 3, 4)]:
         expectations.close(
             student.attention_dropout(positive(draw, *shape), 1.0, True),
             torch.zeros(shape),
             what="the weights",
-            case=f"shape {shape}, p=1",
+            case=f"shape {shape}, dropout=1",
         )
     dropped = student.attention_dropout(positive(draw, 20, 30), 0.9, True)
     expectations.shape(dropped, (20, 30), what="the result")
-    expectations.true(bool((dropped != 0).any()), "Every one of 600 weights became 0 at p=0.9.")
+    expectations.true(
+        bool((dropped != 0).any()), "Every one of 600 weights became 0 at dropout=0.9."
+    )
 
 
 @hidden
@@ -977,7 +979,7 @@ def test_dropout_is_independent(student, draw):
             int((left == right).sum()),
             left.numel(),
             agree,
-            what=f"how often the decisions for {what} agree at p={p}",
+            what=f"how often the decisions for {what} agree at dropout={p}",
             false_alarm=2e-10,
         )
 
@@ -998,7 +1000,7 @@ def test_dropout_gradients(student, draw):
         "The gradient should be 0 exactly where the weight was dropped.",
     )
     kept = int((seen.value != 0).sum())
-    expectations.true(0 < kept < 120, f"Of 120 weights {kept} survived at p=0.5.")
+    expectations.true(0 < kept < 120, f"Of 120 weights {kept} survived at dropout=0.5.")
     expectations.unchanged(seen)
 
 
@@ -1014,5 +1016,5 @@ def test_dropout_layout_and_dtype(student, draw):
         dropped = student.attention_dropout(weights, 0.5, True)
         expectations.shape(dropped, weights.shape, what="the result")
         kept = (dropped != 0).to(weights.dtype)
-        expectations.true(bool(kept.any()), f"Every weight became 0 at p=0.5 ({case}).")
+        expectations.true(bool(kept.any()), f"Every weight became 0 at dropout=0.5 ({case}).")
         expectations.close(dropped, weights * kept * 2, what="the surviving weights", case=case)

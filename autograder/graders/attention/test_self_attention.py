@@ -131,16 +131,16 @@ def test_attention_dropout_leaves_weights(student, reference, draw):
     mask = draw.mask(2, 4, 6, keep=0.8)
     want = reference.scaled_dot_product_attention(*inputs, mask)
     got = student.scaled_dot_product_attention(*inputs, mask, 0.5, False)
-    same_results(got, want, OUTPUT, "dropout_p=0.5, training=False")
+    same_results(got, want, OUTPUT, "dropout=0.5, training=False")
     got = student.scaled_dot_product_attention(*inputs, mask, 0.0, True)
-    same_results(got, want, OUTPUT, "dropout_p=0, training=True")
+    same_results(got, want, OUTPUT, "dropout=0, training=True")
     got = student.scaled_dot_product_attention(*inputs, mask, 0.5, True)
     output, weights = expectations.pair(got)
-    expectations.close(weights, want[1], what="the weights", case="dropout_p=0.5, training=True")
+    expectations.close(weights, want[1], what="the weights", case="dropout=0.5, training=True")
     expectations.shape(output, want[0].shape, what="the output")
     expectations.true(
         not torch.allclose(output, want[0], rtol=1e-4, atol=1e-6),
-        "With dropout_p=0.5 and training=True the output is the same as without dropout.",
+        "With dropout=0.5 and training=True the output is the same as without dropout.",
         misconception="attention_dropout_ignored",
     )
 
@@ -185,7 +185,7 @@ def test_attention_dropout_on_weights(student, reference, draw):
         int((used == 0).sum()),
         used.numel(),
         p,
-        what=f"the share of weights that are dropped at p={p}",
+        what=f"the share of weights that are dropped at dropout={p}",
         false_alarm=1e-9,
     )
     kept = used != 0
@@ -193,7 +193,7 @@ def test_attention_dropout_on_weights(student, reference, draw):
         used[kept],
         reference.scaled_dot_product_attention(query, key, value)[1][kept] / (1 - p),
         what="the surviving weights",
-        case=f"dropout_p={p}, training=True",
+        case=f"dropout={p}, training=True",
     )
 
 

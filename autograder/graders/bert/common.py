@@ -35,10 +35,10 @@ def layer_state(draw, width, inner, prefix="") -> State:
 def bert_options(vocabulary=9, width=6, layers=1, heads=2, inner=5, length=8, **more):
     return {
         "vocab_size": vocabulary,
-        "hidden": width,
+        "d_model": width,
         "num_layers": layers,
         "num_heads": heads,
-        "intermediate": inner,
+        "d_ff": inner,
         "max_length": length,
         "dropout": 0.0,
         **more,
@@ -47,13 +47,13 @@ def bert_options(vocabulary=9, width=6, layers=1, heads=2, inner=5, length=8, **
 
 def bert_state(draw, options, prefix="") -> State:
     """Random parameters of a BertModel; none of them is 0 or 1."""
-    width, inner = options["hidden"], options["intermediate"]
+    width, inner = options["d_model"], options["d_ff"]
     state = embeddings_state(
         draw,
         options["vocab_size"],
         width,
         options["max_length"],
-        options.get("segments", 2),
+        options.get("type_vocab_size", 2),
         f"{prefix}embeddings.",
     )
     for number in range(options["num_layers"]):

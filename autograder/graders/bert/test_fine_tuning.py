@@ -46,7 +46,7 @@ def task_pair(student, reference, draw, name, outputs, dtype=None, named=True, *
     sizes_of = {key: more.pop(key) for key in ("width", "length") if key in more}
     options = bert_options(**sizes_of)
     state = bert_state(draw, options, "bert.")
-    state |= linear(draw, "classifier", outputs, options["hidden"])
+    state |= linear(draw, "classifier", outputs, options["d_model"])
     if named:
         more["num_labels"] = outputs
     made = []
@@ -935,7 +935,7 @@ def test_viterbi_inputs(student, reference, draw):
 # BiLSTMCRF
 # --------------------------------------------------------------------------------------------
 
-BILSTM = {"vocab_size": 9, "embedding": 3, "hidden": 2, "num_tags": 3}
+BILSTM = {"vocab_size": 9, "embed_dim": 3, "hidden_size": 2, "num_tags": 3}
 
 
 def bilstm_state(draw) -> State:

@@ -41,14 +41,14 @@ def some_ids(draw, length):
 
 
 def same_input(student, reference, *given, **more):
-    """Ids and segments are the reference's, both lists."""
+    """input_ids and token_type_ids are the reference's, both lists."""
     got = expectations.items(
-        student.build_input(*given, **more), 2, what="the result (ids, segments)"
+        student.build_input(*given, **more), 2, what="the result (input_ids, token_type_ids)"
     )
     want = reference.build_input(*given, **more)
     shown = [f"{len(each)} tokens" if len(each) > 12 else str(each) for each in given if each]
     case = " and ".join(shown) + "".join(f", {key}={value}" for key, value in more.items())
-    for name, actual, expected in zip(("ids", "segments"), got, want, strict=True):
+    for name, actual, expected in zip(("input_ids", "token_type_ids"), got, want, strict=True):
         expectations.equal(actual, expected, what=f"the list of {name}", case=case)
 
 
@@ -112,7 +112,7 @@ def test_input_leaves_sentences(student, reference, draw):
     given = some_ids(draw, 6), some_ids(draw, 7)
     same_input(student, reference, *given)
     seen = student.observe("build_input", *given, grad=False, max_length=9)
-    expectations.items(seen.value, 2, what="the result (ids, segments)")
+    expectations.items(seen.value, 2, what="the result (input_ids, token_type_ids)")
     expectations.unchanged(seen, misconception="input_lists_changed")
 
 
@@ -166,8 +166,8 @@ def test_gelu_gradients(student, reference, draw):
 
 
 def embeddings_pair(student, reference, draw, vocabulary, width, length, dtype=None, **more):
-    state = embeddings_state(draw, vocabulary, width, length, more.get("segments", 2))
-    options = {"vocab_size": vocabulary, "hidden": width, "max_length": length, **more}
+    state = embeddings_state(draw, vocabulary, width, length, more.get("type_vocab_size", 2))
+    options = {"vocab_size": vocabulary, "d_model": width, "max_length": length, **more}
     return pair(student, reference, "BertEmbeddings", state, dtype, **options)
 
 
@@ -175,7 +175,7 @@ def embeddings_pair(student, reference, draw, vocabulary, width, length, dtype=N
 @exercise("BertEmbeddings")
 def test_embeddings_parameters(student):
     """Three tables of one width, summed and not joined, and a norm of that width."""
-    mine = student.module("BertEmbeddings", vocab_size=7, hidden=4)
+    mine = student.module("BertEmbeddings", vocab_size=7, d_model=4)
     expected = {
         "token.weight": (7, 4),
         "position.weight": (512, 4),
@@ -203,7 +203,9 @@ def test_embeddings_values(student, reference, draw):
 @exercise("BertEmbeddings")
 def test_embeddings_without_segments(student, reference, draw):
     """Without segment ids every token is of segment 0; three kinds of segment work too."""
-    mine, theirs = embeddings_pair(student, reference, draw, 9, 12, 5, segments=3, dropout=0.4)
+    mine, theirs = embeddings_pair(
+        student, reference, draw, 9, 12, 5, type_vocab_size=3, dropout=0.4
+    )
     ids = draw.integers(0, 9, 2, 5)
     for words, given in [("no segment ids", ()), ("segment ids up to 2", (ids % 3,))]:
         case = f"{sizes(B=2, T=5)} and {words}, in eval mode"
@@ -214,7 +216,7 @@ def test_embeddings_without_segments(student, reference, draw):
 @exercise("BertEmbeddings")
 def test_embeddings_refusals(student, draw):
     """An input longer than max_length is refused with a ValueError, one of that length is not."""
-    mine = student.module("BertEmbeddings", vocab_size=9, hidden=4, max_length=3)
+    mine = student.module("BertEmbeddings", vocab_size=9, d_model=4, max_length=3)
     expectations.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 4), what="the vectors")
     refuses(mine, {"4 tokens where max_length is 3": (draw.integers(0, 9, 2, 4),)})
 
@@ -240,7 +242,7 @@ def test_embeddings_gradients(student, reference, draw):
     state = embeddings_state(draw, 6, 4, 5)
     for name in ("token", "position", "segment"):
         state[f"{name}.weight"] = 1e-3 * state[f"{name}.weight"]
-    options = {"vocab_size": 6, "hidden": 4, "max_length": 5}
+    options = {"vocab_size": 6, "d_model": 4, "max_length": 5}
     mine, theirs = pair(student, reference, "BertEmbeddings", state, torch.float64, **options)
     ids = torch.tensor([[PAD, 4], [5, 2], [2, PAD]]).mT
     segments = torch.tensor([[0, 0, 1], [0, 1, 1]])
@@ -257,7 +259,7 @@ def test_embeddings_gradients(student, reference, draw):
 
 
 def attention_pair(student, reference, draw, width, heads, dtype=None, **more):
-    options = {"hidden": width, "num_heads": heads, **more}
+    options = {"d_model": width, "num_heads": heads, **more}
     return pair(student, reference, "SelfAttention", attention_state(draw, width), dtype, **options)
 
 
@@ -285,8 +287,8 @@ def test_attention_masks(student, reference, draw):
 def test_attention_refuses(student):
     """A width that the number of heads does not divide is refused with a ValueError."""
     refuses(
-        lambda width, heads: student.module("SelfAttention", hidden=width, num_heads=heads),
-        {"hidden=6 with 4 heads": (6, 4), "hidden=4 with 3 heads": (4, 3)},
+        lambda width, heads: student.module("SelfAttention", d_model=width, num_heads=heads),
+        {"d_model=6 with 4 heads": (6, 4), "d_model=4 with 3 heads": (4, 3)},
     )
 
 
@@ -303,7 +305,7 @@ def test_attention_dropout(student, reference, draw):
     state["v_proj.weight"][:, :keys] = torch.eye(keys).repeat(2 * heads, 1)
     state["out_proj.weight"] = torch.eye(width)
     state["v_proj.bias"] = state["out_proj.bias"] = torch.zeros(width)
-    options = {"hidden": width, "num_heads": heads, "dropout": p}
+    options = {"d_model": width, "num_heads": heads, "dropout": p}
     mine, theirs = pair(student, reference, "SelfAttention", state, **options)
     x = draw.normal(8, keys, width, scale=0.5)
     x[:, :, :keys] = torch.eye(keys)
@@ -346,7 +348,7 @@ def test_attention_gradients(student, reference, draw):
 
 
 def layer_options(width, heads, inner, **more):
-    return {"hidden": width, "num_heads": heads, "intermediate": inner, **more}
+    return {"d_model": width, "num_heads": heads, "d_ff": inner, **more}
 
 
 def own_norm(x, state, name):
@@ -364,7 +366,7 @@ def layer_by_parts(parts, mine, state, x, mask):
 
 def same_layer(student, reference, draw, options, cases, train=False):
     """A layer is right on each case: words -> x, mask."""
-    state = layer_state(draw, options["hidden"], options["intermediate"])
+    state = layer_state(draw, options["d_model"], options["d_ff"])
     mine, theirs = pair(student, reference, "BertLayer", state, **options)
     for case, given in cases.items():
         got = (mine.train() if train else mine)(*given)
@@ -507,7 +509,7 @@ BOTH = ("hidden states", "pooled vector")
 def model_by_parts(parts, mine, state, options, ids, segments=None, mask=None):
     """BERT put together from the student's embeddings, layers and pooler."""
     x = parts.of(mine, "embeddings")(ids, segments)
-    given = layer_options(options["hidden"], options["num_heads"], options["intermediate"])
+    given = layer_options(options["d_model"], options["num_heads"], options["d_ff"])
     for number in range(options["num_layers"]):
         layer = within(state, f"layers.{number}.")
         x = parts.make("BertLayer", state=layer, dtype=x.dtype, **given)(x, mask)
@@ -542,7 +544,7 @@ def test_model_values(student, reference, draw):
 @exercise("BertModel")
 def test_model_masks(student, reference, draw):
     """The mask reaches every layer; dropout does nothing in eval mode."""
-    options = bert_options(layers=2, heads=3, dropout=0.3, segments=3)
+    options = bert_options(layers=2, heads=3, dropout=0.3, type_vocab_size=3)
     cases = {"B=3, T=5, lengths 5, 2 and 3, in eval mode": inputs(draw, [5, 2, 3], segments=3)}
     same_model(student, reference, draw, options, cases)
 
@@ -551,7 +553,7 @@ def test_model_masks(student, reference, draw):
 def test_model_parameters(student):
     """Embeddings, as many layers as asked for, and a pooler, each with parameters of its own."""
     width = 4
-    given = {"vocab_size": 7, "hidden": width, "num_layers": 3, "num_heads": 2, "intermediate": 5}
+    given = {"vocab_size": 7, "d_model": width, "num_layers": 3, "num_heads": 2, "d_ff": 5}
     mine = student.module("BertModel", **given)
     norm = {"weight": (width,), "bias": (width,)}
     square = {"weight": (width, width), "bias": (width,)}
@@ -573,7 +575,7 @@ def test_model_parameters(student):
 @exercise("BertModel")
 def test_model_initial(student):
     """Weights begin as BERT's do: deviation 0.02, biases 0, norms that do nothing yet."""
-    given = {"vocab_size": 50, "hidden": 16, "num_layers": 2, "num_heads": 2, "intermediate": 40}
+    given = {"vocab_size": 50, "d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 40}
     state = student.module("BertModel", **given).state()
     drawn = {"tables": [], "linear layers": []}
     for name, value in state.items():
@@ -652,7 +654,7 @@ def same_count(student, want, case, **given):
     expectations.equal(student.count_parameters(**given), want, what="the number", case=case)
 
 
-LARGE = {"hidden": 1024, "num_layers": 24, "intermediate": 4096}
+LARGE = {"d_model": 1024, "num_layers": 24, "d_ff": 4096}
 
 
 @exercise("count_parameters", 2)
@@ -679,11 +681,11 @@ def test_count_small(student, reference):
     ]:
         given = {
             "vocab_size": vocabulary,
-            "hidden": width,
+            "d_model": width,
             "num_layers": layers,
-            "intermediate": inner,
+            "d_ff": inner,
             "max_length": length,
-            "segments": segments,
+            "type_vocab_size": segments,
         }
         for heads in (False, True):
             want = reference.count_parameters(heads=heads, **given)
@@ -696,12 +698,12 @@ def test_count_small(student, reference):
 def test_count_others(student, reference):
     """The sizes of other published models."""
     for case, given in {
-        "RoBERTa-base": {"vocab_size": 50265, "max_length": 514, "segments": 1},
-        "BERT-mini": {"hidden": 256, "num_layers": 4, "intermediate": 1024},
+        "RoBERTa-base": {"vocab_size": 50265, "max_length": 514, "type_vocab_size": 1},
+        "BERT-mini": {"d_model": 256, "num_layers": 4, "d_ff": 1024},
         "BERT-tiny with heads": {
-            "hidden": 128,
+            "d_model": 128,
             "num_layers": 2,
-            "intermediate": 512,
+            "d_ff": 512,
             "heads": True,
         },
     }.items():

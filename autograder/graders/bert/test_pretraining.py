@@ -134,9 +134,9 @@ def masking(got, ids, vocabulary, prefix, case):
 
 
 def masked(student, ids, vocabulary, rate=None, case=""):
-    """What the student's mask_tokens has chosen, and the corrupted ids; default rate for None."""
-    options = {} if rate is None else {"rate": rate}
-    case = case or f"ids of shape {tuple(ids.shape)}, rate={0.15 if rate is None else rate}"
+    """What the student's mask_tokens has chosen, and the corrupted ids; None: the default."""
+    options = {} if rate is None else {"mask_prob": rate}
+    case = case or f"ids of shape {tuple(ids.shape)}, mask_prob={0.15 if rate is None else rate}"
     seen = student.observe("mask_tokens", ids, vocabulary, grad=False, **options)
     expectations.unchanged(seen, misconception="mask_in_place")
     return masking(seen.value, ids, vocabulary, "mask", case)
@@ -174,17 +174,17 @@ def test_mask_form(student, draw):
     ids = ordinary_ids(draw, 6, 12, 30)
     masked(student, ids, 30, 0.5)
     chosen, corrupted = masked(student, ids, 30, 0.0)
-    expectations.true(not bool(chosen.any()), "With rate=0 some tokens are chosen.")
+    expectations.true(not bool(chosen.any()), "With mask_prob=0 some tokens are chosen.")
     chosen, corrupted = masked(student, ids, 30, 1.0)
     kept_unmarked = torch.equal(chosen, corrupted != ids) and bool(chosen.any())
     expectations.equal(
         chosen,
         ids >= SPECIAL,
         what="which tokens are chosen",
-        case="rate=1",
+        case="mask_prob=1",
         misconception="mask_chosen_without_kept" if kept_unmarked else None,
     )
-    expectations.true(not torch.equal(corrupted, ids), "With rate=1 no token is masked.")
+    expectations.true(not torch.equal(corrupted, ids), "With mask_prob=1 no token is masked.")
 
 
 @exercise("mask_tokens")
@@ -206,16 +206,16 @@ def test_mask_outcomes(student, draw):
     """A chosen token becomes MASK in 80 percent, a random one in 10, and stays in 10."""
     ids = ordinary_ids(draw, 70, 60, 25, special=0.05, alike=True)
     chosen, corrupted = masked(student, ids, 25, 0.6)
-    what = "the share of ordinary tokens that are chosen at rate=0.6"
+    what = "the share of ordinary tokens that are chosen at mask_prob=0.6"
     share(chosen.sum(), (ids >= SPECIAL).sum(), 0.6, what, {"mask_chosen_without_kept": 0.54})
     outcomes(chosen, corrupted, ids, 25, "mask")
 
 
 @exercise("mask_tokens")
 def test_mask_refusals(student):
-    """A rate outside 0 to 1 and a vocabulary of special ids alone are refused."""
+    """A mask_prob outside 0 to 1 and a vocabulary of special ids alone are refused."""
     ids = torch.tensor([[CLS, 5, 5, SEP]])
-    rates = {"rate=-0.1": (ids, 9, -0.1), "rate=1.5": (ids, 9, 1.5)}
+    rates = {"mask_prob=-0.1": (ids, 9, -0.1), "mask_prob=1.5": (ids, 9, 1.5)}
     unrefused(student.mask_tokens, rates, "mask_rate_unchecked")
     vocabularies = {"vocab_size=5": (ids, 5), "vocab_size=3": (ids, 3)}
     unrefused(student.mask_tokens, vocabularies, "mask_vocabulary_unchecked")
@@ -285,7 +285,7 @@ def test_mask_independent(student, draw):
         exact,
         18,
         math.comb(20, 10) / 2**20,
-        "how often exactly 10 of 20 tokens are chosen at rate=0.5",
+        "how often exactly 10 of 20 tokens are chosen at mask_prob=0.5",
         {"mask_fixed_number": 1.0},
     )
 
@@ -306,8 +306,8 @@ def worded_ids(draw, rows, length, vocabulary, special=0.15, alike=False):
 
 def masked_words(student, ids, starts, vocabulary, rate=None):
     """What the student's mask_whole_words has chosen, and the corrupted ids."""
-    options = {} if rate is None else {"rate": rate}
-    case = f"ids of shape {tuple(ids.shape)}, rate={0.15 if rate is None else rate}"
+    options = {} if rate is None else {"mask_prob": rate}
+    case = f"ids of shape {tuple(ids.shape)}, mask_prob={0.15 if rate is None else rate}"
     seen = student.observe("mask_whole_words", ids, starts, vocabulary, grad=False, **options)
     expectations.unchanged(seen, misconception="words_in_place")
     return masking(seen.value, ids, vocabulary, "words", case)
@@ -340,9 +340,9 @@ def test_words_form(student, draw):
     chosen, _ = masked_words(student, ids, starts, 30, 0.5)
     words_chosen(chosen, ids, starts)
     chosen, _ = masked_words(student, ids, starts, 30, 0.0)
-    expectations.true(not bool(chosen.any()), "With rate=0 some words are chosen.")
+    expectations.true(not bool(chosen.any()), "With mask_prob=0 some words are chosen.")
     chosen, _ = masked_words(student, ids, starts, 30, 1.0)
-    expectations.equal(chosen, ids >= SPECIAL, what="which tokens are chosen", case="rate=1")
+    expectations.equal(chosen, ids >= SPECIAL, what="which tokens are chosen", case="mask_prob=1")
 
 
 def words_rate(words, pieces, rate):
@@ -388,14 +388,14 @@ def test_words_outcomes(student, draw):
 
 @exercise("mask_whole_words")
 def test_words_refusals(student):
-    """A rate outside 0 to 1 and a vocabulary of special ids alone are refused."""
+    """A mask_prob outside 0 to 1 and a vocabulary of special ids alone are refused."""
     ids = torch.tensor([[CLS, 5, 5, SEP]])
     starts = torch.tensor([[False, True, False, False]])
     unrefused(
         student.mask_whole_words,
         {
-            "rate=-0.1": (ids, starts, 9, -0.1),
-            "rate=1.5": (ids, starts, 9, 1.5),
+            "mask_prob=-0.1": (ids, starts, 9, -0.1),
+            "mask_prob=1.5": (ids, starts, 9, 1.5),
             "vocab_size=5": (ids, starts, 5),
             "vocab_size=3": (ids, starts, 3),
         },
@@ -415,7 +415,7 @@ def test_words_independent(student, draw):
         (~words.reshape(1500, 2).any(1)).sum(),
         1500,
         0.49,
-        "the share of rows of two words in which none is chosen at rate=0.3",
+        "the share of rows of two words in which none is chosen at mask_prob=0.3",
         {"words_fixed_number": 0.0, "words_one_draw_per_row": 0.7},
     )
     ids = ordinary_ids(draw, 1, 20, 40, special=0.0)
@@ -429,7 +429,7 @@ def test_words_independent(student, draw):
         exact,
         18,
         math.comb(18, 9) / 2**18,
-        "how often exactly 9 of 18 words are chosen at rate=0.5",
+        "how often exactly 9 of 18 words are chosen at mask_prob=0.5",
         {"words_fixed_number": 1.0},
     )
 
@@ -451,7 +451,7 @@ def test_words_boundaries(student, draw):
             (before & after).sum(),
             len(after),
             0.25,
-            f"how often {what} are both chosen at rate=0.5, without a word that starts there,",
+            f"how often {what} are both chosen at mask_prob=0.5, without a word that starts there,",
             {name: 0.5},
             false_alarm=5e-10,
         )
@@ -459,7 +459,7 @@ def test_words_boundaries(student, draw):
             after.sum(),
             len(after),
             0.5,
-            f"how often the latter of {what} is chosen at rate=0.5",
+            f"how often the latter of {what} is chosen at mask_prob=0.5",
             false_alarm=5e-10,
         )
 
@@ -620,20 +620,20 @@ def test_epochs_refusals(student, draw):
 @hidden
 @exercise("masking_epochs")
 def test_epochs_rate(student, draw):
-    """The rate is passed on, with duplicates and without."""
+    """mask_prob is passed on, with duplicates and without."""
     ids = ordinary_ids(draw, 3, 40, 30)
     for duplicates in (None, 2):
         for rate in (0.0, 1.0):
             parts = Parts(student)
-            own = parts.proxy.observe("mask_tokens", ids, 30, grad=False, rate=rate)
+            own = parts.proxy.observe("mask_tokens", ids, 30, grad=False, mask_prob=rate)
             wanted = expectations.pair(own.value, what="what your mask_tokens returns")[1]
-            found = epochs_of(student, ids, 30, 3, duplicates, rate=rate)
+            found = epochs_of(student, ids, 30, 3, duplicates, mask_prob=rate)
             for _, marks in found[:1] if own.mutated else found:
                 expectations.equal(
                     marks,
                     wanted,
                     what="labels",
-                    case=f"rate={rate:g}",
+                    case=f"mask_prob={rate:g}",
                     misconception="epochs_rate_forgotten",
                 )
 
@@ -839,10 +839,10 @@ def test_pairs_small_documents(student):
 # Small: a step of training changes every parameter.
 SMALL = {
     "vocab_size": 11,
-    "hidden": 4,
+    "d_model": 4,
     "num_layers": 1,
     "num_heads": 2,
-    "intermediate": 6,
+    "d_ff": 6,
     "max_length": 8,
 }
 
@@ -857,13 +857,13 @@ def head_state(draw, vocabulary, width, prefix="") -> State:
     }
 
 
-def pretraining_state(draw, num_layers=1, segments=2, **changes) -> State:
+def pretraining_state(draw, num_layers=1, type_vocab_size=2, **changes) -> State:
     """The parameters of a small BertForPreTraining; one table under two names."""
     given = {**SMALL, **changes}
-    width, inner = given["hidden"], given["intermediate"]
+    width, inner = given["d_model"], given["d_ff"]
     state = {
         "bert.embeddings.position.weight": draw.normal(given["max_length"], width),
-        "bert.embeddings.segment.weight": draw.normal(segments, width),
+        "bert.embeddings.segment.weight": draw.normal(type_vocab_size, width),
         **norm_state(draw, "bert.embeddings.norm", width),
     }
     for number in range(num_layers):
@@ -1125,12 +1125,12 @@ def test_pretraining_sizes(student, reference, draw):
     """Layers, heads, widths, positions and segments are as many as asked for; dropout acts."""
     sizes_ = {
         "vocab_size": 9,
-        "hidden": 6,
+        "d_model": 6,
         "num_layers": 2,
         "num_heads": 3,
-        "intermediate": 5,
+        "d_ff": 5,
         "max_length": 4,
-        "segments": 3,
+        "type_vocab_size": 3,
     }
     state = pretraining_state(draw, **sizes_)
     mine, theirs = pretrainers(student, reference, state, **sizes_, dropout=0.5)
@@ -1413,11 +1413,11 @@ def test_step_numbers(student, reference, draw):
 
 @exercise("pretraining_step", weight=2)
 def test_step_two_steps(student, reference, draw):
-    """Without clipping every parameter loses rate times the gradient, of its own batch alone."""
+    """Without clipping every parameter loses lr times the gradient, of its own batch alone."""
     models = Trainees(student, reference, draw)
     for number, rate in enumerate((0.02, 0.05)):
         batch = step_batch(draw, [4, 6, 3])
-        case = f"step {number + 1}, rate={rate}, no clipping"
+        case = f"step {number + 1}, lr={rate}, no clipping"
         models.same(batch, rate, 1e6, case=case, last=number == 1)
 
 
@@ -1427,8 +1427,8 @@ def test_step_clipping(student, reference, draw):
     models = Trainees(student, reference, draw)
     for clip in (0.3, 100.0):
         batch = step_batch(draw, [5, 4])
-        models.same(batch, 0.5, clip, case=f"rate=0.5, clip={clip}", last=False)
-    models.same(step_batch(draw, [3, 5]), 0.1, case="rate=0.1, clip as it is by default")
+        models.same(batch, 0.5, clip, case=f"lr=0.5, clip={clip}", last=False)
+    models.same(step_batch(draw, [3, 5]), 0.1, case="lr=0.1, clip as it is by default")
 
 
 @hidden

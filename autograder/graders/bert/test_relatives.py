@@ -53,9 +53,9 @@ def shared_state(draw, width, inner) -> State:
 def shared_options(layers, width, inner, **more):
     return {
         "num_layers": layers,
-        "hidden": width,
+        "d_model": width,
         "num_heads": 2,
-        "intermediate": inner,
+        "d_ff": inner,
         **more,
     }
 
@@ -105,11 +105,11 @@ def test_shared_encoder_parameters(student, draw):
 @exercise("SharedEncoder")
 def test_shared_encoder_refusals(student):
     """A number of heads that does not divide the width is refused, be it by the layer."""
-    sizes_given = {"hidden": 6, "num_heads": 4, "intermediate": 5}
+    sizes_given = {"d_model": 6, "num_heads": 4, "d_ff": 5}
     try:
         refuses(
             lambda layers: student.module("SharedEncoder", num_layers=layers, **sizes_given),
-            {"num_heads=4 for hidden=6": (2,)},
+            {"num_heads=4 for d_model=6": (2,)},
         )
     except Mistake:
         parts = Parts(student)
@@ -258,7 +258,7 @@ def relative_state(draw, width, heads) -> State:
 
 
 def relative_pair(student, reference, draw, width, heads, dtype=None, **more):
-    options = {"hidden": width, "num_heads": heads, **more}
+    options = {"d_model": width, "num_heads": heads, **more}
     state = relative_state(draw, width, heads)
     return state, *pair(student, reference, "RelativeAttention", state, dtype, **options)
 
@@ -290,7 +290,7 @@ def test_relative_attention_memory(student, reference, draw):
 @exercise("RelativeAttention")
 def test_relative_attention_continues(student, draw):
     """A segment with the one before it as memory gives what one pass over both gives there."""
-    options = {"hidden": 8, "num_heads": 2}
+    options = {"d_model": 8, "num_heads": 2}
     state = relative_state(draw, 8, 2)
     mine = student.module("RelativeAttention", state=state, **options)
     x = draw.normal(2, 7, 8)
@@ -308,7 +308,7 @@ def test_relative_attention_continues(student, draw):
 def test_relative_attention_is_causal(student, draw):
     """A place sees itself, what is before it and all of the memory, and nothing after it."""
     state = {name: value.double() for name, value in relative_state(draw, 8, 2).items()}
-    options = {"hidden": 8, "num_heads": 2, "dtype": torch.float64}
+    options = {"d_model": 8, "num_heads": 2, "dtype": torch.float64}
     mine = student.module("RelativeAttention", state=state, **options)
     x, memory = draw.normal(1, 4, 8).double(), draw.normal(1, 2, 8).double()
     before = expectations.tensor(mine(x, memory), what="the output")
@@ -331,7 +331,7 @@ def test_relative_attention_is_causal(student, draw):
 @exercise("RelativeAttention")
 def test_relative_attention_parameters(student):
     """Five projections without bias, and two biases (H, D/H) that begin with zeros."""
-    mine = student.module("RelativeAttention", hidden=6, num_heads=3)
+    mine = student.module("RelativeAttention", d_model=6, num_heads=3)
     names = "q_proj", "k_proj", "v_proj", "r_proj", "out_proj"
     biases = {"content_bias": (3, 2), "position_bias": (3, 2)}
     same_parameters(mine, {f"{name}.weight": (6, 6) for name in names} | biases)
@@ -344,8 +344,8 @@ def test_relative_attention_parameters(student):
 def test_relative_attention_refusals(student):
     """A number of heads that does not divide the width is refused with a ValueError."""
     refuses(
-        lambda heads: student.module("RelativeAttention", hidden=6, num_heads=heads),
-        {"num_heads=4 for hidden=6": (4,), "num_heads=5 for hidden=6": (5,)},
+        lambda heads: student.module("RelativeAttention", d_model=6, num_heads=heads),
+        {"num_heads=4 for d_model=6": (4,), "num_heads=5 for d_model=6": (5,)},
     )
 
 
@@ -375,7 +375,7 @@ def test_relative_attention_dropout(student, draw):
     state = {f"{name}.weight": torch.zeros(width, width) for name in ("q_proj", "k_proj", "r_proj")}
     state |= {f"{name}.weight": torch.eye(width) for name in ("v_proj", "out_proj")}
     state |= {name: torch.zeros(heads, 2) for name in ("content_bias", "position_bias")}
-    options = {"hidden": width, "num_heads": heads, "dropout": p}
+    options = {"d_model": width, "num_heads": heads, "dropout": p}
     mine = student.module("RelativeAttention", state=state, **options)
     x = torch.ones(80, 3, width)
     expectations.close(mine(x), x, what="the output", case="ones as values, eval mode, dropout=0.5")
@@ -555,7 +555,7 @@ def drawn_tokens(student, rows=20, columns=100):
 
 @exercise("replace_tokens", 2)
 def test_replace_tokens_shares(student):
-    """Tokens are drawn with the probabilities softmax(scores), the original among them."""
+    """Tokens are drawn with the probabilities softmax(logits), the original among them."""
     replaced = drawn_tokens(student)
     counts = {token: int((replaced == token).sum()) for token in range(8)}
     total = replaced.numel()
@@ -710,7 +710,7 @@ def test_replaced_token_loss_gradients(student, reference, draw):
 # TwoDirections
 # --------------------------------------------------------------------------------------------
 
-ELMO = {"vocab_size": 8, "embedding": 2, "hidden": 3}
+ELMO = {"vocab_size": 8, "embed_dim": 2, "hidden_size": 3}
 
 
 def elmo_state(draw) -> State:
@@ -733,7 +733,7 @@ def elmo_ids(draw, lengths, longest=None):
 
 
 def elmo_loss(states, state, ids, mask):
-    """The loss by the states (B, T, 2 hidden) that a student's forward gives."""
+    """The loss by the states (B, T, 2 hidden_size) that a student's forward gives."""
     weight, bias = state["output.weight"].to(states.dtype), state["output.bias"].to(states.dtype)
     both = mask[:, 1:]
     total = torch.zeros((), dtype=states.dtype)

@@ -39,8 +39,8 @@ def gpt_options(vocabulary=9, context=8, width=6, layers=2, heads=2, **more):
     """The arguments of a small GPT, without dropout unless `more` says otherwise."""
     return {
         "vocab_size": vocabulary,
-        "context": context,
-        "width": width,
+        "max_length": context,
+        "d_model": width,
         "num_layers": layers,
         "num_heads": heads,
         "dropout": 0.0,
@@ -50,14 +50,14 @@ def gpt_options(vocabulary=9, context=8, width=6, layers=2, heads=2, **more):
 
 def gpt_state(draw, options, prefix="") -> State:
     """Random parameters of a GPT; none of them is 0 or 1."""
-    width = options["width"]
+    width = options["d_model"]
     state = {
         f"{prefix}token.weight": draw.normal(options["vocab_size"], width),
-        f"{prefix}position.weight": draw.normal(options["context"], width),
+        f"{prefix}position.weight": draw.normal(options["max_length"], width),
     }
     for number in range(options["num_layers"]):
         state |= block_state(draw, width, f"{prefix}blocks.{number}.")
-    if options.get("pre_norm", True):
+    if options.get("norm_first", True):
         state |= norm_state(draw, f"{prefix}final_norm", width)
     return state
 

@@ -535,7 +535,7 @@ def text_of(got, ids, most, vocabulary, case):
 
 def same_text(student, reference, table, ids, count, case, context=1024, **options):
     """A text of which every token is certain."""
-    mine, theirs = table_pair(student, reference, table, context=context)
+    mine, theirs = table_pair(student, reference, table, max_length=context)
     want = reference.generate(theirs, ids, count, **options)
     try:
         seen = student.observe("generate", mine, ids, count, grad=False, **options)
@@ -753,7 +753,7 @@ def test_generate_mode(student, draw):
             student.module("nn.Embedding", state=table, num_embeddings=5, embedding_dim=5),
             student.module("nn.Dropout", p=1.0),
         )
-        model.method("__setattr__", "context", 8)
+        model.method("__setattr__", "max_length", 8)
         model = model.train() if train else model.eval()
         ids = torch.tensor([[2], [4]])
         case = f"a model in {'training' if train else 'evaluation'} mode"
@@ -817,7 +817,7 @@ class Attentions:
     def __init__(self, student, reference, draw, width=6, heads=2, dtype=torch.float64, **more):
         self.student, self.reference = student, reference
         self.width, self.heads = width, heads
-        options = {"width": width, "num_heads": heads, **more}
+        options = {"d_model": width, "num_heads": heads, **more}
         self.state = {name: one.to(dtype) for name, one in fused_state(draw, width).items()}
         own = fitting(student, "CausalSelfAttention", options, self.state)
         self.mine = student.module("CausalSelfAttention", state=own, dtype=dtype, **options)
@@ -882,7 +882,7 @@ def cached_pair(cache, case):
 
 
 def same_attended(both, x, past, case):
-    """One call is the reference's, result and cache; `past` stays as it is."""
+    """One call is the reference's, result and cache; `cache` stays as it is."""
     want, want_cache = both.reference.attend_cached(both.theirs, x, past)
     seen = both.student.observe("attend_cached", both.mine, x, past, grad=False)
     places = x.shape[1] + (0 if past is None else past[0].shape[2])
@@ -918,12 +918,12 @@ def random_past(draw, rows, heads, places, width, dtype=torch.float64):
 
 @exercise("attend_cached")
 def test_attend_from_nothing(student, reference, draw):
-    """Without a past the result is that of the attention, and the cache holds all heads."""
+    """Without a cache the result is that of the attention, and the cache holds all heads."""
     both = Attentions(student, reference, draw)
     for batch, length in [(1, 1), (2, 4)]:
         x = draw.normal(batch, length, 6).double()
-        same_attended(both, x, None, sizes(B=batch, T=length, D=6, H=2) + " without a past")
-        attended_in_steps(both, x, [length], "one step without a past")
+        same_attended(both, x, None, sizes(B=batch, T=length, D=6, H=2) + " without a cache")
+        attended_in_steps(both, x, [length], "one step without a cache")
 
 
 @exercise("attend_cached", 2)
@@ -972,7 +972,7 @@ def test_attend_without_dropout(student, reference, draw):
 @hidden
 @exercise("attend_cached")
 def test_attend_float32(student, reference, draw):
-    """float32 stays float32; a long past, one head, strided input."""
+    """float32 stays float32; a long cache, one head, strided input."""
     both = Attentions(student, reference, draw, width=4, heads=1, dtype=torch.float32)
     x = draw.normal(2, 4, 3).mT
     past = random_past(draw, 2, 1, 20, 4, torch.float32)
@@ -1009,7 +1009,7 @@ class Cached:
 
     def past(self, draw, rows, places):
         """A list of random caches, one for each block."""
-        heads, width = self.options["num_heads"], self.options["width"]
+        heads, width = self.options["num_heads"], self.options["d_model"]
         count = self.options["num_layers"]
         return [random_past(draw, rows, heads, places, width, self.dtype) for _ in range(count)]
 
@@ -1026,7 +1026,7 @@ class Cached:
             isinstance(caches, (list, tuple)) and len(caches) == count,
             f"there should be a list of {count} caches, one for each block, for {case}.",
         )
-        shape = (rows, heads, places, self.options["width"] // heads)
+        shape = (rows, heads, places, self.options["d_model"] // heads)
         try:
             for number, cache in enumerate(caches):
                 for words, part in zip(("keys", "values"), cached_pair(cache, case), strict=True):
@@ -1072,26 +1072,26 @@ class Cached:
                 "CausalSelfAttention",
                 state=within(state, f"{block}attention."),
                 dtype=self.dtype,
-                width=options["width"],
+                d_model=options["d_model"],
                 num_heads=options["num_heads"],
             )
             inner = within(state, f"{block}feed_forward.")
             forward = functools.partial(own_layers, parts, inner)
             if whole:
                 forward = parts.make(
-                    "FeedForward", state=inner, dtype=self.dtype, width=options["width"]
+                    "FeedForward", state=inner, dtype=self.dtype, d_model=options["d_model"]
                 )
             old = None if past is None else past[number]
-            inside = norm(x, f"{block}norm_1") if options.get("pre_norm", True) else x
+            inside = norm(x, f"{block}norm_1") if options.get("norm_first", True) else x
             value, cache = parts.proxy.attend_cached(attention, inside, old)
             caches.append(cache)
             x = x + alive(value)
-            if options.get("pre_norm", True):
+            if options.get("norm_first", True):
                 x = x + forward(norm(x, f"{block}norm_2"))
             else:
                 x = norm(x, f"{block}norm_1")
                 x = norm(x + forward(x), f"{block}norm_2")
-        if options.get("pre_norm", True):
+        if options.get("norm_first", True):
             x = norm(x, "final_norm")
         return x @ state["token.weight"].T, caches
 
@@ -1103,7 +1103,7 @@ def own_layers(parts, state, x):
 
 
 def same_forward(both, ids, past, case):
-    """One call is the reference's, logits and caches; `past` stays as it is."""
+    """One call is the reference's, logits and caches; `cache` stays as it is."""
     want, want_caches = both.reference.cached_forward(both.theirs, ids, past)
     seen = both.student.observe("cached_forward", both.mine, ids, past, grad=False)
     places = ids.shape[1] + (0 if past is None else past[0][0].shape[2])
@@ -1134,14 +1134,14 @@ def same_forward(both, ids, past, case):
 
 
 def _writes(both, past):
-    """Whether it is the student's own attend_cached that changes a past."""
+    """Whether it is the student's own attend_cached that changes a cache."""
     if past is None:
         return False
-    width, heads = both.options["width"], both.options["num_heads"]
+    width, heads = both.options["d_model"], both.options["num_heads"]
     inner = within(both.state, "blocks.0.attention.")
 
     def own(parts):
-        given = {"state": inner, "dtype": both.dtype, "width": width, "num_heads": heads}
+        given = {"state": inner, "dtype": both.dtype, "d_model": width, "num_heads": heads}
         attention = parts.proxy.module("CausalSelfAttention", **given)
         x = torch.ones(len(past[0][0]), 1, width, dtype=both.dtype)
         return parts.proxy.observe("attend_cached", attention, x, past[0], grad=False).mutated
@@ -1175,10 +1175,10 @@ def forward_in_steps(both, ids, lengths, case):
 
 @exercise("cached_forward")
 def test_cached_from_nothing(student, reference, draw):
-    """Without a past the logits are the model's, and every block has a cache."""
-    for pre_norm in (True, False):
-        both = Cached(student, reference, draw, pre_norm=pre_norm)
-        case = f"{'pre' if pre_norm else 'post'}-norm, B=2, T=4, without a past"
+    """Without a cache the logits are the model's, and every block has a cache."""
+    for norm_first in (True, False):
+        both = Cached(student, reference, draw, norm_first=norm_first)
+        case = f"{'pre' if norm_first else 'post'}-norm, B=2, T=4, without a cache"
         ids = both.ids(draw, 2, 4)
         same_forward(both, ids, None, case)
         forward_in_steps(both, ids, [4], case)
@@ -1194,7 +1194,7 @@ def test_cached_one_by_one(student, reference, draw):
 @exercise("cached_forward", 2)
 def test_cached_post_norm(student, reference, draw):
     """With post-norm too: the norms stand after the sums."""
-    both = Cached(student, reference, draw, pre_norm=False, heads=3)
+    both = Cached(student, reference, draw, norm_first=False, heads=3)
     forward_in_steps(both, both.ids(draw, 2, 6), [2, 1, 3], "post-norm, steps of 2, 1, 3 tokens")
 
 
@@ -1205,8 +1205,8 @@ def test_cached_bounds(student, reference, draw):
     refuses(
         lambda ids, past: student.cached_forward(both.mine, ids, past),
         {
-            "6 tokens where context is 5": (both.ids(draw, 1, 6), None),
-            "4 cached places and 2 tokens where context is 5": (
+            "6 tokens where max_length is 5": (both.ids(draw, 1, 6), None),
+            "4 cached places and 2 tokens where max_length is 5": (
                 both.ids(draw, 2, 2),
                 both.past(draw, 2, 4),
             ),
@@ -1219,9 +1219,9 @@ def test_cached_bounds(student, reference, draw):
 @exercise("cached_forward", 2)
 def test_cached_past(student, reference, draw):
     """Every block uses and prolongs its own cache, which stays as it was given."""
-    for pre_norm, layers in [(True, 3), (False, 2)]:
-        both = Cached(student, reference, draw, pre_norm=pre_norm, layers=layers)
-        case = f"{'pre' if pre_norm else 'post'}-norm, {layers} blocks, P=3, T=2"
+    for norm_first, layers in [(True, 3), (False, 2)]:
+        both = Cached(student, reference, draw, norm_first=norm_first, layers=layers)
+        case = f"{'pre' if norm_first else 'post'}-norm, {layers} blocks, P=3, T=2"
         same_forward(both, both.ids(draw, 2, 2), both.past(draw, 2, 3), case)
 
 

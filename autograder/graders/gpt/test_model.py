@@ -143,7 +143,7 @@ def attribute(handle, name, want):
 
 def fused_pair(student, reference, draw, width, heads, dtype=None, **more):
     """The student's attention, the reference's, and the parameters of both."""
-    options = {"width": width, "num_heads": heads, **more}
+    options = {"d_model": width, "num_heads": heads, **more}
     state = fused_state(draw, width)
     return *pair(student, reference, "CausalSelfAttention", state, dtype, **options), state
 
@@ -201,7 +201,7 @@ def same_attention(student, got, want, state, heads, x, case):
 @exercise("CausalSelfAttention")
 def test_attention_parameters(student):
     """One layer makes queries, keys and values, one more the output; both have a bias."""
-    mine = student.module("CausalSelfAttention", width=6, num_heads=2)
+    mine = student.module("CausalSelfAttention", d_model=6, num_heads=2)
     expected = {
         "qkv.weight": (18, 6),
         "qkv.bias": (18,),
@@ -246,9 +246,9 @@ def test_attention_causal(student, reference, draw):
 
 @exercise("CausalSelfAttention")
 def test_attention_refuses(student):
-    """A width that the number of heads does not divide is refused with a ValueError."""
+    """A d_model that the number of heads does not divide is refused with a ValueError."""
     same_parameters(
-        student.module("CausalSelfAttention", width=2, num_heads=2),
+        student.module("CausalSelfAttention", d_model=2, num_heads=2),
         {
             "qkv.weight": (6, 2),
             "qkv.bias": (6,),
@@ -257,8 +257,8 @@ def test_attention_refuses(student):
         },
     )
     refuses(
-        lambda width, heads: student.module("CausalSelfAttention", width=width, num_heads=heads),
-        {"width=6 with 4 heads": (6, 4), "width=4 with 3 heads": (4, 3)},
+        lambda width, heads: student.module("CausalSelfAttention", d_model=width, num_heads=heads),
+        {"d_model=6 with 4 heads": (6, 4), "d_model=4 with 3 heads": (4, 3)},
     )
 
 
@@ -322,7 +322,7 @@ def test_attention_dropout(student, draw):
     state["qkv.bias"][2 * width :] = 1.0
     for features in (slice(half), slice(half, width)):
         state["out_proj.weight"][features, features] = 1 / half
-    options = {"width": width, "num_heads": heads}
+    options = {"d_model": width, "num_heads": heads}
     mine = student.module("CausalSelfAttention", state=state, dropout=P, **options)
     x = draw.normal(batch, length, width)
     want = torch.ones_like(x)
@@ -412,7 +412,7 @@ def ffn_by_parts(parts, mine, x):
 @exercise("FeedForward")
 def test_ffn_parameters(student):
     """The inner layer is four times as wide; both layers have a bias."""
-    mine = student.module("FeedForward", width=3)
+    mine = student.module("FeedForward", d_model=3)
     expected = {"w_1.weight": (12, 3), "w_1.bias": (12,), "w_2.weight": (3, 12), "w_2.bias": (3,)}
     same_parameters(mine, expected)
 
@@ -421,7 +421,9 @@ def test_ffn_parameters(student):
 def test_ffn_values(student, reference, draw):
     """w_2(gelu(w_1(x))) at every place; in train mode too where dropout is 0."""
     for batch, length, width in [(1, 1, 2), (1, 2, 3), (2, 3, 4)]:
-        mine, theirs = pair(student, reference, "FeedForward", ffn_state(draw, width), width=width)
+        mine, theirs = pair(
+            student, reference, "FeedForward", ffn_state(draw, width), d_model=width
+        )
         x = draw.normal(batch, length, width)
         same_by_parts(
             student,
@@ -436,7 +438,7 @@ def test_ffn_values(student, reference, draw):
 @exercise("FeedForward")
 def test_ffn_eval(student, reference, draw):
     """Dropout does nothing in eval mode."""
-    options = {"width": 4, "dropout": 0.5}
+    options = {"d_model": 4, "dropout": 0.5}
     mine, theirs = pair(student, reference, "FeedForward", ffn_state(draw, 4), **options)
     x = draw.normal(3, 2, 4)
     same_by_parts(
@@ -458,7 +460,7 @@ def test_ffn_dropout(student, draw):
     state["w_1.bias"] += 20.0  # far out, where any gelu is x
     state["w_2.weight"] += 1.0 / (20.0 * 4 * width)
     state["w_2.bias"] += 1.0
-    mine = student.module("FeedForward", state=state, width=width, dropout=P)
+    mine = student.module("FeedForward", state=state, d_model=width, dropout=P)
     x = draw.normal(8, 20, width)
     kept = expectations.tensor(mine(x), what="the output")
     expectations.shape(kept, x.shape, what="the output")
@@ -471,7 +473,7 @@ def test_ffn_dropout(student, draw):
 def test_ffn_gradients(student, reference, draw):
     """Gradients reach x and every parameter; strided float64 input; x is left as it was."""
     mine, theirs = pair(
-        student, reference, "FeedForward", ffn_state(draw, 3), torch.float64, width=3
+        student, reference, "FeedForward", ffn_state(draw, 3), torch.float64, d_model=3
     )
     x = draw.normal(3, 4, 2).double().transpose(0, 2)
     flows(
@@ -534,9 +536,9 @@ def steady(student, handle, *names):
 
 def own_block(student, state, options):
     """A block's parameters, or what fits the student's own attention and feed-forward network."""
-    given = {"width": options["width"], "num_heads": options["num_heads"]}
+    given = {"d_model": options["d_model"], "num_heads": options["num_heads"]}
     state = fitting(student, "CausalSelfAttention", given, state, "attention.")
-    return fitting(student, "FeedForward", {"width": options["width"]}, state, "feed_forward.")
+    return fitting(student, "FeedForward", {"d_model": options["d_model"]}, state, "feed_forward.")
 
 
 def block_pair(student, reference, name, state, dtype=None, **options):
@@ -551,11 +553,11 @@ def block_values(student, reference, draw, name):
         "B=2, T=3, D=6, H=3, dropout=0 in train mode": draw.normal(2, 3, 6),
     }
     state = block_state(draw, 6)
-    mine, theirs = block_pair(student, reference, name, state, width=6, num_heads=3)
+    mine, theirs = block_pair(student, reference, name, state, d_model=6, num_heads=3)
     same_block(student, name, mine, theirs, state, cases, train=True)
     cases = {"B=3, T=4, D=4, H=2, dropout=0.4 in eval mode": draw.normal(3, 4, 4)}
     state = block_state(draw, 4)
-    mine, theirs = block_pair(student, reference, name, state, width=4, num_heads=2, dropout=P)
+    mine, theirs = block_pair(student, reference, name, state, d_model=4, num_heads=2, dropout=P)
     try:
         same_block(student, name, mine, theirs, state, cases)
     except Mistake:
@@ -576,7 +578,7 @@ def block_shapes(student, width):
         "feed_forward.w_2.bias": (width,),
     }
     blank = {name: torch.zeros(shape) for name, shape in shapes.items()}
-    own = own_block(student, blank, {"width": width, "num_heads": 2})
+    own = own_block(student, blank, {"d_model": width, "num_heads": 2})
     shapes = {name: tuple(value.shape) for name, value in own.items()}
     names = ("norm_1.weight", "norm_1.bias", "norm_2.weight", "norm_2.bias")
     return shapes | dict.fromkeys(names, (width,))
@@ -584,7 +586,7 @@ def block_shapes(student, width):
 
 def own_block_shapes(student, name):
     """The parameters of the student's own block of width 4, which answers for them itself."""
-    own = by_parts(student, lambda parts: parts.proxy.module(name, width=4, num_heads=2))
+    own = by_parts(student, lambda parts: parts.proxy.module(name, d_model=4, num_heads=2))
     if own is None:
         return block_shapes(student, 4)
     return {key: tuple(shape) for key, shape in own.parameters().items()}
@@ -592,7 +594,7 @@ def own_block_shapes(student, name):
 
 def block_gradients(student, reference, draw, name):
     state = block_state(draw, 4)
-    options = {"width": 4, "num_heads": 2}
+    options = {"d_model": 4, "num_heads": 2}
     mine, theirs = block_pair(student, reference, name, state, torch.float64, **options)
     x = draw.normal(2, 4, 3).double().mT
     flows(
@@ -620,7 +622,7 @@ def block_gradients(student, reference, draw, name):
 
 def part_drops(student, reference, name, state, **options):
     """Whether the student's own part does as it should with these parameters, if it is written."""
-    x = torch.ones(4, 40, options["width"])
+    x = torch.ones(4, 40, options["d_model"])
     whole = {key: torch.ones_like(value) for key, value in state.items()}  # No entry is 0.
     try:
         proxy = student.aside()
@@ -653,7 +655,7 @@ def block_dropout(student, reference, draw, name):
     state["feed_forward.w_2.weight"][40:] = 1 / (20 * 4 * width)
     x = torch.zeros(batch, length, width)
     x[:, :, 0:16:2], x[:, :, 1:16:2] = 1.0, -1.0
-    options = {"width": width, "num_heads": heads}
+    options = {"d_model": width, "num_heads": heads}
     own = own_block(student, state, options)
     mine = student.module(name, state=own, dropout=P, **options)
     output = expectations.tensor(mine.train()(x), what="the output")
@@ -664,7 +666,7 @@ def block_dropout(student, reference, draw, name):
     added = (output - zero_point) / unit
     parts = {
         "attention": ("CausalSelfAttention", options, added[:, :, 16:40]),
-        "feed_forward": ("FeedForward", {"width": width}, added[:, :, 40:]),
+        "feed_forward": ("FeedForward", {"d_model": width}, added[:, :, 40:]),
     }
     if not all(
         part_drops(student, reference, kind, within(state, f"{part}."), **given)
@@ -691,7 +693,7 @@ def test_post_values(student, reference, draw):
 @exercise("PostNormBlock")
 def test_post_parameters(student):
     """An attention, a feed-forward network and two norms."""
-    mine = student.module("PostNormBlock", width=4, num_heads=2)
+    mine = student.module("PostNormBlock", d_model=4, num_heads=2)
     same_parameters(mine, block_shapes(student, 4))
 
 
@@ -700,7 +702,7 @@ def test_post_normalised(student, draw):
     """What comes out has mean 0 and variance 1 where norm_2 has not learned yet."""
     state = block_state(draw, 8)
     state["norm_2.weight"], state["norm_2.bias"] = torch.ones(8), torch.zeros(8)
-    options = {"width": 8, "num_heads": 2}
+    options = {"d_model": 8, "num_heads": 2}
     own = own_block(student, state, options)
     mine = student.module("PostNormBlock", state=own, **options)
     value = expectations.tensor(mine(3 + draw.normal(2, 3, 8)), what="the output")
@@ -739,7 +741,7 @@ def test_pre_values(student, reference, draw):
 @exercise("PreNormBlock")
 def test_pre_parameters(student):
     """An attention, a feed-forward network and two norms, as in the other block."""
-    mine = student.module("PreNormBlock", width=4, num_heads=2)
+    mine = student.module("PreNormBlock", d_model=4, num_heads=2)
     same_parameters(mine, block_shapes(student, 4))
 
 
@@ -751,7 +753,7 @@ def test_pre_passes(student, draw):
         name: value if name.startswith("norm") else torch.zeros_like(value)
         for name, value in block_state(draw, 6).items()
     }
-    options = {"width": 6, "num_heads": 2}
+    options = {"d_model": 6, "num_heads": 2}
     fitted = own_block(student, state, options)
     mine = student.module("PreNormBlock", state=fitted, **options)
     x = 3 + draw.normal(2, 3, 6)
@@ -789,20 +791,20 @@ BLOCK = {True: "PreNormBlock", False: "PostNormBlock"}
 
 def gpt_by_parts(parts, state, options, ids, head=True):
     """GPT put together from the student's blocks."""
-    dtype, pre_norm = state["token.weight"].dtype, options.get("pre_norm", True)
+    dtype, norm_first = state["token.weight"].dtype, options.get("norm_first", True)
     x = state["token.weight"][ids] + state["position.weight"][: ids.shape[1]]
-    given = {"width": options["width"], "num_heads": options["num_heads"]}
+    given = {"d_model": options["d_model"], "num_heads": options["num_heads"]}
     for number in range(options["num_layers"]):
         block = within(state, f"blocks.{number}.")
-        x = parts.make(BLOCK[pre_norm], state=block, dtype=dtype, **given)(x)
-    x = own_norm(x, state, "final_norm") if pre_norm else x
+        x = parts.make(BLOCK[norm_first], state=block, dtype=dtype, **given)(x)
+    x = own_norm(x, state, "final_norm") if norm_first else x
     return x @ state["token.weight"].mT if head else x
 
 
 def own_blocks(student, state, options):
     """A GPT's parameters, or what fits the student's own blocks."""
-    name = BLOCK[options.get("pre_norm", True)]
-    given = {"width": options["width"], "num_heads": options["num_heads"]}
+    name = BLOCK[options.get("norm_first", True)]
+    given = {"d_model": options["d_model"], "num_heads": options["num_heads"]}
     for number in range(options["num_layers"]):
         state = fitting(student, name, given, state, f"blocks.{number}.")
     return state
@@ -841,17 +843,17 @@ def same_gpt(student, reference, draw, options, cases, train=False, methods=("fo
 @exercise("GPT")
 def test_gpt_parameters(student):
     """Two tables, as many blocks as asked for, a last norm only with pre-norm, no other head."""
-    given = {"vocab_size": 7, "context": 5, "width": 4, "num_layers": 3, "num_heads": 2}
-    for pre_norm in (True, False):
+    given = {"vocab_size": 7, "max_length": 5, "d_model": 4, "num_layers": 3, "num_heads": 2}
+    for norm_first in (True, False):
         expected = {"token.weight": (7, 4), "position.weight": (5, 4)}
-        block = own_block_shapes(student, BLOCK[pre_norm])
+        block = own_block_shapes(student, BLOCK[norm_first])
         for number in range(3):
             expected |= {f"blocks.{number}.{name}": shape for name, shape in block.items()}
-        if pre_norm:
+        if norm_first:
             expected |= {"final_norm.weight": (4,), "final_norm.bias": (4,)}
-        mine = student.module("GPT", **given, pre_norm=pre_norm)
+        mine = student.module("GPT", **given, norm_first=norm_first)
         same_parameters(mine, expected)
-    attribute(mine, "context", 5)
+    attribute(mine, "max_length", 5)
 
 
 @exercise("GPT", 3)
@@ -861,7 +863,7 @@ def test_gpt_pre(student, reference, draw):
         "one token": draw.integers(0, 9, 1, 1),
         "B=1, T=3, two blocks": draw.integers(0, 9, 1, 3),
         "B=3, T=5, two blocks, dropout=0 in train mode": draw.integers(0, 9, 3, 5),
-        "B=2, T=8, as many as context": draw.integers(0, 9, 2, 8),
+        "B=2, T=8, as many as max_length": draw.integers(0, 9, 2, 8),
     }
     same_gpt(student, reference, draw, gpt_options(), cases, train=True)
 
@@ -869,16 +871,16 @@ def test_gpt_pre(student, reference, draw):
 @aspect
 @exercise("GPT", 2)
 def test_gpt_post(student, reference, draw):
-    """With pre_norm=False the blocks are GPT-1's, and nothing is normalised after them."""
+    """With norm_first=False the blocks are GPT-1's, and nothing is normalised after them."""
     cases = {
-        "one token, pre_norm=False": draw.integers(0, 9, 1, 1),
-        f"B=2, T=4, pre_norm=False, dropout={P} in eval mode": draw.integers(0, 9, 2, 4),
+        "one token, norm_first=False": draw.integers(0, 9, 1, 1),
+        f"B=2, T=4, norm_first=False, dropout={P} in eval mode": draw.integers(0, 9, 2, 4),
     }
-    options = gpt_options(width=4, layers=3, dropout=P, pre_norm=False)
+    options = gpt_options(width=4, layers=3, dropout=P, norm_first=False)
     try:
         same_gpt(student, reference, draw, options, cases, methods=("forward", "features"))
     except Mistake:
-        block = student.aside().module("PostNormBlock", width=4, num_heads=2, dropout=P)
+        block = student.aside().module("PostNormBlock", d_model=4, num_heads=2, dropout=P)
         if steady(student, block, "forward"):
             raise
 
@@ -894,12 +896,12 @@ def test_gpt_features(student, reference, draw):
 @aspect
 @exercise("GPT")
 def test_gpt_refusals(student, draw):
-    """More tokens than context are refused with a ValueError, as many are not."""
+    """More tokens than max_length are refused with a ValueError, as many are not."""
     options = gpt_options(context=3, layers=1)
     mine = student.module("GPT", **options)
     expectations.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 9), what="the logits")
     too_long = draw.integers(0, 9, 2, 4)
-    words = {"4 tokens where context is 3": (too_long,)}
+    words = {"4 tokens where max_length is 3": (too_long,)}
     refuses(mine, words)
     refuses(lambda ids: mine.method("features", ids), words)
 
@@ -936,7 +938,7 @@ def test_gpt_dropout(student, draw):
     state = {**empty, "token.weight": 0.5 * alternating(9, width)}
     state["position.weight"] = 0.5 * alternating(length, width)
     plain = {name: value for name, value in options.items() if name != "dropout"}
-    given = {"width": width, "num_heads": options["num_heads"], "dropout": P}
+    given = {"d_model": width, "num_heads": options["num_heads"], "dropout": P}
 
     def idle(parts):
         block = parts.proxy.module("PreNormBlock", state=within(state, "blocks.0."), **given)
@@ -984,8 +986,8 @@ def test_gpt_dropout(student, draw):
 @exercise("GPT")
 def test_gpt_gradients(student, reference, draw):
     """Gradients reach every block's own parameters, and the token table by both ways."""
-    for pre_norm in (True, False):
-        options = gpt_options(width=4, context=5, pre_norm=pre_norm)
+    for norm_first in (True, False):
+        options = gpt_options(width=4, context=5, norm_first=norm_first)
         mine, theirs, state = gpt_pair(student, reference, draw, options, torch.float64, 4.0)
         ids = draw.integers(0, 9, 4, 2).mT
         flows(
@@ -997,5 +999,5 @@ def test_gpt_gradients(student, reference, draw):
                 parts, state, options, ids
             ),
             "the logits",
-            f"two blocks in float64, pre_norm={pre_norm}",
+            f"two blocks in float64, norm_first={norm_first}",
         )

@@ -24,13 +24,13 @@ from autograder.judging.proxy import StudentError
 # --------------------------------------------------------------------------------------------
 
 
-def initialised(student, draw, layers=2, pre_norm=True, width=16):
+def initialised(student, draw, layers=2, norm_first=True, width=16):
     """A GPT of the student's after init_weights, and what that returned; None if no module.
 
     It is called as something that makes a module, which says of modules what it must. Before it
     no parameter is as it should be, unless the model has others than the exercise says.
     """
-    given = gpt_options(30, 30, width, layers, pre_norm=pre_norm)
+    given = gpt_options(30, 30, width, layers, norm_first=norm_first)
     before = {name: 2.0 + value for name, value in gpt_state(draw, given).items()}
     try:
         model = student.module("GPT", state=before, **given)
@@ -162,8 +162,8 @@ def test_init_residual(student, draw):
 @exercise("init_weights")
 def test_init_vectors(student, draw):
     """Biases are 0, norms begin as 1 and 0, whatever stood there before."""
-    for pre_norm in (True, False):
-        model, _ = initialised(student, draw, pre_norm=pre_norm)
+    for norm_first in (True, False):
+        model, _ = initialised(student, draw, norm_first=norm_first)
         vectors_plain(model, blocks_of(model))
 
 
@@ -185,7 +185,7 @@ def test_init_returns(student, draw):
 @exercise("init_weights", 2)
 def test_init_post(student, draw):
     """In a post-norm model, GPT-1, nothing is scaled: 0.02 everywhere."""
-    model, _ = initialised(student, draw, pre_norm=False)
+    model, _ = initialised(student, draw, norm_first=False)
     count = blocks_of(model)
     others_deviate(model, count)
     residual_deviates(model, count)
@@ -230,18 +230,18 @@ def test_count_gpt2(student):
 @exercise("count_parameters", 2)
 def test_count_gpt1(student):
     """GPT-1, post-norm, has 116,534,784."""
-    case = f"GPT-1, {sizes(V=40478, C=512, D=768, N=12)}, pre_norm=False"
+    case = f"GPT-1, {sizes(V=40478, C=512, D=768, N=12)}, norm_first=False"
     same_count(student, 116_534_784, case, 40478, 512, 768, 12, False)
-    same_count(student, 116_534_784, case, 40478, 512, 768, 12, pre_norm=False)
+    same_count(student, 116_534_784, case, 40478, 512, 768, 12, norm_first=False)
 
 
 @exercise("count_parameters")
 def test_count_small(student, reference):
     """Any sizes: each of them counts where it should."""
     for vocabulary, context, width, layers in [(11, 5, 1, 1), (7, 12, 64, 2), (200, 30, 8, 3)]:
-        for pre_norm in (True, False):
-            given = (vocabulary, context, width, layers, pre_norm)
-            case = f"{sizes(V=vocabulary, C=context, D=width, N=layers)}, pre_norm={pre_norm}"
+        for norm_first in (True, False):
+            given = (vocabulary, context, width, layers, norm_first)
+            case = f"{sizes(V=vocabulary, C=context, D=width, N=layers)}, norm_first={norm_first}"
             same_count(student, reference.count_parameters(*given), case, *given)
 
 
@@ -731,7 +731,7 @@ def adamw_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
 
 @exercise("adamw_step")
 def test_adamw_without_decay(student, reference, draw):
-    """With weight_decay=0 it is Adam's step; the first moves each number by the rate."""
+    """With weight_decay=0 it is Adam's step; the first moves each number by the learning rate."""
     parameter, gradient, *_ = adamw_tensors(draw, 2, 3)
     zeros = torch.zeros_like(parameter)
     given = (parameter, gradient, zeros, zeros)
@@ -743,14 +743,14 @@ def test_adamw_without_decay(student, reference, draw):
 
 @exercise("adamw_step", 2)
 def test_adamw_decay(student, reference, draw):
-    """The old parameter also shrinks by rate * weight_decay of itself, past both means."""
+    """The old parameter also shrinks by lr * weight_decay of itself, past both means."""
     for rate, decay in [(0.1, 0.5), (0.02, 3.0)]:
-        case = f"step 2, rate={rate}, weight_decay={decay}"
+        case = f"step 2, lr={rate}, weight_decay={decay}"
         tensors = adamw_tensors(draw, 2, 2)
         same_adamw(student, reference, tensors, 2, rate, case, weight_decay=decay)
     zeros = torch.zeros(3, dtype=torch.float64)
     given = (draw.normal(3).double(), zeros, zeros, zeros)
-    case = "step 1, a gradient of 0, rate=0.1, weight_decay=0.4"
+    case = "step 1, a gradient of 0, lr=0.1, weight_decay=0.4"
     same_adamw(student, reference, given, 1, 0.1, case, weight_decay=0.4)
 
 
@@ -798,7 +798,7 @@ def test_adamw_shapes(student, reference, draw):
 
 
 # --------------------------------------------------------------------------------------------
-# cosine_rate
+# cosine_lr
 # --------------------------------------------------------------------------------------------
 
 
@@ -806,57 +806,57 @@ def same_rates(student, reference, steps, peak, warmup, total, floor=None):
     """The rate of each of the steps."""
     more = () if floor is None else (floor,)
     for step in steps:
-        words = f"step={step}, peak={peak:g}, warmup={warmup}, total={total}"
-        got = student.cosine_rate(step, peak, warmup, total, *more)
-        want = reference.cosine_rate(step, peak, warmup, total, *more)
-        case = words + (f", floor={floor:g}" if more else "")
+        words = f"step={step}, max_lr={peak:g}, warmup_steps={warmup}, total_steps={total}"
+        got = student.cosine_lr(step, peak, warmup, total, *more)
+        want = reference.cosine_lr(step, peak, warmup, total, *more)
+        case = words + (f", min_lr={floor:g}" if more else "")
         same_number(got, want, "the rate", case, least=peak)
 
 
-@exercise("cosine_rate")
+@exercise("cosine_lr")
 def test_rate_warmup(student, reference):
-    """The first steps rise in a line, from peak / warmup at step 1 to peak at step warmup."""
+    """The first steps rise in a line, from max_lr / warmup_steps to max_lr at step warmup_steps."""
     same_rates(student, reference, (1, 2, 5), 2.0, 5, 20)
 
 
-@exercise("cosine_rate", 2)
+@exercise("cosine_lr", 2)
 def test_rate_cosine(student, reference):
-    """After the warm-up half a cosine leads from peak down to 0 at step total."""
+    """After the warm-up half a cosine leads from max_lr down to 0 at step total_steps."""
     same_rates(student, reference, (6, 12, 19, 20), 2.0, 5, 20)
 
 
-@exercise("cosine_rate")
+@exercise("cosine_lr")
 def test_rate_floor(student, reference):
-    """With a floor the cosine ends there; the warm-up begins at 0 all the same."""
+    """With a min_lr the cosine ends there; the warm-up begins at 0 all the same."""
     same_rates(student, reference, (1, 4, 7, 11, 12), 0.6, 4, 12, 0.2)
 
 
 @aspect
-@exercise("cosine_rate")
+@exercise("cosine_lr")
 def test_rate_refusals(student, reference):
     """A step below 1, and a warm-up that is negative or as long as the whole, are refused."""
     refuses(
-        student.cosine_rate,
+        student.cosine_lr,
         {
             "step=0": (0, 1.0, 2, 10),
-            "warmup=-1": (3, 1.0, -1, 10),
-            "warmup=10 of total=10": (3, 1.0, 10, 10),
-            "warmup=12 of total=10": (3, 1.0, 12, 10),
+            "warmup_steps=-1": (3, 1.0, -1, 10),
+            "warmup_steps=10 of total_steps=10": (3, 1.0, 10, 10),
+            "warmup_steps=12 of total_steps=10": (3, 1.0, 12, 10),
         },
     )
     same_rates(student, reference, (1,), 1.0, 0, 1)
 
 
 @hidden
-@exercise("cosine_rate")
+@exercise("cosine_lr")
 def test_rate_beyond(student, reference):
-    """From total on the rate stays at the floor."""
+    """From total_steps on the learning rate stays at min_lr."""
     same_rates(student, reference, (8, 9, 12, 16, 500), 1.5, 2, 8)
     same_rates(student, reference, (8, 9, 14, 16, 500), 1.5, 2, 8, 0.3)
 
 
 @hidden
-@exercise("cosine_rate")
+@exercise("cosine_lr")
 def test_rate_real(student, reference, draw):
     """Rates as small as real ones, with and without warm-up, at any step."""
     steps = sorted(draw.integers(1, 4000, 6).tolist())
@@ -1023,7 +1023,7 @@ def own_training(parts, state, arguments):
         for value in group["params"]:
             names = [n for n in state if torch.equal(state[n].to(dtype), value.to(dtype))]
             decays |= {name: float(group["weight_decay"]) for name in names}
-    rates = [float(parts.proxy.cosine_rate(n + 1, peak, warmup, steps)) for n in range(steps)]
+    rates = [float(parts.proxy.cosine_lr(n + 1, peak, warmup, steps)) for n in range(steps)]
     results = []
     for update in (_adamw, parts.proxy.adamw_step):
         model = _local(state)
@@ -1065,9 +1065,9 @@ def one_block(draw, length):
 
 @exercise("train", 2)
 def test_train_steps(student, reference, draw):
-    """Each step: the loss before it, the gradients of its batch alone, and AdamW at its rate."""
+    """Each step: the loss before it, the gradients of its batch alone, and AdamW at its lr."""
     state = trainee_state(draw)
-    # steps, peak, warmup, weight_decay, clip
+    # total_steps, max_lr, warmup_steps, weight_decay, clip
     for steps, warmup in [(1, 0), (4, 0)]:
         case = f"{steps} step{'s' * (steps > 1)} without warm-up, decay or clipping"
         run = (one_block(draw, 6), steps, 0.1, warmup, 0.0, 1e6)
@@ -1076,7 +1076,7 @@ def test_train_steps(student, reference, draw):
 
 @exercise("train")
 def test_train_schedule(student, reference, draw):
-    """The rate rises for warmup steps and then falls to 0 at the last, counted from 1."""
+    """The rate rises for warmup_steps steps and then falls to 0 at the last, counted from 1."""
     run = (one_block(draw, 5), 7, 0.3, 3, 0.0, 1e6)
     case = "7 steps, 3 of them warm-up"
     same_training(student, reference, trainee_state(draw), 5, 3, case, [run])
@@ -1175,7 +1175,7 @@ def parts_to_blame(student, draw):
     """Whether a part of training that is an earlier exercise is written, and wrong."""
 
     def sound(parts):
-        rates = [parts.proxy.cosine_rate(step, 0.5, 5, 60) for step in (1, 5, 30)]
+        rates = [parts.proxy.cosine_lr(step, 0.5, 5, 60) for step in (1, 5, 30)]
         weight = draw.normal(2, 3)
         options = {"in_features": 3, "out_features": 2, "bias": False}
         model = parts.proxy.module("nn.Linear", state={"weight": weight}, **options)

@@ -446,7 +446,7 @@ class Classifiers:
         self.student, self.dtype = student, dtype
         self.options = gpt_options(context=10, **more)
         state = gpt_state(draw, self.options, "gpt.")
-        state |= linear(draw, "classifier", outputs, self.options["width"])
+        state |= linear(draw, "classifier", outputs, self.options["d_model"])
         state = {name: value.to(dtype) for name, value in state.items()}
         self.state = fitting(student, "GPT", self.options, state, "gpt.")
         self.given, self.mine = self.made(student, outputs, self.state, **rate)
@@ -638,8 +638,8 @@ def tied(student, both, ids):
 @exercise("GPTClassifier", 2)
 def test_classifier_gradients(student, reference, draw):
     """Fine-tuning trains all of it, of GPT-1 and of GPT-2: gradients reach every parameter."""
-    for kind, pre_norm in [("pre-norm", True), ("post-norm", False)]:
-        both = Classifiers(student, reference, draw, 3, torch.float64, pre_norm=pre_norm)
+    for kind, norm_first in [("pre-norm", True), ("post-norm", False)]:
+        both = Classifiers(student, reference, draw, 3, torch.float64, norm_first=norm_first)
         ids = extract_rows(draw, [3, 5, 4])
         seen, wanted = both.mine.observe(ids), both.theirs.observe(ids)
         case = f"rows of 3, 5 and 4 tokens, {kind}, float64"
@@ -984,7 +984,7 @@ def test_answers_sum(student, reference, draw):
 @exercise("answer_scores")
 def test_answers_refusals(student, reference, draw):
     """Empty prompts and answers, and more than the context, are refused; a full context is not."""
-    both = Tables(student, reference, table(draw), context=6)
+    both = Tables(student, reference, table(draw), max_length=6)
     prompt, one, two, long = texts(draw, 4, 1, 2, 3)
     refuses(
         lambda *given: student.answer_scores(both.mine, *given),
@@ -1003,7 +1003,7 @@ def test_answers_refusals(student, reference, draw):
 @exercise("answer_scores")
 def test_answers_places(student, reference, draw):
     """A model that looks at places: everything stands where it does in the whole text."""
-    both = Tables(student, reference, table(draw, places=9), context=9)
+    both = Tables(student, reference, table(draw, places=9), max_length=9)
     for length, lengths in [(1, [3, 1]), (5, [4, 2, 3]), (2, [1, 7])]:
         prompt, *answers = texts(draw, length, *lengths)
         for per_token in (True, False):
@@ -1030,7 +1030,7 @@ def test_answers_order(student, reference, draw):
 @hidden
 @exercise("answer_scores", 2)
 def test_answers_gpt(student, reference, draw):
-    """A GPT, up to its whole context: every answer is scored by itself, and without a gradient."""
+    """A GPT, up to its max_length: every answer is scored by itself, and without a gradient."""
     options = gpt_options(context=7, dropout=0.2)
     state = gpt_state(draw, options)
     prompt, *answers = texts(draw, 3, 2, 4, 1, 4)
@@ -1040,7 +1040,7 @@ def test_answers_gpt(student, reference, draw):
 
     own = own_gpt_scores(student, model, prompt, answers)
     if own is None:  # The student's own GPT is none that can be asked: a table is.
-        both = Tables(student, reference, table(draw, places=7), context=7)
+        both = Tables(student, reference, table(draw, places=7), max_length=7)
         both.same(prompt, answers, "a model of 7 places, a prompt of 3, answers of 2, 4, 1 and 4")
         return
     mine = student.module("GPT", state=state, **options)

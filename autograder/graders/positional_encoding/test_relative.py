@@ -142,7 +142,7 @@ def test_indices_long(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "out_proj")
-OUTPUT = ("output", "weights")
+OUTPUT = ("output", "attn_weights")
 
 
 def relative_state(draw, d_model, heads, most):

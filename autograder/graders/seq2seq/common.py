@@ -57,8 +57,8 @@ def encoder_state(draw, cell, vocabulary, embed, width, prefix=""):
 
 def translator_options(sources=7, targets=6, embed=2, width=3):
     return {
-        "source_size": sources,
-        "target_size": targets,
+        "src_vocab_size": sources,
+        "tgt_vocab_size": targets,
         "embed_dim": embed,
         "hidden_size": width,
     }

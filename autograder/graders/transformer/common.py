@@ -152,7 +152,14 @@ def targets_of(draw, lengths, vocabulary=8, pad=PAD):
 
 
 # What the small models are made with; each has a state of its own from `small_state`.
-SMALL = {"src_vocab": 7, "tgt_vocab": 8, "d_model": 8, "d_ff": 12, "num_heads": 2, "dropout": 0.0}
+SMALL = {
+    "src_vocab_size": 7,
+    "tgt_vocab_size": 8,
+    "d_model": 8,
+    "d_ff": 12,
+    "num_heads": 2,
+    "dropout": 0.0,
+}
 
 
 def small(num_layers=1, norm_first=False, **changes):
@@ -169,7 +176,13 @@ def small(num_layers=1, norm_first=False, **changes):
 def small_state(draw, num_layers, norm_first=False, **sizes):
     """Random parameters of such a model, in float64; none of them is 0 or 1."""
     given = {**SMALL, **sizes}
-    order = (given["src_vocab"], given["tgt_vocab"], num_layers, given["d_model"], given["d_ff"])
+    order = (
+        given["src_vocab_size"],
+        given["tgt_vocab_size"],
+        num_layers,
+        given["d_model"],
+        given["d_ff"],
+    )
     return {name: value.double() for name, value in model_state(draw, *order, norm_first).items()}
 
 

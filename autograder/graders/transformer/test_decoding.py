@@ -88,7 +88,7 @@ def telling_state(draw):
     names; PAD is never likely, so that it makes no difference whether a search masks it.
     """
     state = {}
-    for name, like in small_state(draw, 2, tgt_vocab=16).items():
+    for name, like in small_state(draw, 2, tgt_vocab_size=16).items():
         numbers = type(draw)(520, name)
         kind = name.split(".")[-1]
         if kind == "weight":
@@ -112,7 +112,7 @@ class OwnModel:
         state = telling_state(draw)
         self.table = random_table(draw, sources=7, vocabulary=16)
         self.table[..., PAD] = -60.0
-        options = small(2, tgt_vocab=16)
+        options = small(2, tgt_vocab_size=16)
         self.theirs = reference.module(
             "EncoderDecoder", state=state, dtype=torch.float64, **options
         )

@@ -48,9 +48,7 @@ def own_connection(parts, width, norm_first) -> Callable:
             d_model=width,
             norm_first=norm_first,
         )
-        sublayer = parts.proxy.module(
-            "LayerNorm", state={"gamma": two, "beta": one}, features=width
-        )
+        sublayer = parts.proxy.module("LayerNorm", state={"gamma": two, "beta": one}, d_model=width)
         got = expectations.tensor(alive(mine(x, sublayer)), what="a part")
         norm = parts.of(mine, "norm")
         for connection in CONNECTIONS:
@@ -63,7 +61,7 @@ def own_connection(parts, width, norm_first) -> Callable:
 
 def as_loaded(parts, mine, state) -> State:
     """The parameters of a module; not those given where the student's clones share theirs."""
-    copies = parts.proxy.module("clones", module=parts.proxy.module("LayerNorm", features=1), n=2)
+    copies = parts.proxy.module("clones", module=parts.proxy.module("LayerNorm", d_model=1), n=2)
     if len(copies.parameters()) == 4:
         return state
     return parts.aside(mine).state()
@@ -80,7 +78,7 @@ def layer_by_parts(parts, mine, state, norm_first, x, mask, memory=None, src_mas
         sublayers.append(lambda x: look(x, memory, memory, src_mask))
     for place, sublayer in enumerate([*sublayers, parts.of(mine, "feed_forward")]):
         norm = within(state, f"sublayer.{place}.norm.")
-        norm = parts.make("LayerNorm", state=norm, features=width, dtype=x.dtype)
+        norm = parts.make("LayerNorm", state=norm, d_model=width, dtype=x.dtype)
         x = connect(x, sublayer, norm)
     return x
 
@@ -179,7 +177,7 @@ def some_module(student, draw):
     vectors, ids = draw.normal(2, 3), draw.integers(0, 4, 1, 5)
     for name, options, given in [
         ("Embeddings", {"vocab_size": 4, "d_model": 3}, ids),
-        ("LayerNorm", {"features": 3}, vectors),
+        ("LayerNorm", {"d_model": 3}, vectors),
         ("PositionwiseFeedForward", {"d_model": 3, "d_ff": 2}, vectors),
         ("Generator", {"d_model": 3, "vocab_size": 2}, vectors),
     ]:
@@ -701,8 +699,8 @@ def test_generator_gradients(student, reference, draw):
 
 def model_options(sources, targets, layers, width, inner, heads, **more):
     return {
-        "src_vocab": sources,
-        "tgt_vocab": targets,
+        "src_vocab_size": sources,
+        "tgt_vocab_size": targets,
         "num_layers": layers,
         "d_model": width,
         "d_ff": inner,

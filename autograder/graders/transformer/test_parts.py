@@ -389,13 +389,13 @@ def test_std_mask_leaves_target(student, reference, draw):
 
 def norm_pair(student, reference, draw, width, dtype=None, **options):
     state = norm_state(draw, width)
-    return pair(student, reference, "LayerNorm", state, dtype, features=width, **options)
+    return pair(student, reference, "LayerNorm", state, dtype, d_model=width, **options)
 
 
 @exercise("LayerNorm")
 def test_norm_initial(student, reference, draw):
     """At first gamma is 1 and beta is 0: every vector comes out with mean 0 and variance 1."""
-    mine, theirs = pair(student, reference, "LayerNorm", features=6)
+    mine, theirs = pair(student, reference, "LayerNorm", d_model=6)
     x = draw.normal(2, 3, 6, scale=3.0)
     expectations.close(mine(x), theirs(x), what="the result", case="a new LayerNorm")
     state = mine.state()
@@ -428,20 +428,20 @@ def test_norm_eps(student, reference, draw):
 
 @exercise("LayerNorm")
 def test_norm_refusals(student, draw):
-    """No features, and vectors of another width, are refused with a ValueError."""
+    """A d_model below 1, and vectors of another width, are refused with a ValueError."""
 
     def make(features):
-        return student.module("LayerNorm", features=features)
+        return student.module("LayerNorm", d_model=features)
 
-    refuses(make, {"features=0": (0,), "features=-1": (-1,)})
+    refuses(make, {"d_model=0": (0,), "d_model=-1": (-1,)})
     refuses(
         make(4),
         {
-            "x of width 3 where features is 4": (draw.normal(2, 3),),
-            "x of width 1 where features is 4": (draw.normal(4, 1),),
+            "x of width 3 where d_model is 4": (draw.normal(2, 3),),
+            "x of width 1 where d_model is 4": (draw.normal(4, 1),),
         },
     )
-    refuses(make(1), {"x of width 3 where features is 1": (draw.normal(2, 3),)})
+    refuses(make(1), {"x of width 3 where d_model is 1": (draw.normal(2, 3),)})
 
 
 @hidden
@@ -577,7 +577,7 @@ def test_ffn_gradients(student, reference, draw):
 
 def block_pair(student, reference, draw, width, dtype=None):
     state = linear(draw, "w_1", width, width, False) | linear(draw, "w_2", width, width, False)
-    return pair(student, reference, "ResidualBlock", state, dtype, width=width)
+    return pair(student, reference, "ResidualBlock", state, dtype, d_model=width)
 
 
 @exercise("ResidualBlock", 2)
@@ -593,7 +593,7 @@ def test_block_values(student, reference, draw):
 def test_block_shortcut(student, draw):
     """Layers that answer 0 leave relu(x): the shortcut goes past both of them."""
     state = {"w_1.weight": draw.normal(5, 5), "w_2.weight": torch.zeros(5, 5)}
-    mine = student.module("ResidualBlock", state=state, width=5)
+    mine = student.module("ResidualBlock", state=state, d_model=5)
     x = draw.normal(4, 5)
     expectations.close(mine(x), x.clamp(min=0), what="the output", case="a w_2 of zeros")
 
@@ -604,7 +604,7 @@ def test_block_shortcut(student, draw):
 def test_block_not_negative(student, draw):
     """No entry of the output is negative, and some are 0: the outer ReLU acts on the sum."""
     state = linear(draw, "w_1", 8, 8, False) | linear(draw, "w_2", 8, 8, False)
-    mine = student.module("ResidualBlock", state=state, width=8)
+    mine = student.module("ResidualBlock", state=state, d_model=8)
     output = expectations.tensor(mine(draw.normal(20, 8)), what="the output")
     expectations.shape(output, (20, 8), what="the output")
     expectations.true(
@@ -700,7 +700,7 @@ def test_connection_dropout(student, draw):
     width, p = 16, 0.3
     # The norm and the sub-layer answer beta, whatever they are given.
     ones = {"gamma": torch.zeros(width), "beta": torch.ones(width)}
-    sublayer = student.module("LayerNorm", state=ones, features=width)
+    sublayer = student.module("LayerNorm", state=ones, d_model=width)
     state = {"norm.gamma": torch.zeros(width), "norm.beta": draw.normal(width)}
     mine = student.module(
         "SublayerConnection", state=state, d_model=width, dropout=p, norm_first=True

@@ -323,21 +323,21 @@ def test_rate_falls(student, reference):
 
 @exercise("learning_rate")
 def test_rate_settings(student, reference):
-    """d_model, warmup and factor enter as the formula says."""
+    """d_model, warmup_steps and factor enter as the formula says."""
     for step, width, warmup, factor in [(5, 64, 10, 1.0), (40, 64, 10, 2.5)]:
-        case = f"step={step}, d_model={width}, warmup={warmup}, factor={factor}"
+        case = f"step={step}, d_model={width}, warmup_steps={warmup}, factor={factor}"
         same_rate(student, reference, case, step, width, warmup, factor)
 
 
 @exercise("learning_rate")
 def test_rate_refusals(student):
-    """A step or a warmup below 1 is refused with a ValueError."""
+    """A step or a warmup_steps below 1 is refused with a ValueError."""
     refuses(
         student.learning_rate,
         {
             "step=0": (0,),
             "step=-1": (-1,),
-            "warmup=0": (1, 512, 0),
+            "warmup_steps=0": (1, 512, 0),
         },
     )
 
@@ -347,8 +347,8 @@ def test_rate_refusals(student):
 def test_rate_random(student, reference, draw):
     """Any settings, by name as well."""
     step, width, warmup = draw.integers(1, 900, 3).tolist()
-    case = f"step={step}, d_model={width}, warmup={warmup}, factor=0.3"
-    same_rate(student, reference, case, step, factor=0.3, warmup=warmup, d_model=width)
+    case = f"step={step}, d_model={width}, warmup_steps={warmup}, factor=0.3"
+    same_rate(student, reference, case, step, factor=0.3, warmup_steps=warmup, d_model=width)
 
 
 # --------------------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def adam_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
 
 @exercise("adam_step")
 def test_adam_first_step(student, reference, draw):
-    """The first step, from means of 0, moves each number by the rate, whatever its gradient."""
+    """The first step, from means of 0, moves each number by lr, whatever its gradient."""
     parameter, gradient, *_ = adam_tensors(draw, 2, 3)
     zeros = torch.zeros_like(parameter)
     tensors = (parameter, gradient, zeros, zeros)
@@ -437,7 +437,7 @@ def test_adam_shapes(student, reference, draw):
 
 
 # Smaller still: a step's answer holds every parameter three times.
-TINY = {"src_vocab": 6, "tgt_vocab": 6, "d_model": 4, "d_ff": 3}
+TINY = {"src_vocab_size": 6, "tgt_vocab_size": 6, "d_model": 4, "d_ff": 3}
 
 
 def trainees(student, reference, draw, norm_first=False):
@@ -592,11 +592,11 @@ def test_train_two_steps(student, reference, draw):
 
 @exercise("train_step")
 def test_train_settings(student, reference, draw):
-    """Step, rate, smoothing and the given moments are used as they are; the moments stay."""
+    """Step, lr, smoothing and the given moments are used as they are; the moments stay."""
     models = trainees(student, reference, draw, norm_first=True)
     batch = batch_of(draw, [3, 2], [2, 3])
     moments = moments_of(draw, models.state)
-    case = "step=7, rate=0.3, smoothing=0 and given moments"
+    case = "step=7, lr=0.3, smoothing=0 and given moments"
     given = (models, batch, moments, 7, 0.3, case)
     same_training(student, reference, draw, *given, smoothing=0.0)
     same_state(models, f"a step with {case}")

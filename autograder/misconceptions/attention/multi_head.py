@@ -151,18 +151,18 @@ def _averaged(attend: str, mixed: str) -> Swap:
     """Replaces `return mixed` by heads that are averaged before the last layer."""
     layer = mixed.split("(")[0]
     return (
-        f"return {mixed}, weights",
+        f"return {mixed}, attn_weights",
         "merged = heads.mean(dim=1).repeat(1, 1, self.num_heads)\n"
-        f"        return {layer}(merged), weights",
+        f"        return {layer}(merged), attn_weights",
     )
 
 
 add = mistakes_in(MISCONCEPTIONS, "MultiHeadAttention", "att-multihead")
 HEADS_ARGS = "q, k, v, mask, self.dropout, self.training"
 HEADS_OUT = "self.out_proj(merge_heads(heads))"
-HEADS_RETURN = f"return {HEADS_OUT}, weights"
+HEADS_RETURN = f"return {HEADS_OUT}, attn_weights"
 HEADS_CALL = (
-    "heads, weights = scaled_dot_product_attention(\n"
+    "heads, attn_weights = scaled_dot_product_attention(\n"
     "            q, k, v, mask, self.dropout, self.training\n"
     "        )"
 )
@@ -171,7 +171,7 @@ UNEQUAL = "if d_model % num_heads != 0:"
 add(
     "heads_without_out_proj",
     "Your output matches leaving out out_proj; it mixes the heads and is always applied.",
-    (HEADS_RETURN, "return merge_heads(heads), weights"),
+    (HEADS_RETURN, "return merge_heads(heads), attn_weights"),
 )
 add(
     "heads_scaled_by_d_model",
@@ -236,11 +236,11 @@ add(
     (
         HEADS_CALL,
         "joined = [merge_heads(part).unsqueeze(1) for part in (q, k, v)]\n"
-        "        heads, weights = scaled_dot_product_attention(\n"
+        "        heads, attn_weights = scaled_dot_product_attention(\n"
         "            *joined, mask, self.dropout, self.training\n"
         "        )\n"
         "        heads = split_heads(heads.squeeze(1), self.num_heads)\n"
-        "        weights = weights.expand(-1, self.num_heads, -1, -1)",
+        "        attn_weights = attn_weights.expand(-1, self.num_heads, -1, -1)",
     ),
     read="att-heads",
 )
@@ -248,12 +248,12 @@ add(
     "heads_weights_averaged",
     "You return the mean of the weights over the heads; return those of every head, "
     "(B, H, Tq, Tk).",
-    (HEADS_RETURN, f"return {HEADS_OUT}, weights.mean(dim=1)"),
+    (HEADS_RETURN, f"return {HEADS_OUT}, attn_weights.mean(dim=1)"),
 )
 add(
     "heads_weights_of_one_head",
     "You return the weights of one head; return those of every head, (B, H, Tq, Tk).",
-    (HEADS_RETURN, f"return {HEADS_OUT}, weights[:, 0]"),
+    (HEADS_RETURN, f"return {HEADS_OUT}, attn_weights[:, 0]"),
 )
 add(
     "heads_returns_output_only",
@@ -330,9 +330,9 @@ add(
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
-        "        weights = (scores if mask is None else scores.masked_fill(~mask, 0.0))\n"
-        "        weights = weights.softmax(dim=-1)\n"
-        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
+        "        attn_weights = (scores if mask is None else scores.masked_fill(~mask, 0.0))\n"
+        "        attn_weights = attn_weights.softmax(dim=-1)\n"
+        "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
     ),
     read="att-masks",
 )
@@ -343,9 +343,9 @@ add(
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
-        "        weights = scores if mask is None else scores.masked_fill(~mask, -math.inf)\n"
-        "        weights = weights.softmax(dim=-1)\n"
-        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
+        "        attn_weights = scores if mask is None else scores.masked_fill(~mask, -math.inf)\n"
+        "        attn_weights = attn_weights.softmax(dim=-1)\n"
+        "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
     ),
     read="att-masks",
 )
@@ -356,9 +356,9 @@ add(
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
-        "        weights = scores if mask is None else scores.masked_fill(~mask, -1e9)\n"
-        "        weights = weights.softmax(dim=-1)\n"
-        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
+        "        attn_weights = scores if mask is None else scores.masked_fill(~mask, -1e9)\n"
+        "        attn_weights = attn_weights.softmax(dim=-1)\n"
+        "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
     ),
     read="att-masks",
 )
@@ -370,8 +370,8 @@ add(
         HEADS_CALL,
         f"scores = {SCORES}\n"
         "        scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)\n"
-        "        weights = scores.softmax(dim=1).nan_to_num(0.0)\n"
-        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
+        "        attn_weights = scores.softmax(dim=1).nan_to_num(0.0)\n"
+        "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
     ),
     read="att-softmax",
 )
@@ -380,9 +380,9 @@ add(
     "The weights you return have been through dropout; return those before it.",
     (
         HEADS_CALL,
-        "weights = scaled_dot_product_attention(q, k, v, mask)[1]\n"
-        "        weights = nn.functional.dropout(weights, self.dropout, self.training)\n"
-        "        heads = weights @ v",
+        "attn_weights = scaled_dot_product_attention(q, k, v, mask)[1]\n"
+        "        attn_weights = nn.functional.dropout(attn_weights, self.dropout, self.training)\n"
+        "        heads = attn_weights @ v",
     ),
     read="att-dropout",
 )
@@ -411,7 +411,7 @@ add(
     (
         HEADS_RETURN,
         f"output = nn.functional.dropout({HEADS_OUT}, self.dropout, self.training)\n"
-        "        return output, weights",
+        "        return output, attn_weights",
     ),
     read="att-dropout",
 )
@@ -437,8 +437,8 @@ add(
     "The values are right, but no gradient reaches queries and keys; don't detach the weights.",
     (
         HEADS_CALL,
-        "weights = scaled_dot_product_attention(q, k, v, mask)[1].detach()\n"
-        "        heads = nn.functional.dropout(weights, self.dropout, self.training) @ v",
+        "attn_weights = scaled_dot_product_attention(q, k, v, mask)[1].detach()\n"
+        "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
     ),
 )
 
@@ -450,7 +450,7 @@ add = mistakes_in(MISCONCEPTIONS, "FusedMultiHeadAttention", "att-layouts")
 FUSED_QKV = "qkv = split_heads(self.qkv_proj(x), self.num_heads)"
 FUSED_CHUNK = "q, k, v = qkv.chunk(3, dim=-1)"
 FUSED_OUT = "self.o_proj(merge_heads(heads))"
-FUSED_RETURN = f"return {FUSED_OUT}, weights"
+FUSED_RETURN = f"return {FUSED_OUT}, attn_weights"
 add(
     "fused_not_interleaved",
     "Your result matches qkv_proj with all of q first, then all of k and all of v; here the rows "
@@ -470,7 +470,7 @@ add(
 )
 add(
     "fused_width_overwritten",
-    "Your last reshape uses the width of the input; after merging the width is embed_dim, so "
+    "Your last reshape uses the width of the input; after merging the width is d_model, so "
     "don't reuse the name that holds the input's.",
     (FUSED_OUT, "self.o_proj(merge_heads(heads).reshape(x.shape))"),
 )
@@ -505,7 +505,7 @@ add(
 add(
     "fused_without_o_proj",
     "Your output matches leaving out o_proj; it mixes the heads and is always applied.",
-    (FUSED_RETURN, "return merge_heads(heads), weights"),
+    (FUSED_RETURN, "return merge_heads(heads), attn_weights"),
     read="att-multihead",
 )
 add(
@@ -516,13 +516,13 @@ add(
 )
 add(
     "fused_scaled_by_embed_dim",
-    "Your weights match dividing by √embed_dim; each head scales by the root of its own width.",
+    "Your weights match dividing by √d_model; each head scales by the root of its own width.",
     (ATTEND, "scaled_dot_product_attention(q / math.sqrt(self.num_heads), k, v, mask)"),
     read="att-scaling",
 )
 add(
     "fused_not_scaled",
-    "Your weights match scores that are not scaled; divide them by √(embed_dim / H).",
+    "Your weights match scores that are not scaled; divide them by √(d_model / H).",
     (ATTEND, "scaled_dot_product_attention(q * math.sqrt(q.shape[-1]), k, v, mask)"),
     read="att-scaling",
 )
@@ -561,44 +561,44 @@ add(
 add(
     "fused_weights_averaged",
     "You return the mean of the weights over the heads; return those of every head, (B, H, T, T).",
-    (FUSED_RETURN, f"return {FUSED_OUT}, weights.mean(dim=1)"),
+    (FUSED_RETURN, f"return {FUSED_OUT}, attn_weights.mean(dim=1)"),
 )
 add(
     "fused_bias",
     "Your layers have no biases; here both have one.",
-    ("nn.Linear(input_dim, 3 * embed_dim)", "nn.Linear(input_dim, 3 * embed_dim, bias=False)"),
-    ("nn.Linear(embed_dim, embed_dim)", "nn.Linear(embed_dim, embed_dim, bias=False)"),
+    ("nn.Linear(input_dim, 3 * d_model)", "nn.Linear(input_dim, 3 * d_model, bias=False)"),
+    ("nn.Linear(d_model, d_model)", "nn.Linear(d_model, d_model, bias=False)"),
 )
 add(
     "fused_unchecked",
-    "An embed_dim that the number of heads doesn't divide is not refused with a ValueError; test "
+    "A d_model that the number of heads doesn't divide is not refused with a ValueError; test "
     "the remainder when the module is created.",
-    ("if embed_dim % num_heads != 0:", "if False:"),
+    ("if d_model % num_heads != 0:", "if False:"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "PerHeadAttention", "att-layouts")
 CONTRIBUTIONS = "contributions = heads @ self.w_o"
-PER_HEAD_RETURN = "return contributions.sum(dim=1), weights"
+PER_HEAD_RETURN = "return contributions.sum(dim=1), attn_weights"
 add(
     "per_head_averaged",
     "Your output is the mean of what the heads contribute; it is their sum.",
-    (PER_HEAD_RETURN, "return contributions.mean(dim=1), weights"),
+    (PER_HEAD_RETURN, "return contributions.mean(dim=1), attn_weights"),
 )
 add(
     "per_head_concatenated",
     "Your output puts the contributions side by side; each has the full width already, so they "
     "are added up.",
-    (PER_HEAD_RETURN, "return merge_heads(contributions), weights"),
+    (PER_HEAD_RETURN, "return merge_heads(contributions), attn_weights"),
 )
 add(
     "per_head_not_summed",
     "Your output still has a head dimension; sum over the heads.",
-    (PER_HEAD_RETURN, "return contributions, weights"),
+    (PER_HEAD_RETURN, "return contributions, attn_weights"),
 )
 add(
     "per_head_without_w_o",
     "Your output joins the heads and leaves out w_o; each head contributes Z_h w_o[h].",
-    (PER_HEAD_RETURN, "return merge_heads(heads), weights"),
+    (PER_HEAD_RETURN, "return merge_heads(heads), attn_weights"),
     read="att-multihead",
 )
 add(
@@ -678,10 +678,10 @@ add(
     "per_head_one_mask_for_heads",
     "A (B, H, Tq, Tk) mask is read at head 0 only; each head has its own part, mask[:, h].",
     (
-        "heads, weights = scaled_dot_product_attention(q, k, v, mask)",
+        "heads, attn_weights = scaled_dot_product_attention(q, k, v, mask)",
         "if mask is not None and mask.dim() == 4:\n"
         "            mask = mask[:, :1]\n"
-        "        heads, weights = scaled_dot_product_attention(q, k, v, mask)",
+        "        heads, attn_weights = scaled_dot_product_attention(q, k, v, mask)",
     ),
     read="att-masks",
 )
@@ -689,7 +689,7 @@ add(
     "per_head_weights_averaged",
     "You return the mean of the weights over the heads; return those of every head, "
     "(B, H, Tq, Tk).",
-    (PER_HEAD_RETURN, "return contributions.sum(dim=1), weights.mean(dim=1)"),
+    (PER_HEAD_RETURN, "return contributions.sum(dim=1), attn_weights.mean(dim=1)"),
 )
 add(
     "per_head_stored_transposed",
@@ -1026,20 +1026,20 @@ add(
 )
 add(
     "cross_scaled_by_embed_dim",
-    "Your weights match dividing by √embed_dim; each head scales by the root of its own width.",
+    "Your weights match dividing by √d_model; each head scales by the root of its own width.",
     (ATTEND, "scaled_dot_product_attention(q / math.sqrt(self.num_heads), k, v, mask)"),
     read="att-scaling",
 )
 add(
     "cross_not_scaled",
-    "Your weights match scores that are not scaled; divide them by √(embed_dim / H).",
+    "Your weights match scores that are not scaled; divide them by √(d_model / H).",
     (ATTEND, "scaled_dot_product_attention(q * math.sqrt(q.shape[-1]), k, v, mask)"),
     read="att-scaling",
 )
 add(
     "cross_without_out_proj",
     "Your output matches leaving out out_proj; it mixes the heads and is always applied.",
-    (f"return {HEADS_OUT}, weights", "return merge_heads(heads), weights"),
+    (f"return {HEADS_OUT}, attn_weights", "return merge_heads(heads), attn_weights"),
     read="att-multihead",
 )
 add(
@@ -1065,30 +1065,30 @@ add(
     "cross_weights_averaged",
     "You return the mean of the weights over the heads; return those of every head, "
     "(B, H, Tq, Tk).",
-    (f"return {HEADS_OUT}, weights", f"return {HEADS_OUT}, weights.mean(dim=1)"),
+    (f"return {HEADS_OUT}, attn_weights", f"return {HEADS_OUT}, attn_weights.mean(dim=1)"),
 )
 add(
     "cross_out_to_memory_width",
     "Your out_proj has memory_dim outputs; it leads back to query_dim, the width of x.",
-    ("nn.Linear(embed_dim, query_dim)", "nn.Linear(embed_dim, memory_dim)"),
+    ("nn.Linear(d_model, query_dim)", "nn.Linear(d_model, memory_dim)"),
 )
 add(
     "cross_bias",
     "Your projections have no biases; here all four have one.",
-    ("nn.Linear(query_dim, embed_dim)", "nn.Linear(query_dim, embed_dim, bias=False)"),
-    ("nn.Linear(embed_dim, query_dim)", "nn.Linear(embed_dim, query_dim, bias=False)"),
+    ("nn.Linear(query_dim, d_model)", "nn.Linear(query_dim, d_model, bias=False)"),
+    ("nn.Linear(d_model, query_dim)", "nn.Linear(d_model, query_dim, bias=False)"),
     (
-        "self.k_proj = nn.Linear(memory_dim, embed_dim)",
-        "self.k_proj = nn.Linear(memory_dim, embed_dim, bias=False)",
+        "self.k_proj = nn.Linear(memory_dim, d_model)",
+        "self.k_proj = nn.Linear(memory_dim, d_model, bias=False)",
     ),
     (
-        "self.v_proj = nn.Linear(memory_dim, embed_dim)",
-        "self.v_proj = nn.Linear(memory_dim, embed_dim, bias=False)",
+        "self.v_proj = nn.Linear(memory_dim, d_model)",
+        "self.v_proj = nn.Linear(memory_dim, d_model, bias=False)",
     ),
 )
 add(
     "cross_unchecked",
-    "An embed_dim that the number of heads doesn't divide is not refused with a ValueError; test "
+    "A d_model that the number of heads doesn't divide is not refused with a ValueError; test "
     "the remainder when the module is created.",
-    ("if embed_dim % num_heads != 0:", "if False:"),
+    ("if d_model % num_heads != 0:", "if False:"),
 )

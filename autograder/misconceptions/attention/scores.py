@@ -603,21 +603,21 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "context_vector", "att-context")
-CONTEXT = "weights @ values"
+CONTEXT = "attn_weights @ values"
 add(
     "context_own_value_only",
     "Your context matches A_ii · v_i, each position's own value only; the context sums over all "
     "positions j: Σ_j A_ij v_j.",
     (
         f"return {CONTEXT}",
-        "return weights.diagonal(dim1=1, dim2=2).unsqueeze(-1) * values",
+        "return attn_weights.diagonal(dim1=1, dim2=2).unsqueeze(-1) * values",
     ),
 )
 add(
     "context_transposed",
     "Your context matches weightsᵀ @ values, a sum over the queries; the sum runs over the keys, "
     "so don't transpose the weights.",
-    (f"return {CONTEXT}", "return weights.transpose(1, 2) @ values"),
+    (f"return {CONTEXT}", "return attn_weights.transpose(1, 2) @ values"),
 )
 add(
     "context_sum_over_queries",
@@ -625,19 +625,19 @@ add(
     "there is one row for each query.",
     (
         f"return {CONTEXT}",
-        "return (weights.unsqueeze(-1) * values.unsqueeze(1)).sum(dim=1)",
+        "return (attn_weights.unsqueeze(-1) * values.unsqueeze(1)).sum(dim=1)",
     ),
 )
 add(
     "context_not_summed",
     "Your result holds the weighted values one by one; add them up over the keys.",
-    (f"return {CONTEXT}", "return weights.unsqueeze(-1) * values.unsqueeze(1)"),
+    (f"return {CONTEXT}", "return attn_weights.unsqueeze(-1) * values.unsqueeze(1)"),
 )
 add(
     "context_averaged",
     "Your context is divided by the number of keys; the weights sum to 1 already, so it is a "
     "plain sum.",
-    (f"return {CONTEXT}", "return weights @ values / values.shape[-2]"),
+    (f"return {CONTEXT}", "return attn_weights @ values / values.shape[-2]"),
 )
 add(
     "context_hard",
@@ -645,7 +645,8 @@ add(
     "times its weight.",
     (
         f"return {CONTEXT}",
-        "return torch.eye(values.shape[-2], dtype=values.dtype)[weights.argmax(dim=-1)] @ values",
+        "return torch.eye(values.shape[-2], dtype=values.dtype)[attn_weights.argmax(dim=-1)] @ "
+        "values",
     ),
 )
 add(
@@ -654,38 +655,38 @@ add(
     "weight.",
     (
         f"return {CONTEXT}",
-        "return values.mean(dim=1, keepdim=True).expand(-1, weights.shape[1], -1)",
+        "return values.mean(dim=1, keepdim=True).expand(-1, attn_weights.shape[1], -1)",
     ),
 )
 add(
     "context_normalised_again",
     "You divide by the sum of the weights again; use the weights as they are, or a fully masked "
     "row becomes NaN.",
-    (f"return {CONTEXT}", "return weights / weights.sum(dim=-1, keepdim=True) @ values"),
+    (f"return {CONTEXT}", "return attn_weights / attn_weights.sum(dim=-1, keepdim=True) @ values"),
 )
 add(
     "context_squeeze",
     "Your result loses every dimension of size 1, a batch of one included; don't squeeze.",
-    (f"return {CONTEXT}", "return (weights @ values).squeeze()"),
+    (f"return {CONTEXT}", "return (attn_weights @ values).squeeze()"),
 )
 add(
     "context_lengths_unchecked",
     "Weights and values of different lengths are not refused with a ValueError; compare "
     "weights.shape[-1] with values.shape[-2] first.",
-    ("if weights.shape[-1] != values.shape[-2]:", "if False:"),
+    ("if attn_weights.shape[-1] != values.shape[-2]:", "if False:"),
 )
 add(
     "context_detached",
     "Your context is right, but no gradient reaches the weights; don't detach them.",
-    (f"return {CONTEXT}", "return weights.detach() @ values"),
+    (f"return {CONTEXT}", "return attn_weights.detach() @ values"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "AttentionDecoderStep", "att-decoder")
 SCORE_STEP = "scores = self.score(s_prev.unsqueeze(1), annotations)"
 STEP_SOFTMAX = "masked_softmax(scores, mask)"
-STEP_CONTEXT = "context_vector(weights, annotations).squeeze(1)"
+STEP_CONTEXT = "context_vector(attn_weights, annotations).squeeze(1)"
 STEP_INPUT = "torch.cat([y_prev, context], dim=-1)"
-STEP_RETURN = "return s, context, weights.squeeze(1)"
+STEP_RETURN = "return s, context, attn_weights.squeeze(1)"
 STEP_MASK = "source_mask.unsqueeze(1)"
 add(
     "decoder_scores_new_state",
@@ -723,12 +724,12 @@ add(
 add(
     "decoder_state_not_updated",
     "You return the previous state; return what the cell gives.",
-    (STEP_RETURN, "return s_prev, context, weights.squeeze(1)"),
+    (STEP_RETURN, "return s_prev, context, attn_weights.squeeze(1)"),
 )
 add(
     "decoder_context_as_state",
     "Your result stands in the order (context, state, weights); return (state, context, weights).",
-    (STEP_RETURN, "return context, s, weights.squeeze(1)"),
+    (STEP_RETURN, "return context, s, attn_weights.squeeze(1)"),
 )
 add(
     "decoder_fixed_context",
@@ -797,7 +798,7 @@ add(
         STEP_SOFTMAX,
         "masked_softmax(scores)\n"
         "        if mask is not None:\n"
-        "            weights = weights.masked_fill(~mask, 0.0)",
+        "            attn_weights = attn_weights.masked_fill(~mask, 0.0)",
     ),
     read="att-masks",
 )
@@ -805,7 +806,7 @@ add(
     "decoder_squeeze",
     "Your weights lose every dimension of size 1, a batch of one included; name the dimension: "
     "squeeze(1).",
-    (STEP_RETURN, "return s, context, weights.squeeze()"),
+    (STEP_RETURN, "return s, context, attn_weights.squeeze()"),
 )
 add(
     "decoder_detached",
@@ -814,110 +815,115 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "attention_dropout", "att-dropout")
-KEEP = "torch.rand_like(weights, dtype=torch.float32) >= p"
-DROP = "return weights * keep / (1.0 - p)"
-DROP_OFF = "if not training or p == 0.0:"
+KEEP = "torch.rand_like(attn_weights, dtype=torch.float32) >= dropout"
+DROP = "return attn_weights * keep / (1.0 - dropout)"
+DROP_OFF = "if not training or dropout == 0.0:"
 DROP_CHECK = (
-    'if not 0.0 <= p <= 1.0:\n        raise ValueError(f"p must be between 0 and 1, but is {p}")'
+    "if not 0.0 <= dropout <= 1.0:\n"
+    '        raise ValueError(f"dropout must be between 0 and 1, but is {dropout}")'
 )
 add(
     "dropout_without_rescale",
-    "Your surviving weights are not enlarged; divide them by 1 - p, so that their expected value "
-    "stays the same.",
-    (DROP, "return weights * keep"),
+    "Your surviving weights are not enlarged; divide them by 1 - dropout, so that their expected "
+    "value stays the same.",
+    (DROP, "return attn_weights * keep"),
 )
 add(
     "dropout_scaled_down",
-    "Your surviving weights are multiplied by 1 - p; divide by it: fewer survive, so each must "
-    "count more.",
-    (DROP, "return weights * keep * (1.0 - p)"),
+    "Your surviving weights are multiplied by 1 - dropout; divide by it: fewer survive, so each "
+    "must count more.",
+    (DROP, "return attn_weights * keep * (1.0 - dropout)"),
 )
 add(
     "dropout_divided_by_p",
-    "Your surviving weights are divided by p; divide by the share that survives, 1 - p.",
-    (DROP, "return weights * keep / p"),
+    "Your surviving weights are divided by dropout; divide by the share that survives, 1 - "
+    "dropout.",
+    (DROP, "return attn_weights * keep / dropout"),
 )
 add(
     "dropout_scaled_in_evaluation",
-    "You multiply by 1 - p in evaluation, as dropout was first described; here survivors are "
+    "You multiply by 1 - dropout in evaluation, as dropout was first described; here survivors are "
     "enlarged in training and evaluation changes nothing.",
-    (DROP, "return weights * keep"),
-    (DROP_OFF, "if not training:\n        return weights * (1.0 - p)\n    if p == 0.0:"),
+    (DROP, "return attn_weights * keep"),
+    (
+        DROP_OFF,
+        "if not training:\n        return attn_weights * (1.0 - dropout)\n    if dropout == 0.0:",
+    ),
 )
 add(
     "dropout_in_evaluation",
     "Weights are dropped in evaluation too; if training is False they come back unchanged.",
-    (DROP_OFF, "if p == 0.0:"),
+    (DROP_OFF, "if dropout == 0.0:"),
 )
 add(
     "dropout_never",
-    "No weight is ever dropped; in training each becomes 0 with probability p.",
+    "No weight is ever dropped; in training each becomes 0 with probability dropout.",
     (DROP_OFF, "if True:"),
 )
 add(
     "dropout_p_is_keep",
-    "Weights survive with probability p; p is the probability of being dropped.",
-    (KEEP, "torch.rand_like(weights, dtype=torch.float32) < p"),
-    (DROP, "return weights * keep / p"),
+    "Weights survive with probability dropout; it is the probability of being dropped.",
+    (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout"),
+    (DROP, "return attn_weights * keep / dropout"),
 )
 add(
     "dropout_keeps_p_scales_right",
-    "Weights are dropped with probability 1 - p: the comparison with the random number is the "
-    "wrong way round. torch.rand(...) >= p is True with probability 1 - p.",
-    (KEEP, "torch.rand_like(weights, dtype=torch.float32) < p"),
+    "Weights are dropped with probability 1 - dropout: the comparison with the random number is "
+    "the wrong way round. torch.rand(...) >= dropout is True with probability 1 - dropout.",
+    (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout"),
 )
 add(
     "dropout_whole_rows",
     "Whole rows are dropped together; draw a random number for every single weight.",
-    (KEEP, "torch.rand(*weights.shape[:-1], 1) >= p"),
+    (KEEP, "torch.rand(*attn_weights.shape[:-1], 1) >= dropout"),
 )
 add(
     "dropout_same_for_rows",
     "Every row drops the same columns; draw a random number for every single weight.",
-    (KEEP, "torch.rand(weights.shape[-1]) >= p"),
+    (KEEP, "torch.rand(attn_weights.shape[-1]) >= dropout"),
 )
 add(
     "dropout_same_for_batch",
     "All heads and examples drop the same positions; draw random numbers of the full shape.",
-    (KEEP, "torch.rand(weights.shape[-2:]) >= p"),
+    (KEEP, "torch.rand(attn_weights.shape[-2:]) >= dropout"),
 )
 add(
     "dropout_same_every_call",
     "Every call drops the same positions: a seed is set inside the function. Don't seed there.",
-    (KEEP, "torch.rand(weights.shape, generator=torch.Generator().manual_seed(0)) >= p"),
+    (KEEP, "torch.rand(attn_weights.shape, generator=torch.Generator().manual_seed(0)) >= dropout"),
 )
 add(
     "dropout_normalised_again",
-    "You normalise the rows again after dropping; the survivors are divided by 1 - p only.",
+    "You normalise the rows again after dropping; the survivors are divided by 1 - dropout only.",
     (
         DROP,
-        "dropped = weights * keep / (1.0 - p)\n"
+        "dropped = attn_weights * keep / (1.0 - dropout)\n"
         "    return dropped / dropped.sum(dim=-1, keepdim=True).clamp(min=1e-9)",
     ),
 )
 add(
     "dropout_nan_for_one",
-    "With p = 1 the weights become NaN, from 0/0; return zeros in that case.",
-    ("if p == 1.0:", "if False:"),
+    "With dropout = 1 the weights become NaN, from 0/0; return zeros in that case.",
+    ("if dropout == 1.0:", "if False:"),
 )
 add(
     "dropout_unchecked",
-    "A p outside [0, 1] is accepted; raise a ValueError before anything else.",
-    ("if not 0.0 <= p <= 1.0:", "if False:"),
+    "A dropout rate outside [0, 1] is accepted; raise a ValueError before anything else.",
+    ("if not 0.0 <= dropout <= 1.0:", "if False:"),
 )
 add(
     "dropout_unchecked_in_evaluation",
-    "A p outside [0, 1] is accepted in evaluation; check p before you return.",
-    (DROP_CHECK, "if not training:\n        return weights\n    " + DROP_CHECK),
+    "A dropout rate outside [0, 1] is accepted in evaluation; check it before you return.",
+    (DROP_CHECK, "if not training:\n        return attn_weights\n    " + DROP_CHECK),
 )
 add(
     "dropout_in_place",
     "The result is right, but you change the caller's weights: mul_ and div_ work in place. Use "
     "* and /.",
-    (DROP, "return weights.mul_(keep).div_(1.0 - p)"),
+    (DROP, "return attn_weights.mul_(keep).div_(1.0 - dropout)"),
 )
 add(
     "dropout_detached",
     "The values are right, but no gradient reaches the weights; don't detach them.",
-    (DROP, "return weights.detach() * keep / (1.0 - p)"),
+    (DROP, "return attn_weights.detach() * keep / (1.0 - dropout)"),
 )

@@ -20,8 +20,8 @@ add = mistakes_in(MISCONCEPTIONS, "scaled_dot_product_attention", "att-scaled")
 SCALED = "query @ key.transpose(-2, -1) / math.sqrt(d_k)"
 UNSCALED = "query @ key.transpose(-2, -1)"
 WEIGHTS = "masked_softmax(scores, mask)"
-DROPPED = "attention_dropout(weights, dropout_p, training)"
-ATTENTION_RETURN = "return dropped @ value, weights"
+DROPPED = "attention_dropout(attn_weights, dropout, training)"
+ATTENTION_RETURN = "return dropped @ value, attn_weights"
 add(
     "attention_scaled_by_d_k",
     "Your weights match dividing the scores by d_k instead of √d_k (dividing by √d_k twice is the "
@@ -95,7 +95,7 @@ add(
     (
         WEIGHTS,
         "scores if mask is None else scores.masked_fill(~mask, 0.0)\n"
-        "    weights = weights / weights.sum(dim=-1, keepdim=True)",
+        "    attn_weights = attn_weights / attn_weights.sum(dim=-1, keepdim=True)",
     ),
     read="att-softmax",
 )
@@ -112,7 +112,8 @@ add(
     (
         WEIGHTS,
         "scores if mask is None else scores.masked_fill(~mask, float('-inf'))\n"
-        "    weights = torch.eye(key.shape[-2], dtype=scores.dtype)[weights.argmax(dim=-1)]",
+        "    attn_weights = torch.eye(key.shape[-2], "
+        "dtype=scores.dtype)[attn_weights.argmax(dim=-1)]",
     ),
     read="att-soft-lookup",
 )
@@ -143,7 +144,7 @@ add(
         WEIGHTS,
         "masked_softmax(scores)\n"
         "    if mask is not None:\n"
-        "        weights = weights.masked_fill(~mask, 0.0)",
+        "        attn_weights = attn_weights.masked_fill(~mask, 0.0)",
     ),
     read="att-masks",
 )
@@ -168,7 +169,7 @@ add(
     (
         WEIGHTS,
         "scores if mask is None else scores.masked_fill(~mask, float('-inf'))\n"
-        "    weights = weights.softmax(dim=-1)",
+        "    attn_weights = attn_weights.softmax(dim=-1)",
     ),
     read="att-masks",
 )
@@ -186,7 +187,7 @@ add(
     (WEIGHTS, "masked_softmax(scores)"),
     (
         ATTENTION_RETURN,
-        "return (dropped if mask is None else dropped * mask) @ value, weights",
+        "return (dropped if mask is None else dropped * mask) @ value, attn_weights",
     ),
     read="att-masks",
 )
@@ -196,7 +197,7 @@ add(
     "Σ_j A_ij v_j.",
     (
         ATTENTION_RETURN,
-        "return dropped.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) * value, weights",
+        "return dropped.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) * value, attn_weights",
     ),
     read="att-context",
 )
@@ -217,7 +218,7 @@ add(
 add(
     "attention_value_is_key",
     "Your output is a weighted sum of the keys; sum the values.",
-    (ATTENTION_RETURN, "return dropped @ key, weights"),
+    (ATTENTION_RETURN, "return dropped @ key, attn_weights"),
     read="att-soft-lookup",
 )
 add(
@@ -234,7 +235,7 @@ add(
 add(
     "attention_results_swapped",
     "Your results stand in the order (weights, output); return (output, weights).",
-    (ATTENTION_RETURN, "return weights, dropped @ value"),
+    (ATTENTION_RETURN, "return attn_weights, dropped @ value"),
 )
 add(
     "attention_returns_output_only",
@@ -251,37 +252,37 @@ add(
 add(
     "attention_dropout_before_softmax",
     "Dropout acts on the scores; a score of 0 still gets weight. Drop weights, after the softmax.",
-    (SCALED, f"attention_dropout({SCALED}, dropout_p, training)"),
-    (DROPPED, "weights"),
+    (SCALED, f"attention_dropout({SCALED}, dropout, training)"),
+    (DROPPED, "attn_weights"),
     read="att-dropout",
 )
 add(
     "attention_dropout_on_output",
     "Dropout acts on the output; drop weights, before they meet the values.",
-    (DROPPED, "weights"),
+    (DROPPED, "attn_weights"),
     (
         ATTENTION_RETURN,
-        "return attention_dropout(dropped @ value, dropout_p, training), weights",
+        "return attention_dropout(dropped @ value, dropout, training), attn_weights",
     ),
     read="att-dropout",
 )
 add(
     "attention_dropout_without_rescale",
-    "Dropped weights are not made up for; divide the survivors by 1 - dropout_p, as "
+    "Dropped weights are not made up for; divide the survivors by 1 - dropout, as "
     "attention_dropout does.",
-    (DROPPED, f"weights * ({DROPPED} != 0)"),
+    (DROPPED, f"attn_weights * ({DROPPED} != 0)"),
     read="att-dropout",
 )
 add(
     "attention_dropout_in_evaluation",
     "Dropout acts although training is False; pass `training` on.",
-    (DROPPED, "attention_dropout(weights, dropout_p, True)"),
+    (DROPPED, "attention_dropout(attn_weights, dropout, True)"),
     read="att-dropout",
 )
 add(
     "attention_dropout_ignored",
-    "dropout_p does nothing; in training, drop weights before they meet the values.",
-    (DROPPED, "weights"),
+    "dropout does nothing; in training, drop weights before they meet the values.",
+    (DROPPED, "attn_weights"),
     read="att-dropout",
 )
 add(
@@ -537,8 +538,8 @@ def _attention_mistakes(add: Callable[..., None], prefix: str) -> None:
         "dimension.",
         (
             f"return {ATTEND}",
-            f"weights = masked_softmax({SCORES}, mask, dim=-2)\n"
-            "        return weights @ v, weights",
+            f"attn_weights = masked_softmax({SCORES}, mask, dim=-2)\n"
+            "        return attn_weights @ v, attn_weights",
         ),
         read="att-softmax",
     )
@@ -639,17 +640,17 @@ add(
     "Transformer's layer.",
     (
         f"return {ATTEND}",
-        f"output, weights = {ATTEND}\n"
+        f"output, attn_weights = {ATTEND}\n"
         "        return output + x[..., : output.shape[-1]].sum() * 0 + "
         "torch.nn.functional.pad(x, (0, max(0, output.shape[-1] - x.shape[-1])))"
-        "[..., : output.shape[-1]], weights",
+        "[..., : output.shape[-1]], attn_weights",
     ),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "MaskedSelfAttention", "att-causal")
 _attention_mistakes(add, "masked_self")
 CAUSAL = "causal_mask(x.shape[1]).to(x.device)"
-AND_PADDING = "mask = mask & padding.unsqueeze(1)"
+AND_PADDING = "mask = mask & padding_mask.unsqueeze(1)"
 add(
     "masked_self_sees_future",
     "Your tokens see the future: there is no causal mask. Position i may attend to 0, ..., i.",
@@ -676,8 +677,8 @@ add(
     "future leaks. Write -inf.",
     (
         f"return {ATTEND}",
-        f"weights = masked_softmax(({SCORES}).masked_fill(~mask, 0.0))\n"
-        "        return weights @ v, weights",
+        f"attn_weights = masked_softmax(({SCORES}).masked_fill(~mask, 0.0))\n"
+        "        return attn_weights @ v, attn_weights",
     ),
     read="att-masks",
 )
@@ -687,8 +688,8 @@ add(
     "than 1; mask the scores with -inf before it.",
     (
         f"return {ATTEND}",
-        f"weights = masked_softmax({SCORES}).masked_fill(~mask, 0.0)\n"
-        "        return weights @ v, weights",
+        f"attn_weights = masked_softmax({SCORES}).masked_fill(~mask, 0.0)\n"
+        "        return attn_weights @ v, attn_weights",
     ),
     read="att-masks",
 )
@@ -701,34 +702,34 @@ add(
 add(
     "masked_self_padding_inverted",
     "You hide the real tokens and show the padding; True marks real tokens.",
-    (AND_PADDING, "mask = mask & ~padding.unsqueeze(1)"),
+    (AND_PADDING, "mask = mask & ~padding_mask.unsqueeze(1)"),
     read="att-masks",
 )
 add(
     "masked_self_padding_replaces_causal",
-    "With padding given, your tokens see the future: the padding mask replaces the causal one. "
-    "Both hold: combine them with &.",
-    (AND_PADDING, "mask = padding.unsqueeze(1)"),
+    "With padding_mask given, your tokens see the future: the padding mask replaces the causal "
+    "one. Both hold: combine them with &.",
+    (AND_PADDING, "mask = padding_mask.unsqueeze(1)"),
     read="att-masks",
 )
 add(
     "masked_self_padding_or",
     "Your masks are joined with or; a key must be in the past and real: use &.",
-    (AND_PADDING, "mask = mask | padding.unsqueeze(1)"),
+    (AND_PADDING, "mask = mask | padding_mask.unsqueeze(1)"),
     read="att-masks",
 )
 add(
     "masked_self_padding_on_queries",
     "Your padding mask empties the rows of padded queries; it is the keys that are hidden, in "
-    "the columns: padding.unsqueeze(1).",
-    (AND_PADDING, "mask = mask & padding.unsqueeze(2)"),
+    "the columns: padding_mask.unsqueeze(1).",
+    (AND_PADDING, "mask = mask & padding_mask.unsqueeze(2)"),
     read="att-masks",
 )
 add(
     "masked_self_padding_wrong_axis",
     "padding (B, T) meets the causal mask (T, T) without a query dimension, so that the batch is "
     "taken for queries; insert it with unsqueeze(1).",
-    (AND_PADDING, "mask = mask & padding"),
+    (AND_PADDING, "mask = mask & padding_mask"),
     read="att-masks",
 )
 add(
@@ -737,8 +738,8 @@ add(
     "and output should be 0; masked_softmax does that.",
     (
         f"return {ATTEND}",
-        f"weights = ({SCORES}).masked_fill(~mask, float('-inf')).softmax(dim=-1)\n"
-        "        return weights @ v, weights",
+        f"attn_weights = ({SCORES}).masked_fill(~mask, float('-inf')).softmax(dim=-1)\n"
+        "        return attn_weights @ v, attn_weights",
     ),
     read="att-masks",
 )
@@ -748,8 +749,8 @@ add(
     "and output should be 0.",
     (
         f"return {ATTEND}",
-        f"weights = ({SCORES}).masked_fill(~mask, -1e9).softmax(dim=-1)\n"
-        "        return weights @ v, weights",
+        f"attn_weights = ({SCORES}).masked_fill(~mask, -1e9).softmax(dim=-1)\n"
+        "        return attn_weights @ v, attn_weights",
     ),
     read="att-masks",
 )

@@ -14,18 +14,18 @@ MISCONCEPTIONS: list[Misconception] = []
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "SequenceClassifier", "brt-single")
-GET = "_, pooled = self.bert(ids, segment_ids, mask)"
+GET = "_, pooled = self.bert(input_ids, token_type_ids, mask)"
 SCORES = "return self.classifier(self.dropout(pooled))"
 add(
     "classifier_reads_hidden_cls",
     "You classify the hidden state of [CLS]; the pooled vector, to which pooler and tanh were "
     "applied, is the second result of bert.",
-    (GET, "pooled = self.bert(ids, segment_ids, mask)[0][:, 0]"),
+    (GET, "pooled = self.bert(input_ids, token_type_ids, mask)[0][:, 0]"),
 )
 add(
     "classifier_reads_mean",
     "You classify the mean of the hidden states; take the pooled vector.",
-    (GET, "pooled = self.bert(ids, segment_ids, mask)[0].mean(dim=1)"),
+    (GET, "pooled = self.bert(input_ids, token_type_ids, mask)[0].mean(dim=1)"),
 )
 add(
     "classifier_tanh_again",
@@ -46,17 +46,20 @@ add(
 add(
     "classifier_segments_not_passed",
     "The segment ids do not reach the BERT; pass them on.",
-    (GET, "_, pooled = self.bert(ids, None, mask)"),
+    (GET, "_, pooled = self.bert(input_ids, None, mask)"),
 )
 add(
     "classifier_mask_not_passed",
     "The mask does not reach the BERT; pass it on.",
-    (GET, "_, pooled = self.bert(ids, segment_ids)"),
+    (GET, "_, pooled = self.bert(input_ids, token_type_ids)"),
 )
 add(
     "classifier_mask_as_segments",
     "You pass the mask where bert expects the segment ids; they come second, the mask third.",
-    (GET, "_, pooled = self.bert(ids, None if mask is None else mask.long(), segment_ids)"),
+    (
+        GET,
+        "_, pooled = self.bert(input_ids, None if mask is None else mask.long(), token_type_ids)",
+    ),
 )
 add(
     "classifier_without_dropout",
@@ -99,7 +102,7 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "SpanFinder", "brt-span")
-READ = "hidden, _ = self.bert(ids, segment_ids, mask)"
+READ = "hidden, _ = self.bert(input_ids, token_type_ids, mask)"
 INSIDE_SPAN = "inside = (places >= 0) & (places < scores.shape[1])"
 HALF = "halves.append(0.5 * total / inside.sum().clamp(min=1))"
 add(
@@ -150,12 +153,12 @@ add(
 add(
     "span_mask_not_passed",
     "The mask hides scores, but does not reach the BERT; pass it on.",
-    (READ, "hidden, _ = self.bert(ids, segment_ids)"),
+    (READ, "hidden, _ = self.bert(input_ids, token_type_ids)"),
 )
 add(
     "span_segments_not_passed",
     "The segment ids, which tell question from passage, do not reach the BERT; pass them on.",
-    (READ, "hidden, _ = self.bert(ids, None, mask)"),
+    (READ, "hidden, _ = self.bert(input_ids, None, mask)"),
 )
 add(
     "span_loss_not_halved",
@@ -459,8 +462,8 @@ add(
     "You classify the pooled vector, the same for every token; each token has its hidden state.",
     (
         READ,
-        "pooled = self.bert(ids, segment_ids, mask)[1]\n"
-        "        hidden = pooled.unsqueeze(1).expand(-1, ids.shape[1], -1)",
+        "pooled = self.bert(input_ids, token_type_ids, mask)[1]\n"
+        "        hidden = pooled.unsqueeze(1).expand(-1, input_ids.shape[1], -1)",
     ),
 )
 add(
@@ -476,12 +479,12 @@ add(
 add(
     "tagger_segments_not_passed",
     "The segment ids do not reach the BERT; pass them on.",
-    (READ, "hidden, _ = self.bert(ids, None, mask)"),
+    (READ, "hidden, _ = self.bert(input_ids, None, mask)"),
 )
 add(
     "tagger_mask_not_passed",
     "The mask does not reach the BERT; pass it on.",
-    (READ, "hidden, _ = self.bert(ids, segment_ids)"),
+    (READ, "hidden, _ = self.bert(input_ids, token_type_ids)"),
 )
 add(
     "tagger_padding_zero",
@@ -838,7 +841,7 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "BiLSTMCRF", "brt-crf")
-LSTM = "self.lstm = nn.LSTM(embedding, hidden, batch_first=True, bidirectional=True)"
+LSTM = "self.lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)"
 RUN = """states, _ = nn.utils.rnn.pad_packed_sequence(
             self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1]
         )"""
@@ -865,15 +868,15 @@ add(
 add(
     "bilstm_batch_taken_for_time",
     "Your LSTM runs along the batch; create it with batch_first=True.",
-    (LSTM, "self.lstm = nn.LSTM(embedding, hidden, bidirectional=True)"),
+    (LSTM, "self.lstm = nn.LSTM(embed_dim, hidden_size, bidirectional=True)"),
     (RUN, "states, _ = self.lstm(self.embedding(ids))"),
 )
 add(
     "bilstm_one_direction",
     "Your LSTM reads in one direction only; create it with bidirectional=True, and the linear "
     "layer for 2 hidden features.",
-    (LSTM, "self.lstm = nn.LSTM(embedding, hidden, batch_first=True)"),
-    ("nn.Linear(2 * hidden, num_tags)", "nn.Linear(hidden, num_tags)"),
+    (LSTM, "self.lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)"),
+    ("nn.Linear(2 * hidden_size, num_tags)", "nn.Linear(hidden_size, num_tags)"),
 )
 add(
     "bilstm_loss_is_likelihood",

@@ -16,62 +16,62 @@ MISCONCEPTIONS: list[Misconception] = []
 
 add = mistakes_in(MISCONCEPTIONS, "build_input", "brt-input")
 LONGER = "longer = first if len(first) > len(second) else second"
-PAIR = "return [CLS, *first, SEP, *second, SEP], segments"
-SEGMENTS = "segments = [0] * (len(first) + 2) + [1] * (len(second) + 1)"
-SINGLE = "ids = [CLS, *first[: max_length - 2], SEP]"
+PAIR = "return [CLS, *first, SEP, *second, SEP], token_type_ids"
+SEGMENTS = "token_type_ids = [0] * (len(first) + 2) + [1] * (len(second) + 1)"
+SINGLE = "input_ids = [CLS, *first[: max_length - 2], SEP]"
 add(
     "input_without_closing_sep",
     "Your input ends with the last token of the text; a [SEP] closes every piece, the last one "
     "too.",
-    (SINGLE, "ids = [CLS, *first[: max_length - 2]]"),
-    (SEGMENTS, "segments = [0] * (len(first) + 2) + [1] * len(second)"),
-    (PAIR, "return [CLS, *first, SEP, *second], segments"),
+    (SINGLE, "input_ids = [CLS, *first[: max_length - 2]]"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + 2) + [1] * len(second)"),
+    (PAIR, "return [CLS, *first, SEP, *second], token_type_ids"),
 )
 add(
     "input_pair_without_closing_sep",
     "A pair ends with a [SEP] too: [CLS] A [SEP] B [SEP].",
-    (SEGMENTS, "segments = [0] * (len(first) + 2) + [1] * len(second)"),
-    (PAIR, "return [CLS, *first, SEP, *second], segments"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + 2) + [1] * len(second)"),
+    (PAIR, "return [CLS, *first, SEP, *second], token_type_ids"),
 )
 add(
     "input_without_cls",
     "Your input does not begin with [CLS], whose output the heads for whole inputs read.",
-    (SINGLE, "ids = [*first[: max_length - 2], SEP]"),
-    (SEGMENTS, "segments = [0] * (len(first) + 1) + [1] * (len(second) + 1)"),
-    (PAIR, "return [*first, SEP, *second, SEP], segments"),
+    (SINGLE, "input_ids = [*first[: max_length - 2], SEP]"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + 1) + [1] * (len(second) + 1)"),
+    (PAIR, "return [*first, SEP, *second, SEP], token_type_ids"),
 )
 add(
     "input_no_sep_between",
     "Nothing separates your two pieces; put a [SEP] behind the first.",
-    (SEGMENTS, "segments = [0] * (len(first) + 1) + [1] * (len(second) + 1)"),
-    (PAIR, "return [CLS, *first, *second, SEP], segments"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + 1) + [1] * (len(second) + 1)"),
+    (PAIR, "return [CLS, *first, *second, SEP], token_type_ids"),
 )
 add(
     "input_second_cls",
     "Your second piece begins with a [CLS] of its own; there is one only, at the very beginning.",
-    (SEGMENTS, "segments = [0] * (len(first) + 2) + [1] * (len(second) + 2)"),
-    (PAIR, "return [CLS, *first, SEP, CLS, *second, SEP], segments"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + 2) + [1] * (len(second) + 2)"),
+    (PAIR, "return [CLS, *first, SEP, CLS, *second, SEP], token_type_ids"),
 )
 add(
     "input_first_sep_in_segment_1",
     "The [SEP] behind the first piece belongs to it: its segment is 0.",
-    (SEGMENTS, "segments = [0] * (len(first) + 1) + [1] * (len(second) + 2)"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + 1) + [1] * (len(second) + 2)"),
 )
 add(
     "input_last_sep_in_segment_0",
     "The [SEP] behind the second piece belongs to it: its segment is 1.",
-    (SEGMENTS, "segments = [0] * (len(first) + 2) + [1] * len(second) + [0]"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + 2) + [1] * len(second) + [0]"),
 )
 add(
     "input_one_segment",
     "All your segments are 0; the second piece and its [SEP] are segment 1.",
-    (SEGMENTS, "segments = [0] * (len(first) + len(second) + 3)"),
+    (SEGMENTS, "token_type_ids = [0] * (len(first) + len(second) + 3)"),
 )
 add(
     "input_segments_from_1",
     "Your segments are 1 and 2; they count from 0.",
-    ("return ids, [0] * len(ids)", "return ids, [1] * len(ids)"),
-    (SEGMENTS, "segments = [1] * (len(first) + 2) + [2] * (len(second) + 1)"),
+    ("return input_ids, [0] * len(input_ids)", "return input_ids, [1] * len(input_ids)"),
+    (SEGMENTS, "token_type_ids = [1] * (len(first) + 2) + [2] * (len(second) + 1)"),
 )
 add(
     "input_cuts_second_only",
@@ -91,16 +91,16 @@ add(
 add(
     "input_cuts_at_the_front",
     "You take tokens away at the beginning of a piece; take them from its end.",
-    (SINGLE, "ids = [CLS, *first[max(len(first) - max_length + 2, 0) :], SEP]"),
+    (SINGLE, "input_ids = [CLS, *first[max(len(first) - max_length + 2, 0) :], SEP]"),
     ("longer.pop()", "longer.pop(0)"),
 )
 add(
     "input_cuts_the_result",
     "You build the whole input and cut its end off, the closing [SEP] included; shorten the pieces "
     "first.",
-    (SINGLE, "ids = [CLS, *first, SEP][:max_length]"),
+    (SINGLE, "input_ids = [CLS, *first, SEP][:max_length]"),
     ("while len(first) + len(second) > max_length - 3:", "while False:"),
-    (PAIR, "return [CLS, *first, SEP, *second, SEP][:max_length], segments[:max_length]"),
+    (PAIR, "return [CLS, *first, SEP, *second, SEP][:max_length], token_type_ids[:max_length]"),
 )
 add(
     "input_specials_not_counted",
@@ -194,55 +194,61 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "BertEmbeddings", "brt-embeddings")
-LOOK = "x = self.token(ids) + self.segment(segment_ids)"
+LOOK = "x = self.token(input_ids) + self.segment(token_type_ids)"
 PLACE = "x = x + self.position.weight[:length]"
 LAST = "return self.dropout(self.norm(x))"
-NORM = "self.norm = nn.LayerNorm(hidden, eps=1e-12)"
+NORM = "self.norm = nn.LayerNorm(d_model, eps=1e-12)"
 add(
     "embeddings_concatenated",
     "You join the three vectors end to end, so that the width is 3 D; add them, element by "
     "element.",
-    (NORM, "self.norm = nn.LayerNorm(3 * hidden, eps=1e-12)"),
-    (LOOK, "x = torch.cat([self.token(ids), self.segment(segment_ids)], dim=-1)"),
-    (PLACE, "x = torch.cat([x, self.position.weight[:length].expand(len(ids), -1, -1)], dim=-1)"),
+    (NORM, "self.norm = nn.LayerNorm(3 * d_model, eps=1e-12)"),
+    (LOOK, "x = torch.cat([self.token(input_ids), self.segment(token_type_ids)], dim=-1)"),
+    (
+        PLACE,
+        "x = torch.cat([x, self.position.weight[:length].expand(len(input_ids), -1, -1)], dim=-1)",
+    ),
 )
 add(
     "embeddings_third_each",
     "You give each table a third of the width and join the three vectors; every table is D wide, "
     "and the vectors are added.",
     (
-        "self.token = nn.Embedding(vocab_size, hidden)",
-        "third = hidden // 3\n        self.token = nn.Embedding(vocab_size, hidden - 2 * third)",
+        "self.token = nn.Embedding(vocab_size, d_model)",
+        "third = d_model // 3\n        self.token = nn.Embedding(vocab_size, d_model - 2 * third)",
     ),
     (
-        "self.position = nn.Embedding(max_length, hidden)",
+        "self.position = nn.Embedding(max_length, d_model)",
         "self.position = nn.Embedding(max_length, third)",
     ),
     (
-        "self.segment = nn.Embedding(segments, hidden)",
-        "self.segment = nn.Embedding(segments, third)",
+        "self.segment = nn.Embedding(type_vocab_size, d_model)",
+        "self.segment = nn.Embedding(type_vocab_size, third)",
     ),
-    (LOOK, "x = torch.cat([self.token(ids), self.segment(segment_ids)], dim=-1)"),
-    (PLACE, "x = torch.cat([x, self.position.weight[:length].expand(len(ids), -1, -1)], dim=-1)"),
+    (LOOK, "x = torch.cat([self.token(input_ids), self.segment(token_type_ids)], dim=-1)"),
+    (
+        PLACE,
+        "x = torch.cat([x, self.position.weight[:length].expand(len(input_ids), -1, -1)], dim=-1)",
+    ),
 )
 add(
     "embeddings_without_segments",
     "You leave the segment vectors out; add them to the token and position vectors.",
-    (LOOK, "x = self.token(ids)"),
+    (LOOK, "x = self.token(input_ids)"),
 )
 add(
     "embeddings_no_segment_vector_by_default",
     "Without segment ids you add no segment vector; every token is then of segment 0, whose vector "
     "is added.",
     (
-        "segment_ids = torch.zeros_like(ids)",
-        "return self.dropout(self.norm(self.token(ids) + self.position.weight[:length]))",
+        "token_type_ids = torch.zeros_like(input_ids)",
+        "return self.dropout(self.norm(self.token(input_ids) + self.position.weight[:length]))",
     ),
 )
 add(
     "embeddings_segment_1_by_default",
     "Without segment ids you take segment 1; it is segment 0.",
-    ("torch.zeros_like(ids)", "torch.ones_like(ids)"),
+    ("torch.zeros_like(input_ids)", "torch.ones_like(input_ids)"),
 )
 add(
     "embeddings_without_positions",
@@ -252,7 +258,7 @@ add(
 add(
     "embeddings_position_by_row",
     "Your positions follow the rows of the batch; they count the tokens within a row.",
-    (PLACE, "x = x + self.position.weight[: len(ids)].unsqueeze(1)"),
+    (PLACE, "x = x + self.position.weight[: len(input_ids)].unsqueeze(1)"),
 )
 add(
     "embeddings_positions_from_1",
@@ -262,7 +268,7 @@ add(
 add(
     "embeddings_scaled",
     "You multiply the token vectors by sqrt(D), as the Transformer does; BERT does not.",
-    ("self.token(ids) +", "math.sqrt(self.token.embedding_dim) * self.token(ids) +"),
+    ("self.token(input_ids) +", "math.sqrt(self.token.embedding_dim) * self.token(input_ids) +"),
 )
 add(
     "embeddings_without_norm",
@@ -272,7 +278,7 @@ add(
 add(
     "embeddings_norm_of_token",
     "You normalise the token vectors and add the others afterwards; the norm takes the whole sum.",
-    ("self.token(ids) +", "self.norm(self.token(ids)) +"),
+    ("self.token(input_ids) +", "self.norm(self.token(input_ids)) +"),
     (LAST, "return self.dropout(x)"),
 )
 add(
@@ -293,15 +299,15 @@ add(
 add(
     "embeddings_eps",
     "Your norm has the eps of nn.LayerNorm, 1e-5; BERT's is 1e-12.",
-    (NORM, "self.norm = nn.LayerNorm(hidden)"),
+    (NORM, "self.norm = nn.LayerNorm(d_model)"),
 )
 add(
     "embeddings_padding_fixed",
     "With padding_idx the row of PAD never learns; the mask takes care of padding, so create "
     "nn.Embedding without it.",
     (
-        "self.token = nn.Embedding(vocab_size, hidden)",
-        "self.token = nn.Embedding(vocab_size, hidden, padding_idx=PAD)",
+        "self.token = nn.Embedding(vocab_size, d_model)",
+        "self.token = nn.Embedding(vocab_size, d_model, padding_idx=PAD)",
     ),
 )
 add(
@@ -479,22 +485,22 @@ add(
 add(
     "attention_heads_unchecked",
     "A width that the number of heads does not divide is not refused; raise a ValueError.",
-    ("if num_heads < 1 or hidden % num_heads != 0:", "if False:"),
+    ("if num_heads < 1 or d_model % num_heads != 0:", "if False:"),
 )
 add(
     "attention_without_biases",
     "Your projections of queries, keys and values have no bias; BERT's have one.",
     (
-        "self.q_proj = nn.Linear(hidden, hidden)",
-        "self.q_proj = nn.Linear(hidden, hidden, bias=False)",
+        "self.q_proj = nn.Linear(d_model, d_model)",
+        "self.q_proj = nn.Linear(d_model, d_model, bias=False)",
     ),
     (
-        "self.k_proj = nn.Linear(hidden, hidden)",
-        "self.k_proj = nn.Linear(hidden, hidden, bias=False)",
+        "self.k_proj = nn.Linear(d_model, d_model)",
+        "self.k_proj = nn.Linear(d_model, d_model, bias=False)",
     ),
     (
-        "self.v_proj = nn.Linear(hidden, hidden)",
-        "self.v_proj = nn.Linear(hidden, hidden, bias=False)",
+        "self.v_proj = nn.Linear(d_model, d_model)",
+        "self.v_proj = nn.Linear(d_model, d_model, bias=False)",
     ),
 )
 
@@ -584,7 +590,7 @@ add(
 add(
     "layer_attention_without_dropout",
     "Your attention never hears of dropout; pass it on.",
-    ("SelfAttention(hidden, num_heads, dropout)", "SelfAttention(hidden, num_heads)"),
+    ("SelfAttention(d_model, num_heads, dropout)", "SelfAttention(d_model, num_heads)"),
 )
 add(
     "layer_attention_result_not_dropped",
@@ -611,18 +617,18 @@ add(
     "layer_eps",
     "Your norms have the eps of nn.LayerNorm, 1e-5; BERT's is 1e-12.",
     (
-        "self.attention_norm = nn.LayerNorm(hidden, eps=1e-12)",
-        "self.attention_norm = nn.LayerNorm(hidden)",
+        "self.attention_norm = nn.LayerNorm(d_model, eps=1e-12)",
+        "self.attention_norm = nn.LayerNorm(d_model)",
     ),
     (
-        "self.output_norm = nn.LayerNorm(hidden, eps=1e-12)",
-        "self.output_norm = nn.LayerNorm(hidden)",
+        "self.output_norm = nn.LayerNorm(d_model, eps=1e-12)",
+        "self.output_norm = nn.LayerNorm(d_model)",
     ),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "BertModel", "brt-encoder")
 POOLED = "torch.tanh(self.pooler(x[:, 0]))"
-STACK = "BertLayer(hidden, num_heads, intermediate, dropout) for _ in range(num_layers)"
+STACK = "BertLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)"
 add(
     "model_pooler_without_tanh",
     "Your pooled vector is pooler(h) as it is; tanh comes after it.",
@@ -679,7 +685,7 @@ add(
     "All your layers are one module; every layer has parameters of its own.",
     (
         f"self.layers = nn.ModuleList(\n            {STACK}\n        )",
-        "layer = BertLayer(hidden, num_heads, intermediate, dropout)\n"
+        "layer = BertLayer(d_model, num_heads, d_ff, dropout)\n"
         "        self.layers = nn.ModuleList([layer] * num_layers)",
     ),
 )
@@ -718,29 +724,30 @@ add(
 add(
     "model_mask_from_ids",
     "You make the mask from PAD yourself and ignore the one that is given.",
-    ("x = layer(x, mask)", "x = layer(x, ids != PAD)"),
+    ("x = layer(x, mask)", "x = layer(x, input_ids != PAD)"),
 )
 add(
     "model_segments_not_passed",
     "The segment ids do not reach the embeddings; pass them on.",
-    ("self.embeddings(ids, segment_ids)", "self.embeddings(ids)"),
+    ("self.embeddings(input_ids, token_type_ids)", "self.embeddings(input_ids)"),
 )
 add(
     "model_embeddings_without_dropout",
     "Your embeddings never hear of dropout; pass it on.",
-    ("max_length, segments, dropout)", "max_length, segments)"),
+    ("max_length, type_vocab_size, dropout)", "max_length, type_vocab_size)"),
 )
 add(
     "model_layers_without_dropout",
     "Your layers never hear of dropout; pass it on.",
-    (STACK, "BertLayer(hidden, num_heads, intermediate) for _ in range(num_layers)"),
+    (STACK, "BertLayer(d_model, num_heads, d_ff) for _ in range(num_layers)"),
 )
 add(
     "model_sizes_not_passed",
-    "Your embeddings always have 512 positions and two segments; pass max_length and segments on.",
+    "Your embeddings always have 512 positions and two segments; pass max_length and "
+    "type_vocab_size on.",
     (
-        "BertEmbeddings(vocab_size, hidden, max_length, segments, dropout)",
-        "BertEmbeddings(vocab_size, hidden, dropout=dropout)",
+        "BertEmbeddings(vocab_size, d_model, max_length, type_vocab_size, dropout)",
+        "BertEmbeddings(vocab_size, d_model, dropout=dropout)",
     ),
 )
 
@@ -749,44 +756,44 @@ add(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "count_parameters", "brt-parameters")
-EMBEDDED = "embeddings = (vocab_size + max_length + segments) * hidden + norm"
-INSIDE = "hidden * intermediate + intermediate + intermediate * hidden + hidden + norm"
+EMBEDDED = "embeddings = (vocab_size + max_length + type_vocab_size) * d_model + norm"
+INSIDE = "d_model * d_ff + d_ff + d_ff * d_model + d_model + norm"
 add(
     "count_without_biases",
     "You count the matrices of linear layers and forget their biases.",
-    ("square = hidden * hidden + hidden", "square = hidden * hidden"),
-    (INSIDE, "hidden * intermediate + intermediate * hidden + norm"),
-    ("total += masked + 2 * hidden + 2", "total += masked + 2 * hidden"),
+    ("square = d_model * d_model + d_model", "square = d_model * d_model"),
+    (INSIDE, "d_model * d_ff + d_ff * d_model + norm"),
+    ("total += masked + 2 * d_model + 2", "total += masked + 2 * d_model"),
 )
 add(
     "count_without_norms",
     "You forget the norms: each has a weight and a bias of width D.",
-    ("norm = 2 * hidden", "norm = 0"),
+    ("norm = 2 * d_model", "norm = 0"),
 )
 add(
     "count_norms_without_bias",
     "You count D numbers for a norm; it has a weight and a bias, 2 D.",
-    ("norm = 2 * hidden", "norm = hidden"),
+    ("norm = 2 * d_model", "norm = d_model"),
 )
 add(
     "count_embeddings_without_norm",
     "You forget the norm of the embeddings.",
-    (EMBEDDED, "embeddings = (vocab_size + max_length + segments) * hidden"),
+    (EMBEDDED, "embeddings = (vocab_size + max_length + type_vocab_size) * d_model"),
 )
 add(
     "count_one_norm_per_layer",
     "You count one norm for each layer; there are two, after the attention and at the end.",
-    (INSIDE, "hidden * intermediate + intermediate + intermediate * hidden + hidden"),
+    (INSIDE, "d_model * d_ff + d_ff + d_ff * d_model + d_model"),
 )
 add(
     "count_tokens_only",
     "You count the token table only; positions and segments have tables of width D too.",
-    (EMBEDDED, "embeddings = vocab_size * hidden + norm"),
+    (EMBEDDED, "embeddings = vocab_size * d_model + norm"),
 )
 add(
     "count_without_segments",
     "You forget the table of the segments.",
-    ("(vocab_size + max_length + segments)", "(vocab_size + max_length)"),
+    ("(vocab_size + max_length + type_vocab_size)", "(vocab_size + max_length)"),
 )
 add(
     "count_without_pooler",
@@ -801,12 +808,12 @@ add(
 add(
     "count_feed_forward_once",
     "You count one of the two linear layers of the feed-forward part.",
-    (INSIDE, "hidden * intermediate + intermediate + norm"),
+    (INSIDE, "d_model * d_ff + d_ff + norm"),
 )
 add(
     "count_biases_of_feed_forward_exchanged",
     "Your biases of w_1 and w_2 have one length; that of w_1 is F long, that of w_2 is D long.",
-    (INSIDE, "hidden * intermediate + hidden + intermediate * hidden + hidden + norm"),
+    (INSIDE, "d_model * d_ff + d_model + d_ff * d_model + d_model + norm"),
 )
 add(
     "count_one_layer",
@@ -818,7 +825,7 @@ add(
     "You count the matrix of the language model's head again; it is the token table, counted once.",
     (
         "masked = square + norm + vocab_size",
-        "masked = square + norm + vocab_size + vocab_size * hidden",
+        "masked = square + norm + vocab_size + vocab_size * d_model",
     ),
 )
 add(
@@ -834,7 +841,7 @@ add(
 add(
     "count_without_nsp",
     "You forget the head of next-sentence prediction, a linear layer from D to 2.",
-    ("total += masked + 2 * hidden + 2", "total += masked"),
+    ("total += masked + 2 * d_model + 2", "total += masked"),
 )
 add(
     "count_heads_always",

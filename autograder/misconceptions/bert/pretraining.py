@@ -21,11 +21,13 @@ OTHERS = "others = torch.randint_like(ids, SPECIAL, vocab_size)  # (B, T)"
 HIDDEN = "corrupted = ids.masked_fill(chosen & (fate < 0.8), MASK)  # (B, T)"
 REPLACED = "corrupted = torch.where(chosen & (fate >= 0.9), others, corrupted)  # (B, T)"
 RESULT = "    return corrupted, labels\n"
-RATE_CHECKED = "if not 0 <= rate <= 1:"
+RATE_CHECKED = "if not 0 <= mask_prob <= 1:"
 VOCABULARY_CHECKED = "if vocab_size <= SPECIAL:"
 
 add = mistakes_in(MISCONCEPTIONS, "mask_tokens", "brt-masking")
-CHOSEN = "chosen = (ids >= SPECIAL) & (torch.rand(ids.shape, device=ids.device) < rate)  # (B, T)"
+CHOSEN = (
+    "chosen = (ids >= SPECIAL) & (torch.rand(ids.shape, device=ids.device) < mask_prob)  # (B, T)"
+)
 add(
     "mask_always",
     "Every chosen token becomes MASK; 10 percent should become a random token and 10 percent stay, "
@@ -68,7 +70,7 @@ add(
     "mask_one_draw_per_row",
     "One draw decides for a whole row, so that all of its tokens are chosen or none; draw a number "
     "for each token.",
-    ("torch.rand(ids.shape, device=ids.device) < rate", "torch.rand(len(ids), 1) < rate"),
+    ("torch.rand(ids.shape, device=ids.device) < mask_prob", "torch.rand(len(ids), 1) < mask_prob"),
 )
 add(
     "mask_one_fate_per_row",
@@ -83,7 +85,7 @@ add(
     (
         CHOSEN,
         "lots = torch.rand(ids.shape).masked_fill(ids < SPECIAL, 2.0)\n"
-        "    count = ((ids >= SPECIAL).sum(1, keepdim=True) * rate).round()\n"
+        "    count = ((ids >= SPECIAL).sum(1, keepdim=True) * mask_prob).round()\n"
         "    chosen = lots.argsort(1).argsort(1) < count",
     ),
 )
@@ -91,7 +93,7 @@ add(
     "mask_specials_chosen",
     "Special tokens such as CLS, SEP or padding are chosen too; only ids of SPECIAL and above may "
     "be.",
-    (CHOSEN, "chosen = torch.rand(ids.shape) < rate"),
+    (CHOSEN, "chosen = torch.rand(ids.shape) < mask_prob"),
 )
 add(
     "mask_labels_everywhere",
@@ -136,7 +138,7 @@ add(
 )
 add(
     "mask_rate_unchecked",
-    "A rate below 0 or above 1 is not refused; raise a ValueError.",
+    "A mask_prob below 0 or above 1 is not refused; raise a ValueError.",
     (RATE_CHECKED, "if False:"),
 )
 add(
@@ -154,7 +156,7 @@ add(
     "words_by_pieces",
     "Each piece is chosen on its own, as in mask_tokens; draw once for a word and choose all its "
     "pieces or none.",
-    (DRAWN, "chosen = (torch.rand(ids.shape) < rate) & ordinary"),
+    (DRAWN, "chosen = (torch.rand(ids.shape) < mask_prob) & ordinary"),
 )
 add(
     "words_first_piece_only",
@@ -181,14 +183,15 @@ add(
 add(
     "words_one_draw_per_row",
     "One draw decides for all words of a row; draw once for each word.",
-    (DRAWN, "chosen = (torch.rand(len(ids), 1) < rate) & ordinary"),
+    (DRAWN, "chosen = (torch.rand(len(ids), 1) < mask_prob) & ordinary"),
 )
 add(
     "words_fixed_number",
     "You choose a fixed number of words in a batch; each word is to be chosen on its own.",
     (
-        "drawn = torch.rand(words + 1, device=ids.device) < rate",
-        "drawn = torch.cat([torch.tensor([False]), torch.randperm(words) < round(rate * words)])",
+        "drawn = torch.rand(words + 1, device=ids.device) < mask_prob",
+        "drawn = torch.cat([torch.tensor([False]), torch.randperm(words) < round(mask_prob * "
+        "words)])",
     ),
 )
 add(
@@ -263,7 +266,7 @@ add(
 )
 add(
     "words_unchecked",
-    "A rate outside 0 to 1, or a vocabulary of special ids alone, is not refused; raise a "
+    "A mask_prob outside 0 to 1, or a vocabulary of special ids alone, is not refused; raise a "
     "ValueError.",
     (RATE_CHECKED, "if False:"),
     (VOCABULARY_CHECKED, "if False:"),
@@ -271,18 +274,18 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "masking_epochs", "brt-roberta")
-ANEW = "return [mask_tokens(ids, vocab_size, rate) for _ in range(epochs)]"
-STORE = "store = [mask_tokens(ids, vocab_size, rate) for _ in range(duplicates)]"
+ANEW = "return [mask_tokens(ids, vocab_size, mask_prob) for _ in range(epochs)]"
+STORE = "store = [mask_tokens(ids, vocab_size, mask_prob) for _ in range(duplicates)]"
 IN_TURN = "store[epoch % duplicates]"
 add(
     "epochs_drawn_once",
     "Without duplicates all your epochs share one masking; draw it anew for each.",
-    (ANEW, "return [mask_tokens(ids, vocab_size, rate)] * epochs"),
+    (ANEW, "return [mask_tokens(ids, vocab_size, mask_prob)] * epochs"),
 )
 add(
     "epochs_always_anew",
     "With duplicates=k every epoch is masked anew; draw k maskings once and use them in turn.",
-    (IN_TURN, "mask_tokens(ids, vocab_size, rate)"),
+    (IN_TURN, "mask_tokens(ids, vocab_size, mask_prob)"),
 )
 add(
     "epochs_in_blocks",
@@ -322,13 +325,13 @@ add(
     (
         ANEW,
         "found = []\n        for _ in range(epochs):\n"
-        "            found.append(mask_tokens(found[-1][0] if found else ids, vocab_size, rate))\n"
-        "        return found",
+        "            found.append(mask_tokens(found[-1][0] if found else ids, vocab_size, "
+        "mask_prob))\n        return found",
     ),
 )
 add(
     "epochs_rate_forgotten",
-    "The rate is not passed on to mask_tokens, which then takes its own default.",
+    "mask_prob is not passed on to mask_tokens, which then takes its own default.",
     (ANEW, "return [mask_tokens(ids, vocab_size) for _ in range(epochs)]"),
     (STORE, "store = [mask_tokens(ids, vocab_size) for _ in range(duplicates)]"),
 )
@@ -503,13 +506,13 @@ add(
 
 add = mistakes_in(MISCONCEPTIONS, "BertForPreTraining", "brt-heads")
 HEAD = "self.mlm = MaskedLanguageHead(self.bert.embeddings.token)"
-ENCODED = "hidden, pooled = self.bert(ids, segment_ids, mask)"
+ENCODED = "hidden, pooled = self.bert(input_ids, token_type_ids, mask)"
 BOTH = "return self.mlm(hidden), self.nsp(pooled)"
 add(
     "pretraining_untied",
     "The head has a table of its own, with as many numbers again; give it the model's own "
     "bert.embeddings.token.",
-    (HEAD, "self.mlm = MaskedLanguageHead(nn.Embedding(vocab_size, hidden))"),
+    (HEAD, "self.mlm = MaskedLanguageHead(nn.Embedding(vocab_size, d_model))"),
 )
 add(
     "pretraining_nsp_not_pooled",
@@ -524,13 +527,13 @@ add(
 )
 add(
     "pretraining_segments_lost",
-    "The segments never reach the encoder; pass segment_ids on.",
-    (ENCODED, "hidden, pooled = self.bert(ids, None, mask)"),
+    "The segments never reach the encoder; pass token_type_ids on.",
+    (ENCODED, "hidden, pooled = self.bert(input_ids, None, mask)"),
 )
 add(
     "pretraining_mask_lost",
     "The mask never reaches the encoder, so that padding is attended to; pass it on.",
-    (ENCODED, "hidden, pooled = self.bert(ids, segment_ids)"),
+    (ENCODED, "hidden, pooled = self.bert(input_ids, token_type_ids)"),
 )
 add(
     "pretraining_scores_exchanged",
@@ -549,18 +552,18 @@ add(
 add(
     "pretraining_one_nsp_score",
     "Your nsp gives one score; it gives two, one for each answer.",
-    ("self.nsp = nn.Linear(hidden, 2)", "self.nsp = nn.Linear(hidden, 1)"),
+    ("self.nsp = nn.Linear(d_model, 2)", "self.nsp = nn.Linear(d_model, 1)"),
     read="brt-nsp",
 )
 add(
     "pretraining_segments_fixed",
-    "The number of segments is not passed on to BertModel, nor is dropout.",
-    ("max_length, segments, dropout", "max_length"),
+    "type_vocab_size is not passed on to BertModel, nor is dropout.",
+    ("max_length, type_vocab_size, dropout", "max_length"),
 )
 add(
     "pretraining_dropout_lost",
     "dropout is not passed on to BertModel, which then takes its own default or none.",
-    ("max_length, segments, dropout", "max_length, segments, 0.0"),
+    ("max_length, type_vocab_size, dropout", "max_length, type_vocab_size, 0.0"),
 )
 
 # --------------------------------------------------------------------------------------------
@@ -570,12 +573,12 @@ add(
 add = mistakes_in(MISCONCEPTIONS, "pretraining_loss", "brt-loss")
 IGNORED = "ignore_index=IGNORE,"
 COUNTED = "mlm = total / (labels != IGNORE).sum().clamp(min=1)"
-SUMMED = "return mlm + F.cross_entropy(nsp_scores, is_random)"
+SUMMED = "return mlm + F.cross_entropy(nsp_logits, is_random)"
 add(
     "loss_nsp_ignores_zero",
     "Your loss of the pairs leaves out class 0, as a loss with ignore_index=0 does that both tasks "
     "share: true pairs then teach nothing. Give it a loss of its own.",
-    (SUMMED, "return mlm + F.cross_entropy(nsp_scores, is_random, ignore_index=0)"),
+    (SUMMED, "return mlm + F.cross_entropy(nsp_logits, is_random, ignore_index=0)"),
     read="brt-codertimo",
 )
 add(
@@ -584,7 +587,7 @@ add(
     (
         IGNORED,
         "ignore_index=IGNORE,\n"
-        "        weight=torch.arange(mlm_scores.shape[-1]).clamp(max=1).to(mlm_scores),",
+        "        weight=torch.arange(mlm_logits.shape[-1]).clamp(max=1).to(mlm_logits),",
     ),
     ("(labels != IGNORE)", "(labels > 0)"),
     read="brt-codertimo",
@@ -602,7 +605,7 @@ add(
 add(
     "loss_skips_without_labels",
     "Without any label you return 0 altogether; the pairs still count.",
-    (SUMMED, "return (mlm + F.cross_entropy(nsp_scores, is_random)) * bool((labels >= 0).any())"),
+    (SUMMED, "return (mlm + F.cross_entropy(nsp_logits, is_random)) * bool((labels >= 0).any())"),
 )
 add(
     "loss_mlm_summed",
@@ -612,7 +615,7 @@ add(
 add(
     "loss_nsp_summed",
     "You add up the losses of the pairs; take their mean over the batch.",
-    (SUMMED, 'return mlm + F.cross_entropy(nsp_scores, is_random, reduction="sum")'),
+    (SUMMED, 'return mlm + F.cross_entropy(nsp_logits, is_random, reduction="sum")'),
 )
 add(
     "loss_by_rows",
@@ -620,40 +623,40 @@ add(
     "there are many; every place counts the same.",
     (
         COUNTED,
-        "each = F.cross_entropy(mlm_scores.mT, labels, ignore_index=IGNORE, reduction='none')\n"
+        "each = F.cross_entropy(mlm_logits.mT, labels, ignore_index=IGNORE, reduction='none')\n"
         "    mlm = (each.sum(1) / (labels != IGNORE).sum(1).clamp(min=1)).mean()",
     ),
 )
 add(
     "loss_halved",
     "You take the mean of the two losses; BERT's is their sum.",
-    (SUMMED, "return (mlm + F.cross_entropy(nsp_scores, is_random)) / 2"),
+    (SUMMED, "return (mlm + F.cross_entropy(nsp_logits, is_random)) / 2"),
 )
 add(
     "loss_without_pairs",
     "The loss of the pairs is missing from your sum.",
-    (SUMMED, "return mlm + 0 * nsp_scores.sum()"),
+    (SUMMED, "return mlm + 0 * nsp_logits.sum()"),
     read="brt-nsp",
 )
 add(
     "loss_classes_exchanged",
     "You exchange the classes of the pairs: is_random is the class itself, 0 for a true next one.",
-    (SUMMED, "return mlm + F.cross_entropy(nsp_scores, 1 - is_random)"),
+    (SUMMED, "return mlm + F.cross_entropy(nsp_logits, 1 - is_random)"),
     read="brt-nsp",
 )
 add(
     "loss_softmax_twice",
     "You apply softmax before F.cross_entropy, which does it itself; give it the scores.",
-    ("mlm_scores.flatten(0, 1),", "mlm_scores.flatten(0, 1).softmax(-1),"),
+    ("mlm_logits.flatten(0, 1),", "mlm_logits.flatten(0, 1).softmax(-1),"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "pretraining_step", "brt-loss")
 GRADIENTS = "gradients = torch.autograd.grad(loss, parameters, allow_unused=True)"
 NORM = "norm = math.sqrt(sum(g.double().square().sum().item() for _, g in pairs))"
 SCALE = "scale = clip / norm if norm > clip else 1.0"
-DESCENT = "parameter -= rate * scale * gradient"
+DESCENT = "parameter -= lr * scale * gradient"
 PARAMETERS = "parameters = [p for p in model.parameters() if p.requires_grad]"
-FORWARD = "mlm_scores, nsp_scores = model(ids, segment_ids, mask)"
+FORWARD = "mlm_logits, nsp_logits = model(input_ids, token_type_ids, mask)"
 add(
     "step_gradients_accumulate",
     "Gradients of earlier batches are still in .grad when you go backward, and add up; clear them "
@@ -671,13 +674,13 @@ add(
     "norm, over all parameters together.",
     (
         DESCENT,
-        "parameter -= rate * gradient * min(1.0, clip / max(float(gradient.norm()), 1e-30))",
+        "parameter -= lr * gradient * min(1.0, clip / max(float(gradient.norm()), 1e-30))",
     ),
 )
 add(
     "step_clipped_by_value",
     "You clamp every number of the gradient to clip; scale all of it by clip / norm instead.",
-    (DESCENT, "parameter -= rate * gradient.clamp(-clip, clip)"),
+    (DESCENT, "parameter -= lr * gradient.clamp(-clip, clip)"),
 )
 add(
     "step_always_scaled",
@@ -716,15 +719,15 @@ add(
     "Your losses are those after the step; return what they were before it.",
     (
         "both, second = loss.item(), nsp.item()",
-        "with torch.no_grad():\n        mlm_scores, nsp_scores = model(ids, segment_ids, mask)\n"
-        "        both = pretraining_loss(mlm_scores, nsp_scores, labels, is_random).item()\n"
-        "        second = F.cross_entropy(nsp_scores, is_random).item()",
+        "with torch.no_grad():\n        mlm_logits, nsp_logits = model(input_ids, token_type_ids, "
+        "mask)\n        both = pretraining_loss(mlm_logits, nsp_logits, labels, is_random).item()\n"
+        "        second = F.cross_entropy(nsp_logits, is_random).item()",
     ),
 )
 add(
     "step_uphill",
     "You add the gradient, so that the loss grows; subtract it.",
-    (DESCENT, "parameter += rate * scale * gradient"),
+    (DESCENT, "parameter += lr * scale * gradient"),
 )
 add(
     "step_unused_parameters",

@@ -11,7 +11,7 @@ from autograder.units.variants import Misconception, mistakes_in
 MISCONCEPTIONS: list[Misconception] = []
 
 add = mistakes_in(MISCONCEPTIONS, "SharedEncoder", "brt-albert")
-ONE_LAYER = "self.layer = BertLayer(hidden, num_heads, intermediate, dropout)"
+ONE_LAYER = "self.layer = BertLayer(d_model, num_heads, d_ff, dropout)"
 AGAIN = "for _ in range(self.num_layers):"
 SHARED = "x = self.layer(x, mask)"
 add(
@@ -21,7 +21,7 @@ add(
     (
         ONE_LAYER,
         "self.layer = nn.ModuleList(\n"
-        "            BertLayer(hidden, num_heads, intermediate, dropout) for _ in "
+        "            BertLayer(d_model, num_heads, d_ff, dropout) for _ in "
         "range(num_layers)\n        )",
     ),
     (AGAIN, "for layer in self.layer:"),
@@ -57,7 +57,7 @@ add(
 add(
     "shared_encoder_without_dropout",
     "Nothing is dropped in train mode; pass dropout on to the layer.",
-    ("intermediate, dropout)\n        ### END", "intermediate)\n        ### END"),
+    ("d_ff, dropout)\n        ### END", "d_ff)\n        ### END"),
 )
 add(
     "shared_encoder_gradient_of_last_use",
@@ -142,7 +142,7 @@ CODES = "relative_code(torch.arange(total, device=x.device), width)"
 RELATIVE_INDEX = "index = distance.clamp(min=0).expand(by_distance.shape)"
 RELATIVE_WEIGHTS = "self.dropout(torch.softmax(scores, dim=-1))"
 PAST_ONLY = "scores.masked_fill(distance < 0, torch.finfo(scores.dtype).min)"
-HEADS_DIVIDE = "if num_heads < 1 or hidden % num_heads != 0:"
+HEADS_DIVIDE = "if num_heads < 1 or d_model % num_heads != 0:"
 add(
     "relative_attention_unscaled",
     "Your scores are not scaled; divide both terms by sqrt(D/H).",
@@ -263,8 +263,8 @@ add(
     "its place.",
     *(
         (
-            f"self.{name} = nn.Linear(hidden, hidden, bias=False)",
-            f"self.{name} = nn.Linear(hidden, hidden)",
+            f"self.{name} = nn.Linear(d_model, d_model, bias=False)",
+            f"self.{name} = nn.Linear(d_model, d_model)",
         )
         for name in ("q_proj", "k_proj", "v_proj", "r_proj", "out_proj")
     ),
@@ -283,7 +283,7 @@ add(
 )
 add(
     "relative_attention_heads_unchecked",
-    "A number of heads that does not divide hidden is not refused; raise a ValueError.",
+    "A number of heads that does not divide d_model is not refused; raise a ValueError.",
     (HEADS_DIVIDE, "if False:"),
 )
 
@@ -343,12 +343,12 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "replace_tokens", "brt-electra")
-GENERATED = "torch.softmax(scores.detach()[chosen], dim=-1)"
+GENERATED = "torch.softmax(logits.detach()[chosen], dim=-1)"
 DRAWN = "torch.multinomial(probabilities, 1).squeeze(1)"
 DIFFERS = "return replaced, replaced != ids"
 add(
     "replaced_by_argmax",
-    "You take the generator's best token; draw one from softmax(scores), so that likely mistakes "
+    "You take the generator's best token; draw one from softmax(logits), so that likely mistakes "
     "occur in their proportion.",
     (DRAWN, "probabilities.argmax(dim=-1)"),
 )
@@ -375,21 +375,21 @@ add(
 )
 add(
     "replaced_uniformly",
-    "You draw all tokens with the same probability; softmax(scores) over the vocabulary, the last "
+    "You draw all tokens with the same probability; softmax(logits) over the vocabulary, the last "
     "axis, decides.",
-    (GENERATED, "torch.ones_like(scores.detach()[chosen])"),
+    (GENERATED, "torch.ones_like(logits.detach()[chosen])"),
 )
 add(
     "replaced_softmax_over_places",
     "Your softmax runs over the places; it runs over the vocabulary, the last axis.",
-    (GENERATED, "torch.softmax(scores.detach()[chosen], dim=0)"),
+    (GENERATED, "torch.softmax(logits.detach()[chosen], dim=0)"),
 )
 add(
     "replaced_never_by_original",
     "The original is never drawn; leave it among the candidates, the generator may be right.",
     (
         GENERATED,
-        "torch.softmax(\n            scores.detach()[chosen].scatter(1, ids[chosen].unsqueeze(1), "
+        "torch.softmax(\n            logits.detach()[chosen].scatter(1, ids[chosen].unsqueeze(1), "
         "-1e4), dim=-1\n        )",
     ),
 )

@@ -363,7 +363,7 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "generate", "gpt-sampling")
-LOGITS = "logits = model(ids[:, -model.context :])[:, -1]"
+LOGITS = "logits = model(ids[:, -model.max_length :])[:, -1]"
 TOKEN = "token = sample_token(logits, temperature, top_k, top_p, generator)"
 FILL = "                token = token.masked_fill(stopped, stop)  # (B,)\n"
 SEEDED = "generator = torch.Generator(device=ids.device).manual_seed(seed)"
@@ -376,12 +376,12 @@ add(
 add(
     "generate_first_tokens",
     "You show the model the first tokens of a long text; it needs the last model.context.",
-    (LOGITS, "logits = model(ids[:, : model.context])[:, -1]"),
+    (LOGITS, "logits = model(ids[:, : model.max_length])[:, -1]"),
 )
 add(
     "generate_crops_too_much",
     "You show the model one token fewer than its context holds.",
-    (LOGITS, "logits = model(ids[:, -max(model.context - 1, 1) :])[:, -1]"),
+    (LOGITS, "logits = model(ids[:, -max(model.max_length - 1, 1) :])[:, -1]"),
 )
 add(
     "generate_last_token_only",
@@ -391,13 +391,13 @@ add(
 add(
     "generate_first_logits",
     "You read the logits at the first place; those for the next token stand at the last.",
-    (LOGITS, "logits = model(ids[:, -model.context :])[:, 0]"),
+    (LOGITS, "logits = model(ids[:, -model.max_length :])[:, 0]"),
 )
 add(
     "generate_frozen_prompt",
     "Every new token is made from the beginning alone; show the model what it has written too.",
     ("    stopped = torch.zeros", "    prompt = ids\n    stopped = torch.zeros"),
-    (LOGITS, "logits = model(prompt[:, -model.context :])[:, -1]"),
+    (LOGITS, "logits = model(prompt[:, -model.max_length :])[:, -1]"),
 )
 add(
     "generate_only_new",
@@ -516,8 +516,8 @@ add(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "attend_cached", "gpt-cache")
-JOIN_K = "keys = torch.cat([past[0], keys], dim=2)"
-JOIN_V = "values = torch.cat([past[1], values], dim=2)"
+JOIN_K = "keys = torch.cat([cache[0], keys], dim=2)"
+JOIN_V = "values = torch.cat([cache[1], values], dim=2)"
 VISIBLE = "visible = causal_mask(x.shape[1], keys.shape[2] - x.shape[1]).to(x.device)"
 RESULT = "return attention.out_proj(mixed), (keys, values)"
 add(
@@ -543,31 +543,31 @@ add(
 add(
     "cache_appended_in_front",
     "You put the new keys and values in front of the old ones; they come behind.",
-    (JOIN_K, "keys = torch.cat([keys, past[0]], dim=2)"),
-    (JOIN_V, "values = torch.cat([values, past[1]], dim=2)"),
+    (JOIN_K, "keys = torch.cat([keys, cache[0]], dim=2)"),
+    (JOIN_V, "values = torch.cat([values, cache[1]], dim=2)"),
 )
 add(
     "cache_only_new_returned",
     "Your cache holds the new places only; the next step needs the old ones too.",
-    ("    if past is not None:\n", "    new = (keys, values)\n    if past is not None:\n"),
+    ("    if cache is not None:\n", "    new = (keys, values)\n    if cache is not None:\n"),
     (RESULT, "return attention.out_proj(mixed), new"),
 )
 add(
     "cache_past_ignored",
     "Your new places see each other alone; join the old keys and values.",
-    ("if past is not None:", "if False:"),
+    ("if cache is not None:", "if False:"),
 )
 add(
     "cache_values_not_joined",
     "You join the keys alone; the values belong to them, place by place.",
-    (JOIN_V, "values = torch.cat([torch.zeros_like(past[1]), values], dim=2)"),
+    (JOIN_V, "values = torch.cat([torch.zeros_like(cache[1]), values], dim=2)"),
 )
 add(
     "cache_exchanged",
     "Your cache is (values, keys); keys come first.",
     (RESULT, "return attention.out_proj(mixed), (values, keys)"),
-    (JOIN_K, "keys = torch.cat([past[1], keys], dim=2)"),
-    (JOIN_V, "values = torch.cat([past[0], values], dim=2)"),
+    (JOIN_K, "keys = torch.cat([cache[1], keys], dim=2)"),
+    (JOIN_V, "values = torch.cat([cache[0], values], dim=2)"),
 )
 add(
     "cache_not_split",
@@ -579,27 +579,27 @@ add(
     ),
     (
         JOIN_K,
-        "past = [part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) "
-        "if part.dim() == 3 else part for part in past]\n        " + JOIN_K,
+        "cache = [part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) "
+        "if part.dim() == 3 else part for part in cache]\n        " + JOIN_K,
     ),
 )
 add(
     "cache_not_transposed",
     "Your cache is (B, places, H, D/H); the heads come before the places.",
     (RESULT, "return attention.out_proj(mixed), (keys.transpose(1, 2), values.transpose(1, 2))"),
-    (JOIN_K, "past = [part.transpose(1, 2) for part in past]\n        " + JOIN_K),
+    (JOIN_K, "cache = [part.transpose(1, 2) for part in cache]\n        " + JOIN_K),
 )
 add(
     "cache_wrong_axis",
     "You join along the axis of the features; the places are the third axis.",
-    (JOIN_K, "keys = torch.cat([past[0], keys], dim=3)"),
-    (JOIN_V, "values = torch.cat([past[1], values], dim=3)"),
+    (JOIN_K, "keys = torch.cat([cache[0], keys], dim=3)"),
+    (JOIN_V, "values = torch.cat([cache[1], values], dim=3)"),
 )
 add(
     "cache_in_place",
-    "You write into the past that was given; other continuations still need it, so make new "
+    "You write into the cache that was given; other continuations still need it, so make new "
     "tensors.",
-    (JOIN_K, "past[0].mul_(1.0 + 1e-3)\n        " + JOIN_K),
+    (JOIN_K, "cache[0].mul_(1.0 + 1e-3)\n        " + JOIN_K),
 )
 add(
     "cache_queries_stored",
@@ -632,9 +632,9 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "cached_forward", "gpt-cache")
-PLACES = "places = torch.arange(start, end, device=ids.device)"
-OLD = "before = None if past is None else past[number]"
-KIND = "pre_norm = isinstance(block, PreNormBlock)"
+PLACES = "places = torch.arange(past, end, device=ids.device)"
+OLD = "before = None if cache is None else cache[number]"
+KIND = "norm_first = isinstance(block, PreNormBlock)"
 add(
     "cached_positions_restart",
     "Your positions begin at 0 in every step; they go on after the P cached ones.",
@@ -643,35 +643,35 @@ add(
 add(
     "cached_positions_one_late",
     "Your positions with a cache are one too high; the first new one is P.",
-    (PLACES, "places = torch.arange(start, end).add(int(start > 0)).clamp(max=model.context - 1)"),
+    (PLACES, "places = torch.arange(past, end).add(int(past > 0)).clamp(max=model.max_length - 1)"),
 )
 add(
     "cached_position_repeated",
     "All new tokens of a step get the same position; they are P, P + 1 and so on.",
-    (PLACES, "places = torch.full((ids.shape[1],), start)"),
+    (PLACES, "places = torch.full((ids.shape[1],), past)"),
 )
 add(
     "cached_one_cache_for_all",
     "All blocks use the first one's cache; each has its own.",
-    (OLD, "before = None if past is None else past[0]"),
+    (OLD, "before = None if cache is None else cache[0]"),
 )
 add(
     "cached_caches_reversed",
     "Your list of caches runs from the last block to the first.",
-    ("cache.append(pair)", "cache.insert(0, pair)"),
-    (OLD, "before = None if past is None else past[len(past) - 1 - number]"),
+    ("new_cache.append(pair)", "new_cache.insert(0, pair)"),
+    (OLD, "before = None if cache is None else cache[len(cache) - 1 - number]"),
 )
 add(
     "cached_last_cache_only",
     "You return the cache of the last block only; there is one for each.",
-    ("cache.append(pair)", "cache = [pair]"),
-    (OLD, "before = None if past is None else past[min(number, len(past) - 1)]"),
+    ("new_cache.append(pair)", "new_cache = [pair]"),
+    (OLD, "before = None if cache is None else cache[min(number, len(cache) - 1)]"),
 )
 add(
     "cached_past_appended",
     "You put the new caches into the list that was given; return a new list.",
-    ("    cache = []\n", "    cache = [] if past is None else past\n"),
-    ("cache.append(pair)", "cache[number:number + 1] = [pair]"),
+    ("    new_cache = []\n", "    new_cache = [] if cache is None else cache\n"),
+    ("new_cache.append(pair)", "new_cache[number:number + 1] = [pair]"),
 )
 add(
     "cached_no_position",
@@ -682,13 +682,13 @@ add(
     "cached_always_pre_norm",
     "Your cached model has its norms before each part whatever the model; with post-norm they "
     "stand after the sums.",
-    (KIND, "pre_norm = True"),
+    (KIND, "norm_first = True"),
 )
 add(
     "cached_always_post_norm",
     "Your cached model has its norms after each sum whatever the model; with pre-norm they stand "
     "before each part.",
-    (KIND, "pre_norm = False"),
+    (KIND, "norm_first = False"),
 )
 add(
     "cached_no_final_norm",
@@ -699,16 +699,16 @@ add(
     "cached_no_shortcut",
     "The shortcut around the attention is missing.",
     (
-        "x = x + attended if pre_norm else block.norm_1(x + attended)",
-        "x = attended if pre_norm else block.norm_1(attended)",
+        "x = x + attended if norm_first else block.norm_1(x + attended)",
+        "x = attended if norm_first else block.norm_1(attended)",
     ),
 )
 add(
     "cached_last_logits_only",
     "You return the logits of the last place only; each new place has its own.",
     (
-        "return model.final_norm(x) @ model.token.weight.T, cache",
-        "return (model.final_norm(x) @ model.token.weight.T)[:, -1:], cache",
+        "return model.final_norm(x) @ model.token.weight.T, new_cache",
+        "return (model.final_norm(x) @ model.token.weight.T)[:, -1:], new_cache",
     ),
 )
 add(
@@ -728,16 +728,16 @@ add(
     "cached_context_of_new_only",
     "Cached and new tokens together are longer than the context, and you don't refuse them; count "
     "both.",
-    ("if end > model.context:", "if ids.shape[1] > model.context:"),
-    (PLACES, "places = torch.arange(start, end).clamp(max=model.context - 1)"),
+    ("if end > model.max_length:", "if ids.shape[1] > model.max_length:"),
+    (PLACES, "places = torch.arange(past, end).clamp(max=model.max_length - 1)"),
 )
 add(
     "cached_long_accepted",
     "More tokens than the context holds are not refused; raise a ValueError.",
-    ("if end > model.context:", "if False:"),
+    ("if end > model.max_length:", "if False:"),
 )
 add(
     "cached_full_context_refused",
     "A full context is refused; P + T may be as large as the context.",
-    ("if end > model.context:", "if end >= model.context:"),
+    ("if end > model.max_length:", "if end >= model.max_length:"),
 )

@@ -151,8 +151,8 @@ TURN = "queries, keys, values = (part.transpose(1, 2) for part in heads)"
 SCORES = "scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[3])"
 SEEN = "visible = causal_mask(x.shape[1]).to(x.device)"
 FILL = "scores = scores.masked_fill(~visible, -math.inf)"
-WEIGHTS = "weights = self.dropout(torch.softmax(scores, dim=3))"
-MIX = "mixed = (weights @ values).transpose(1, 2).flatten(2)"
+WEIGHTS = "attn_weights = self.dropout(torch.softmax(scores, dim=3))"
+MIX = "mixed = (attn_weights @ values).transpose(1, 2).flatten(2)"
 LAST = "return self.dropout(self.out_proj(mixed))"
 add(
     "attention_unscaled",
@@ -205,7 +205,10 @@ add(
     "You set weights to 0 after the softmax, so that a row no longer sums to 1; fill the scores "
     "with -inf before it.",
     (FILL, "pass"),
-    (WEIGHTS, "weights = self.dropout(torch.softmax(scores, dim=3).masked_fill(~visible, 0.0))"),
+    (
+        WEIGHTS,
+        "attn_weights = self.dropout(torch.softmax(scores, dim=3).masked_fill(~visible, 0.0))",
+    ),
 )
 add(
     "attention_mask_added",
@@ -216,13 +219,13 @@ add(
     "attention_softmax_over_queries",
     "Your softmax runs over the queries; the weights of one query, over the keys, sum to 1.",
     (FILL, "scores = scores.masked_fill(~visible, -1e9)"),
-    (WEIGHTS, "weights = self.dropout(torch.softmax(scores, dim=2))"),
+    (WEIGHTS, "attn_weights = self.dropout(torch.softmax(scores, dim=2))"),
 )
 add(
     "attention_softmax_over_heads",
     "Your softmax runs over the heads; it runs over the keys, the last axis.",
     (FILL, "scores = scores.masked_fill(~visible, -1e9)"),
-    (WEIGHTS, "weights = self.dropout(torch.softmax(scores, dim=1))"),
+    (WEIGHTS, "attn_weights = self.dropout(torch.softmax(scores, dim=1))"),
 )
 add(
     "attention_parts_in_another_order",
@@ -268,12 +271,12 @@ add(
 add(
     "attention_merged_without_transpose",
     "You join the heads without bringing the places in front of them again; transpose first.",
-    (MIX, "mixed = (weights @ values).reshape(x.shape)"),
+    (MIX, "mixed = (attn_weights @ values).reshape(x.shape)"),
 )
 add(
     "attention_merged_interleaved",
     "You join the heads feature by feature; head after head is right: (B, T, H, D/H), flattened.",
-    (MIX, "mixed = (weights @ values).permute(0, 2, 3, 1).flatten(2)"),
+    (MIX, "mixed = (attn_weights @ values).permute(0, 2, 3, 1).flatten(2)"),
 )
 add(
     "attention_one_head",
@@ -283,7 +286,7 @@ add(
 add(
     "attention_heads_not_stored",
     "The attribute num_heads does not hold the number of heads; later exercises read it there.",
-    ("self.num_heads = num_heads", "self.num_heads = width // num_heads"),
+    ("self.num_heads = num_heads", "self.num_heads = d_model // num_heads"),
     (HEADS, "heads = [part.unflatten(-1, (-1, self.num_heads)) for part in parts]"),
 )
 add(
@@ -295,23 +298,23 @@ add(
     "attention_without_biases",
     "qkv has no bias; both linear layers of GPT's attention have one.",
     (
-        "self.qkv = nn.Linear(width, 3 * width)",
-        "self.qkv = nn.Linear(width, 3 * width, bias=False)",
+        "self.qkv = nn.Linear(d_model, 3 * d_model)",
+        "self.qkv = nn.Linear(d_model, 3 * d_model, bias=False)",
     ),
 )
 add(
     "attention_output_without_bias",
     "out_proj has no bias; both linear layers of GPT's attention have one.",
     (
-        "self.out_proj = nn.Linear(width, width)",
-        "self.out_proj = nn.Linear(width, width, bias=False)",
+        "self.out_proj = nn.Linear(d_model, d_model)",
+        "self.out_proj = nn.Linear(d_model, d_model, bias=False)",
     ),
 )
 add(
     "attention_weights_not_dropped",
     "No attention weight is dropped in training mode; dropout acts on the weights and on the "
     "result.",
-    (WEIGHTS, "weights = torch.softmax(scores, dim=3)"),
+    (WEIGHTS, "attn_weights = torch.softmax(scores, dim=3)"),
 )
 add(
     "attention_result_not_dropped",
@@ -323,7 +326,7 @@ add(
     "attention_scores_dropped",
     "You drop scores before the softmax; a score of 0 still gets weight. Drop the weights.",
     (FILL, "scores = self.dropout(scores).masked_fill(~visible, -math.inf)"),
-    (WEIGHTS, "weights = torch.softmax(scores, dim=3)"),
+    (WEIGHTS, "attn_weights = torch.softmax(scores, dim=3)"),
 )
 add(
     "attention_dropped_before_output",
@@ -333,12 +336,12 @@ add(
 add(
     "attention_dropout_in_eval",
     "You drop in evaluation mode too; use nn.Dropout, or pass self.training on to F.dropout.",
-    (WEIGHTS, "weights = nn.functional.dropout(torch.softmax(scores, dim=3), self.dropout.p)"),
+    (WEIGHTS, "attn_weights = nn.functional.dropout(torch.softmax(scores, dim=3), self.dropout.p)"),
 )
 add(
     "attention_heads_unchecked",
-    "A width that the number of heads does not divide is not refused; raise a ValueError.",
-    ("if num_heads < 1 or width % num_heads != 0:", "if False:"),
+    "A d_model that the number of heads does not divide is not refused; raise a ValueError.",
+    ("if num_heads < 1 or d_model % num_heads != 0:", "if False:"),
 )
 
 # --------------------------------------------------------------------------------------------
@@ -444,20 +447,20 @@ add(
 add(
     "ffn_not_wider",
     "Your inner layer is as wide as the model; it is four times as wide.",
-    ("nn.Linear(width, 4 * width)", "nn.Linear(width, width)"),
-    ("nn.Linear(4 * width, width)", "nn.Linear(width, width)"),
+    ("nn.Linear(d_model, 4 * d_model)", "nn.Linear(d_model, d_model)"),
+    ("nn.Linear(4 * d_model, d_model)", "nn.Linear(d_model, d_model)"),
 )
 add(
     "ffn_twice_as_wide",
     "Your inner layer is twice as wide as the model; it is four times as wide.",
-    ("nn.Linear(width, 4 * width)", "nn.Linear(width, 2 * width)"),
-    ("nn.Linear(4 * width, width)", "nn.Linear(2 * width, width)"),
+    ("nn.Linear(d_model, 4 * d_model)", "nn.Linear(d_model, 2 * d_model)"),
+    ("nn.Linear(4 * d_model, d_model)", "nn.Linear(2 * d_model, d_model)"),
 )
 add(
     "ffn_without_biases",
     "Your linear layers have no bias; GPT's have one.",
-    ("nn.Linear(width, 4 * width)", "nn.Linear(width, 4 * width, bias=False)"),
-    ("nn.Linear(4 * width, width)", "nn.Linear(4 * width, width, bias=False)"),
+    ("nn.Linear(d_model, 4 * d_model)", "nn.Linear(d_model, 4 * d_model, bias=False)"),
+    ("nn.Linear(4 * d_model, d_model)", "nn.Linear(4 * d_model, d_model, bias=False)"),
 )
 add(
     "ffn_residual_inside",
@@ -520,23 +523,26 @@ def of_both_blocks(prefix, first, second, again):
     add(
         f"{prefix}_one_norm",
         "Both norms are one module; each has a weight and a bias of its own.",
-        ("self.norm_2 = nn.LayerNorm(width)", "self.norm_2 = self.norm_1"),
+        ("self.norm_2 = nn.LayerNorm(d_model)", "self.norm_2 = self.norm_1"),
     )
     add(
         f"{prefix}_eps",
         "Your norms have another eps; it is 1e-5, that of nn.LayerNorm.",
-        ("self.norm_1 = nn.LayerNorm(width)", "self.norm_1 = nn.LayerNorm(width, eps=1e-12)"),
-        ("self.norm_2 = nn.LayerNorm(width)", "self.norm_2 = nn.LayerNorm(width, eps=1e-12)"),
+        ("self.norm_1 = nn.LayerNorm(d_model)", "self.norm_1 = nn.LayerNorm(d_model, eps=1e-12)"),
+        ("self.norm_2 = nn.LayerNorm(d_model)", "self.norm_2 = nn.LayerNorm(d_model, eps=1e-12)"),
     )
     add(
         f"{prefix}_attention_without_dropout",
         "Your attention never hears of dropout; pass it on.",
-        ("CausalSelfAttention(width, num_heads, dropout)", "CausalSelfAttention(width, num_heads)"),
+        (
+            "CausalSelfAttention(d_model, num_heads, dropout)",
+            "CausalSelfAttention(d_model, num_heads)",
+        ),
     )
     add(
         f"{prefix}_feed_forward_without_dropout",
         "Your feed-forward network never hears of dropout; pass it on.",
-        ("FeedForward(width, dropout)", "FeedForward(width)"),
+        ("FeedForward(d_model, dropout)", "FeedForward(d_model)"),
     )
     add(
         f"{prefix}_dropped_again",
@@ -654,9 +660,9 @@ of_both_blocks(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "GPT", "gpt-model")
-KIND = "block = PreNormBlock if pre_norm else PostNormBlock"
-STACK = "self.blocks = nn.ModuleList(block(width, num_heads, dropout) for _ in range(num_layers))"
-FINAL = "self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()"
+KIND = "block = PreNormBlock if norm_first else PostNormBlock"
+STACK = "self.blocks = nn.ModuleList(block(d_model, num_heads, dropout) for _ in range(num_layers))"
+FINAL = "self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()"
 EMBED = "x = self.dropout(self.token(ids) + self.position(places))"
 LOOP = "for block in self.blocks:"
 STEP = "x = block(x)"
@@ -666,7 +672,7 @@ add(
     "gpt_head_untied",
     "Your head has a matrix of its own; the logits are the features times the transposed table of "
     "tokens.",
-    (FINAL, FINAL + "\n        self.head = nn.Linear(width, vocab_size, bias=False)"),
+    (FINAL, FINAL + "\n        self.head = nn.Linear(d_model, vocab_size, bias=False)"),
     (HEAD, "return self.head(self.features(ids))"),
 )
 add(
@@ -709,12 +715,12 @@ add(
 add(
     "gpt_positions_from_1",
     "Your first token has position 1; positions count from 0.",
-    (EMBED, EMBED.replace("places", "(places + 1) % self.context")),
+    (EMBED, EMBED.replace("places", "(places + 1) % self.max_length")),
 )
 add(
     "gpt_positions_from_the_end",
     "You take the last rows of the position table; a text of T tokens has positions 0 to T - 1.",
-    (EMBED, EMBED.replace("places", "places + self.context - length")),
+    (EMBED, EMBED.replace("places", "places + self.max_length - length")),
 )
 add(
     "gpt_positions_backwards",
@@ -733,7 +739,7 @@ add(
 add(
     "gpt_position_of_id",
     "You look positions up by token ids; they are the numbers 0 to T - 1.",
-    (EMBED, EMBED.replace("places", "ids % self.context")),
+    (EMBED, EMBED.replace("places", "ids % self.max_length")),
 )
 add(
     "gpt_embeddings_scaled",
@@ -759,7 +765,7 @@ add(
 add(
     "gpt_final_norm_always",
     "You have a last norm with post-norm too; GPT-1 has none, its last block ends with a norm.",
-    (FINAL, "self.final_norm = nn.LayerNorm(width)"),
+    (FINAL, "self.final_norm = nn.LayerNorm(d_model)"),
 )
 add(
     "gpt_final_norm_in_the_head",
@@ -775,18 +781,19 @@ add(
 )
 add(
     "gpt_blocks_exchanged",
-    "You take PostNormBlocks with pre_norm=True and the other way round.",
-    (KIND, "block = PostNormBlock if pre_norm else PreNormBlock"),
+    "You take PostNormBlocks with norm_first=True and the other way round.",
+    (KIND, "block = PostNormBlock if norm_first else PreNormBlock"),
 )
 add(
     "gpt_always_pre_norm",
-    "You take PreNormBlocks whatever pre_norm says; with pre_norm=False they are PostNormBlocks.",
+    "You take PreNormBlocks whatever norm_first says; with norm_first=False they are "
+    "PostNormBlocks.",
     (KIND, "block = PreNormBlock"),
 )
 add(
     "gpt_blocks_shared",
     "All your blocks are one module; every block has parameters of its own.",
-    (STACK, "self.blocks = nn.ModuleList([block(width, num_heads, dropout)] * num_layers)"),
+    (STACK, "self.blocks = nn.ModuleList([block(d_model, num_heads, dropout)] * num_layers)"),
 )
 add(
     "gpt_block_missing",
@@ -797,7 +804,7 @@ add(
     "gpt_blocks_in_a_list",
     "Your blocks stand in a plain list, so that their parameters belong to no module; take "
     "nn.ModuleList.",
-    (STACK, "self.blocks = [block(width, num_heads, dropout) for _ in range(num_layers)]"),
+    (STACK, "self.blocks = [block(d_model, num_heads, dropout) for _ in range(num_layers)]"),
 )
 add(
     "gpt_blocks_read_embeddings",
@@ -838,11 +845,11 @@ add(
 )
 add(
     "gpt_length_unchecked",
-    "More tokens than context are not refused with a ValueError.",
-    ("if length > self.context:", "if False:"),
+    "More tokens than max_length are not refused with a ValueError.",
+    ("if length > self.max_length:", "if False:"),
 )
 add(
     "gpt_longest_refused",
-    "You refuse a text of context tokens, which has positions for all of them.",
-    ("if length > self.context:", "if length >= self.context:"),
+    "You refuse a text of max_length tokens, which has positions for all of them.",
+    ("if length > self.max_length:", "if length >= self.max_length:"),
 )

@@ -173,16 +173,16 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "count_parameters", "gpt-parameters")
-NORM = "norm = 2 * width"
-ATTENTION = "attention = (width + 1) * 3 * width + (width + 1) * width"
-INNER = "feed_forward = (width + 1) * 4 * width + (4 * width + 1) * width"
+NORM = "norm = 2 * d_model"
+ATTENTION = "attention = (d_model + 1) * 3 * d_model + (d_model + 1) * d_model"
+INNER = "feed_forward = (d_model + 1) * 4 * d_model + (4 * d_model + 1) * d_model"
 BLOCK = "block = attention + feed_forward + 2 * norm"
-TABLES = "tables = (vocab_size + context) * width"
-TOTAL = "return tables + num_layers * block + (norm if pre_norm else 0)"
+TABLES = "tables = (vocab_size + max_length) * d_model"
+TOTAL = "return tables + num_layers * block + (norm if norm_first else 0)"
 add(
     "count_head_twice",
     "You count the output matrix for itself; it is the token table, which counts once.",
-    (TABLES, "tables = (2 * vocab_size + context) * width"),
+    (TABLES, "tables = (2 * vocab_size + max_length) * d_model"),
 )
 add(
     "count_without_final_norm",
@@ -197,38 +197,38 @@ add(
 add(
     "count_final_norm_with_post",
     "You count the last norm with post-norm; it is pre-norm that has one.",
-    (TOTAL, "return tables + num_layers * block + (0 if pre_norm else norm)"),
+    (TOTAL, "return tables + num_layers * block + (0 if norm_first else norm)"),
 )
 add(
     "count_without_biases",
     "You count the matrices of linear layers and forget their biases.",
-    (ATTENTION, "attention = 4 * width * width"),
-    (INNER, "feed_forward = 8 * width * width"),
+    (ATTENTION, "attention = 4 * d_model * d_model"),
+    (INNER, "feed_forward = 8 * d_model * d_model"),
 )
 add(
     "count_feed_forward_without_biases",
     "You forget the biases of w_1 and w_2: 4 D and D numbers.",
-    (INNER, "feed_forward = 8 * width * width"),
+    (INNER, "feed_forward = 8 * d_model * d_model"),
 )
 add(
     "count_w_1_bias_short",
     "You count D numbers for the bias of w_1; it has 4 D.",
-    (INNER, "feed_forward = 8 * width * width + 2 * width"),
+    (INNER, "feed_forward = 8 * d_model * d_model + 2 * d_model"),
 )
 add(
     "count_w_2_bias_long",
     "You count 4 D numbers for the bias of w_2; it has D.",
-    (INNER, "feed_forward = 8 * width * width + 8 * width"),
+    (INNER, "feed_forward = 8 * d_model * d_model + 8 * d_model"),
 )
 add(
     "count_without_positions",
-    "You forget the position table, which has context rows of width D.",
-    (TABLES, "tables = vocab_size * width"),
+    "You forget the position table, which has max_length rows of width D.",
+    (TABLES, "tables = vocab_size * d_model"),
 )
 add(
     "count_without_tokens",
     "You forget the token table, which has a row of width D for each token.",
-    (TABLES, "tables = context * width"),
+    (TABLES, "tables = max_length * d_model"),
 )
 add(
     "count_without_norms",
@@ -243,32 +243,32 @@ add(
 add(
     "count_norms_without_bias",
     "You count D numbers for a norm; it has a weight and a bias, 2 D.",
-    (NORM, "norm = width"),
+    (NORM, "norm = d_model"),
 )
 add(
     "count_without_out_proj",
     "You forget out_proj, a linear layer from D to D.",
-    (ATTENTION, "attention = (width + 1) * 3 * width"),
+    (ATTENTION, "attention = (d_model + 1) * 3 * d_model"),
 )
 add(
     "count_feed_forward_once",
     "You count one of the two linear layers of the feed-forward network.",
-    (INNER, "feed_forward = (width + 1) * 4 * width"),
+    (INNER, "feed_forward = (d_model + 1) * 4 * d_model"),
 )
 add(
     "count_one_block",
     "You count the parameters of one block; there are num_layers of them.",
-    (TOTAL, "return tables + block + (norm if pre_norm else 0)"),
+    (TOTAL, "return tables + block + (norm if norm_first else 0)"),
 )
 add(
     "count_by_rule_of_thumb",
     "You count 12 D^2 for a block, the rule of thumb; biases and norms count too.",
-    (BLOCK, "block = 12 * width * width"),
+    (BLOCK, "block = 12 * d_model * d_model"),
 )
 add(
     "count_float",
     "Your number is a float; use whole numbers only, so // for /.",
-    (TOTAL, "return (tables + num_layers * block + (norm if pre_norm else 0)) / 1"),
+    (TOTAL, "return (tables + num_layers * block + (norm if norm_first else 0)) / 1"),
 )
 
 # --------------------------------------------------------------------------------------------
@@ -724,8 +724,8 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "adamw_step", "gpt-optimiser")
-NEW = "return shrunk - rate * first_corrected / (second_corrected.sqrt() + eps), first, second"
-SHRUNK = "shrunk = (1 - rate * weight_decay) * parameter"
+NEW = "return shrunk - lr * first_corrected / (second_corrected.sqrt() + eps), first, second"
+SHRUNK = "shrunk = (1 - lr * weight_decay) * parameter"
 MEANS = "first = beta_1 * first + (1 - beta_1) * gradient"
 add(
     "adamw_decay_in_gradient",
@@ -736,7 +736,7 @@ add(
 )
 add(
     "adamw_decay_not_times_rate",
-    "The parameter shrinks by weight_decay of itself; it is rate * weight_decay.",
+    "The parameter shrinks by weight_decay of itself; it is lr * weight_decay.",
     (SHRUNK, "shrunk = (1 - weight_decay) * parameter"),
 )
 add(
@@ -745,19 +745,19 @@ add(
     (SHRUNK, "shrunk = parameter"),
     (
         NEW,
-        "new = shrunk - rate * first_corrected / (second_corrected.sqrt() + eps)\n"
-        "    return (1 - rate * weight_decay) * new, first, second",
+        "new = shrunk - lr * first_corrected / (second_corrected.sqrt() + eps)\n"
+        "    return (1 - lr * weight_decay) * new, first, second",
     ),
 )
 add(
     "adamw_no_decay",
-    "Your parameter does not shrink: rate * weight_decay of the old one goes, besides Adam's step.",
+    "Your parameter does not shrink: lr * weight_decay of the old one goes, besides Adam's step.",
     (SHRUNK, "shrunk = parameter"),
 )
 add(
     "adamw_decay_grows",
     "Your decay makes the parameter larger; subtract it.",
-    (SHRUNK, "shrunk = (1 + rate * weight_decay) * parameter"),
+    (SHRUNK, "shrunk = (1 + lr * weight_decay) * parameter"),
 )
 add(
     "adamw_no_correction",
@@ -780,7 +780,7 @@ add(
     "You return the corrected means; the next step needs them as they are before the correction.",
     (
         NEW,
-        "return (\n        shrunk - rate * first_corrected / (second_corrected.sqrt() + eps),\n"
+        "return (\n        shrunk - lr * first_corrected / (second_corrected.sqrt() + eps),\n"
         "        first_corrected,\n        second_corrected,\n    )",
     ),
 )
@@ -834,14 +834,14 @@ add(
     ("if step < 1:", "if False:"),
 )
 
-add = mistakes_in(MISCONCEPTIONS, "cosine_rate", "gpt-schedule")
-RISE = "return peak * step / warmup"
-COSINE = "return floor + (peak - floor) * (1 + math.cos(math.pi * fraction)) / 2"
-FRACTION = "fraction = (step - warmup) / (total - warmup)"
+add = mistakes_in(MISCONCEPTIONS, "cosine_lr", "gpt-schedule")
+RISE = "return max_lr * step / warmup_steps"
+COSINE = "return min_lr + (max_lr - min_lr) * (1 + math.cos(math.pi * fraction)) / 2"
+FRACTION = "fraction = (step - warmup_steps) / (total_steps - warmup_steps)"
 add(
     "rate_no_warmup",
-    "Your rate does not rise; the first `warmup` steps lead in a line up to peak.",
-    ("    if step <= warmup:\n        return peak * step / warmup\n", ""),
+    "Your learning rate does not rise; the first `warmup_steps` steps lead in a line up to max_lr.",
+    ("    if step <= warmup_steps:\n        return max_lr * step / warmup_steps\n", ""),
 )
 add(
     "rate_whole_period",
@@ -851,72 +851,73 @@ add(
 )
 add(
     "rate_quarter_period",
-    "Your rate follows a quarter of a period, cos(pi / 2 f); it is (1 + cos(pi f)) / 2.",
-    (COSINE, "return floor + (peak - floor) * math.cos(math.pi / 2 * fraction)"),
+    "Your learning rate follows a quarter of a period, cos(pi / 2 f); it is (1 + cos(pi f)) / 2.",
+    (COSINE, "return min_lr + (max_lr - min_lr) * math.cos(math.pi / 2 * fraction)"),
 )
 add(
     "rate_linear_decay",
     "After the warm-up your rate falls in a line; it follows half a cosine.",
-    (COSINE, "return floor + (peak - floor) * (1 - fraction)"),
+    (COSINE, "return min_lr + (max_lr - min_lr) * (1 - fraction)"),
 )
 add(
     "rate_fraction_from_0",
     "Your cosine counts from the first step; it begins where the warm-up ends: "
-    "(step - warmup) / (total - warmup).",
-    (FRACTION, "fraction = step / total"),
+    "(step - warmup_steps) / (total_steps - warmup_steps).",
+    (FRACTION, "fraction = step / total_steps"),
 )
 add(
     "rate_total_after_warmup",
-    "Your cosine takes total steps after the warm-up; those of the warm-up are among them.",
-    (FRACTION, "fraction = (step - warmup) / total"),
+    "Your cosine takes total_steps steps after the warm-up; those of the warm-up are among them.",
+    (FRACTION, "fraction = (step - warmup_steps) / total_steps"),
 )
 add(
     "rate_restarts",
-    "Your rate rises again after `total`; it stays at the floor.",
-    ("if step >= total:", "if step == total:"),
+    "Your learning rate rises again after `total_steps`; it stays at min_lr.",
+    ("if step >= total_steps:", "if step == total_steps:"),
 )
 add(
     "rate_counts_from_0",
-    "Your steps count from 0; the first step is 1, and its rate is peak / warmup.",
-    (RISE, "return peak * (step - 1) / warmup"),
-    (FRACTION, "fraction = (step - 1 - warmup) / (total - warmup)"),
+    "Your steps count from 0; the first step is 1, and its learning rate is max_lr / warmup_steps.",
+    (RISE, "return max_lr * (step - 1) / warmup_steps"),
+    (FRACTION, "fraction = (step - 1 - warmup_steps) / (total_steps - warmup_steps)"),
 )
 add(
     "rate_warmup_from_0",
-    "Your first step has the rate 0; it is peak / warmup, since steps count from 1.",
-    (RISE, "return peak * (step - 1) / warmup"),
+    "Your first step has the learning rate 0; it is max_lr / warmup_steps, since steps count from "
+    "1.",
+    (RISE, "return max_lr * (step - 1) / warmup_steps"),
 )
 add(
     "rate_floor_added",
-    "You add the floor to the cosine of the whole peak, so that the rate begins above peak; scale "
-    "by peak - floor.",
-    (COSINE, "return floor + peak * (1 + math.cos(math.pi * fraction)) / 2"),
+    "You add min_lr to the cosine of the whole max_lr, so that it begins above max_lr; scale "
+    "by max_lr - min_lr.",
+    (COSINE, "return min_lr + max_lr * (1 + math.cos(math.pi * fraction)) / 2"),
 )
 add(
     "rate_floor_cut_off",
-    "You cut the rate off at the floor; the cosine itself ends there.",
-    (COSINE, "return max(floor, peak * (1 + math.cos(math.pi * fraction)) / 2)"),
+    "You cut the learning rate off at min_lr; the cosine itself ends there.",
+    (COSINE, "return max(min_lr, max_lr * (1 + math.cos(math.pi * fraction)) / 2)"),
 )
 add(
     "rate_warmup_from_floor",
-    "Your warm-up begins at the floor; it rises from 0, whatever the floor.",
-    (RISE, "return floor + (peak - floor) * step / warmup"),
+    "Your warm-up begins at min_lr; it rises from 0, whatever min_lr is.",
+    (RISE, "return min_lr + (max_lr - min_lr) * step / warmup_steps"),
 )
 add(
     "rate_floor_ignored",
-    "Your rate goes down to 0 whatever the floor.",
-    ("        return floor\n", "        return 0.0\n"),
-    (COSINE, "return peak * (1 + math.cos(math.pi * fraction)) / 2"),
+    "Your learning rate goes down to 0 whatever min_lr is.",
+    ("        return min_lr\n", "        return 0.0\n"),
+    (COSINE, "return max_lr * (1 + math.cos(math.pi * fraction)) / 2"),
 )
 add(
     "rate_not_halved",
-    "Your cosine begins at twice the peak; (1 + cos) goes from 2 to 0, so halve it.",
-    (COSINE, "return floor + (peak - floor) * (1 + math.cos(math.pi * fraction))"),
+    "Your cosine begins at twice max_lr; (1 + cos) goes from 2 to 0, so halve it.",
+    (COSINE, "return min_lr + (max_lr - min_lr) * (1 + math.cos(math.pi * fraction))"),
 )
 add(
     "rate_sine_up",
-    "Your rate rises after the warm-up: 1 - cos instead of 1 + cos.",
-    (COSINE, "return floor + (peak - floor) * (1 - math.cos(math.pi * fraction)) / 2"),
+    "Your learning rate rises after the warm-up: 1 - cos instead of 1 + cos.",
+    (COSINE, "return min_lr + (max_lr - min_lr) * (1 - math.cos(math.pi * fraction)) / 2"),
 )
 add(
     "rate_step_accepted",
@@ -926,15 +927,15 @@ add(
 add(
     "rate_warmup_accepted",
     "A warm-up that is negative, or as long as the whole, is not refused; raise a ValueError.",
-    ("if not 0 <= warmup < total:", "if False:"),
+    ("if not 0 <= warmup_steps < total_steps:", "if False:"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "train", "gpt-training")
 ZERO = "        optimiser.zero_grad()\n"
 CLIP = "nn.utils.clip_grad_norm_(model.parameters(), clip)"
-RATE = 'group["lr"] = cosine_rate(step, peak, warmup, steps)'
+RATE = 'group["lr"] = cosine_lr(step, max_lr, warmup_steps, total_steps)'
 GROUPS = "groups = decay_groups(model, weight_decay)"
-OPTIMISER = "optimiser = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), eps=1e-8)"
+OPTIMISER = "optimiser = torch.optim.AdamW(groups, lr=max_lr, betas=(0.9, 0.95), eps=1e-8)"
 LOSS = "F.cross_entropy(logits.flatten(0, 1), targets.flatten())"
 add(
     "train_gradients_accumulate",
@@ -969,22 +970,22 @@ add(
 )
 add(
     "train_constant_rate",
-    "Your rate is peak at every step; set the rate of cosine_rate before each.",
-    (RATE, 'group["lr"] = peak'),
+    "Your learning rate is max_lr at every step; set that of cosine_lr before each.",
+    (RATE, 'group["lr"] = max_lr'),
 )
 add(
     "train_rate_from_0",
-    "Your steps count from 0 where the rate is asked for; they count from 1.",
-    (RATE, 'group["lr"] = cosine_rate(max(step - 1, 1), peak, warmup, steps)'),
+    "Your steps count from 0 where cosine_lr is asked; they count from 1.",
+    (RATE, 'group["lr"] = cosine_lr(max(step - 1, 1), max_lr, warmup_steps, total_steps)'),
 )
 add(
     "train_no_warmup",
-    "Your training does not warm up; pass warmup on to cosine_rate.",
-    (RATE, 'group["lr"] = cosine_rate(step, peak, 0, steps)'),
+    "Your training does not warm up; pass warmup_steps on to cosine_lr.",
+    (RATE, 'group["lr"] = cosine_lr(step, max_lr, 0, total_steps)'),
 )
 add(
     "train_rate_of_one_group",
-    "You set the rate of the first group only; biases and norms keep peak.",
+    "You set the learning rate of the first group only; biases and norms keep max_lr.",
     ("for group in optimiser.param_groups:", "for group in optimiser.param_groups[:1]:"),
 )
 add(
@@ -1005,7 +1006,7 @@ add(
 add(
     "train_sgd",
     "Your optimiser is plain gradient descent; use AdamW.",
-    (OPTIMISER, "optimiser = torch.optim.SGD(groups, lr=peak)"),
+    (OPTIMISER, "optimiser = torch.optim.SGD(groups, lr=max_lr)"),
 )
 add(
     "train_default_betas",

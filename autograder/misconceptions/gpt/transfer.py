@@ -713,7 +713,7 @@ add(
 
 add = mistakes_in(MISCONCEPTIONS, "answer_scores", "gpt-prompting")
 NOTHING = "if not prompt or not answers or not all(answers):"
-LONG = "if longest > model.context:"
+LONG = "if longest > model.max_length:"
 INSIDE = "mask = (places >= 0) & (places < counts.unsqueeze(1))"
 SCORED = "scores = log_likelihood(model(ids), ids, mask)"
 GIVEN = "return scores / counts if per_token else scores"
@@ -825,12 +825,12 @@ add(
     (LONG, "if False:"),
     (
         SCORED,
-        "ids, mask = ids[:, : model.context], mask[:, : model.context]\n"
+        "ids, mask = ids[:, : model.max_length], mask[:, : model.max_length]\n"
         "        scores = log_likelihood(model(ids), ids, mask)",
     ),
 )
 add(
     "answers_full_context_refused",
     "You refuse what just fills the context; only what is longer is refused.",
-    (LONG, "if longest >= model.context:"),
+    (LONG, "if longest >= model.max_length:"),
 )

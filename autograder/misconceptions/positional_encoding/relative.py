@@ -222,11 +222,11 @@ CONTENT = "scores = q @ k.transpose(-2, -1)  # (B, H, T, T)"
 RELATIVE = 'scores = scores + torch.einsum("bhid,ijd->bhij", q, key_offsets)  # (B, H, T, T)'
 SCALE = "scores = scores / math.sqrt(q.shape[-1])"
 INDEX = "relative_indices(length, self.max_distance).to(x.device)"
-CONTEXT = 'z = z + torch.einsum("bhij,ijd->bhid", weights, value_offsets)  # (B, H, T, Dh)'
+CONTEXT = 'z = z + torch.einsum("bhij,ijd->bhid", attn_weights, value_offsets)  # (B, H, T, Dh)'
 HIDDEN = "~mask.broadcast_to(batch, length, length).unsqueeze(1)"
 FILL = "scores.masked_fill(hidden, torch.finfo(scores.dtype).min)"
 ZEROED = "torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)"
-PLAIN = "weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)\n        else:"
+PLAIN = "attn_weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)\n        else:"
 KEY_TABLE = "self.key_offsets[index]"
 VALUE_TABLE = "self.value_offsets[index]"
 KEY_PARAMETER = "self.key_offsets = nn.Parameter(torch.randn(distances, head_dim)"
@@ -385,11 +385,11 @@ add(
     "The output of a fully masked row is 0 in your answer; it passes out_proj like the others, so "
     "its bias is what remains.",
     (
-        "return self.out_proj(z), weights",
+        "return self.out_proj(z), attn_weights",
         "output = self.out_proj(z)\n"
         "        if mask is not None:\n"
         "            output = output.masked_fill(hidden[:, 0].all(-1, keepdim=True), 0.0)\n"
-        "        return output, weights",
+        "        return output, attn_weights",
     ),
 )
 add(
@@ -456,17 +456,17 @@ add(
 add(
     "relative_weights_averaged",
     "You return the mean of the weights over the heads; return those of every head, (B, H, T, T).",
-    ("return self.out_proj(z), weights", "return self.out_proj(z), weights.mean(dim=1)"),
+    ("return self.out_proj(z), attn_weights", "return self.out_proj(z), attn_weights.mean(dim=1)"),
 )
 add(
     "relative_without_out_proj",
     "Your output lacks out_proj; it mixes the heads and is always applied.",
-    ("return self.out_proj(z), weights", "return z, weights"),
+    ("return self.out_proj(z), attn_weights", "return z, attn_weights"),
 )
 add(
     "relative_output_only",
     "You return the output only; return the pair (output, weights).",
-    ("return self.out_proj(z), weights", "return self.out_proj(z)"),
+    ("return self.out_proj(z), attn_weights", "return self.out_proj(z)"),
 )
 add(
     "relative_without_biases",

@@ -611,7 +611,7 @@ add(
 
 add = mistakes_in(MISCONCEPTIONS, "decode_step", "trf-cache")
 POSITION = 'position = cache["keys"][0].shape[2]'
-EMBED = "x = model.position(model.tgt_embed(token.unsqueeze(1)), start=position)"
+EMBED = "x = model.position(model.tgt_embed(token.unsqueeze(1)), past=position)"
 PROJECT = "new_keys, new_values = layer.self_attn.project(x, x)"
 KEYS = 'keys.append(torch.cat([cache["keys"][n], new_keys], dim=2))'
 VALUES = 'values.append(torch.cat([cache["values"][n], new_values], dim=2))'

@@ -632,20 +632,21 @@ add(
     "model_embeddings_are_one",
     "src_embed and tgt_embed are one module of yours; make two. make_model shares them if it is "
     "asked to.",
-    ("self.tgt_embed = Embeddings(tgt_vocab, d_model)", "self.tgt_embed = self.src_embed"),
+    ("self.tgt_embed = Embeddings(tgt_vocab_size, d_model)", "self.tgt_embed = self.src_embed"),
 )
 add(
     "model_vocabularies_swapped",
-    "Your vocabularies have changed places: src_vocab is the source's, tgt_vocab the target's.",
+    "Your vocabularies have changed places: src_vocab_size is the source's, tgt_vocab_size the "
+    "target's.",
     (
-        "self.src_embed = Embeddings(src_vocab, d_model)",
-        "self.src_embed = Embeddings(tgt_vocab, d_model)",
+        "self.src_embed = Embeddings(src_vocab_size, d_model)",
+        "self.src_embed = Embeddings(tgt_vocab_size, d_model)",
     ),
     (
-        "self.tgt_embed = Embeddings(tgt_vocab, d_model)",
-        "self.tgt_embed = Embeddings(src_vocab, d_model)",
+        "self.tgt_embed = Embeddings(tgt_vocab_size, d_model)",
+        "self.tgt_embed = Embeddings(src_vocab_size, d_model)",
     ),
-    ("Generator(d_model, tgt_vocab)", "Generator(d_model, src_vocab)"),
+    ("Generator(d_model, tgt_vocab_size)", "Generator(d_model, src_vocab_size)"),
 )
 add(
     "model_src_mask_not_used",
@@ -778,7 +779,7 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "make_model", "trf-model")
-CALL = """src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout, norm_first
+CALL = """src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout, norm_first
     )
     for"""
 LINEAR = """        if isinstance(module, nn.Linear):
@@ -862,7 +863,7 @@ add(
 add(
     "make_model_shared_always",
     "Your weights are shared whether or not shared is True.",
-    ("    if shared:\n", "    if src_vocab == tgt_vocab:\n"),
+    ("    if shared:\n", "    if src_vocab_size == tgt_vocab_size:\n"),
 )
 add(
     "make_model_shared_by_copying",
@@ -912,21 +913,25 @@ add(
 add(
     "make_model_vocabularies_unchecked",
     "Vocabularies of two sizes with shared=True are not refused with a ValueError.",
-    ("if shared and src_vocab != tgt_vocab:", "if False:"),
+    ("if shared and src_vocab_size != tgt_vocab_size:", "if False:"),
 )
 add(
     "make_model_dropout_not_passed",
     "dropout does not reach the model, which keeps its 0.1; hand it on.",
     (
         CALL,
-        "src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, norm_first=norm_first\n"
-        "    )\n    for",
+        "src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, "
+        "norm_first=norm_first\n    )\n    for",
     ),
 )
 add(
     "make_model_norm_order_not_passed",
     "Your model is post-norm whatever norm_first says; hand it on.",
-    (CALL, "src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout\n    )\n    for"),
+    (
+        CALL,
+        "src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout\n    )\n    "
+        "for",
+    ),
     read="trf-norm-order",
 )
 add(
@@ -934,7 +939,7 @@ add(
     "You hand d_ff and num_heads on in the wrong order.",
     (
         CALL,
-        "src_vocab, tgt_vocab, num_layers, d_model, num_heads, d_ff, dropout, norm_first\n"
-        "    )\n    for",
+        "src_vocab_size, tgt_vocab_size, num_layers, d_model, num_heads, d_ff, dropout, "
+        "norm_first\n    )\n    for",
     ),
 )

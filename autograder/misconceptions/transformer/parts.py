@@ -80,7 +80,7 @@ add = mistakes_in(MISCONCEPTIONS, "MultiHeadAttention", "trf-attention")
 SCORES = "queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])"
 MASKED = "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
 WEIGHTS = "self.dropout(torch.softmax(scores, dim=-1))"
-MERGED = "(weights @ values).transpose(1, 2).reshape(batch, length, width)"
+MERGED = "(attn_weights @ values).transpose(1, 2).reshape(batch, length, width)"
 QUERY_SHAPE = """        batch, length, width = query.shape
 """
 add(
@@ -169,7 +169,7 @@ add(
     "attention_merge_without_transpose",
     "You reshape (B, H, T, D/H) to (B, T, D) at once, which mixes positions; transpose axes 1 and "
     "2 back first.",
-    (MERGED, "(weights @ values).reshape(batch, length, width)"),
+    (MERGED, "(attn_weights @ values).reshape(batch, length, width)"),
 )
 add(
     "attention_softmax_over_queries",
@@ -520,8 +520,8 @@ add(
 add(
     "norm_without_parameters",
     "Your norm has no gamma and beta; both are nn.Parameters of the width of a vector.",
-    ("self.gamma = nn.Parameter(torch.ones(features))", "self.features = features"),
-    ("        self.beta = nn.Parameter(torch.zeros(features))\n", ""),
+    ("self.gamma = nn.Parameter(torch.ones(d_model))", "self.features = d_model"),
+    ("        self.beta = nn.Parameter(torch.zeros(d_model))\n", ""),
     ("if x.shape[-1] != len(self.gamma):", "if x.shape[-1] != self.features:"),
     (
         'raise ValueError(f"x must be {len(self.gamma)} wide, but is {x.shape[-1]} wide")',
@@ -567,13 +567,13 @@ add(
 add(
     "norm_initial_gamma_zero",
     "Your gamma begins with zeros, so that the norm answers beta to everything; begin with ones.",
-    ("torch.ones(features)", "torch.zeros(features)"),
+    ("torch.ones(d_model)", "torch.zeros(d_model)"),
 )
 add(
     "norm_initial_random",
     "Your gamma and beta begin with random numbers; begin with ones and zeros.",
-    ("torch.ones(features)", "torch.randn(features)"),
-    ("torch.zeros(features)", "torch.randn(features)"),
+    ("torch.ones(d_model)", "torch.randn(d_model)"),
+    ("torch.zeros(d_model)", "torch.randn(d_model)"),
 )
 add(
     "norm_statistics_detached",
@@ -583,14 +583,14 @@ add(
 )
 add(
     "norm_width_unchecked",
-    "Vectors of another width than `features` are not refused with a ValueError; broadcasting lets "
+    "Vectors of another width than `d_model` are not refused with a ValueError; broadcasting lets "
     "some of them pass.",
     ("if x.shape[-1] != len(self.gamma):", "if False:"),
 )
 add(
     "norm_features_unchecked",
-    "features below 1 is not refused with a ValueError.",
-    ("if features < 1:", "if False:"),
+    "d_model below 1 is not refused with a ValueError.",
+    ("if d_model < 1:", "if False:"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "PositionwiseFeedForward", "trf-ffn")
@@ -706,7 +706,7 @@ add(
     "block_shortcut_past_second",
     "Your shortcut leads past w_2 only: it adds relu(w_1(x)). Add x.",
     (
-        f"{RESIDUAL}  # (..., width)\n        return {SUM}",
+        f"{RESIDUAL}  # (..., d_model)\n        return {SUM}",
         "torch.relu(self.w_1(x))\n        return torch.relu(self.w_2(residual) + residual)",
     ),
 )
@@ -724,8 +724,14 @@ add(
 add(
     "block_with_bias",
     "Your layers have biases; the equations have none: bias=False.",
-    ("self.w_1 = nn.Linear(width, width, bias=False)", "self.w_1 = nn.Linear(width, width)"),
-    ("self.w_2 = nn.Linear(width, width, bias=False)", "self.w_2 = nn.Linear(width, width)"),
+    (
+        "self.w_1 = nn.Linear(d_model, d_model, bias=False)",
+        "self.w_1 = nn.Linear(d_model, d_model)",
+    ),
+    (
+        "self.w_2 = nn.Linear(d_model, d_model, bias=False)",
+        "self.w_2 = nn.Linear(d_model, d_model)",
+    ),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "SublayerConnection", "trf-norm-order")

@@ -416,91 +416,97 @@ add(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "learning_rate", "trf-optimiser")
-RATE = "return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)"
+RATE = "return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)"
 add(
     "rate_inverse_square",
-    "Your rate falls with the inverse square of the step; it is the inverse square root, "
+    "Your learning rate falls with the inverse square of the step; it is the inverse square root, "
     "step ** -0.5.",
-    (RATE, "return factor * d_model**-0.5 * min(step**-2.0, step * warmup**-1.5)"),
+    (RATE, "return factor * d_model**-0.5 * min(step**-2.0, step * warmup_steps**-1.5)"),
 )
 add(
     "rate_inverse_square_joined",
-    "Your rate falls with the inverse square of the step; it is the inverse square root, "
+    "Your learning rate falls with the inverse square of the step; it is the inverse square root, "
     "step ** -0.5.",
-    (RATE, "return factor * d_model**-0.5 * min(step**-2.0, step * warmup**-3.0)"),
+    (RATE, "return factor * d_model**-0.5 * min(step**-2.0, step * warmup_steps**-3.0)"),
 )
 add(
     "rate_max",
     "You take the larger of the two; the smaller one makes the rate rise first and fall later.",
-    (RATE, "return factor * d_model**-0.5 * max(step**-0.5, step * warmup**-1.5)"),
+    (RATE, "return factor * d_model**-0.5 * max(step**-0.5, step * warmup_steps**-1.5)"),
 )
 add(
     "rate_without_warmup",
-    "Your rate has no warm-up: it falls from the first step; take the smaller of step ** -0.5 and "
-    "step * warmup ** -1.5, and mind the signs of both exponents.",
+    "Your learning rate has no warm-up: it falls from the first step; take the smaller of step ** "
+    "-0.5 and step * warmup_steps ** -1.5, and mind the signs of both exponents.",
     (RATE, "return factor * d_model**-0.5 * step**-0.5"),
 )
 add(
     "rate_only_rises",
-    "Your rate never falls; after the warm-up it is step ** -0.5, with a negative exponent.",
-    (RATE, "return factor * d_model**-0.5 * step * warmup**-1.5"),
+    "Your learning rate never falls; after the warm-up it is step ** -0.5, with a negative "
+    "exponent.",
+    (RATE, "return factor * d_model**-0.5 * step * warmup_steps**-1.5"),
 )
 add(
     "rate_constant_after_warmup",
-    "Your rate stays constant after the warm-up; it falls with step ** -0.5.",
-    (RATE, "return factor * d_model**-0.5 * min(warmup**-0.5, step * warmup**-1.5)"),
+    "Your learning rate stays constant after the warm-up; it falls with step ** -0.5.",
+    (RATE, "return factor * d_model**-0.5 * min(warmup_steps**-0.5, step * warmup_steps**-1.5)"),
 )
 add(
     "rate_without_width",
-    "Your rate lacks the factor d_model ** -0.5.",
-    (RATE, "return factor * min(step**-0.5, step * warmup**-1.5)"),
+    "Your learning rate lacks the factor d_model ** -0.5.",
+    (RATE, "return factor * min(step**-0.5, step * warmup_steps**-1.5)"),
 )
 add(
     "rate_width_inverse",
     "You divide by d_model; divide by its square root.",
-    (RATE, "return factor / d_model * min(step**-0.5, step * warmup**-1.5)"),
+    (RATE, "return factor / d_model * min(step**-0.5, step * warmup_steps**-1.5)"),
 )
 add(
     "rate_width_multiplied",
     "You multiply by the square root of d_model; divide by it.",
-    (RATE, "return factor * d_model**0.5 * min(step**-0.5, step * warmup**-1.5)"),
+    (RATE, "return factor * d_model**0.5 * min(step**-0.5, step * warmup_steps**-1.5)"),
 )
 add(
     "rate_warmup_exponent",
-    "Your warmup has the exponent -0.5; with -1.5 the two branches meet at step = warmup.",
-    (RATE, "return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-0.5)"),
+    "Your warmup_steps has the exponent -0.5; with -1.5 the two branches meet at step = "
+    "warmup_steps.",
+    (RATE, "return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-0.5)"),
 )
 add(
     "rate_warmup_linear",
-    "You divide step by warmup, which ends the warm-up too early; it is step * warmup ** -1.5.",
-    (RATE, "return factor * d_model**-0.5 * min(step**-0.5, step / warmup)"),
+    "You divide step by warmup_steps, which ends the warm-up too early; it is step * warmup_steps "
+    "** -1.5.",
+    (RATE, "return factor * d_model**-0.5 * min(step**-0.5, step / warmup_steps)"),
 )
 add(
     "rate_factor_ignored",
-    "Your rate ignores factor; it multiplies the whole.",
+    "Your learning rate ignores factor; it multiplies the whole.",
     (RATE, RATE.replace("factor * ", "")),
 )
 add(
     "rate_from_step_zero",
     "You count steps from 0; step is 1 at the first one and goes into the formula as it is.",
-    (RATE, "step += 1\n    return factor * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)"),
+    (
+        RATE,
+        "step += 1\n    return factor * d_model**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)",
+    ),
 )
 add(
     "rate_tensor",
-    "Your rate is a tensor; a float is asked for.",
+    "Your learning rate is a tensor; a float is asked for.",
     (RATE, f"{RATE.replace('return ', 'return torch.tensor(')})"),
 )
 add(
     "rate_unchecked",
-    "A step or a warmup below 1 is not refused; raise a ValueError.",
+    "A step or a warmup_steps below 1 is not refused; raise a ValueError.",
     ("if value < 1:", "if False:"),
-    (RATE, "step, warmup = max(step, 1), max(warmup, 1)\n    " + RATE),
+    (RATE, "step, warmup_steps = max(step, 1), max(warmup_steps, 1)\n    " + RATE),
 )
 add(
     "rate_warmup_unchecked",
-    "A warmup below 1 is not refused; raise a ValueError.",
-    ('(("step", step), ("warmup", warmup))', '(("step", step),)'),
-    (RATE, "warmup = max(warmup, 1)\n    " + RATE),
+    "A warmup_steps below 1 is not refused; raise a ValueError.",
+    ('(("step", step), ("warmup_steps", warmup_steps))', '(("step", step),)'),
+    (RATE, "warmup_steps = max(warmup_steps, 1)\n    " + RATE),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "adam_step", "trf-optimiser")
@@ -508,7 +514,7 @@ FIRST = "first = beta_1 * first + (1 - beta_1) * gradient"
 SECOND = "second = beta_2 * second + (1 - beta_2) * gradient**2"
 FIRST_CORRECTED = "first_corrected = first / (1 - beta_1**step)"
 SECOND_CORRECTED = "second_corrected = second / (1 - beta_2**step)"
-NEW = "new = parameter - rate * first_corrected / (second_corrected.sqrt() + eps)"
+NEW = "new = parameter - lr * first_corrected / (second_corrected.sqrt() + eps)"
 add(
     "adam_not_corrected",
     "You don't correct the bias; divide the means by 1 - beta_1 ** step and 1 - beta_2 ** step "
@@ -552,7 +558,7 @@ add(
 add(
     "adam_eps_in_the_root",
     "You add eps under the root; it is added to the root.",
-    (NEW, "new = parameter - rate * first_corrected / (second_corrected + eps).sqrt()"),
+    (NEW, "new = parameter - lr * first_corrected / (second_corrected + eps).sqrt()"),
 )
 add(
     "adam_eps_before_correction",
@@ -561,13 +567,13 @@ add(
     (
         NEW,
         "root = (second.sqrt() + eps) / (1 - beta_2**step) ** 0.5\n"
-        "    new = parameter - rate * first_corrected / root",
+        "    new = parameter - lr * first_corrected / root",
     ),
 )
 add(
     "adam_eps_missing",
     "You don't add eps; where the gradient is 0, 0 / 0 is NaN.",
-    (NEW, "new = parameter - rate * first_corrected / second_corrected.sqrt()"),
+    (NEW, "new = parameter - lr * first_corrected / second_corrected.sqrt()"),
 )
 add(
     "adam_eps_ignored",
@@ -577,7 +583,7 @@ add(
 add(
     "adam_without_root",
     "You divide by the second mean; divide by its square root.",
-    (NEW, "new = parameter - rate * first_corrected / (second_corrected + eps)"),
+    (NEW, "new = parameter - lr * first_corrected / (second_corrected + eps)"),
 )
 add(
     "adam_betas_swapped",
@@ -626,7 +632,7 @@ add(
     "adam_plain_descent",
     "You step along the gradient and use neither mean; divide the corrected first mean by the root "
     "of the corrected second.",
-    (NEW, "new = parameter - rate * gradient"),
+    (NEW, "new = parameter - lr * gradient"),
 )
 add(
     "adam_ascends",
@@ -635,13 +641,13 @@ add(
 )
 add(
     "adam_rate_ignored",
-    "Your step ignores rate; multiply by it.",
-    (NEW, NEW.replace("rate * ", "")),
+    "Your step ignores lr; multiply by it.",
+    (NEW, NEW.replace("lr * ", "")),
 )
 add(
     "adam_weight_decay",
     "You also shrink the parameter; that is weight decay, which Adam does not have.",
-    (NEW, f"{NEW}\n    new = new - 0.01 * rate * parameter"),
+    (NEW, f"{NEW}\n    new = new - 0.01 * lr * parameter"),
 )
 add(
     "adam_l2",
@@ -658,7 +664,7 @@ add(
 add(
     "adam_parameter_in_place",
     "You change the parameter that you were given; return a new tensor.",
-    (NEW, "new = parameter.sub_(rate * first_corrected / (second_corrected.sqrt() + eps))"),
+    (NEW, "new = parameter.sub_(lr * first_corrected / (second_corrected.sqrt() + eps))"),
 )
 add(
     "adam_parameter_last",
@@ -685,7 +691,7 @@ SHIFT = "tgt_in, tgt_out, _ = shift_targets(target)"
 LOSS = "loss = label_smoothing_loss(model(source, tgt_in), tgt_out, smoothing)"
 CLEAR = "    model.zero_grad()\n"
 UPDATED = "updated = dict(moments)"
-STEP = "new, *means = adam_step(parameter, parameter.grad, *updated[name], step, rate)"
+STEP = "new, *means = adam_step(parameter, parameter.grad, *updated[name], step, lr)"
 DONE = "return loss.item(), updated"
 add(
     "train_gradients_pile_up",
@@ -765,17 +771,17 @@ add(
 add(
     "train_step_ignored",
     "You correct the bias as if every step were the first; hand step to adam_step.",
-    (STEP, STEP.replace("step, rate", "1, rate")),
+    (STEP, STEP.replace("step, lr", "1, lr")),
 )
 add(
     "train_rate_ignored",
-    "You ignore rate and use learning_rate(step); the caller chooses the rate.",
-    (STEP, STEP.replace("step, rate", "step, learning_rate(step)")),
+    "You ignore lr and use learning_rate(step); the caller chooses it.",
+    (STEP, STEP.replace("step, lr", "step, learning_rate(step)")),
 )
 add(
     "train_plain_descent",
     "You step along the gradient; let adam_step make the step.",
-    (STEP, f"{STEP}\n            new = parameter - rate * parameter.grad"),
+    (STEP, f"{STEP}\n            new = parameter - lr * parameter.grad"),
 )
 add(
     "train_not_in_place",

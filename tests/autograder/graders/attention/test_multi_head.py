@@ -77,9 +77,9 @@ class MultiHeadAttention(nn.Module):
             k = nn.functional.linear(key, self.k_proj.weight[rows], self.k_proj.bias[rows])
             v = nn.functional.linear(value, self.v_proj.weight[rows], self.v_proj.bias[rows])
             own = mask[:, h] if mask is not None and mask.dim() == 4 else mask
-            weights = masked_softmax(q @ k.transpose(1, 2) / math.sqrt(self.head_dim), own)
-            outputs.append(self.drop(weights) @ v)
-            maps.append(weights)
+            attn_weights = masked_softmax(q @ k.transpose(1, 2) / math.sqrt(self.head_dim), own)
+            outputs.append(self.drop(attn_weights) @ v)
+            maps.append(attn_weights)
         return self.out_proj(torch.cat(outputs, dim=-1)), torch.stack(maps, dim=1)
 """,
 )
@@ -108,12 +108,12 @@ class MultiHeadAttention(nn.Module):
             elif mask.dim() == 3:
                 mask = mask[:, None]
             scores = scores + torch.where(mask, 0.0, -1e9).to(scores.dtype)
-        weights = scores.softmax(-1)
+        attn_weights = scores.softmax(-1)
         if mask is not None:
-            weights = weights * mask
-        used = nn.functional.dropout(weights, self.p, self.training)
+            attn_weights = attn_weights * mask
+        used = nn.functional.dropout(attn_weights, self.p, self.training)
         joined = torch.einsum("bhqk,bkhd->bqhd", used, v).flatten(2)
-        return self.out_proj(joined), weights
+        return self.out_proj(joined), attn_weights
 """,
 )
 style(
@@ -139,9 +139,9 @@ class MultiHeadAttention(nn.Module):
         if mask is not None:
             mask = mask.unsqueeze(1) if mask.dim() == 3 else mask
             mask = mask.broadcast_to(B, self.num_heads, Tq, key.shape[1]).flatten(0, 1)
-        out, weights = scaled_dot_product_attention(q, k, v, mask, self.dropout, self.training)
+        out, attn_weights = scaled_dot_product_attention(q, k, v, mask, self.dropout, self.training)
         out = merge_heads(out.unflatten(0, (B, self.num_heads)))
-        return self.out_proj(out), weights.unflatten(0, (B, self.num_heads))
+        return self.out_proj(out), attn_weights.unflatten(0, (B, self.num_heads))
 """,
 )
 
@@ -152,13 +152,13 @@ style(
     "reshape to (B, T, H, 3, Dh)",
     """
 class FusedMultiHeadAttention(nn.Module):
-    def __init__(self, input_dim, embed_dim, num_heads):
+    def __init__(self, input_dim, d_model, num_heads):
         super().__init__()
-        if embed_dim % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads")
-        self.num_heads, self.embed_dim = num_heads, embed_dim
-        self.qkv_proj = nn.Linear(input_dim, 3 * embed_dim)
-        self.o_proj = nn.Linear(embed_dim, embed_dim)
+        self.num_heads, self.embed_dim = num_heads, d_model
+        self.qkv_proj = nn.Linear(input_dim, 3 * d_model)
+        self.o_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x, mask=None):
         B, T, _ = x.shape
@@ -166,8 +166,8 @@ class FusedMultiHeadAttention(nn.Module):
         q, k, v = qkv[0], qkv[1], qkv[2]
         if mask is not None and mask.ndim == 3:
             mask = mask[:, None]
-        out, weights = scaled_dot_product_attention(q, k, v, mask)
-        return self.o_proj(out.transpose(1, 2).reshape(B, T, self.embed_dim)), weights
+        out, attn_weights = scaled_dot_product_attention(q, k, v, mask)
+        return self.o_proj(out.transpose(1, 2).reshape(B, T, self.embed_dim)), attn_weights
 """,
 )
 style(
@@ -175,13 +175,13 @@ style(
     "three slices of the weight per head",
     """
 class FusedMultiHeadAttention(nn.Module):
-    def __init__(self, input_dim, embed_dim, num_heads):
+    def __init__(self, input_dim, d_model, num_heads):
         super().__init__()
-        if embed_dim % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads")
-        self.num_heads, self.width = num_heads, embed_dim // num_heads
-        self.qkv_proj = nn.Linear(input_dim, 3 * embed_dim)
-        self.o_proj = nn.Linear(embed_dim, embed_dim)
+        self.num_heads, self.width = num_heads, d_model // num_heads
+        self.qkv_proj = nn.Linear(input_dim, 3 * d_model)
+        self.o_proj = nn.Linear(d_model, d_model)
 
     def forward(self, x, mask=None):
         projected = self.qkv_proj(x)
@@ -192,9 +192,9 @@ class FusedMultiHeadAttention(nn.Module):
             own = mask
             if mask is not None and mask.dim() == 4:
                 own = mask[:, h]
-            out, weights = scaled_dot_product_attention(q, k, v, own)
+            out, attn_weights = scaled_dot_product_attention(q, k, v, own)
             outputs.append(out)
-            maps.append(weights)
+            maps.append(attn_weights)
         return self.o_proj(torch.cat(outputs, -1)), torch.stack(maps, 1)
 """,
 )
@@ -217,11 +217,11 @@ class PerHeadAttention(nn.Module):
         output, maps = torch.zeros_like(query), []
         for h in range(len(self.w_q)):
             own = mask[:, h] if mask is not None and mask.dim() == 4 else mask
-            z, weights = scaled_dot_product_attention(
+            z, attn_weights = scaled_dot_product_attention(
                 query @ self.w_q[h], key @ self.w_k[h], value @ self.w_v[h], own
             )
             output = output + z @ self.w_o[h]
-            maps.append(weights)
+            maps.append(attn_weights)
         return output, torch.stack(maps, dim=1)
 """,
 )
@@ -245,8 +245,8 @@ class PerHeadAttention(nn.Module):
         )
         if mask is not None:
             mask = {2: mask[None, None], 3: mask[:, None], 4: mask}[mask.dim()]
-        z, weights = scaled_dot_product_attention(q, k, v, mask)
-        return merge_heads(z) @ self.w_o.flatten(0, 1), weights
+        z, attn_weights = scaled_dot_product_attention(q, k, v, mask)
+        return merge_heads(z) @ self.w_o.flatten(0, 1), attn_weights
 """,
 )
 style(
@@ -358,15 +358,16 @@ style(
     """
 from given import masked_softmax
 
+
 class CrossAttention(nn.Module):
-    def __init__(self, query_dim, memory_dim, embed_dim, num_heads):
+    def __init__(self, query_dim, memory_dim, d_model, num_heads):
         super().__init__()
-        if embed_dim % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads")
         self.h = num_heads
-        self.q_proj = nn.Linear(query_dim, embed_dim)
-        self.k_proj, self.v_proj = (nn.Linear(memory_dim, embed_dim) for _ in range(2))
-        self.out_proj = nn.Linear(embed_dim, query_dim)
+        self.q_proj = nn.Linear(query_dim, d_model)
+        self.k_proj, self.v_proj = (nn.Linear(memory_dim, d_model) for _ in range(2))
+        self.out_proj = nn.Linear(d_model, query_dim)
 
     def forward(self, x, memory, memory_mask=None):
         q = self.q_proj(x).unflatten(2, (self.h, -1))
@@ -375,8 +376,10 @@ class CrossAttention(nn.Module):
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / math.sqrt(q.shape[-1])
         if memory_mask is not None:
             memory_mask = memory_mask.view(len(x), 1, 1, -1)
-        weights = masked_softmax(scores, memory_mask)
-        return self.out_proj(torch.einsum("bhqk,bkhd->bqhd", weights, v).flatten(2)), weights
+        attn_weights = masked_softmax(scores, memory_mask)
+        return self.out_proj(
+            torch.einsum("bhqk,bkhd->bqhd", attn_weights, v).flatten(2)
+        ), attn_weights
 """,
 )
 style(
@@ -384,15 +387,15 @@ style(
     "a loop over examples and heads",
     """
 class CrossAttention(nn.Module):
-    def __init__(self, query_dim, memory_dim, embed_dim, num_heads):
+    def __init__(self, query_dim, memory_dim, d_model, num_heads):
         super().__init__()
-        if embed_dim % num_heads:
+        if d_model % num_heads:
             raise ValueError("heads")
         self.num_heads = num_heads
-        self.q_proj = nn.Linear(query_dim, embed_dim)
-        self.k_proj = nn.Linear(memory_dim, embed_dim)
-        self.v_proj = nn.Linear(memory_dim, embed_dim)
-        self.out_proj = nn.Linear(embed_dim, query_dim)
+        self.q_proj = nn.Linear(query_dim, d_model)
+        self.k_proj = nn.Linear(memory_dim, d_model)
+        self.v_proj = nn.Linear(memory_dim, d_model)
+        self.out_proj = nn.Linear(d_model, query_dim)
 
     def forward(self, x, memory, memory_mask=None):
         outputs, maps = [], []
@@ -405,7 +408,7 @@ class CrossAttention(nn.Module):
             mask = None if memory_mask is None else memory_mask[b]
             parts = [scaled_dot_product_attention(q, k, v, mask) for q, k, v in heads]
             outputs.append(torch.cat([output for output, _ in parts], -1))
-            maps.append(torch.stack([weights for _, weights in parts]))
+            maps.append(torch.stack([attn_weights for _, attn_weights in parts]))
         return self.out_proj(torch.stack(outputs)), torch.stack(maps)
 """,
 )

@@ -255,33 +255,33 @@ style(
     "context_vector",
     "einsum",
     """
-def context_vector(weights, values):
-    if weights.size(-1) != values.size(1):
+def context_vector(attn_weights, values):
+    if attn_weights.size(-1) != values.size(1):
         raise ValueError("Tk")
-    return torch.einsum("bqk,bkd->bqd", weights, values)
+    return torch.einsum("bqk,bkd->bqd", attn_weights, values)
 """,
 )
 style(
     "context_vector",
     "broadcasting and a sum",
     """
-def context_vector(weights, values):
-    batch, queries, keys = weights.shape
+def context_vector(attn_weights, values):
+    batch, queries, keys = attn_weights.shape
     if values.shape[1] != keys:
         raise ValueError("Tk")
-    return (weights[..., None] * values[:, None]).sum(2)
+    return (attn_weights[..., None] * values[:, None]).sum(2)
 """,
 )
 style(
     "context_vector",
     "a loop over the keys",
     """
-def context_vector(weights, values):
-    if weights.shape[2] != values.shape[1]:
+def context_vector(attn_weights, values):
+    if attn_weights.shape[2] != values.shape[1]:
         raise ValueError("Tk")
     total = 0
     for j in range(values.shape[1]):
-        total = total + weights[:, :, j : j + 1] * values[:, j : j + 1, :]
+        total = total + attn_weights[:, :, j : j + 1] * values[:, j : j + 1, :]
     return total
 """,
 )
@@ -290,16 +290,16 @@ style(
     "the mask in the score, bmm, results in a list",
     """
 class AttentionDecoderStep(nn.Module):
-    def __init__(self, embed_dim, hidden_dim, annotation_dim, attention_dim):
+    def __init__(self, embed_dim, hidden_size, annotation_dim, attention_dim):
         super().__init__()
-        self.cell = nn.GRUCell(annotation_dim + embed_dim, hidden_dim)
-        self.score = AdditiveScore(hidden_dim, annotation_dim, attention_dim)
+        self.cell = nn.GRUCell(annotation_dim + embed_dim, hidden_size)
+        self.score = AdditiveScore(hidden_size, annotation_dim, attention_dim)
 
     def forward(self, y_prev, s_prev, annotations, source_mask=None):
         mask = source_mask if source_mask is None else source_mask[:, None, :]
-        weights = masked_softmax(self.score(s_prev[:, None], annotations, mask))
-        context = torch.bmm(weights, annotations)[:, 0]
-        return [self.cell(torch.hstack([y_prev, context]), s_prev), context, weights[:, 0]]
+        attn_weights = masked_softmax(self.score(s_prev[:, None], annotations, mask))
+        context = torch.bmm(attn_weights, annotations)[:, 0]
+        return [self.cell(torch.hstack([y_prev, context]), s_prev), context, attn_weights[:, 0]]
 """,
 )
 style(
@@ -307,61 +307,63 @@ style(
     "PyTorch's softmax with empty rows set to 0",
     """
 class AttentionDecoderStep(nn.Module):
-    def __init__(self, embed_dim, hidden_dim, annotation_dim, attention_dim):
+    def __init__(self, embed_dim, hidden_size, annotation_dim, attention_dim):
         super().__init__()
-        self.score = AdditiveScore(hidden_dim, annotation_dim, attention_dim)
-        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_dim)
+        self.score = AdditiveScore(hidden_size, annotation_dim, attention_dim)
+        self.cell = nn.GRUCell(embed_dim + annotation_dim, hidden_size)
 
     def forward(self, y_prev, s_prev, annotations, source_mask=None):
         e = self.score(s_prev.unsqueeze(1), annotations).squeeze(1)
         if source_mask is None:
             source_mask = torch.ones_like(e, dtype=torch.bool)
         e = e.masked_fill(~source_mask, -1e9)
-        weights = torch.softmax(e, dim=1) * source_mask
-        context = torch.einsum("bt,bta->ba", weights, annotations)
-        return self.cell(torch.cat([y_prev, context], 1), s_prev), context, weights
+        attn_weights = torch.softmax(e, dim=1) * source_mask
+        context = torch.einsum("bt,bta->ba", attn_weights, annotations)
+        return self.cell(torch.cat([y_prev, context], 1), s_prev), context, attn_weights
 """,
 )
 style(
     "attention_dropout",
     "bernoulli and torch.where",
     """
-def attention_dropout(weights, p, training):
-    if p < 0 or p > 1:
-        raise ValueError("p")
+def attention_dropout(attn_weights, dropout, training):
+    if dropout < 0 or dropout > 1:
+        raise ValueError("dropout")
     if not training:
-        return weights
-    if p == 1:
-        return torch.zeros_like(weights)
-    keep = torch.bernoulli(torch.full(weights.shape, 1 - p)).bool()
-    return torch.where(keep, weights / (1 - p), torch.zeros((), dtype=weights.dtype))
+        return attn_weights
+    if dropout == 1:
+        return torch.zeros_like(attn_weights)
+    keep = torch.bernoulli(torch.full(attn_weights.shape, 1 - dropout)).bool()
+    return torch.where(
+        keep, attn_weights / (1 - dropout), torch.zeros((), dtype=attn_weights.dtype)
+    )
 """,
 )
 style(
     "attention_dropout",
     "a scaled mask in the dtype of the weights",
     """
-def attention_dropout(weights, p, training):
-    if not (0 <= p <= 1):
-        raise ValueError("p")
-    if training and p > 0:
-        keep = 1.0 - p
-        mask = (torch.rand(weights.shape) < keep).to(weights.dtype)
-        return weights.clone() * (mask / keep if keep else mask)
-    return weights.clone()
+def attention_dropout(attn_weights, dropout, training):
+    if not (0 <= dropout <= 1):
+        raise ValueError("dropout")
+    if training and dropout > 0:
+        keep = 1.0 - dropout
+        mask = (torch.rand(attn_weights.shape) < keep).to(attn_weights.dtype)
+        return attn_weights.clone() * (mask / keep if keep else mask)
+    return attn_weights.clone()
 """,
 )
 style(
     "attention_dropout",
     "masked_fill of what is dropped",
     """
-def attention_dropout(weights, p, training):
-    if not 0 <= p <= 1:
-        raise ValueError("p")
-    if p == 1 and training:
-        return weights.masked_fill(torch.ones_like(weights).bool(), 0)
-    dropped = torch.empty(weights.shape).uniform_() < p * training
-    return weights.masked_fill(dropped, 0.0).div(1 - p * training)
+def attention_dropout(attn_weights, dropout, training):
+    if not 0 <= dropout <= 1:
+        raise ValueError("dropout")
+    if dropout == 1 and training:
+        return attn_weights.masked_fill(torch.ones_like(attn_weights).bool(), 0)
+    dropped = torch.empty(attn_weights.shape).uniform_() < dropout * training
+    return attn_weights.masked_fill(dropped, 0.0).div(1 - dropout * training)
 """,
 )
 
@@ -371,17 +373,18 @@ def attention_dropout(weights, p, training):
     [
         (
             "attention_dropout",
-            "def attention_dropout(w, p, training):\n"
-            "    if not 0 <= p <= 1:\n        raise ValueError\n"
-            "    return w if not training else w * torch.bernoulli(torch.full(w.shape, 1 - p))\n",
+            "def attention_dropout(w, dropout, training):\n"
+            "    if not 0 <= dropout <= 1:\n        raise ValueError\n"
+            "    return w if not training else w * torch.bernoulli(torch.full(w.shape, 1 - "
+            "dropout))\n",
             "dropout_without_rescale",
         ),
         (
             "attention_dropout",
-            "def attention_dropout(w, p, training):\n"
-            "    if not 0 <= p <= 1:\n        raise ValueError\n"
-            "    if p == 1:\n        return w * 0\n"
-            "    return w * torch.bernoulli(torch.full(w.shape, 1 - p)) / (1 - p)\n",
+            "def attention_dropout(w, dropout, training):\n"
+            "    if not 0 <= dropout <= 1:\n        raise ValueError\n"
+            "    if dropout == 1:\n        return w * 0\n"
+            "    return w * torch.bernoulli(torch.full(w.shape, 1 - dropout)) / (1 - p)\n",
             "dropout_in_evaluation",
         ),
     ],

@@ -30,12 +30,12 @@ style(
     "einsum, queries scaled first, PyTorch's dropout",
     REFUSE
     + """
-def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, training=False):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False):
     refuse(query, key, value)
     q = query * query.shape[-1] ** -0.5
-    weights = masked_softmax(torch.einsum("...qd,...kd->...qk", q, key), mask)
-    used = nn.functional.dropout(weights, dropout_p, training)
-    return torch.einsum("...qk,...kd->...qd", used, value), weights
+    attn_weights = masked_softmax(torch.einsum("...qd,...kd->...qk", q, key), mask)
+    used = nn.functional.dropout(attn_weights, dropout, training)
+    return torch.einsum("...qk,...kd->...qd", used, value), attn_weights
 """,
 )
 style(
@@ -43,12 +43,12 @@ style(
     "PyTorch's softmax over -inf, empty rows replaced",
     REFUSE
     + """
-def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, training=False):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False):
     refuse(query, key, value)
     d_k = query.size(-1)
     scores = torch.matmul(query, key.mT).div(d_k**0.5)
     if mask is None:
-        weights = scores.softmax(-1)
+        attn_weights = scores.softmax(-1)
     else:
         if mask.dtype != torch.bool:
             raise ValueError("bool")
@@ -57,11 +57,13 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, tr
         except RuntimeError:
             raise ValueError("shape")
         empty = ~mask.any(-1, keepdim=True)
-        weights = scores.masked_fill(~mask & ~empty, -torch.inf).softmax(-1).masked_fill(empty, 0.0)
-    if training and dropout_p:
-        kept = torch.rand_like(weights) > dropout_p
-        return (weights * kept / (1 - dropout_p)) @ value, weights
-    return weights @ value, weights
+        attn_weights = (
+            scores.masked_fill(~mask & ~empty, -torch.inf).softmax(-1).masked_fill(empty, 0.0)
+        )
+    if training and dropout:
+        kept = torch.rand_like(attn_weights) > dropout
+        return (attn_weights * kept / (1 - dropout)) @ value, attn_weights
+    return attn_weights @ value, attn_weights
 """,
 )
 style(
@@ -69,7 +71,7 @@ style(
     "a loop over the queries, a large negative number and zeros",
     REFUSE
     + """
-def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, training=False):
+def scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False):
     refuse(query, key, value)
     shape = (*query.shape[:-1], key.shape[-2])
     if mask is not None:
@@ -84,12 +86,12 @@ def scaled_dot_product_attention(query, key, value, mask=None, dropout_p=0.0, tr
         scores = (query[..., i : i + 1, :] * key).sum(-1) / math.sqrt(query.shape[-1])
         if mask is not None:
             scores = scores.masked_fill(~mask[..., i, :], -1e9)
-        weights = torch.softmax(scores, -1)
+        attn_weights = torch.softmax(scores, -1)
         if mask is not None:
-            weights = weights * mask[..., i, :]
-        used = attention_dropout(weights, dropout_p, training)
+            attn_weights = attn_weights * mask[..., i, :]
+        used = attention_dropout(attn_weights, dropout, training)
         outputs.append((used.unsqueeze(-1) * value).sum(-2))
-        maps.append(weights)
+        maps.append(attn_weights)
     return torch.stack(outputs, -2), torch.stack(maps, -2)
 """,
 )
@@ -200,8 +202,8 @@ class SelfAttention(nn.Module):
     def forward(self, x, mask=None):
         q, k, v = (getattr(self, name)(x) for name in ("q_proj", "k_proj", "v_proj"))
         scores = torch.einsum("bid,bjd->bij", q, k) / q.size(-1) ** 0.5
-        weights = masked_softmax(scores, mask)
-        return torch.einsum("bij,bjd->bid", weights, v), weights
+        attn_weights = masked_softmax(scores, mask)
+        return torch.einsum("bij,bjd->bid", attn_weights, v), attn_weights
 """,
 )
 style(
@@ -222,10 +224,10 @@ class SelfAttention(nn.Module):
         scores = q @ k.mT * self.scale
         if mask is not None:
             scores = scores.masked_fill(~mask, -1e9)
-        weights = scores.softmax(-1)
+        attn_weights = scores.softmax(-1)
         if mask is not None:
-            weights = weights * mask
-        return weights @ v, weights
+            attn_weights = attn_weights * mask
+        return attn_weights @ v, attn_weights
 """,
 )
 style(
@@ -233,10 +235,10 @@ style(
     "a subclass of SelfAttention",
     """
 class MaskedSelfAttention(SelfAttention):
-    def forward(self, x, padding=None):
+    def forward(self, x, padding_mask=None):
         mask = causal_mask(x.shape[1])
-        if padding is not None:
-            mask = mask.unsqueeze(0) & padding[:, None, :]
+        if padding_mask is not None:
+            mask = mask.unsqueeze(0) & padding_mask[:, None, :]
         return super().forward(x, mask)
 """,
 )
@@ -251,16 +253,16 @@ class MaskedSelfAttention(nn.Module):
         self.k_proj = nn.Linear(input_dim, head_dim, bias=False)
         self.v_proj = nn.Linear(input_dim, head_dim, bias=False)
 
-    def forward(self, x, padding=None):
+    def forward(self, x, padding_mask=None):
         batch, length, _ = x.shape
         q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        if padding is None:
-            padding = torch.ones(batch, length, dtype=torch.bool)
+        if padding_mask is None:
+            padding_mask = torch.ones(batch, length, dtype=torch.bool)
         outputs, rows = [], []
         for i in range(length):
             seen = slice(0, i + 1)
             scores = q[:, i : i + 1] @ k[:, seen].mT / math.sqrt(q.shape[-1])
-            w = masked_softmax(scores, padding[:, None, seen])
+            w = masked_softmax(scores, padding_mask[:, None, seen])
             outputs.append(w @ v[:, seen])
             rows.append(nn.functional.pad(w, (0, length - i - 1)))
         return torch.cat(outputs, 1), torch.cat(rows, 1)

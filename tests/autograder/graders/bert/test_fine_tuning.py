@@ -23,8 +23,8 @@ style(
             self.bert, self.p = bert, dropout
             self.classifier = nn.Linear(bert.embeddings.token.embedding_dim, num_labels)
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            pooled = self.bert(ids, segment_ids=segment_ids, mask=mask)[1]
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            pooled = self.bert(input_ids, token_type_ids=token_type_ids, mask=mask)[1]
             return self.classifier(F.dropout(pooled, self.p, self.training))
 
         def loss(self, scores, labels):
@@ -44,8 +44,8 @@ style(
             self.classifier = nn.Linear(bert.pooler.out_features, num_labels)
             self.criterion = nn.CrossEntropyLoss()
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            _, cls = self.bert(ids, segment_ids, mask)
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            _, cls = self.bert(input_ids, token_type_ids, mask)
             return F.linear(self.dropout(cls), self.classifier.weight, self.classifier.bias)
 
         def loss(self, scores, labels):
@@ -62,8 +62,8 @@ style(
             self.bert = bert
             self.classifier = nn.Linear(bert.pooler.in_features, 2)
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            x = self.classifier(self.bert(ids, segment_ids, mask)[0])
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            x = self.classifier(self.bert(input_ids, token_type_ids, mask)[0])
             start, end = x[..., 0], x[..., 1]
             if mask is None:
                 return start, end
@@ -90,8 +90,8 @@ style(
             self.classifier = nn.Linear(bert.pooler.in_features, 2)
             self.bert = bert
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            hidden = self.bert(ids, segment_ids, mask)[0]
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            hidden = self.bert(input_ids, token_type_ids, mask)[0]
             scores = self.classifier(hidden).transpose(1, 2)
             if mask is not None:
                 hide = torch.logical_not(mask)[:, None].expand_as(scores)
@@ -194,8 +194,8 @@ style(
             self.bert, self.p = bert, dropout
             self.classifier = nn.Linear(bert.pooler.in_features, num_labels)
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            hidden = self.bert(ids, segment_ids, mask)[0]
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            hidden = self.bert(input_ids, token_type_ids, mask)[0]
             return self.classifier(F.dropout(hidden, self.p, self.training))
 
         def loss(self, scores, labels):
@@ -216,8 +216,8 @@ style(
             self.drop = nn.Dropout(dropout)
             self.classifier = nn.Linear(bert.pooler.in_features, num_labels)
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            hidden, _ = self.bert(ids, segment_ids=segment_ids, mask=mask)
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            hidden, _ = self.bert(input_ids, token_type_ids=token_type_ids, mask=mask)
             return self.classifier(self.drop(hidden))
 
         def loss(self, scores, labels):
@@ -376,12 +376,12 @@ style(
     "rows run one by one",
     """
     class BiLSTMCRF(nn.Module):
-        def __init__(self, vocab_size, embedding, hidden, num_tags):
+        def __init__(self, vocab_size, embed_dim, hidden_size, num_tags):
             super().__init__()
             self.crf = CRF(num_tags)
-            self.embedding = nn.Embedding(vocab_size, embedding)
-            self.lstm = nn.LSTM(embedding, hidden, bidirectional=True, batch_first=True)
-            self.emission = nn.Linear(hidden * 2, num_tags)
+            self.embedding = nn.Embedding(vocab_size, embed_dim)
+            self.lstm = nn.LSTM(embed_dim, hidden_size, bidirectional=True, batch_first=True)
+            self.emission = nn.Linear(hidden_size * 2, num_tags)
 
         def forward(self, ids, mask):
             rows = []
@@ -403,12 +403,12 @@ style(
     "packed and sorted by hand, the CRF written out",
     """
     class BiLSTMCRF(nn.Module):
-        def __init__(self, vocab_size, embedding, hidden, num_tags):
+        def __init__(self, vocab_size, embed_dim, hidden_size, num_tags):
             super().__init__()
-            self.embedding = nn.Embedding(vocab_size, embedding)
-            self.lstm = nn.LSTM(embedding, hidden, 1, batch_first=True, bidirectional=True)
+            self.embedding = nn.Embedding(vocab_size, embed_dim)
+            self.lstm = nn.LSTM(embed_dim, hidden_size, 1, batch_first=True, bidirectional=True)
             self.drop = nn.Dropout(0.0)
-            self.emission = nn.Linear(2 * hidden, num_tags)
+            self.emission = nn.Linear(2 * hidden_size, num_tags)
             self.crf = CRF(num_tags)
 
         def forward(self, ids, mask):

@@ -29,12 +29,12 @@ style(
                 b -= 1
             if second is None:
                 a, b = room, 0
-        ids = [CLS] + list(first[:a]) + [SEP]
-        segments = [0 for _ in ids]
+        input_ids = [CLS] + list(first[:a]) + [SEP]
+        token_type_ids = [0 for _ in input_ids]
         if second is not None:
-            ids += list(second[:b]) + [SEP]
-            segments += [1] * (b + 1)
-        return ids, segments
+            input_ids += list(second[:b]) + [SEP]
+            token_type_ids += [1] * (b + 1)
+        return input_ids, token_type_ids
     """,
 )
 style(
@@ -47,8 +47,8 @@ style(
         if max_length < (5 if second is not None else 3):
             raise ValueError("short")
         if second is None:
-            ids = [CLS, *first[: max_length - 2], SEP]
-            return [ids, [0] * len(ids)]
+            input_ids = [CLS, *first[: max_length - 2], SEP]
+            return [input_ids, [0] * len(input_ids)]
         room = max_length - 3
         over = max(len(first) + len(second) - room, 0)
         if over:
@@ -63,8 +63,8 @@ style(
                 a, b = (room + 1) // 2, room // 2
         else:
             a, b = len(first), len(second)
-        ids = [CLS, *first[:a], SEP, *second[:b], SEP]
-        return [ids, [int(place > a + 1) for place in range(len(ids))]]
+        input_ids = [CLS, *first[:a], SEP, *second[:b], SEP]
+        return [input_ids, [int(place > a + 1) for place in range(len(input_ids))]]
     """,
 )
 style(
@@ -97,22 +97,27 @@ style(
             x = x - x.mean(-1, keepdim=True)
             return self.weight * x / (x.pow(2).mean(-1, keepdim=True) + 1e-12).sqrt() + self.bias
 
+
     class BertEmbeddings(nn.Module):
-        def __init__(self, vocab_size, hidden, max_length=512, segments=2, dropout=0.0):
+        def __init__(self, vocab_size, d_model, max_length=512, type_vocab_size=2, dropout=0.0):
             super().__init__()
-            self.token = nn.Embedding(vocab_size, hidden)
-            self.position = nn.Embedding(max_length, hidden)
-            self.segment = nn.Embedding(segments, hidden)
-            self.norm = Norm(hidden)
+            self.token = nn.Embedding(vocab_size, d_model)
+            self.position = nn.Embedding(max_length, d_model)
+            self.segment = nn.Embedding(type_vocab_size, d_model)
+            self.norm = Norm(d_model)
             self.rate, self.longest = dropout, max_length
 
-        def forward(self, ids, segment_ids=None):
-            B, T = ids.shape
+        def forward(self, input_ids, token_type_ids=None):
+            B, T = input_ids.shape
             if T > self.longest:
                 raise ValueError(f"{T} > {self.longest}")
             places = torch.arange(T).expand(B, T)
-            kinds = torch.zeros(B, T, dtype=torch.long) if segment_ids is None else segment_ids
-            x = torch.stack([self.token(ids), self.position(places), self.segment(kinds)]).sum(0)
+            kinds = (
+                torch.zeros(B, T, dtype=torch.long) if token_type_ids is None else token_type_ids
+            )
+            x = torch.stack(
+                [self.token(input_ids), self.position(places), self.segment(kinds)]
+            ).sum(0)
             return F.dropout(self.norm(x), self.rate, self.training)
     """,
 )
@@ -121,24 +126,24 @@ style(
     "one-hot rows, a buffer of positions, dropout drawn by hand",
     """
     class BertEmbeddings(nn.Module):
-        def __init__(self, vocab_size, hidden, max_length=512, segments=2, dropout=0.0):
+        def __init__(self, vocab_size, d_model, max_length=512, type_vocab_size=2, dropout=0.0):
             super().__init__()
-            self.token = nn.Embedding(vocab_size, hidden)
-            self.position = nn.Embedding(max_length, hidden)
-            self.segment = nn.Embedding(segments, hidden)
-            self.norm = nn.LayerNorm(hidden, eps=1e-12)
+            self.token = nn.Embedding(vocab_size, d_model)
+            self.position = nn.Embedding(max_length, d_model)
+            self.segment = nn.Embedding(type_vocab_size, d_model)
+            self.norm = nn.LayerNorm(d_model, eps=1e-12)
             self.register_buffer("places", torch.arange(max_length), persistent=False)
             self.p = dropout
 
-        def forward(self, ids, segment_ids=None):
-            if ids.size(1) > len(self.places):
+        def forward(self, input_ids, token_type_ids=None):
+            if input_ids.size(1) > len(self.places):
                 raise ValueError("too long")
-            hot = F.one_hot(ids, self.token.num_embeddings).to(self.token.weight.dtype)
-            x = hot @ self.token.weight + self.position(self.places[: ids.size(1)])[None]
-            if segment_ids is None:
+            hot = F.one_hot(input_ids, self.token.num_embeddings).to(self.token.weight.dtype)
+            x = hot @ self.token.weight + self.position(self.places[: input_ids.size(1)])[None]
+            if token_type_ids is None:
                 x = x + self.segment.weight[0]
             else:
-                x = x + F.embedding(segment_ids, self.segment.weight)
+                x = x + F.embedding(token_type_ids, self.segment.weight)
             x = self.norm(x)
             if self.training and self.p > 0:
                 x = x * (torch.rand_like(x) >= self.p) / (1 - self.p)
@@ -150,13 +155,13 @@ style(
     "einsum, -inf at hidden keys",
     """
     class SelfAttention(nn.Module):
-        def __init__(self, hidden, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            if hidden % num_heads:
+            if d_model % num_heads:
                 raise ValueError("heads")
             self.h = num_heads
-            self.q_proj, self.k_proj = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
-            self.v_proj, self.out_proj = nn.Linear(hidden, hidden), nn.Linear(hidden, hidden)
+            self.q_proj, self.k_proj = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
+            self.v_proj, self.out_proj = nn.Linear(d_model, d_model), nn.Linear(d_model, d_model)
             self.drop = nn.Dropout(dropout)
 
         def forward(self, x, mask=None):
@@ -174,12 +179,12 @@ style(
     "one fused projection, an additive mask of -10000, a loop over heads",
     """
     class SelfAttention(nn.Module):
-        def __init__(self, hidden, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            if hidden % num_heads != 0:
-                raise ValueError(f"{hidden} by {num_heads}")
+            if d_model % num_heads != 0:
+                raise ValueError(f"{d_model} by {num_heads}")
             for name in ("q_proj", "k_proj", "v_proj", "out_proj"):
-                setattr(self, name, nn.Linear(hidden, hidden))
+                setattr(self, name, nn.Linear(d_model, d_model))
             self.num_heads, self.dropout = num_heads, nn.Dropout(dropout)
 
         def forward(self, x, mask=None):
@@ -202,12 +207,12 @@ style(
     "F.gelu, one dropout for each place",
     """
     class BertLayer(nn.Module):
-        def __init__(self, hidden, num_heads, intermediate, dropout=0.0):
+        def __init__(self, d_model, num_heads, d_ff, dropout=0.0):
             super().__init__()
-            self.attention = SelfAttention(hidden, num_heads, dropout=dropout)
-            self.attention_norm = nn.LayerNorm(hidden, 1e-12)
-            self.w_1, self.w_2 = nn.Linear(hidden, intermediate), nn.Linear(intermediate, hidden)
-            self.output_norm = nn.LayerNorm(hidden, 1e-12)
+            self.attention = SelfAttention(d_model, num_heads, dropout=dropout)
+            self.attention_norm = nn.LayerNorm(d_model, 1e-12)
+            self.w_1, self.w_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+            self.output_norm = nn.LayerNorm(d_model, 1e-12)
             self.drop_1, self.drop_2 = nn.Dropout(dropout), nn.Dropout(dropout)
 
         def forward(self, x, mask=None):
@@ -228,12 +233,12 @@ style(
         return norm.weight * centred * torch.rsqrt(variance + 1e-12) + norm.bias
 
     class BertLayer(nn.Module):
-        def __init__(self, hidden, num_heads, intermediate, dropout=0.0):
+        def __init__(self, d_model, num_heads, d_ff, dropout=0.0):
             super().__init__()
             self.p = dropout
-            self.attention = SelfAttention(hidden, num_heads, dropout)
-            self.w_1, self.w_2 = nn.Linear(hidden, intermediate), nn.Linear(intermediate, hidden)
-            self.attention_norm, self.output_norm = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
+            self.attention = SelfAttention(d_model, num_heads, dropout)
+            self.w_1, self.w_2 = nn.Linear(d_model, d_ff), nn.Linear(d_ff, d_model)
+            self.attention_norm, self.output_norm = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
 
         def forward(self, x, mask=None):
             drop = lambda y: F.dropout(y, self.p, training=self.training)
@@ -246,26 +251,37 @@ style(
     "layers in a loop, weights drawn by hand",
     """
     class BertModel(nn.Module):
-        def __init__(self, vocab_size, hidden=768, num_layers=12, num_heads=12, intermediate=3072,
-                     max_length=512, segments=2, dropout=0.1):
+        def __init__(
+            self,
+            vocab_size,
+            d_model=768,
+            num_layers=12,
+            num_heads=12,
+            d_ff=3072,
+            max_length=512,
+            type_vocab_size=2,
+            dropout=0.1,
+        ):
             super().__init__()
-            self.embeddings = BertEmbeddings(vocab_size, hidden, max_length, segments, dropout)
+            self.embeddings = BertEmbeddings(
+                vocab_size, d_model, max_length, type_vocab_size, dropout
+            )
             self.layers = nn.ModuleList()
             for _ in range(num_layers):
-                self.layers.append(BertLayer(hidden, num_heads, intermediate, dropout))
-            self.pooler = nn.Linear(hidden, hidden)
+                self.layers.append(BertLayer(d_model, num_heads, d_ff, dropout))
+            self.pooler = nn.Linear(d_model, d_model)
             for name, parameter in self.named_parameters():
                 if parameter.ndim == 2:
                     nn.init.trunc_normal_(parameter, std=0.02, a=-0.04, b=0.04)
                 elif "norm.weight" not in name:
                     nn.init.zeros_(parameter)
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            if segment_ids is None:
-                segment_ids = torch.zeros_like(ids)
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            if token_type_ids is None:
+                token_type_ids = torch.zeros_like(input_ids)
             if mask is None:
-                mask = torch.ones_like(ids, dtype=torch.bool)
-            hidden = self.embeddings(ids, segment_ids)
+                mask = torch.ones_like(input_ids, dtype=torch.bool)
+            hidden = self.embeddings(input_ids, token_type_ids)
             for number in range(len(self.layers)):
                 hidden = self.layers[number](hidden, mask)
             pooled = self.pooler(hidden)[:, 0].tanh()
@@ -277,23 +293,36 @@ style(
     "all states kept, a helper for the pooler",
     """
     class BertModel(nn.Module):
-        def __init__(self, vocab_size, hidden=768, num_layers=12, num_heads=12, intermediate=3072,
-                     max_length=512, segments=2, dropout=0.1):
+        def __init__(
+            self,
+            vocab_size,
+            d_model=768,
+            num_layers=12,
+            num_heads=12,
+            d_ff=3072,
+            max_length=512,
+            type_vocab_size=2,
+            dropout=0.1,
+        ):
             super().__init__()
-            self.pooler = nn.Linear(hidden, hidden)
+            self.pooler = nn.Linear(d_model, d_model)
             self.layers = nn.ModuleList(
-                [BertLayer(hidden, num_heads, intermediate, dropout) for _ in range(num_layers)]
+                [BertLayer(d_model, num_heads, d_ff, dropout) for _ in range(num_layers)]
             )
             self.embeddings = BertEmbeddings(
-                vocab_size, hidden, max_length=max_length, segments=segments, dropout=dropout
+                vocab_size,
+                d_model,
+                max_length=max_length,
+                type_vocab_size=type_vocab_size,
+                dropout=dropout,
             )
             self.apply(init_weights)
 
         def pool(self, x):
             return torch.tanh(self.pooler(x.select(1, 0)))
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            states = [self.embeddings(ids, segment_ids)]
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            states = [self.embeddings(input_ids, token_type_ids)]
             for layer in self.layers:
                 states.append(layer(states[-1], mask=mask))
             return [states[-1], self.pool(states[-1])]
@@ -303,10 +332,10 @@ style(
     "count_parameters",
     "shapes in a list",
     """
-    def count_parameters(vocab_size=30522, hidden=768, num_layers=12, intermediate=3072,
-                         max_length=512, segments=2, heads=False):
-        D, F_ = hidden, intermediate
-        shapes = [(vocab_size, D), (max_length, D), (segments, D), (D,), (D,)]
+    def count_parameters(vocab_size=30522, d_model=768, num_layers=12, d_ff=3072,
+                         max_length=512, type_vocab_size=2, heads=False):
+        D, F_ = d_model, d_ff
+        shapes = [(vocab_size, D), (max_length, D), (type_vocab_size, D), (D,), (D,)]
         for _ in range(num_layers):
             shapes += 4 * [(D, D), (D,)] + 2 * [(D,), (D,)]
             shapes += [(F_, D), (F_,), (D, F_), (D,)]
@@ -320,13 +349,13 @@ style(
     "count_parameters",
     "a model that takes no memory",
     """
-    def count_parameters(vocab_size=30522, hidden=768, num_layers=12, intermediate=3072,
-                         max_length=512, segments=2, heads=False):
+    def count_parameters(vocab_size=30522, d_model=768, num_layers=12, d_ff=3072,
+                         max_length=512, type_vocab_size=2, heads=False):
         with torch.device("meta"):
-            model = BertModel(vocab_size, hidden, num_layers, 1, intermediate, max_length, segments)
+            model = BertModel(vocab_size, d_model, num_layers, 1, d_ff, max_length, type_vocab_size)
         total = sum(parameter.numel() for parameter in model.parameters())
         if heads:
-            total += hidden * (hidden + 1) + 2 * hidden + vocab_size + 2 * hidden + 2
+            total += d_model * (d_model + 1) + 2 * d_model + vocab_size + 2 * d_model + 2
         return total
     """,
 )

@@ -24,12 +24,12 @@ style(
     "mask_tokens",
     "one uniform number decides everything",
     """
-    def mask_tokens(ids, vocab_size, rate=0.15):
-        if rate < 0 or rate > 1 or vocab_size - SPECIAL < 1:
+    def mask_tokens(ids, vocab_size, mask_prob=0.15):
+        if mask_prob < 0 or mask_prob > 1 or vocab_size - SPECIAL < 1:
             raise ValueError("nothing to choose from")
         u = torch.rand_like(ids, dtype=torch.float64)
         ordinary = ids.ge(SPECIAL)
-        share = u / rate if rate else torch.full_like(u, 2.0)
+        share = u / mask_prob if mask_prob else torch.full_like(u, 2.0)
         chosen = ordinary & (share < 1)
         new = torch.where(share < 0.8, torch.full_like(ids, MASK), ids)
         new = torch.where(
@@ -42,12 +42,12 @@ style(
     "mask_tokens",
     "fates drawn for the chosen places alone",
     """
-    def mask_tokens(ids, vocab_size, rate=0.15):
-        if not (0.0 <= rate <= 1.0):
-            raise ValueError(rate)
+    def mask_tokens(ids, vocab_size, mask_prob=0.15):
+        if not (0.0 <= mask_prob <= 1.0):
+            raise ValueError(mask_prob)
         if vocab_size <= SPECIAL:
             raise ValueError(vocab_size)
-        probabilities = torch.full(ids.shape, float(rate))
+        probabilities = torch.full(ids.shape, float(mask_prob))
         probabilities[ids < SPECIAL] = 0.0
         chosen = torch.bernoulli(probabilities).bool()
         rows, columns = chosen.nonzero(as_tuple=True)
@@ -66,10 +66,10 @@ style(
     "mask_whole_words",
     "lists of pieces, Python's random numbers",
     """
-    def mask_whole_words(ids, starts, vocab_size, rate=0.15):
+    def mask_whole_words(ids, starts, vocab_size, mask_prob=0.15):
         import random
 
-        if not 0 <= rate <= 1 or vocab_size <= SPECIAL:
+        if not 0 <= mask_prob <= 1 or vocab_size <= SPECIAL:
             raise ValueError("no")
         corrupted, labels = ids.clone(), torch.full_like(ids, IGNORE)
         for b in range(ids.shape[0]):
@@ -84,7 +84,7 @@ style(
                 else:
                     words[-1].append(t)
             for word in words:
-                if random.random() >= rate:
+                if random.random() >= mask_prob:
                     continue
                 for t in word:
                     labels[b, t] = ids[b, t]
@@ -100,8 +100,8 @@ style(
     "mask_whole_words",
     "a draw of each first piece, carried along the row",
     """
-    def mask_whole_words(ids, starts, vocab_size, rate=0.15):
-        if not 0 <= rate <= 1 or vocab_size <= SPECIAL:
+    def mask_whole_words(ids, starts, vocab_size, mask_prob=0.15):
+        if not 0 <= mask_prob <= 1 or vocab_size <= SPECIAL:
             raise ValueError("no")
         u = torch.rand(ids.shape)
         before = torch.zeros(len(ids), dtype=torch.bool)  # was the piece before an ordinary one?
@@ -112,7 +112,7 @@ style(
             carried = torch.where(new, u[:, t], carried)
             columns.append(carried)
             before = ids[:, t] >= SPECIAL
-        chosen = (torch.stack(columns, dim=1) < rate) & (ids >= SPECIAL)
+        chosen = (torch.stack(columns, dim=1) < mask_prob) & (ids >= SPECIAL)
         v = torch.rand(ids.shape)
         fresh = torch.randint(SPECIAL, vocab_size, ids.shape)
         corrupted = torch.where(v < 0.1, ids, torch.where(v < 0.2, fresh, MASK))
@@ -123,11 +123,11 @@ style(
     "masking_epochs",
     "a cycle",
     """
-    def masking_epochs(ids, vocab_size, epochs, duplicates=None, rate=0.15):
+    def masking_epochs(ids, vocab_size, epochs, duplicates=None, mask_prob=0.15):
         if epochs < 1 or (duplicates is not None and duplicates < 1):
             raise ValueError("at least one")
         number = epochs if duplicates is None else duplicates
-        drawn = [mask_tokens(ids, vocab_size, rate=rate) for _ in range(number)]
+        drawn = [mask_tokens(ids, vocab_size, mask_prob=mask_prob) for _ in range(number)]
         return list(itertools.islice(itertools.cycle(drawn), epochs))
     """,
 )
@@ -135,7 +135,7 @@ style(
     "masking_epochs",
     "drawn when needed, copies handed out, no more than needed",
     """
-    def masking_epochs(ids, vocab_size, epochs, duplicates=None, rate=0.15):
+    def masking_epochs(ids, vocab_size, epochs, duplicates=None, mask_prob=0.15):
         if epochs <= 0:
             raise ValueError("epochs")
         if duplicates is not None and duplicates <= 0:
@@ -143,7 +143,7 @@ style(
         result = []
         for epoch in range(epochs):
             if duplicates is None or epoch < duplicates:
-                result.append(mask_tokens(ids, vocab_size, rate))
+                result.append(mask_tokens(ids, vocab_size, mask_prob))
             else:
                 result.append(tuple(part.clone() for part in result[epoch - duplicates]))
         return result
@@ -242,14 +242,14 @@ style(
     "keyword arguments passed on",
     """
     class BertForPreTraining(nn.Module):
-        def __init__(self, vocab_size, hidden=768, **sizes):
+        def __init__(self, vocab_size, d_model=768, **sizes):
             super().__init__()
-            self.bert = BertModel(vocab_size, hidden, **sizes)
-            self.nsp = nn.Linear(hidden, 2)
+            self.bert = BertModel(vocab_size, d_model, **sizes)
+            self.nsp = nn.Linear(d_model, 2)
             self.mlm = MaskedLanguageHead(self.bert.embeddings.token)
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            encoded = self.bert(ids, segment_ids=segment_ids, mask=mask)
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            encoded = self.bert(input_ids, token_type_ids=token_type_ids, mask=mask)
             return [self.mlm(encoded[0]), self.nsp(encoded[1])]
     """,
 )
@@ -258,25 +258,25 @@ style(
     "tied afterwards, sizes kept",
     """
     class BertForPreTraining(nn.Module):
-        def __init__(self, vocab_size, hidden=768, num_layers=12, num_heads=12,
-                     intermediate=3072, max_length=512, segments=2, dropout=0.1):
+        def __init__(self, vocab_size, d_model=768, num_layers=12, num_heads=12,
+                     d_ff=3072, max_length=512, type_vocab_size=2, dropout=0.1):
             super().__init__()
             self.config = dict(
-                vocab_size=vocab_size, hidden=hidden, num_layers=num_layers, num_heads=num_heads,
-                intermediate=intermediate, max_length=max_length, segments=segments,
+                vocab_size=vocab_size, d_model=d_model, num_layers=num_layers, num_heads=num_heads,
+                d_ff=d_ff, max_length=max_length, type_vocab_size=type_vocab_size,
                 dropout=dropout,
             )
             self.bert = BertModel(**self.config)
-            self.mlm = MaskedLanguageHead(nn.Embedding(vocab_size, hidden))
+            self.mlm = MaskedLanguageHead(nn.Embedding(vocab_size, d_model))
             self.mlm.token = self.bert.embeddings.token
-            self.nsp = nn.Linear(hidden, 2, bias=True)
+            self.nsp = nn.Linear(d_model, 2, bias=True)
 
-        def forward(self, ids, segment_ids=None, mask=None):
-            if segment_ids is None:
-                segment_ids = torch.zeros(ids.shape, dtype=torch.int64)
+        def forward(self, input_ids, token_type_ids=None, mask=None):
+            if token_type_ids is None:
+                token_type_ids = torch.zeros(input_ids.shape, dtype=torch.int64)
             if mask is None:
-                mask = torch.ones(ids.shape, dtype=torch.bool)
-            hidden, pooled = self.bert(ids, segment_ids, mask)
+                mask = torch.ones(input_ids.shape, dtype=torch.bool)
+            hidden, pooled = self.bert(input_ids, token_type_ids, mask)
             return self.mlm(hidden), self.nsp(pooled)
     """,
 )
@@ -284,12 +284,12 @@ style(
     "pretraining_loss",
     "the chosen places alone, log-probabilities by hand",
     """
-    def pretraining_loss(mlm_scores, nsp_scores, labels, is_random):
+    def pretraining_loss(mlm_logits, nsp_logits, labels, is_random):
         chosen = labels.ne(IGNORE)
-        pair = torch.logsumexp(nsp_scores, 1) - nsp_scores.gather(1, is_random[:, None])[:, 0]
+        pair = torch.logsumexp(nsp_logits, 1) - nsp_logits.gather(1, is_random[:, None])[:, 0]
         loss = pair.mean()
         if chosen.any():
-            scores, ids = mlm_scores[chosen], labels[chosen]
+            scores, ids = mlm_logits[chosen], labels[chosen]
             loss = loss - scores.log_softmax(-1)[torch.arange(len(ids)), ids].mean()
         return loss
     """,
@@ -298,11 +298,11 @@ style(
     "pretraining_loss",
     "two losses of PyTorch, the case without labels apart",
     """
-    def pretraining_loss(mlm_scores, nsp_scores, labels, is_random):
-        nsp = nn.CrossEntropyLoss()(nsp_scores, is_random)
+    def pretraining_loss(mlm_logits, nsp_logits, labels, is_random):
+        nsp = nn.CrossEntropyLoss()(nsp_logits, is_random)
         if (labels == IGNORE).all():
-            return nsp + 0.0 * mlm_scores.sum()
-        mlm = F.nll_loss(mlm_scores.log_softmax(-1).transpose(1, 2), labels, ignore_index=IGNORE)
+            return nsp + 0.0 * mlm_logits.sum()
+        mlm = F.nll_loss(mlm_logits.log_softmax(-1).transpose(1, 2), labels, ignore_index=IGNORE)
         return nsp + mlm
     """,
 )
@@ -310,13 +310,13 @@ style(
     "pretraining_step",
     "backward, gradients scaled in place, an optimiser",
     """
-    def pretraining_step(model, ids, segment_ids, mask, labels, is_random, rate, clip=1.0):
-        optimiser = torch.optim.SGD(model.parameters(), lr=max(rate, 1e-300))
+    def pretraining_step(model, input_ids, token_type_ids, mask, labels, is_random, lr, clip=1.0):
+        optimiser = torch.optim.SGD(model.parameters(), lr=max(lr, 1e-300))
         optimiser.zero_grad()
-        mlm_scores, nsp_scores = model(ids, segment_ids, mask)
-        loss = pretraining_loss(mlm_scores, nsp_scores, labels, is_random)
+        mlm_logits, nsp_logits = model(input_ids, token_type_ids, mask)
+        loss = pretraining_loss(mlm_logits, nsp_logits, labels, is_random)
         nothing = torch.full_like(labels, IGNORE)
-        nsp = pretraining_loss(mlm_scores, nsp_scores, nothing, is_random)
+        nsp = pretraining_loss(mlm_logits, nsp_logits, nothing, is_random)
         loss.backward()
         found = [p.grad for p in model.parameters() if p.grad is not None]
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in found]))
@@ -332,9 +332,9 @@ style(
     "pretraining_step",
     "gradients by name, new values copied in",
     """
-    def pretraining_step(model, ids, segment_ids, mask, labels, is_random, rate, clip=1.0):
+    def pretraining_step(model, input_ids, token_type_ids, mask, labels, is_random, lr, clip=1.0):
         model.zero_grad(set_to_none=True)
-        scores, answers = model(ids, segment_ids, mask)
+        scores, answers = model(input_ids, token_type_ids, mask)
         total = pretraining_loss(scores, answers, labels, is_random)
         second = F.cross_entropy(answers, is_random)
         total.backward()
@@ -344,7 +344,7 @@ style(
         factor = min(1.0, clip / norm) if norm > 0 else 1.0
         for name, parameter in model.named_parameters():
             if name in gradients:
-                parameter.data.copy_(parameter.data - rate * factor * gradients[name])
+                parameter.data.copy_(parameter.data - lr * factor * gradients[name])
         model.zero_grad()
         return {
             "norm": norm,

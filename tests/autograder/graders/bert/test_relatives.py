@@ -19,10 +19,10 @@ style(
     from functools import reduce
 
     class SharedEncoder(nn.Module):
-        def __init__(self, num_layers, hidden, num_heads, intermediate, dropout=0.0):
+        def __init__(self, num_layers, d_model, num_heads, d_ff, dropout=0.0):
             super().__init__()
             self.times = num_layers
-            self.layer = BertLayer(hidden, num_heads, intermediate, dropout)
+            self.layer = BertLayer(d_model, num_heads, d_ff, dropout)
 
         def forward(self, x, mask=None):
             layers = itertools.repeat(self.layer, self.times)
@@ -34,9 +34,9 @@ style(
     "recursion, a list that holds no parameters",
     """
     class SharedEncoder(nn.Module):
-        def __init__(self, num_layers, hidden, num_heads, intermediate, dropout=0.0):
+        def __init__(self, num_layers, d_model, num_heads, d_ff, dropout=0.0):
             super().__init__()
-            sizes = dict(hidden=hidden, num_heads=num_heads, intermediate=intermediate)
+            sizes = dict(d_model=d_model, num_heads=num_heads, d_ff=d_ff)
             self.layer = BertLayer(**sizes, dropout=dropout)
             self.stack = (self.layer,) * num_layers
 
@@ -81,14 +81,14 @@ style(
     "the shift of Transformer-XL",
     """
     class RelativeAttention(nn.Module):
-        def __init__(self, hidden, num_heads, dropout=0.0):
-            if hidden % num_heads != 0:
+        def __init__(self, d_model, num_heads, dropout=0.0):
+            if d_model % num_heads != 0:
                 raise ValueError(num_heads)
             super().__init__()
-            self.H, self.d = num_heads, hidden // num_heads
+            self.H, self.d = num_heads, d_model // num_heads
             for name in "qkvr":
-                setattr(self, f"{name}_proj", nn.Linear(hidden, hidden, bias=False))
-            self.out_proj = nn.Linear(hidden, hidden, bias=False)
+                setattr(self, f"{name}_proj", nn.Linear(d_model, d_model, bias=False))
+            self.out_proj = nn.Linear(d_model, d_model, bias=False)
             self.content_bias = nn.Parameter(torch.zeros(self.H, self.d))
             self.position_bias = nn.Parameter(torch.zeros(self.H, self.d))
             self.drop = nn.Dropout(dropout)
@@ -109,8 +109,8 @@ style(
             by_place = F.pad(by_place, (1, 0)).flatten(2)[..., T:].unflatten(2, (T, S))
             future = torch.ones(T, S).triu(S - T + 1).bool()
             scores = (content + by_place) * self.d ** -0.5
-            weights = scores.masked_fill(future, -1e9).softmax(-1)
-            return self.out_proj((self.drop(weights) @ v).transpose(1, 2).flatten(2))
+            attn_weights = scores.masked_fill(future, -1e9).softmax(-1)
+            return self.out_proj((self.drop(attn_weights) @ v).transpose(1, 2).flatten(2))
     """,
 )
 style(
@@ -118,15 +118,15 @@ style(
     "query by query, head by head",
     """
     class RelativeAttention(nn.Module):
-        def __init__(self, hidden, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            if hidden % num_heads:
+            if d_model % num_heads:
                 raise ValueError("heads")
             self.q_proj, self.k_proj, self.v_proj, self.r_proj, self.out_proj = (
-                nn.Linear(hidden, hidden, bias=False) for _ in range(5)
+                nn.Linear(d_model, d_model, bias=False) for _ in range(5)
             )
             self.content_bias, self.position_bias = (
-                nn.Parameter(torch.zeros(num_heads, hidden // num_heads)) for _ in range(2)
+                nn.Parameter(torch.zeros(num_heads, d_model // num_heads)) for _ in range(2)
             )
             self.dropout = dropout
 
@@ -146,9 +146,9 @@ style(
                     part = slice(h * d, (h + 1) * d)
                     one = ((q[:, part] + self.content_bias[h])[:, None] * k[..., part]).sum(-1)
                     two = (q[:, part] + self.position_bias[h]) @ r[:, part].T
-                    weights = F.softmax((one + two) / d**0.5, dim=-1)
-                    weights = F.dropout(weights, self.dropout, self.training)
-                    heads.append((weights.unsqueeze(-1) * v[..., part]).sum(1))
+                    attn_weights = F.softmax((one + two) / d**0.5, dim=-1)
+                    attn_weights = F.dropout(attn_weights, self.dropout, self.training)
+                    heads.append((attn_weights.unsqueeze(-1) * v[..., part]).sum(1))
                 rows.append(torch.cat(heads, -1))
             return self.out_proj(torch.stack(rows, 1))
     """,
@@ -183,11 +183,11 @@ style(
     "replace_tokens",
     "multinomial over the chosen places only",
     """
-    def replace_tokens(ids, labels, scores):
+    def replace_tokens(ids, labels, logits):
         chosen = labels.ne(IGNORE)
         replaced = ids.clone()
         if chosen.any():
-            probabilities = scores[chosen].detach().softmax(-1)
+            probabilities = logits[chosen].detach().softmax(-1)
             replaced[chosen] = torch.multinomial(probabilities, 1).flatten()
         return replaced, replaced.ne(ids)
     """,
@@ -196,10 +196,10 @@ style(
     "replace_tokens",
     "Gumbel noise and the highest score",
     """
-    def replace_tokens(ids, labels, scores):
+    def replace_tokens(ids, labels, logits):
         with torch.no_grad():
-            noise = -torch.log(-torch.log(torch.rand(scores.shape).clamp(1e-12, 1 - 1e-7)))
-            guesses = (scores + noise).argmax(-1)
+            noise = -torch.log(-torch.log(torch.rand(logits.shape).clamp(1e-12, 1 - 1e-7)))
+            guesses = (logits + noise).argmax(-1)
         replaced = torch.where(labels == IGNORE, ids, guesses)
         return replaced, (labels != IGNORE) & (guesses != ids)
     """,
@@ -210,11 +210,11 @@ style(
     """
     import random
 
-    def replace_tokens(ids, labels, scores):
+    def replace_tokens(ids, labels, logits):
         replaced = ids.tolist()
-        weights = scores.detach().double().softmax(-1)
+        weights = logits.detach().double().softmax(-1)
         for b, t in (labels != IGNORE).nonzero().tolist():
-            replaced[b][t] = random.choices(range(scores.shape[-1]), weights[b, t].tolist())[0]
+            replaced[b][t] = random.choices(range(logits.shape[-1]), weights[b, t].tolist())[0]
         replaced = torch.tensor(replaced)
         return replaced, ~replaced.eq(ids)
     """,
@@ -248,13 +248,13 @@ style(
     "rows turned round one by one",
     """
     class TwoDirections(nn.Module):
-        def __init__(self, vocab_size, embedding, hidden):
+        def __init__(self, vocab_size, embed_dim, hidden_size):
             super().__init__()
-            self.embedding = nn.Embedding(vocab_size, embedding)
+            self.embedding = nn.Embedding(vocab_size, embed_dim)
             self.forward_lstm, self.backward_lstm = (
-                nn.LSTM(embedding, hidden, batch_first=True) for _ in range(2)
+                nn.LSTM(embed_dim, hidden_size, batch_first=True) for _ in range(2)
             )
-            self.output = nn.Linear(hidden, vocab_size)
+            self.output = nn.Linear(hidden_size, vocab_size)
 
         def rows(self, ids, mask):
             for b in range(len(ids)):
@@ -282,12 +282,12 @@ style(
     "padding moved to the front by rolling, IGNORE as target",
     """
     class TwoDirections(nn.Module):
-        def __init__(self, vocab_size, embedding, hidden):
+        def __init__(self, vocab_size, embed_dim, hidden_size):
             super().__init__()
-            self.backward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-            self.forward_lstm = nn.LSTM(embedding, hidden, batch_first=True)
-            self.output = nn.Linear(hidden, vocab_size)
-            self.embedding = nn.Embedding(vocab_size, embedding)
+            self.backward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+            self.forward_lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True)
+            self.output = nn.Linear(hidden_size, vocab_size)
+            self.embedding = nn.Embedding(vocab_size, embed_dim)
 
         def turned(self, x, lengths):
             return torch.stack([

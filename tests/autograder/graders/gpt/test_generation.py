@@ -161,7 +161,7 @@ style(
         columns = list(ids.unbind(1))
         working = torch.ones(ids.size(0), dtype=torch.bool)
         while len(columns) < ids.size(1) + max_new_tokens and working.any():
-            seen = torch.stack(columns[-model.context :], dim=1)
+            seen = torch.stack(columns[-model.max_length :], dim=1)
             new = sample_token(model(seen)[:, -1, :], temperature, top_k, top_p, generator=g)
             if stop is not None:
                 new = torch.where(working, new, torch.full_like(new, stop))
@@ -187,7 +187,7 @@ style(
         over, end = [False] * B, T
         with torch.inference_mode():
             for t in range(T, T + max_new_tokens):
-                logits = model(text[:, max(0, t - model.context) : t])
+                logits = model(text[:, max(0, t - model.max_length) : t])
                 new = sample_token(logits[:, -1], temperature, top_k, top_p)
                 for b in range(B):
                     text[b, t] = stop if over[b] else new[b]
@@ -209,13 +209,13 @@ style(
     """
     import torch.nn.functional as F
 
-    def attend_cached(attention, x, past=None):
+    def attend_cached(attention, x, cache=None):
         B, T, D = x.shape
         H = attention.num_heads
         qkv = attention.qkv(x).view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)
-        if past is not None:
-            k, v = (torch.cat(pair, dim=-2) for pair in zip(past, (k, v)))
+        if cache is not None:
+            k, v = (torch.cat(pair, dim=-2) for pair in zip(cache, (k, v)))
         P = k.shape[-2] - T
         hidden = torch.full((T, P + T), -math.inf, dtype=x.dtype).triu(P + 1)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
@@ -228,7 +228,7 @@ style(
     """
     import torch.nn.functional as F
 
-    def attend_cached(attention, x, past=None):
+    def attend_cached(attention, x, cache=None):
         B, T, D = x.shape
         H, W = attention.num_heads, attention.qkv.weight
         d = D // H
@@ -238,9 +238,9 @@ style(
         split = lambda y: torch.stack(y.split(d, dim=-1), dim=1)
         q, k, v = split(q), split(k), split(v)
         P = 0
-        if past is not None:
-            P = past[0].size(2)
-            k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)
+        if cache is not None:
+            P = cache[0].size(2)
+            k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
         rows = []
         for t in range(T):
             scores = (q[:, :, t : t + 1] * k[:, :, : P + t + 1]).sum(-1) * d**-0.5
@@ -255,17 +255,17 @@ style(
     """
     import torch.nn.functional as F
 
-    def cached_forward(model, ids, past=None):
-        P = past[0][0].size(-2) if past else 0
+    def cached_forward(model, ids, cache=None):
+        P = cache[0][0].size(-2) if cache else 0
         T = ids.size(1)
-        if P + T > model.context:
-            raise ValueError(f"{P} + {T} > {model.context}")
+        if P + T > model.max_length:
+            raise ValueError(f"{P} + {T} > {model.max_length}")
         was = model.training
         model.eval()
         x = model.token(ids) + model.position.weight[P : P + T]
         new = []
         for i, b in enumerate(model.blocks):
-            old = past[i] if past else None
+            old = cache[i] if cache else None
             if isinstance(model.final_norm, nn.Identity):
                 y, c = attend_cached(b.attention, x, old)
                 x = b.norm_1(x + y)
@@ -297,15 +297,15 @@ style(
         x = y + x
         return mlp(block.norm_2(x)) + x, pair
 
-    def cached_forward(model, ids, past=None):
-        past = [None] * len(model.blocks) if past is None else past
-        first = 0 if past[0] is None else past[0][0].shape[2]
+    def cached_forward(model, ids, cache=None):
+        cache = [None] * len(model.blocks) if cache is None else cache
+        first = 0 if cache[0] is None else cache[0][0].shape[2]
         if first + ids.shape[1] > model.position.num_embeddings:
             raise ValueError("too long")
         places = torch.arange(ids.shape[1]).expand_as(ids) + first
         x = model.token(ids) + model.position(places)
         caches = []
-        for block, old in zip(model.blocks, past):
+        for block, old in zip(model.blocks, cache):
             x, pair = through(block, x, old)
             caches.append(list(pair))
         return [torch.einsum("btd,vd->btv", model.final_norm(x), model.token.weight), caches]

@@ -92,11 +92,11 @@ style(
     import torch.nn.functional as F
 
     class CausalSelfAttention(nn.Module):
-        def __init__(self, width, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            if width % num_heads:
+            if d_model % num_heads:
                 raise ValueError("heads")
-            self.qkv, self.out_proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+            self.qkv, self.out_proj = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
             self.num_heads, self.p = num_heads, dropout
 
         def forward(self, x):
@@ -113,13 +113,13 @@ style(
     "a loop over heads, a mask of -1e9 before the scale",
     """
     class CausalSelfAttention(nn.Module):
-        def __init__(self, width, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            if num_heads <= 0 or width % num_heads != 0:
-                raise ValueError(f"{width} by {num_heads}")
+            if num_heads <= 0 or d_model % num_heads != 0:
+                raise ValueError(f"{d_model} by {num_heads}")
             self.num_heads = num_heads
-            self.out_proj = nn.Linear(width, width)
-            self.qkv = nn.Linear(width, width * 3)
+            self.out_proj = nn.Linear(d_model, d_model)
+            self.qkv = nn.Linear(d_model, d_model * 3)
             self.attn_drop, self.resid_drop = nn.Dropout(dropout), nn.Dropout(dropout)
 
         def forward(self, x):
@@ -140,13 +140,13 @@ style(
     "einsum, the scale in the queries, a softmax by hand, a dropout drawn by hand",
     """
     class CausalSelfAttention(nn.Module):
-        def __init__(self, width, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            if width // num_heads * num_heads != width:
+            if d_model // num_heads * num_heads != d_model:
                 raise ValueError("heads")
             self.num_heads, self.rate = num_heads, dropout
-            self.qkv = nn.Linear(width, 3 * width)
-            self.out_proj = nn.Linear(width, width)
+            self.qkv = nn.Linear(d_model, 3 * d_model)
+            self.out_proj = nn.Linear(d_model, d_model)
 
         def drop(self, y):
             if not self.training or not self.rate:
@@ -160,8 +160,8 @@ style(
             scores = torch.einsum("bihd,bjhd->bhij", q / q.shape[-1] ** 0.5, k)
             scores.masked_fill_(~causal_mask(x.size(1)), float("-inf"))
             e = (scores - scores.amax(-1, keepdim=True)).exp()
-            weights = self.drop(e / e.sum(-1, keepdim=True))
-            y = torch.einsum("bhij,bjhd->bihd", weights, v).flatten(2)
+            attn_weights = self.drop(e / e.sum(-1, keepdim=True))
+            y = torch.einsum("bhij,bjhd->bihd", attn_weights, v).flatten(2)
             return self.drop(self.out_proj(y))
     """,
 )
@@ -190,9 +190,9 @@ style(
     import torch.nn.functional as F
 
     class FeedForward(nn.Module):
-        def __init__(self, width, dropout=0.0):
+        def __init__(self, d_model, dropout=0.0):
             super().__init__()
-            self.w_1, self.w_2 = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+            self.w_1, self.w_2 = nn.Linear(d_model, 4 * d_model), nn.Linear(4 * d_model, d_model)
             self.p = dropout
 
         def forward(self, x):
@@ -205,10 +205,10 @@ style(
     "matrices by hand",
     """
     class FeedForward(nn.Module):
-        def __init__(self, width, dropout=0.0):
+        def __init__(self, d_model, dropout=0.0):
             super().__init__()
-            self.w_2 = nn.Linear(width * 4, width)
-            self.w_1 = nn.Linear(width, width * 4)
+            self.w_2 = nn.Linear(d_model * 4, d_model)
+            self.w_1 = nn.Linear(d_model, d_model * 4)
             self.drop, self.act = nn.Dropout(dropout), nn.GELU("tanh")
 
         def forward(self, x):
@@ -228,11 +228,11 @@ style(
         return norm.weight * centred / (variance + norm.eps).sqrt() + norm.bias
 
     class PostNormBlock(nn.Module):
-        def __init__(self, width, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.feed_forward = FeedForward(width, dropout=dropout)
-            self.attention = CausalSelfAttention(width, num_heads, dropout=dropout)
+            self.norm_1, self.norm_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+            self.feed_forward = FeedForward(d_model, dropout=dropout)
+            self.attention = CausalSelfAttention(d_model, num_heads, dropout=dropout)
 
         def forward(self, x):
             y = self.attention(x)
@@ -245,12 +245,12 @@ style(
     "a loop over both parts",
     """
     class PostNormBlock(nn.Module):
-        def __init__(self, width, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            self.attention = CausalSelfAttention(width, num_heads, dropout)
-            self.feed_forward = FeedForward(width, dropout)
+            self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+            self.feed_forward = FeedForward(d_model, dropout)
             for name in ("norm_1", "norm_2"):
-                self.add_module(name, nn.LayerNorm(width, eps=1e-5))
+                self.add_module(name, nn.LayerNorm(d_model, eps=1e-5))
 
         def forward(self, x):
             for part, norm in ((self.attention, self.norm_1), (self.feed_forward, self.norm_2)):
@@ -265,11 +265,11 @@ style(
     import torch.nn.functional as F
 
     class PreNormBlock(nn.Module):
-        def __init__(self, width, num_heads, dropout=0.0):
+        def __init__(self, d_model, num_heads, dropout=0.0):
             super().__init__()
-            self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.attention = CausalSelfAttention(width, num_heads, dropout)
-            self.feed_forward = FeedForward(width, dropout)
+            self.norm_1, self.norm_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
+            self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+            self.feed_forward = FeedForward(d_model, dropout)
 
         def forward(self, x):
             norm = lambda n, y: F.layer_norm(y, y.shape[-1:], n.weight, n.bias)
@@ -295,25 +295,25 @@ style(
     import torch.nn.functional as F
 
     class GPT(nn.Module):
-        def __init__(self, vocab_size, context, width, num_layers, num_heads, dropout=0.1,
-                     pre_norm=True):
+        def __init__(self, vocab_size, max_length, d_model, num_layers, num_heads, dropout=0.1,
+                     norm_first=True):
             super().__init__()
-            self.context, self.p, self.pre_norm = context, dropout, pre_norm
-            self.token = nn.Embedding(vocab_size, width)
-            self.position = nn.Embedding(context, width)
-            kind = [PostNormBlock, PreNormBlock][pre_norm]
+            self.max_length, self.p, self.norm_first = max_length, dropout, norm_first
+            self.token = nn.Embedding(vocab_size, d_model)
+            self.position = nn.Embedding(max_length, d_model)
+            kind = [PostNormBlock, PreNormBlock][norm_first]
             self.blocks = nn.ModuleList()
             for _ in range(num_layers):
-                self.blocks.append(kind(width, num_heads, dropout))
-            if pre_norm:
-                self.final_norm = nn.LayerNorm(width)
+                self.blocks.append(kind(d_model, num_heads, dropout))
+            if norm_first:
+                self.final_norm = nn.LayerNorm(d_model)
             else:
                 self.final_norm = nn.Identity()
 
         def features(self, ids):
             T = ids.size(-1)
-            if T > self.context:
-                raise ValueError(f"{T} > {self.context}")
+            if T > self.max_length:
+                raise ValueError(f"{T} > {self.max_length}")
             x = F.embedding(ids, self.token.weight) + self.position.weight[:T]
             x = F.dropout(x, self.p, self.training)
             for i in range(len(self.blocks)):
@@ -330,28 +330,39 @@ style(
     """
     import torch.nn.functional as F
 
+
     class GPT(nn.Module):
-        def __init__(self, vocab_size, context, width, num_layers, num_heads, dropout=0.1,
-                     pre_norm=True):
+        def __init__(
+            self,
+            vocab_size,
+            max_length,
+            d_model,
+            num_layers,
+            num_heads,
+            dropout=0.1,
+            norm_first=True,
+        ):
             super().__init__()
-            self.token = nn.Embedding(vocab_size, width)
-            self.position = nn.Embedding(context, width)
-            make = lambda: (PreNormBlock if pre_norm else PostNormBlock)(width, num_heads, dropout)
+            self.token = nn.Embedding(vocab_size, d_model)
+            self.position = nn.Embedding(max_length, d_model)
+            make = lambda: (PreNormBlock if norm_first else PostNormBlock)(
+                d_model, num_heads, dropout
+            )
             self.blocks = nn.ModuleList([make() for _ in range(num_layers)])
-            self.final_norm = nn.LayerNorm(width) if pre_norm else nn.Identity()
+            self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
             self.drop = nn.Dropout(dropout)
-            self.register_buffer("places", torch.arange(context).unsqueeze(0), persistent=False)
+            self.register_buffer("places", torch.arange(max_length).unsqueeze(0), persistent=False)
             for parameter in self.parameters():
                 if parameter.dim() > 1:
                     nn.init.normal_(parameter, std=0.02)
 
         @property
-        def context(self):
+        def max_length(self):
             return self.position.num_embeddings
 
         def features(self, ids):
             B, T = ids.shape
-            if self.context < T:
+            if self.max_length < T:
                 raise ValueError("too long")
             hot = F.one_hot(ids, self.token.num_embeddings).to(self.token.weight)
             x = self.drop(hot @ self.token.weight + self.position(self.places[:, :T].expand(B, T)))

@@ -72,10 +72,10 @@ style(
     "count_parameters",
     "a polynomial",
     """
-    def count_parameters(vocab_size, context, width, num_layers, pre_norm=True):
-        D = width
-        total = D * (vocab_size + context + num_layers * (12 * D + 13))
-        return total + 2 * D * int(pre_norm)
+    def count_parameters(vocab_size, max_length, d_model, num_layers, norm_first=True):
+        D = d_model
+        total = D * (vocab_size + max_length + num_layers * (12 * D + 13))
+        return total + 2 * D * int(norm_first)
     """,
 )
 style(
@@ -84,23 +84,23 @@ style(
     """
     from given import PreNormBlock
 
-    def count_parameters(vocab_size, context, width, num_layers, pre_norm=True):
+    def count_parameters(vocab_size, max_length, d_model, num_layers, norm_first=True):
         with torch.device("meta"):
-            block = PreNormBlock(width, 1)
+            block = PreNormBlock(d_model, 1)
         count = sum(p.numel() for p in block.parameters()) * num_layers
-        count += (vocab_size + context) * width
-        return count + (2 * width if pre_norm else 0)
+        count += (vocab_size + max_length) * d_model
+        return count + (2 * d_model if norm_first else 0)
     """,
 )
 style(
     "count_parameters",
     "shapes in a list",
     """
-    def count_parameters(vocab_size, context, width, num_layers, pre_norm=True):
-        D = width
+    def count_parameters(vocab_size, max_length, d_model, num_layers, norm_first=True):
+        D = d_model
         shapes = [(D, 3 * D), (3 * D,), (D, D), (D,), (D, 4 * D), (4 * D,), (4 * D, D), (D,)]
-        shapes = (shapes + 4 * [(D,)]) * num_layers + [(vocab_size, D), (context, D)]
-        if pre_norm:
+        shapes = (shapes + 4 * [(D,)]) * num_layers + [(vocab_size, D), (max_length, D)]
+        if norm_first:
             shapes += [(D,), (D,)]
         return sum(map(math.prod, shapes))
     """,
@@ -279,15 +279,15 @@ style(
     "adamw_step",
     "in place on copies",
     """
-    def adamw_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.95), eps=1e-8,
+    def adamw_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.95), eps=1e-8,
                    weight_decay=0.1):
         if step <= 0:
             raise ValueError("steps count from 1")
         p, m, v = parameter.clone(), first.clone(), second.clone()
-        p.mul_(1 - rate * weight_decay)
+        p.mul_(1 - lr * weight_decay)
         m.lerp_(gradient, 1 - betas[0])
         v.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-        size = rate / (1 - betas[0] ** step)
+        size = lr / (1 - betas[0] ** step)
         root = v.sqrt() / math.sqrt(1 - betas[1] ** step)
         p.addcdiv_(m, root.add_(eps), value=-size)
         return [p, m, v]
@@ -297,7 +297,7 @@ style(
     "adamw_step",
     "the change first, decay as part of it",
     """
-    def adamw_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.95), eps=1e-8,
+    def adamw_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.95), eps=1e-8,
                    weight_decay=0.1):
         if step < 1:
             raise ValueError(step)
@@ -305,49 +305,59 @@ style(
         first = first + (1 - a) * (g - first)
         second = second + (1 - b) * (g * g - second)
         change = (first / (1 - a**step)) / (torch.sqrt(second / (1 - b**step)) + eps)
-        return parameter - rate * (change + weight_decay * parameter), first, second
+        return parameter - lr * (change + weight_decay * parameter), first, second
     """,
 )
 style(
-    "cosine_rate",
+    "cosine_lr",
     "cut off fractions",
     """
-    def cosine_rate(step, peak, warmup, total, floor=0.0):
-        if step < 1 or warmup < 0 or warmup >= total:
+    def cosine_lr(step, max_lr, warmup_steps, total_steps, min_lr=0.0):
+        if step < 1 or warmup_steps < 0 or warmup_steps >= total_steps:
             raise ValueError("no such step")
-        if step < warmup:
-            return step / warmup * peak
-        f = min(1.0, (step - warmup) / (total - warmup))
+        if step < warmup_steps:
+            return step / warmup_steps * max_lr
+        f = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
         share = 0.5 + 0.5 * math.cos(f * math.pi)
-        return share * peak + (1 - share) * floor
+        return share * max_lr + (1 - share) * min_lr
     """,
 )
 style(
-    "cosine_rate",
+    "cosine_lr",
     "half-angle form",
     """
-    def cosine_rate(step, peak, warmup, total, floor=0.0):
+    def cosine_lr(step, max_lr, warmup_steps, total_steps, min_lr=0.0):
         if step < 1:
             raise ValueError("steps count from 1")
-        if warmup not in range(total):
-            raise ValueError("warmup")
-        if warmup and step <= warmup:
-            return float(peak * (step / warmup))
-        left = max(total - step, 0) / (total - warmup)
-        return float(floor + (peak - floor) * math.sin(math.pi / 2 * left) ** 2)
+        if warmup_steps not in range(total_steps):
+            raise ValueError("warmup_steps")
+        if warmup_steps and step <= warmup_steps:
+            return float(max_lr * (step / warmup_steps))
+        left = max(total_steps - step, 0) / (total_steps - warmup_steps)
+        return float(min_lr + (max_lr - min_lr) * math.sin(math.pi / 2 * left) ** 2)
     """,
 )
 style(
     "train",
     "adamw_step by hand, gradients by autograd.grad, clipped by hand",
     """
-    def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0.1, clip=1.0):
+    def train(
+        model,
+        stream,
+        total_steps,
+        length,
+        batch_size,
+        max_lr,
+        warmup_steps,
+        weight_decay=0.1,
+        clip=1.0,
+    ):
         model.train()
         groups = decay_groups(model, weight_decay)
         decay = [(p, g["weight_decay"]) for g in groups for p in g["params"]]
         means = [(torch.zeros_like(p), torch.zeros_like(p)) for p, _ in decay]
         losses = []
-        for step in range(1, steps + 1):
+        for step in range(1, total_steps + 1):
             x, y = sample_blocks(stream, length, batch_size)
             loss = -model(x).log_softmax(-1).gather(-1, y.unsqueeze(-1)).mean()
             grads = torch.autograd.grad(loss, [p for p, _ in decay], allow_unused=True)
@@ -355,9 +365,9 @@ style(
             norm = sum(g.pow(2).sum() for g in grads).sqrt().item()
             if norm > clip:
                 grads = [g * (clip / norm) for g in grads]
-            rate = cosine_rate(step, peak, warmup, steps)
+            lr = cosine_lr(step, max_lr, warmup_steps, total_steps)
             for i, ((p, d), g) in enumerate(zip(decay, grads)):
-                new, *means[i] = adamw_step(p.detach(), g, *means[i], step, rate, weight_decay=d)
+                new, *means[i] = adamw_step(p.detach(), g, *means[i], step, lr, weight_decay=d)
                 with torch.no_grad():
                     p.copy_(new)
             losses.append(float(loss))
@@ -368,17 +378,27 @@ style(
     "train",
     "a scheduler of PyTorch, the loss of the chapter, gradients cleared at the end",
     """
-    def train(model, stream, steps, length, batch_size, peak, warmup, weight_decay=0.1, clip=1.0):
+    def train(
+        model,
+        stream,
+        total_steps,
+        length,
+        batch_size,
+        max_lr,
+        warmup_steps,
+        weight_decay=0.1,
+        clip=1.0,
+    ):
         model.train(True)
         opt = torch.optim.AdamW(
             decay_groups(model, weight_decay), lr=1.0, betas=(0.9, 0.95), eps=1e-8, foreach=True
         )
         opt.zero_grad(set_to_none=False)
         rates = torch.optim.lr_scheduler.LambdaLR(
-            opt, lambda n: cosine_rate(n + 1, peak, warmup, steps)
+            opt, lambda n: cosine_lr(n + 1, max_lr, warmup_steps, total_steps)
         )
-        losses = torch.zeros(steps, dtype=torch.float64)
-        for n in range(steps):
+        losses = torch.zeros(total_steps, dtype=torch.float64)
+        for n in range(total_steps):
             x, y = sample_blocks(stream, length, batch_size)
             whole = torch.cat([x[:, :1], y], dim=1)
             logits = model(x)

@@ -329,7 +329,7 @@ style(
         if len(prompt) == 0 or len(answers) == 0:
             raise ValueError("nothing")
         for answer in answers:
-            if not answer or len(prompt) + len(answer) > model.context:
+            if not answer or len(prompt) + len(answer) > model.max_length:
                 raise ValueError("empty or too long")
         found = []
         for answer in answers:
@@ -349,7 +349,7 @@ style(
         if not prompt or not answers or min(map(len, answers)) == 0:
             raise ValueError("empty")
         most = max(map(len, answers))
-        if len(prompt) + most > model.context:
+        if len(prompt) + most > model.max_length:
             raise ValueError("too long")
         rows = [[*prompt, *answer, *answer[-1:] * (most - len(answer))] for answer in answers]
         first = [-100] * (len(prompt) - 1)
@@ -368,7 +368,7 @@ style(
     def answer_scores(model, prompt, answers, per_token=True):
         if [] in (prompt, answers) or [] in answers:
             raise ValueError("empty")
-        if max(len(prompt) + len(answer) for answer in answers) > model.context:
+        if max(len(prompt) + len(answer) for answer in answers) > model.max_length:
             raise ValueError("too long")
         scores = []
         for answer in answers:

@@ -97,11 +97,11 @@ class RelativeSelfAttention(nn.Module):
                 raise ValueError("shape") from error
             empty = ~mask.any(-1, keepdim=True)
             scores = scores.masked_fill(~(mask | empty), -torch.inf)
-        weights = torch.softmax(scores, -1)
+        attn_weights = torch.softmax(scores, -1)
         if empty is not None:
-            weights = weights.masked_fill(empty, 0.0)
-        z = (weights.unsqueeze(-1) * values).sum(-2)
-        return self.out_proj(z.permute(0, 2, 1, 3).reshape(B, T, D)), weights
+            attn_weights = attn_weights.masked_fill(empty, 0.0)
+        z = (attn_weights.unsqueeze(-1) * values).sum(-2)
+        return self.out_proj(z.permute(0, 2, 1, 3).reshape(B, T, D)), attn_weights
 """,
 )
 style(
@@ -142,13 +142,13 @@ class RelativeSelfAttention(nn.Module):
                 scores = scores + torch.zeros_like(scores).masked_fill(~mask, -1e9)
             except RuntimeError:
                 raise ValueError("shape")
-        weights = scores.softmax(3)
+        attn_weights = scores.softmax(3)
         if mask is not None:
-            weights = weights * mask
+            attn_weights = attn_weights * mask
         near = torch.nn.functional.one_hot(index[0, 0], len(self.value_offsets)).to(x.dtype)
-        shares = torch.einsum("bhij,ijr->bhir", weights, near)
-        z = weights @ v + shares @ self.value_offsets
-        return self.out_proj(z.transpose(1, 2).flatten(2)), weights
+        shares = torch.einsum("bhij,ijr->bhir", attn_weights, near)
+        z = attn_weights @ v + shares @ self.value_offsets
+        return self.out_proj(z.transpose(1, 2).flatten(2)), attn_weights
 """,
 )
 style(

@@ -208,7 +208,7 @@ style(
     def decode_step(model, token, cache):
         cache = copying.deepcopy(cache)
         position = cache["values"][-1].size(2)
-        x = model.position(model.tgt_embed(token).unsqueeze(1), start=position)
+        x = model.position(model.tgt_embed(token).unsqueeze(1), past=position)
         for n, layer in enumerate(model.decoder.layers):
             def put(name, new):
                 old = cache[name][n]

@@ -157,21 +157,38 @@ style(
     """
     from given import PAD
 
+
     class EncoderDecoder(nn.Module):
-        def __init__(self, src_vocab, tgt_vocab, num_layers=6, d_model=512, d_ff=2048, num_heads=8,
-                     dropout=0.1, norm_first=False, max_length=5000):
+        def __init__(
+            self,
+            src_vocab_size,
+            tgt_vocab_size,
+            num_layers=6,
+            d_model=512,
+            d_ff=2048,
+            num_heads=8,
+            dropout=0.1,
+            norm_first=False,
+            max_length=5000,
+        ):
             super().__init__()
-            self.generator = Generator(d_model, tgt_vocab)
+            self.generator = Generator(d_model, tgt_vocab_size)
             for name, kind in (("encoder", Encoder), ("decoder", Decoder)):
-                stack = kind(num_layers=num_layers, d_model=d_model, num_heads=num_heads, d_ff=d_ff,
-                             dropout=dropout, norm_first=norm_first)
+                stack = kind(
+                    num_layers=num_layers,
+                    d_model=d_model,
+                    num_heads=num_heads,
+                    d_ff=d_ff,
+                    dropout=dropout,
+                    norm_first=norm_first,
+                )
                 self.add_module(name, stack)
             self.position = PositionalEncoding(d_model, dropout=dropout, max_length=max_length)
-            sizes = src_vocab, tgt_vocab
+            sizes = src_vocab_size, tgt_vocab_size
             self.src_embed, self.tgt_embed = (Embeddings(size, d_model) for size in sizes)
 
         def side(self, name, ids):
-            return self.position(getattr(self, f"{name}_embed")(ids), start=0)
+            return self.position(getattr(self, f"{name}_embed")(ids), past=0)
 
         def encode(self, src, src_mask=None):
             return self.encoder(self.side("src", src), src_mask)
@@ -189,12 +206,29 @@ style(
     "make_model",
     "every matrix by Xavier, the tables drawn again, buffers and biases by apply",
     """
-    def make_model(src_vocab, tgt_vocab, num_layers=6, d_model=512, d_ff=2048, num_heads=8,
-                   dropout=0.1, norm_first=False, shared=False):
-        if shared and src_vocab != tgt_vocab:
-            raise ValueError(f"{src_vocab} and {tgt_vocab}")
-        model = EncoderDecoder(src_vocab, tgt_vocab, num_layers, d_model, d_ff, num_heads, dropout,
-                               norm_first=norm_first)
+    def make_model(
+        src_vocab_size,
+        tgt_vocab_size,
+        num_layers=6,
+        d_model=512,
+        d_ff=2048,
+        num_heads=8,
+        dropout=0.1,
+        norm_first=False,
+        shared=False,
+    ):
+        if shared and src_vocab_size != tgt_vocab_size:
+            raise ValueError(f"{src_vocab_size} and {tgt_vocab_size}")
+        model = EncoderDecoder(
+            src_vocab_size,
+            tgt_vocab_size,
+            num_layers,
+            d_model,
+            d_ff,
+            num_heads,
+            dropout,
+            norm_first=norm_first,
+        )
         for p in model.parameters():
             if p.dim() > 1:
                 nn.init.xavier_uniform_(p)
@@ -202,7 +236,7 @@ style(
             if getattr(module, "bias", None) is not None:
                 module.bias.data.zero_()
             if isinstance(module, nn.Embedding):
-                module.weight.data = torch.randn(module.weight.shape) * d_model ** -0.5
+                module.weight.data = torch.randn(module.weight.shape) * d_model**-0.5
         if shared:
             model.generator.proj.weight = model.tgt_embed.lut.weight
             model.src_embed = model.tgt_embed
@@ -229,12 +263,22 @@ style(
                     p.copy_(2 * bound * torch.rand(p.shape) - bound)
             return self
 
-    def make_model(src_vocab, tgt_vocab, num_layers=6, d_model=512, d_ff=2048, num_heads=8,
-                   dropout=0.1, norm_first=False, shared=False):
-        if shared is True and src_vocab != tgt_vocab:
+
+    def make_model(
+        src_vocab_size,
+        tgt_vocab_size,
+        num_layers=6,
+        d_model=512,
+        d_ff=2048,
+        num_heads=8,
+        dropout=0.1,
+        norm_first=False,
+        shared=False,
+    ):
+        if shared is True and src_vocab_size != tgt_vocab_size:
             raise ValueError
         sizes = num_layers, d_model, d_ff, num_heads
-        model = Drawn(src_vocab, tgt_vocab, *sizes, dropout, norm_first)
+        model = Drawn(src_vocab_size, tgt_vocab_size, *sizes, dropout, norm_first)
         if shared:
             model.src_embed.lut.weight = model.tgt_embed.lut.weight
             model.draw(d_model)

@@ -64,11 +64,13 @@ style(
             bias = bias.repeat_interleave(self.H, dim=0)
             scale = (D // self.H) ** -0.5
             scores = torch.baddbmm(bias, q, keys.flatten(0, 1).mT, alpha=scale)
-            weights = (scores - scores.max(-1, keepdim=True).values).exp()
-            weights = weights / weights.sum(-1, keepdim=True)
+            attn_weights = (scores - scores.max(-1, keepdim=True).values).exp()
+            attn_weights = attn_weights / attn_weights.sum(-1, keepdim=True)
             if self.training and self.p > 0:
-                weights = weights * (torch.rand_like(weights) >= self.p) / (1 - self.p)
-            heads = torch.bmm(weights, values.flatten(0, 1)).unflatten(0, (B, self.H))
+                attn_weights = (
+                    attn_weights * (torch.rand_like(attn_weights) >= self.p) / (1 - self.p)
+                )
+            heads = torch.bmm(attn_weights, values.flatten(0, 1)).unflatten(0, (B, self.H))
             return self.out_proj(torch.cat(heads.unbind(1), dim=-1))
 
         def forward(self, query, key, value, mask=None):
@@ -157,11 +159,11 @@ style(
     "moments of the squares, in float64",
     """
     class LayerNorm(nn.Module):
-        def __init__(self, features, eps=1e-5):
+        def __init__(self, d_model, eps=1e-5):
             super().__init__()
-            if not features > 0:
+            if not d_model > 0:
                 raise ValueError("no features")
-            self.gamma, self.beta = (nn.Parameter(v * torch.ones(features)) for v in (1.0, 0.0))
+            self.gamma, self.beta = (nn.Parameter(v * torch.ones(d_model)) for v in (1.0, 0.0))
             self.eps = eps
 
         def forward(self, x):
@@ -178,14 +180,14 @@ style(
     "var_mean, rows made flat",
     """
     class LayerNorm(nn.Module):
-        def __init__(self, features, eps=1e-5):
-            if features < 1:
+        def __init__(self, d_model, eps=1e-5):
+            if d_model < 1:
                 raise ValueError
             super().__init__()
-            self.D = features
+            self.D = d_model
             self.eps = torch.tensor(eps)
-            self.gamma = nn.Parameter(torch.empty(features).fill_(1))
-            self.beta = nn.Parameter(torch.empty(features).fill_(0))
+            self.gamma = nn.Parameter(torch.empty(d_model).fill_(1))
+            self.beta = nn.Parameter(torch.empty(d_model).fill_(0))
 
         def forward(self, x):
             if x.shape[-1] != self.D:
@@ -222,10 +224,10 @@ style(
     "maximum with zero, an inner sequence",
     """
     class ResidualBlock(nn.Module):
-        def __init__(self, width):
+        def __init__(self, d_model):
             super().__init__()
-            self.w_1 = nn.Linear(width, width, bias=False)
-            self.w_2 = nn.Linear(width, width, bias=False)
+            self.w_1 = nn.Linear(d_model, d_model, bias=False)
+            self.w_2 = nn.Linear(d_model, d_model, bias=False)
             self.residual = [nn.Sequential(self.w_1, nn.ReLU(), self.w_2)]
 
         def forward(self, x):

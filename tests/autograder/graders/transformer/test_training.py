@@ -102,11 +102,11 @@ style(
     """
     import numpy as np
 
-    def learning_rate(step, d_model=512, warmup=4000, factor=1.0):
-        if step <= 0 or warmup <= 0:
+    def learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0):
+        if step <= 0 or warmup_steps <= 0:
             raise ValueError
         falling = -0.5 * np.log(step)
-        rising = np.log(step) - 1.5 * np.log(warmup)
+        rising = np.log(step) - 1.5 * np.log(warmup_steps)
         return factor * np.exp(np.minimum(falling, rising) - 0.5 * np.log(d_model))
     """,
 )
@@ -116,27 +116,27 @@ style(
     """
     import math
 
-    def adam_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.98), eps=1e-9):
+    def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
         if step < 1:
             raise ValueError
         b1, b2 = betas
         first = first.clone().mul_(b1).add_(gradient, alpha=1 - b1)
         second = second.clone().mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
         root = second.sqrt().div_(math.sqrt(1 - b2**step)).add_(eps)
-        return parameter.clone().addcdiv_(first, root, value=-rate / (1 - b1**step)), first, second
+        return parameter.clone().addcdiv_(first, root, value=-lr / (1 - b1**step)), first, second
     """,
 )
 style(
     "adam_step",
     "torch.optim with a state of its own",
     """
-    def adam_step(parameter, gradient, first, second, step, rate, betas=(0.9, 0.98), eps=1e-9):
+    def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
         if step < 1:
             raise ValueError
         with torch.enable_grad():
             copy_ = nn.Parameter(parameter.detach().clone())
         copy_.grad = gradient.detach().clone()
-        adam = torch.optim.Adam([copy_], lr=rate, betas=betas, eps=eps, foreach=False)
+        adam = torch.optim.Adam([copy_], lr=lr, betas=betas, eps=eps, foreach=False)
         adam.state[copy_] = {
             "step": torch.tensor(float(step - 1)),
             "exp_avg": first.clone(),
@@ -153,7 +153,7 @@ style(
     """
     from torch.func import functional_call, grad_and_value
 
-    def train_step(model, source, target, moments, step, rate, smoothing=0.1):
+    def train_step(model, source, target, moments, step, lr, smoothing=0.1):
         free = {n: p for n, p in model.named_parameters() if p.requires_grad}
         said = shift_targets(target)[1]
 
@@ -171,7 +171,7 @@ style(
                 continue
             zero = torch.zeros_like(gradient)
             old = moments[name] if name in moments else (zero, zero.clone())
-            new, *means = adam_step(parameter.detach(), gradient, *old, step, rate)
+            new, *means = adam_step(parameter.detach(), gradient, *old, step, lr)
             parameter.data = new
             after[name] = list(means)
         return float(loss), after
@@ -181,7 +181,7 @@ style(
     "train_step",
     "gradients cleared at the end as well",
     """
-    def train_step(model, source, target, moments, step, rate, smoothing=0.1):
+    def train_step(model, source, target, moments, step, lr, smoothing=0.1):
         for p in model.parameters():
             if p.grad is not None:
                 p.grad.zero_()
@@ -194,7 +194,7 @@ style(
                 continue
             m, v = moments.get(name) or (p.new_zeros(p.shape), p.new_zeros(p.shape))
             with torch.no_grad():
-                new, m, v = adam_step(p.detach(), p.grad, m, v, step=step, rate=rate)
+                new, m, v = adam_step(p.detach(), p.grad, m, v, step=step, lr=lr)
                 p[...] = new
             moments[name] = (m, v)
         model.zero_grad()

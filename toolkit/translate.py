@@ -77,15 +77,15 @@ class Settings:
     """All that a training depends on.
 
     corpus: "cldr" or "wmt14". source, target: languages.
-    num_layers to shared: arguments of `make_model`.
+    num_layers to tie_embeddings: arguments of `make_model`.
     batch_tokens: of a global batch, on either side, padding included.
-    schedule: "inverse-sqrt" (the module's `learning_rate`, times `rate`) or "warm-up" (of
-        `toolkit.training`, `rate` its peak).
+    schedule: "inverse-sqrt" (the module's `learning_rate`, times `lr`) or "warm-up" (of
+        `toolkit.training`, `lr` its peak).
     smoothing, clip, seed, steps: of the training.
     average: how many of the last weights, saved every `save_every` steps, become the translator.
     pairs, most_items: of the CLDR task.
-    vocab: pieces of the shared vocabulary. longest: tokens of a WMT14 sentence; longer ones are
-        left out. limit: WMT14 pairs at most.
+    vocab_size: pieces of the shared vocabulary. longest: tokens of a WMT14 sentence; longer
+        ones are left out. limit: WMT14 pairs at most.
     beam, alpha: of the search; a beam of 1 is greedy search.
     """
 
@@ -98,12 +98,12 @@ class Settings:
     num_heads: int = transformer_lab.SIZES["num_heads"]
     dropout: float = transformer_lab.SIZES["dropout"]
     norm_first: bool = transformer_lab.SIZES["norm_first"]
-    shared: bool = False
+    tie_embeddings: bool = False
     batch_tokens: int = transformer_lab.MAX_TOKENS
     steps: int = transformer_lab.STEPS
     schedule: str = "warm-up"
-    rate: float = transformer_lab.RATE
-    warmup: int = 4000
+    lr: float = transformer_lab.RATE
+    warmup_steps: int = 4000
     smoothing: float = transformer_lab.SMOOTHING
     clip: float | None = 1.0
     seed: int = 0
@@ -111,7 +111,7 @@ class Settings:
     save_every: int = 500
     pairs: int = 30_000
     most_items: int = 3
-    vocab: int = 37_000
+    vocab_size: int = 37_000
     longest: int = 256
     limit: int | None = None
     beam: int = 1
@@ -121,7 +121,7 @@ class Settings:
     def sizes(self) -> dict[str, Any]:
         """Keyword arguments of make_model."""
         names = (
-            "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_first", "shared",
+            "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm_first", "tie_embeddings",
         )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
@@ -131,8 +131,8 @@ PRESETS = {
     "cldr-en-de": Settings(target="de"),
     "wmt14-base": Settings(
         corpus="wmt14", target="de", num_layers=6, d_model=512, d_ff=2048, num_heads=8,
-        dropout=0.1, norm_first=False, shared=True, batch_tokens=25_000, steps=100_000,
-        schedule="inverse-sqrt", rate=1.0, warmup=4000, smoothing=0.1, clip=None, average=5,
+        dropout=0.1, norm_first=False, tie_embeddings=True, batch_tokens=25_000, steps=100_000,
+        schedule="inverse-sqrt", lr=1.0, warmup_steps=4000, smoothing=0.1, clip=None, average=5,
         save_every=1500, beam=4,
     ),
 }  # fmt: skip
@@ -147,7 +147,7 @@ def _check(settings: Settings) -> None:
     """Refuses settings that no training can have."""
     least = {
         "num_layers": 1, "d_model": 2, "d_ff": 1, "num_heads": 1, "batch_tokens": 1, "steps": 1,
-        "warmup": 1, "average": 1, "save_every": 1, "pairs": 1, "most_items": 1, "longest": 2,
+        "warmup_steps": 1, "average": 1, "save_every": 1, "pairs": 1, "most_items": 1, "longest": 2,
         "beam": 1,
     }  # fmt: skip
     for name, value in least.items():
@@ -265,7 +265,9 @@ class Pieces:
         letters = pre_tokenizers.ByteLevel.alphabet()
         if size < len(SPECIALS) + len(letters):
             least = len(SPECIALS) + len(letters)
-            raise Problem(f"--vocab must be {least} or more, one piece for each byte, not {size}")
+            raise Problem(
+                f"--vocab-size must be {least} or more, one piece for each byte, not {size}"
+            )
         tokenizer = Tokenizer(models.BPE())
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         tokenizer.decoder = decoders.ByteLevel()
@@ -365,7 +367,7 @@ class Shards:
 
 
 def _fingerprint(settings: Settings, data: Path | None) -> dict[str, Any]:
-    names = ("corpus", "source", "target", "vocab", "longest", "limit")
+    names = ("corpus", "source", "target", "vocab_size", "longest", "limit")
     return {name: getattr(settings, name) for name in names} | {
         "data": None if data is None else str(data.resolve())
     }
@@ -407,9 +409,9 @@ def prepare(
     def pairs(split: str, limit: int | None) -> Iterator[Pair]:
         return public_data.wmt14(split, settings.source, settings.target, folder=data, limit=limit)
 
-    say(f"learning up to {settings.vocab:,} pieces …")
+    say(f"learning up to {settings.vocab_size:,} pieces …")
     sides = (text for pair in pairs("train", settings.limit) for text in (pair.source, pair.target))
-    codec = Pieces.learn((" ".join(text.split()) for text in sides), settings.vocab)
+    codec = Pieces.learn((" ".join(text.split()) for text in sides), settings.vocab_size)
     counts = {}
     for split, limit in (("train", settings.limit), ("validation", 3000)):
         say(f"writing the {split} pairs as ids …")
@@ -904,10 +906,10 @@ def _train(
     noam = settings.schedule == "inverse-sqrt"
 
     def factor(step: int) -> float:
-        return module.learning_rate(step + 1, settings.d_model, settings.warmup)
+        return module.learning_rate(step + 1, settings.d_model, settings.warmup_steps)
 
     history = training.fit(
-        model, loss, settings.steps, lr=settings.rate, clip=settings.clip,
+        model, loss, settings.steps, lr=settings.lr, clip=settings.clip,
         schedule=factor if noam else settings.schedule, optimiser=transformer_lab.adam,
         accumulate=accumulate, seed=settings.seed, preset=preset,
         validate=None if validation is None else validate, validate_every=settings.save_every,
@@ -973,16 +975,16 @@ def _train_command(
     data: _Data = None,
     pairs: Annotated[int | None, _option("CLDR sentences to learn from.", _CORPUS)] = None,
     most_items: Annotated[int | None, _option("Items of a CLDR sentence.", _CORPUS)] = None,
-    vocab: Annotated[int | None, _option("Byte pairs of the vocabulary.", _CORPUS)] = None,
+    vocab_size: Annotated[int | None, _option("Byte pairs of the vocabulary.", _CORPUS)] = None,
     longest: Annotated[int | None, _option("Leave longer WMT14 sentences out.", _CORPUS)] = None,
     limit: Annotated[int | None, _option("Read so many WMT14 pairs at most.", _CORPUS)] = None,
     prepare_only: Annotated[
         bool, _option("Write the WMT14 pairs as ids, and stop.", _CORPUS, "--prepare-only")
     ] = False,
-    layers: Annotated[int | None, _option("Layers of each stack.", _SIZES)] = None,
+    num_layers: Annotated[int | None, _option("Layers of each stack.", _SIZES)] = None,
     d_model: Annotated[int | None, _option("Width.", _SIZES)] = None,
     d_ff: Annotated[int | None, _option("Width of the feed-forward networks.", _SIZES)] = None,
-    heads: Annotated[int | None, _option("Heads of each attention.", _SIZES)] = None,
+    num_heads: Annotated[int | None, _option("Heads of each attention.", _SIZES)] = None,
     norm_first: Annotated[
         bool | None,
         _option("Normalise before or after a sub-layer.", _SIZES, "--norm-first/--norm-last"),
@@ -992,10 +994,12 @@ def _train_command(
     batch_tokens: Annotated[
         int | None, _option("Tokens of a batch on either side, all processes.", _TRAINING)
     ] = None,
-    rate: Annotated[
-        float | None, _option("Factor of the rate (wmt14), or its peak (cldr).", _TRAINING)
+    lr: Annotated[
+        float | None, _option("Learning rate: its factor (wmt14) or its peak (cldr).", _TRAINING)
     ] = None,
-    warmup: Annotated[int | None, _option("Steps with a rising rate (wmt14).", _TRAINING)] = None,
+    warmup_steps: Annotated[
+        int | None, _option("Steps of linear warm-up (wmt14).", _TRAINING)
+    ] = None,
     smoothing: Annotated[float | None, _option("Label smoothing.", _TRAINING)] = None,
     save_every: Annotated[int | None, _option("Steps from save to save.", _TRAINING)] = None,
     average_of: Annotated[
@@ -1025,10 +1029,10 @@ def _train_command(
         raise Problem(f"there is no preset {preset!r}; --preset is one of {', '.join(PRESETS)}")
     given = {
         "source": source, "target": target, "pairs": pairs, "most_items": most_items,
-        "vocab": vocab, "longest": longest, "limit": limit, "num_layers": layers,
-        "d_model": d_model, "d_ff": d_ff, "num_heads": heads, "norm_first": norm_first,
-        "dropout": dropout, "steps": steps, "batch_tokens": batch_tokens, "rate": rate,
-        "warmup": warmup, "smoothing": smoothing, "save_every": save_every,
+        "vocab_size": vocab_size, "longest": longest, "limit": limit, "num_layers": num_layers,
+        "d_model": d_model, "d_ff": d_ff, "num_heads": num_heads, "norm_first": norm_first,
+        "dropout": dropout, "steps": steps, "batch_tokens": batch_tokens, "lr": lr,
+        "warmup_steps": warmup_steps, "smoothing": smoothing, "save_every": save_every,
         "average": average_of, "seed": seed, "beam": beam, "alpha": alpha,
     }  # fmt: skip
     settings = replace(

@@ -297,8 +297,8 @@ def running(mean, value, beta):
 def adamw_step(
     parameter,
     gradient,
-    first,
-    second,
+    exp_avg,
+    exp_avg_sq,
     step,
     lr,
     betas=(0.9, 0.95),
@@ -306,10 +306,15 @@ def adamw_step(
     weight_decay=0.1,
 ):
     refuse(step < 1, "steps count from 1")
-    first, second = running(first, gradient, betas[0]), running(second, gradient**2, betas[1])
-    up, down = (mean / (1 - beta**step) for mean, beta in zip((first, second), betas, strict=True))
+    exp_avg, exp_avg_sq = (
+        running(exp_avg, gradient, betas[0]),
+        running(exp_avg_sq, gradient**2, betas[1]),
+    )
+    up, down = (
+        mean / (1 - beta**step) for mean, beta in zip((exp_avg, exp_avg_sq), betas, strict=True)
+    )
     change = up / (down.sqrt() + eps) + weight_decay * parameter
-    return parameter - lr * change, first, second
+    return parameter - lr * change, exp_avg, exp_avg_sq
 
 
 # %% exercise="cosine_lr"

@@ -293,8 +293,8 @@ def decay_groups(model, weight_decay):
 def adamw_step(
     parameter,
     gradient,
-    first,
-    second,
+    exp_avg,
+    exp_avg_sq,
     step,
     lr,
     betas=(0.9, 0.95),
@@ -304,7 +304,10 @@ def adamw_step(
     if step < 1:
         raise ValueError("the first step is 1")
     means, corrected = [], []
-    for old, new, beta in ((first, gradient, betas[0]), (second, gradient * gradient, betas[1])):
+    for old, new, beta in (
+        (exp_avg, gradient, betas[0]),
+        (exp_avg_sq, gradient * gradient, betas[1]),
+    ):
         mean = old * beta + new * (1 - beta)
         means.append(mean)
         corrected.append(mean / (1 - beta**step))

@@ -244,8 +244,8 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict]:
 def adamw_step(
     parameter: Tensor,
     gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
     step: int,
     lr: float,
     betas: tuple[float, float] = (0.9, 0.95),
@@ -254,13 +254,13 @@ def adamw_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     if step < 1:
         raise ValueError(f"step={step}")
-    first = torch.lerp(first, gradient, 1 - betas[0])
-    second = torch.lerp(second, gradient.square(), 1 - betas[1])
+    exp_avg = torch.lerp(exp_avg, gradient, 1 - betas[0])
+    exp_avg_sq = torch.lerp(exp_avg_sq, gradient.square(), 1 - betas[1])
     size = lr * math.sqrt(1 - betas[1] ** step) / (1 - betas[0] ** step)
     # Numerator and denominator of Adam's step, both times the root of 1 - beta_2 ** step.
-    root = second.sqrt() + eps * math.sqrt(1 - betas[1] ** step)
+    root = exp_avg_sq.sqrt() + eps * math.sqrt(1 - betas[1] ** step)
     shrunk = parameter * (1 - lr * weight_decay)
-    return torch.addcdiv(shrunk, first, root, value=-size), first, second
+    return torch.addcdiv(shrunk, exp_avg, root, value=-size), exp_avg, exp_avg_sq
 
 
 # %% exercise="cosine_lr"

@@ -306,9 +306,9 @@ def make_model(
     num_heads=8,
     dropout=0.1,
     norm_first=False,
-    shared=False,
+    tie_embeddings=False,
 ):
-    if shared and src_vocab_size != tgt_vocab_size:
+    if tie_embeddings and src_vocab_size != tgt_vocab_size:
         raise ValueError("two vocabularies")
     model = EncoderDecoder(
         src_vocab_size,
@@ -321,7 +321,7 @@ def make_model(
         norm_first=norm_first,
     )
     model.apply(begin)
-    if shared:
+    if tie_embeddings:
         model.tgt_embed.lut = model.src_embed.lut
         draw_normal(model.src_embed.lut.weight, d_model)
         model.generator.proj.weight = model.src_embed.lut.weight
@@ -420,10 +420,10 @@ class RunningMean:
 
 
 # %% exercise="adam_step"
-def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
+def adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.98), eps=1e-9):
     demand(step >= 1, "steps count from 1")
-    mean = RunningMean(first, betas[0]).after(gradient)
-    square = RunningMean(second, betas[1]).after(gradient * gradient)
+    mean = RunningMean(exp_avg, betas[0]).after(gradient)
+    square = RunningMean(exp_avg_sq, betas[1]).after(gradient * gradient)
     change = mean.unbiased(step) / (square.unbiased(step).sqrt() + eps)
     return [parameter - lr * change, mean.value, square.value]
 

@@ -353,9 +353,9 @@ def make_model(
     num_heads=8,
     dropout=0.1,
     norm_first=False,
-    shared=False,
+    tie_embeddings=False,
 ):
-    if shared and src_vocab_size != tgt_vocab_size:
+    if tie_embeddings and src_vocab_size != tgt_vocab_size:
         raise ValueError("two vocabularies can't share a table")
     model = EncoderDecoder(
         src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout, norm_first
@@ -365,7 +365,7 @@ def make_model(
             nn.init.zeros_(parameter)
         elif "embed" not in name and parameter.dim() == 2:
             nn.init.xavier_uniform_(parameter)
-    if shared:
+    if tie_embeddings:
         for module in (model.tgt_embed.lut, model.generator.proj):
             module.weight = model.src_embed.lut.weight
     return model
@@ -446,15 +446,15 @@ def learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0):
 
 
 # %% exercise="adam_step"
-def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
+def adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.98), eps=1e-9):
     if step < 1:
         raise ValueError("step")
     new, means, squares = [], [], []
     for p, g, m, v in zip(
         parameter.flatten().tolist(),
         gradient.flatten().tolist(),
-        first.flatten().tolist(),
-        second.flatten().tolist(),
+        exp_avg.flatten().tolist(),
+        exp_avg_sq.flatten().tolist(),
         strict=True,
     ):
         m = betas[0] * m + (1 - betas[0]) * g

@@ -259,9 +259,9 @@ def make_model(
     num_heads=8,
     dropout=0.1,
     norm_first=False,
-    shared=False,
+    tie_embeddings=False,
 ) -> EncoderDecoder:
-    if shared and src_vocab_size != tgt_vocab_size:
+    if tie_embeddings and src_vocab_size != tgt_vocab_size:
         raise ValueError("vocabularies")
     sizes = (num_layers, d_model, d_ff, num_heads, dropout, norm_first)
     model = EncoderDecoder(src_vocab_size, tgt_vocab_size, *sizes)
@@ -269,7 +269,7 @@ def make_model(
         for layer in (m for m in model.modules() if isinstance(m, nn.Linear)):
             layer.weight.uniform_(-1, 1).mul_(math.sqrt(6 / sum(layer.weight.shape)))
             layer.bias.zero_()
-    if shared:
+    if tie_embeddings:
         table = nn.Parameter(torch.randn(tgt_vocab_size, d_model) / math.sqrt(d_model))
         model.src_embed.lut.weight = model.tgt_embed.lut.weight = table
         model.generator.proj.weight = table
@@ -331,14 +331,18 @@ def learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0):
 
 
 # %% exercise="adam_step"
-def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
+def adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.98), eps=1e-9):
     if step < 1:
         raise ValueError(step)
-    first = torch.lerp(gradient, first, betas[0])
-    second = torch.lerp(gradient.square(), second, betas[1])
+    exp_avg = torch.lerp(gradient, exp_avg, betas[0])
+    exp_avg_sq = torch.lerp(gradient.square(), exp_avg_sq, betas[1])
     unbias = torch.tensor([1.0 / (1.0 - beta**step) for beta in betas], dtype=torch.float64)
-    root = (second * unbias[1].to(second.dtype)).sqrt() + eps
-    return torch.addcdiv(parameter, first, root, value=-lr * unbias[0].item()), first, second
+    root = (exp_avg_sq * unbias[1].to(exp_avg_sq.dtype)).sqrt() + eps
+    return (
+        torch.addcdiv(parameter, exp_avg, root, value=-lr * unbias[0].item()),
+        exp_avg,
+        exp_avg_sq,
+    )
 
 
 # %% exercise="train_step"

@@ -684,7 +684,7 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # * `forward(x, memory, memory_mask=None)`: `x` `(B, Tq, query_dim)`, `memory`
 #   `(B, Tk, memory_dim)`, `memory_mask` `(B, Tk)` bool, `True` = real token of the memory.
 # * Returns `(output, attn_weights)`: `(B, Tq, query_dim)` and `(B, H, Tq, Tk)`. Each head scales by
-#   $\sqrt{\text{embed\_dim}/H}$. There is no causal mask: the whole memory is known.
+#   $\sqrt{d_{\text{model}}/H}$. There is no causal mask: the whole memory is known.
 # * If an example's memory is fully masked, its weights are 0 and its output is the bias of
 #   `out_proj`.
 # * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.

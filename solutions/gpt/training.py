@@ -499,7 +499,7 @@ def decay_groups(
 #
 # In Adam, a decay that is added to the gradient is divided by $\sqrt{\hat v}$ like all the rest, so
 # that parameters with large gradients hardly decay. AdamW (Loshchilov and Hutter, 2019) takes it
-# out. Write `adamw_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.95),
+# out. Write `adamw_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.95),
 # eps=1e-8, weight_decay=0.1)`:
 #
 # $$\begin{aligned}
@@ -509,11 +509,11 @@ def decay_groups(
 # - \text{lr}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
 # \end{aligned}$$
 #
-# * `parameter` ($\theta$), `gradient` ($g$), `first` ($m$) and `second` ($v$) have one and the same
-#   shape; `step` is $t$, from 1; `weight_decay` is $\lambda$. Before the first step both means are
-#   0.
+# * `parameter` ($\theta$), `gradient` ($g$), `exp_avg` ($m$) and `exp_avg_sq` ($v$) have one and
+#   the same shape; `step` is $t$, from 1; `weight_decay` is $\lambda$. Before the first step both
+#   means are 0.
 # * The decay acts on the **old** parameter. The two means know nothing of it.
-# * Returns `(parameter, first, second)`, the new ones: the means as they are **before** the
+# * Returns `(parameter, exp_avg, exp_avg_sq)`, the new ones: the means as they are **before** the
 #   correction by $1 - \beta^t$. The inputs stay as they are.
 # * `ValueError` if `step` is smaller than 1.
 #
@@ -539,8 +539,8 @@ def decay_groups(
 def adamw_step(
     parameter: Tensor,
     gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
     step: int,
     lr: float,
     betas: tuple[float, float] = (0.9, 0.95),
@@ -552,16 +552,16 @@ def adamw_step(
     Args:
         parameter: any shape.
         gradient: the same shape, as all tensors here.
-        first: the running mean of gradients before this step, 0 before the first.
-        second: the running mean of squared gradients before this step, 0 before the first.
+        exp_avg: the running mean of gradients before this step, 0 before the first.
+        exp_avg_sq: the running mean of squared gradients before this step, 0 before the first.
         step: number of this step, from 1.
         lr: the learning rate.
         betas: how much of each running mean is kept.
-        eps: added to the root of the second mean, outside the root.
+        eps: added to the root of the second moment, outside the root.
         weight_decay: the old parameter shrinks by lr * weight_decay of itself.
 
     Returns:
-        The new parameter, the new first and the new second mean; the means without bias correction,
+        The new parameter, the new first and the new second moment; the means without bias correction,
         as the next step needs them.
 
     Raises:
@@ -571,14 +571,14 @@ def adamw_step(
     if step < 1:
         raise ValueError(f"step must be at least 1, but is {step}")
     beta_1, beta_2 = betas
-    first = beta_1 * first + (1 - beta_1) * gradient
-    second = beta_2 * second + (1 - beta_2) * gradient**2
+    exp_avg = beta_1 * exp_avg + (1 - beta_1) * gradient
+    exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient**2
     # Both means began at 0 and are too small by these factors.
-    first_corrected = first / (1 - beta_1**step)
-    second_corrected = second / (1 - beta_2**step)
+    first_corrected = exp_avg / (1 - beta_1**step)
+    second_corrected = exp_avg_sq / (1 - beta_2**step)
     # The decay is no part of the gradient: the running means know nothing of it.
     shrunk = (1 - lr * weight_decay) * parameter
-    return shrunk - lr * first_corrected / (second_corrected.sqrt() + eps), first, second
+    return shrunk - lr * first_corrected / (second_corrected.sqrt() + eps), exp_avg, exp_avg_sq
     ### END SOLUTION
 
 

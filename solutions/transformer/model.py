@@ -789,24 +789,24 @@ class EncoderDecoder(nn.Module):
 # ### Exercise 8: Make a model
 #
 # Write `make_model(src_vocab_size, tgt_vocab_size, num_layers=6, d_model=512, d_ff=2048,
-# num_heads=8, dropout=0.1, norm_first=False, shared=False)`: make an `EncoderDecoder` of these
-# sizes and draw its parameters.
+# num_heads=8, dropout=0.1, norm_first=False, tie_embeddings=False)`: make an `EncoderDecoder` of
+# these sizes and draw its parameters.
 #
 # * The weight of **every** linear layer is drawn anew by `nn.init.xavier_uniform_`, so that the
 #   layers of a stack, clones until now, differ from each other. The bias of every linear layer is
 #   0.
 # * Norms have `gamma` 1 and `beta` 0. Embedding tables are drawn from $N(0, 1/D)$ (variance $1/D$),
 #   **not** by Xavier, which would make them far too small beside the positional code.
-# * `shared=True`, as in the paper: `src_embed.lut.weight`, `tgt_embed.lut.weight` and
+# * `tie_embeddings=True`, as in the paper: `src_embed.lut.weight`, `tgt_embed.lut.weight` and
 #   `generator.proj.weight` are **one** parameter, not three equal ones, and it is drawn from
 #   $N(0, 1/D)$. The generator keeps a bias of its own.
 # * `dropout` reaches all parts: `make_model(..., dropout=0.0)` computes the same twice in training
 #   mode.
-# * `ValueError` if `shared` and the two vocabularies differ in size; those of the parts may come
-#   through.
+# * `ValueError` if `tie_embeddings` and the two vocabularies differ in size; those of the parts may
+#   come through.
 #
 # *Example.* `make_model(11, 11, num_layers=2, d_model=16, d_ff=32, num_heads=2)` has 11675
-# parameters; with `shared=True` it has 11323, two tables of $11 \cdot 16$ less.
+# parameters; with `tie_embeddings=True` it has 11323, two tables of $11 \cdot 16$ less.
 #
 # Book: section *model* (`trf-model`).
 #
@@ -840,7 +840,7 @@ def make_model(
     num_heads: int = 8,
     dropout: float = 0.1,
     norm_first: bool = False,
-    shared: bool = False,
+    tie_embeddings: bool = False,
 ) -> EncoderDecoder:
     """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
 
@@ -853,7 +853,7 @@ def make_model(
         num_heads: H.
         dropout: acts everywhere, also on attention weights.
         norm_first: order of the norms, as for SublayerConnection.
-        shared: whether both embeddings and the generator have one weight in common.
+        tie_embeddings: whether both embeddings and the generator have one weight in common.
 
     Returns:
         An EncoderDecoder. The weight of every linear layer is drawn anew by
@@ -864,7 +864,7 @@ def make_model(
         ValueError: if shared and the vocabularies differ in size, or a part can't be made.
     """
     ### BEGIN SOLUTION
-    if shared and src_vocab_size != tgt_vocab_size:
+    if tie_embeddings and src_vocab_size != tgt_vocab_size:
         raise ValueError(
             f"one table can't serve vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
         )
@@ -875,7 +875,7 @@ def make_model(
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
-    if shared:
+    if tie_embeddings:
         # After the loop, which would have drawn the generator's weight by Xavier.
         model.tgt_embed.lut.weight = model.src_embed.lut.weight
         model.generator.proj.weight = model.src_embed.lut.weight
@@ -889,7 +889,7 @@ def make_model(
 
 # %% tags=["instructor"]
 def count_parameters(
-    vocab_size: int, num_layers: int, d_model: int, d_ff: int, shared: bool = True
+    vocab_size: int, num_layers: int, d_model: int, d_ff: int, tie_embeddings: bool = True
 ) -> int:
     """How many numbers a post-norm Transformer learns, by formula.
 
@@ -898,7 +898,7 @@ def count_parameters(
         num_layers: N, of each stack.
         d_model: D.
         d_ff: F.
-        shared: whether both embeddings and the generator have one weight in common.
+        tie_embeddings: whether both embeddings and the generator have one weight in common.
 
     Returns:
         The number of parameters of make_model(vocab_size, vocab_size, ...); pre-norm has 4 D more.
@@ -908,7 +908,7 @@ def count_parameters(
     norm = 2 * d_model
     encoder_layer = attention + feed_forward + 2 * norm
     decoder_layer = 2 * attention + feed_forward + 3 * norm
-    tables = (1 if shared else 3) * vocab_size * d_model + vocab_size
+    tables = (1 if tie_embeddings else 3) * vocab_size * d_model + vocab_size
     return num_layers * (encoder_layer + decoder_layer) + tables
 
 

@@ -321,7 +321,7 @@ def learning_rate(
 # ### Exercise 5: A step of Adam
 #
 # Adam (Kingma and Ba, 2015) keeps two running means for each number it trains: one of the gradient
-# $g$, one of its square. Write `adam_step(parameter, gradient, first, second, step, lr,
+# $g$, one of its square. Write `adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr,
 # betas=(0.9, 0.98), eps=1e-9)`:
 #
 # $$\begin{aligned}
@@ -330,12 +330,12 @@ def learning_rate(
 # \theta' &= \theta - \text{lr}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
 # \end{aligned}$$
 #
-# * `parameter` ($\theta$), `gradient` ($g$), `first` ($m$) and `second` ($v$) have one and the same
-#   shape; `step` is $t$, from 1. Before the first step both means are 0.
+# * `parameter` ($\theta$), `gradient` ($g$), `exp_avg` ($m$) and `exp_avg_sq` ($v$) have one and
+#   the same shape; `step` is $t$, from 1. Before the first step both means are 0.
 # * `eps` stands **outside** the root.
-# * Returns `(parameter, first, second)`, the new ones $\theta'$, $m'$, $v'$: the means as they are
-#   **before** the correction by $1 - \beta^t$, because the next step goes on from them. The inputs
-#   stay as they are.
+# * Returns `(parameter, exp_avg, exp_avg_sq)`, the new ones $\theta'$, $m'$, $v'$: the means as
+#   they are **before** the correction by $1 - \beta^t$, because the next step goes on from them.
+#   The inputs stay as they are.
 # * `ValueError` if `step` is smaller than 1.
 #
 # *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, learning rate $0.1$: the new parameter
@@ -361,8 +361,8 @@ def learning_rate(
 def adam_step(
     parameter: Tensor,
     gradient: Tensor,
-    first: Tensor,
-    second: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
     step: int,
     lr: float,
     betas: tuple[float, float] = (0.9, 0.98),
@@ -373,15 +373,15 @@ def adam_step(
     Args:
         parameter: any shape.
         gradient: the same shape, as all tensors here.
-        first: the running mean of gradients before this step, 0 before the first.
-        second: the running mean of squared gradients before this step, 0 before the first.
+        exp_avg: the running mean of gradients before this step, 0 before the first.
+        exp_avg_sq: the running mean of squared gradients before this step, 0 before the first.
         step: number of this step, from 1.
         lr: the learning rate.
         betas: how much of each running mean is kept.
-        eps: added to the root of the second mean, outside the root.
+        eps: added to the root of the second moment, outside the root.
 
     Returns:
-        The new parameter, the new first and the new second mean; the means without bias correction,
+        The new parameter, the new first and the new second moment; the means without bias correction,
         as the next step needs them.
 
     Raises:
@@ -391,13 +391,13 @@ def adam_step(
     if step < 1:
         raise ValueError(f"step must be at least 1, but is {step}")
     beta_1, beta_2 = betas
-    first = beta_1 * first + (1 - beta_1) * gradient
-    second = beta_2 * second + (1 - beta_2) * gradient**2
+    exp_avg = beta_1 * exp_avg + (1 - beta_1) * gradient
+    exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient**2
     # Both means began at 0 and are too small by these factors.
-    first_corrected = first / (1 - beta_1**step)
-    second_corrected = second / (1 - beta_2**step)
+    first_corrected = exp_avg / (1 - beta_1**step)
+    second_corrected = exp_avg_sq / (1 - beta_2**step)
     new = parameter - lr * first_corrected / (second_corrected.sqrt() + eps)
-    return new, first, second
+    return new, exp_avg, exp_avg_sq
     ### END SOLUTION
 
 

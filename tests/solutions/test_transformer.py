@@ -731,7 +731,7 @@ def test_a_model_without_dropout_computes_the_same_twice_in_training():
 @pytest.mark.parametrize("shared", [False, True])
 @ORDERS
 def test_make_model_draws_every_parameter_as_stated(shared, norm_first):
-    model = tr.make_model(300, 300, 2, 32, 64, 4, norm_first=norm_first, shared=shared)
+    model = tr.make_model(300, 300, 2, 32, 64, 4, norm_first=norm_first, tie_embeddings=shared)
     linear_layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear)]
     assert len(linear_layers) == 2 * (6 + 10) + 1
     for name, module in linear_layers:
@@ -756,7 +756,7 @@ def test_make_model_draws_every_parameter_as_stated(shared, norm_first):
 
 
 def test_one_shared_table_gathers_the_gradients_of_all_three_places():
-    model = perturbed(tr.make_model(11, 11, 1, 8, 16, 2, dropout=0.0, shared=True))
+    model = perturbed(tr.make_model(11, 11, 1, 8, 16, 2, dropout=0.0, tie_embeddings=True))
     apart = perturbed(tr.make_model(11, 11, 1, 8, 16, 2, dropout=0.0))
     apart.load_state_dict(model.state_dict())
     src, tgt = ids_of_lengths([5, 3], 11), ids_of_lengths([6, 4], 11, BOS)
@@ -785,7 +785,7 @@ def size(model: nn.Module) -> int:
 def test_the_formula_counts_the_parameters(vocab, layers, width, inner, heads, shared, norm_first):
     with torch.device("meta"):  # Shapes without numbers.
         model = tr.make_model(
-            vocab, vocab, layers, width, inner, heads, norm_first=norm_first, shared=shared
+            vocab, vocab, layers, width, inner, heads, norm_first=norm_first, tie_embeddings=shared
         )
     counted = tr.count_parameters(vocab, layers, width, inner, shared)
     assert size(model) == counted + 4 * width * norm_first
@@ -795,12 +795,12 @@ def test_base_and_big_are_as_large_as_the_paper_says():
     base = tr.count_parameters(37_000, 6, 512, 2048)
     assert round(base / 1e6, 1) == 63.1
     assert base == pytest.approx(65e6, rel=0.03)
-    assert round(tr.count_parameters(37_000, 6, 512, 2048, shared=False) / 1e6, 1) == 101.0
+    assert round(tr.count_parameters(37_000, 6, 512, 2048, tie_embeddings=False) / 1e6, 1) == 101.0
     big = tr.count_parameters(37_000, 6, 1024, 4096)
     assert round(big / 1e6) == 214
     assert big == pytest.approx(213e6, rel=0.007)
     with torch.device("meta"):
-        assert size(tr.make_model(37_000, 37_000, shared=True)) == base
+        assert size(tr.make_model(37_000, 37_000, tie_embeddings=True)) == base
         assert size(tr.EncoderDecoder(37_000, 37_000)) == base + 2 * 37_000 * 512
 
 
@@ -1025,7 +1025,7 @@ def noisy(name: str) -> bool:
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("smoothing", [0.1, 0.0])
 def test_training_equals_a_loop_with_torchs_adam_and_loss(norm_first, shared, smoothing):
-    options = {"dropout": 0.0, "norm_first": norm_first, "shared": shared}
+    options = {"dropout": 0.0, "norm_first": norm_first, "tie_embeddings": shared}
     ours = perturbed(tr.make_model(11, 11, 1, 8, 16, 2, **options))
     theirs = copy.deepcopy(ours)
     optimiser = torch.optim.Adam(theirs.parameters(), betas=(0.9, 0.98), eps=1e-9)
@@ -1116,7 +1116,7 @@ def test_averaged_states_are_the_mean_of_each_number():
     for name, value in mean.items():
         close(value, (states[0][name] + states[1][name] + states[2][name]) / 3)
     models[0].load_state_dict(mean)
-    shared = tr.make_model(11, 11, 1, 8, 16, 2, shared=True)
+    shared = tr.make_model(11, 11, 1, 8, 16, 2, tie_embeddings=True)
     shared.load_state_dict(tr.average_states([shared.state_dict()] * 2))
     with pytest.raises(ValueError, match="no states"):
         tr.average_states([])
@@ -1460,7 +1460,7 @@ REFUSALS = {
     "model without layers": lambda: tr.EncoderDecoder(9, 9, 0, 8, 16, 2),
     "model heads": lambda: tr.make_model(9, 9, 1, 8, 16, 3),
     "longer than the codes": lambda: tr.EncoderDecoder(9, 9, 1, 8, 16, 2, max_length=1)(ROW, ROW),
-    "shared between sizes": lambda: tr.make_model(9, 10, 1, 8, 16, 2, shared=True),
+    "shared between sizes": lambda: tr.make_model(9, 10, 1, 8, 16, 2, tie_embeddings=True),
     "one column": lambda: tr.shift_targets(ROW[:, :1]),
     "no tokens in a batch": lambda: tr.token_batches([], 0),
     "long source": lambda: tr.token_batches([(2, 2), (5, 2)], 4),
@@ -1574,7 +1574,7 @@ def test_the_examples_about_layers_are_right():
     assert generator(numbers(1, 2, 3)).tolist() == pytest.approx([-1.386] * 4, abs=5e-4)
     sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2}
     assert size(tr.make_model(11, 11, **sizes)) == 11675
-    assert size(tr.make_model(11, 11, **sizes, shared=True)) == 11323 == 11675 - 2 * 11 * 16
+    assert size(tr.make_model(11, 11, **sizes, tie_embeddings=True)) == 11323 == 11675 - 2 * 11 * 16
 
 
 def counter_example() -> TableModel:

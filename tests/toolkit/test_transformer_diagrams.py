@@ -408,7 +408,8 @@ def test_the_architecture_says_its_sizes(norm_first: bool) -> None:
 
 def test_a_shared_table_is_said_and_counted_once() -> None:
     models = [
-        make(src_vocab_size=4000, tgt_vocab_size=4000, shared=shared) for shared in (True, False)
+        make(src_vocab_size=4000, tgt_vocab_size=4000, tie_embeddings=shared)
+        for shared in (True, False)
     ]
     facts = [next(w for w in words(drawn.architecture(m)) if "parameters" in w) for m in models]
     assert ["one table" in fact for fact in facts] == [True, False]

@@ -29,11 +29,12 @@ from toolkit.translation import BOS, EOS, PAD, SPECIALS, make_pairs
 ROOT = Path(__file__).parents[2]
 TINY = replace(
     translate.PRESETS["wmt14-base"], num_layers=1, d_model=16, d_ff=32, num_heads=2, vocab=300,
-    batch_tokens=400, warmup=10, steps=12, save_every=4, average=2, dropout=0.0, beam=2,
+    batch_tokens=400, warmup_steps=10, steps=12, save_every=4, average=2, dropout=0.0, beam=2,
 )  # fmt: skip
 OPTIONS = [
-    "--preset", "wmt14-base", "--layers", "1", "--d-model", "16", "--d-ff", "32", "--heads", "2",
-    "--vocab", "300", "--dropout", "0", "--batch-tokens", "400", "--warmup", "10", "--steps", "12",
+    "--preset", "wmt14-base", "--num-layers", "1", "--d-model", "16", "--d-ff", "32",
+    "--num-heads", "2", "--vocab-size", "300", "--dropout", "0", "--batch-tokens", "400",
+    "--warmup-steps", "10", "--steps", "12",
     "--save-every", "4", "--average", "2", "--beam", "2",
 ]  # fmt: skip
 
@@ -265,7 +266,7 @@ def test_a_step_has_the_gradient_of_the_mean_over_all_tokens(
     """Shares with different numbers of tokens: the mean of their means would be another number."""
     from solutions import transformer
 
-    settings = replace(TINY, steps=1, warmup=1, average=1, save_every=1)
+    settings = replace(TINY, steps=1, warmup_steps=1, average=1, save_every=1)
     seen = []
 
     def sums(log_probs: Tensor, target: Tensor, smoothing: float) -> Tensor:
@@ -445,8 +446,10 @@ def test_a_translator_of_the_cldr_is_trained_used_and_judged(
     tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "en-de"
-    arguments = "--preset cldr-en-de --pairs 600 --most-items 1 --steps 6 --layers 1 --d-model 16"
-    assert run("train", *arguments.split(), "--d-ff", 32, "--heads", 2, "--out", out) == 0
+    arguments = (
+        "--preset cldr-en-de --pairs 600 --most-items 1 --steps 6 --num-layers 1 --d-model 16"
+    )
+    assert run("train", *arguments.split(), "--d-ff", 32, "--num-heads", 2, "--out", out) == 0
     assert "6 steps in" in capsys.readouterr().err
     assert run("translate", out, "3 days", "Peru", "--max-length", 5) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
@@ -515,7 +518,7 @@ def test_the_paper_is_what_the_preset_says() -> None:
     paper = translate.PRESETS["wmt14-base"]
     assert paper.sizes == {
         "num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1,
-        "norm_first": False, "shared": True,
+        "norm_first": False, "tie_embeddings": True,
     }  # fmt: skip
     assert (paper.vocab, paper.batch_tokens, paper.warmup) == (37_000, 25_000, 4000)
     assert (paper.smoothing, paper.average, paper.beam, paper.alpha) == (0.1, 5, 4, 0.6)
@@ -569,7 +572,7 @@ BAD: list[tuple[Callable[[Path], list[object]], str]] = [
     (lambda t: [*CLDR, "--out", t / "o", "--model", broken(t)], "nothing_of_this_name"),
     (lambda t: [*CLDR, "--out", t / "o", "--model", "json"], "json has no make_model and no"),
     (lambda t: [*CLDR, "--out", t / "o", "--model", half_done(t)], "not done yet: exercise 17"),
-    (lambda t: [*CLDR, "--out", t / "o", "--heads", 7], "heads"),
+    (lambda t: [*CLDR, "--out", t / "o", "--num-heads", 7], "num_heads"),
     (lambda t: [*CLDR, "--out", t / "o", "--steps", 0], "--steps must be 1 or more, not 0"),
     (lambda t: [*CLDR, "--out", t / "o", "--batch-tokens", 3], "--batch-tokens 3 is too small"),
     (lambda t: [*CLDR, "--out", t / "o", "--target", "xx"], "unknown locale 'xx'"),

@@ -706,13 +706,13 @@ def test_groups_empty(student, draw):
 # adamw_step
 # --------------------------------------------------------------------------------------------
 
-ADAMW = ("new parameter", "new first mean", "new second mean")
+ADAMW = ("new parameter", "new first moment", "new second moment")
 
 
 def same_adamw(student, reference, tensors, step, rate, case, **options):
     seen = student.observe("adamw_step", *tensors, step, rate, grad=False, **options)
     wanted = reference.adamw_step(*tensors, step, rate, **options)
-    expectations.items(seen.value, 3, what="the result (parameter, first, second)")
+    expectations.items(seen.value, 3, what="the result (parameter, exp_avg, exp_avg_sq)")
     # The means first: the parameter follows from them.
     for place in (1, 2, 0):
         expectations.close(seen.value[place], wanted[place], what=f"the {ADAMW[place]}", case=case)
@@ -764,7 +764,7 @@ def test_adamw_later_steps(student, reference, draw):
 
 @exercise("adamw_step")
 def test_adamw_eps(student, reference, draw):
-    """eps is added to the root of the corrected second mean, not under the root."""
+    """eps is added to the root of the corrected second moment, not under the root."""
     zeros = torch.zeros(2, dtype=torch.float64)
     same_adamw(student, reference, (zeros + 3, zeros, zeros, zeros), 1, 0.1, "a gradient of 0")
     tensors = adamw_tensors(draw, 3)

@@ -945,27 +945,29 @@ def test_make_model_embeddings(student, reference):
 
 @exercise("make_model", 2)
 def test_make_model_shared(student, draw):
-    """With shared=True both tables and the generator's weight are one parameter."""
-    mine = student.module("make_model", **model_options(8, 8, 1, 4, 6, 2, shared=True))
+    """With tie_embeddings=True both tables and the generator's weight are one parameter."""
+    mine = student.module("make_model", **model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True))
     named = mine.parameters()
     ids = padded(draw, [3, 2], high=8)
-    expectations.shape(mine(ids, ids), (2, 3, 8), what="the log-probabilities", case="shared=True")
+    expectations.shape(
+        mine(ids, ids), (2, 3, 8), what="the log-probabilities", case="tie_embeddings=True"
+    )
     apart = [name for name in TABLES if name in named]
     expectations.true(
         len(apart) == 1,
-        f"With shared=True {' and '.join(apart) or 'none'} are parameters of their own; let all "
-        f"three names, {', '.join(TABLES)}, stand for one nn.Parameter.",
+        f"With tie_embeddings=True {' and '.join(apart) or 'none'} are parameters of their own; "
+        f"let all three names, {', '.join(TABLES)}, stand for one nn.Parameter.",
     )
 
 
 @exercise("make_model")
 def test_make_model_refusals(student):
-    """With shared=True vocabularies of two sizes are refused with a ValueError."""
+    """With tie_embeddings=True vocabularies of two sizes are refused with a ValueError."""
     refuses(
         lambda sources, targets: student.module(
-            "make_model", **model_options(sources, targets, 1, 4, 6, 2, shared=True)
+            "make_model", **model_options(sources, targets, 1, 4, 6, 2, tie_embeddings=True)
         ),
-        {"shared=True with vocabularies of 8 and 9": (8, 9), "of 9 and 8": (9, 8)},
+        {"tie_embeddings=True with vocabularies of 8 and 9": (8, 9), "of 9 and 8": (9, 8)},
     )
 
 
@@ -973,10 +975,10 @@ def test_make_model_refusals(student):
 @exercise("make_model")
 def test_make_model_shared_initial(student, reference):
     """The weight in common is drawn from a normal distribution of variance 1/D."""
-    options = model_options(400, 400, 1, 16, 8, 2, shared=True)
+    options = model_options(400, 400, 1, 16, 8, 2, tie_embeddings=True)
     state = new_state(student, reference, **options)
     for name in TABLES:
-        expectations.close(state[name], state[TABLES[0]], what=name, case="shared=True")
+        expectations.close(state[name], state[TABLES[0]], what=name, case="tie_embeddings=True")
     words = "the entries of the weight in common times sqrt(D)"
     drawn_as_embeddings(student, state[TABLES[2]], words)
     bias = state["generator.proj.bias"]
@@ -989,7 +991,7 @@ def test_make_model_shared_gradient(student, reference, draw):
     """The weight in common learns from source, target and output."""
     state = model_state(draw, 8, 8, 1, 4, 6)
     state |= dict.fromkeys(TABLES, state[TABLES[0]])
-    options = model_options(8, 8, 1, 4, 6, 2, shared=True)
+    options = model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True)
     mine, theirs = pair(student, reference, "make_model", state, torch.float64, **options)
     source, target = padded(draw, [4, 2], high=8), padded(draw, [3, 2], high=8)
     seen, wanted = mine.observe(source, target), theirs.observe(source, target)
@@ -998,8 +1000,8 @@ def test_make_model_shared_gradient(student, reference, draw):
         (f"parameter {name}" for name in TABLES if f"parameter {name}" in seen.grads), label
     )
     seen.grads[label] = seen.grads.get(mine_label)
-    expectations.tensor(seen.value, what="the result", case="shared=True")
-    same_flow(seen, wanted, {label: "the weight in common"}, "shared=True")
+    expectations.tensor(seen.value, what="the result", case="tie_embeddings=True")
+    same_flow(seen, wanted, {label: "the weight in common"}, "tie_embeddings=True")
 
 
 @hidden

@@ -355,13 +355,13 @@ def test_rate_random(student, reference, draw):
 # adam_step
 # --------------------------------------------------------------------------------------------
 
-ADAM = ("new parameter", "new first mean", "new second mean")
+ADAM = ("new parameter", "new first moment", "new second moment")
 
 
 def same_adam(student, reference, tensors, step, rate, case, **options):
     seen = student.observe("adam_step", *tensors, step, rate, grad=False, **options)
     wanted = reference.adam_step(*tensors, step, rate, **options)
-    expectations.items(seen.value, 3, what="the result (parameter, first, second)")
+    expectations.items(seen.value, 3, what="the result (parameter, exp_avg, exp_avg_sq)")
     # The means first: the parameter follows from them.
     for place in (1, 2, 0):
         expectations.close(seen.value[place], wanted[place], what=f"the {ADAM[place]}", case=case)
@@ -407,7 +407,7 @@ def test_adam_betas(student, reference, draw):
 
 @exercise("adam_step")
 def test_adam_eps(student, reference, draw):
-    """eps is added to the root of the corrected second mean, not under the root."""
+    """eps is added to the root of the corrected second moment, not under the root."""
     zeros = torch.zeros(2, dtype=torch.float64)
     same_adam(student, reference, (zeros + 3, zeros, zeros, zeros), 1, 0.1, "a gradient of 0")
     tensors = adam_tensors(draw, 3)
@@ -482,7 +482,7 @@ def same_state(models, case):
     got = models.mine.state()
     for name, value in want.items():
         expectations.shape(got.get(name), value.shape, f"the parameter {name}", case=case)
-        # A step divides by the root of the second mean, which may be next to nothing.
+        # A step divides by the root of the second moment, which may be next to nothing.
         expectations.true(
             expectations.close_enough(got[name], value, 10 * expectations.GRADIENT_SLACK),
             f"the parameter {name} is wrong after {case}: the largest difference is "
@@ -531,7 +531,7 @@ def own_training(draw, models, before, given, loss, got, case, smoothing=0.1):
             expectations.true(close, f"{what} is wrong for {case}.")
     for _ in range(2):
         way = {name: draw.normal(*value.shape).double() for name, value in own_state.items()}
-        if models.options.get("shared"):
+        if models.options.get("tie_embeddings"):
             shared = way["src_embed.lut.weight"]
             way |= {"tgt_embed.lut.weight": shared, "generator.proj.weight": shared}
         up, down = (
@@ -621,7 +621,7 @@ def test_train_without_gradient(student, reference, draw):
 @exercise("train_step")
 def test_train_shared(student, reference, draw):
     """A parameter that stands in three places is updated once."""
-    options = {**SMALL, **TINY, "num_layers": 1, "norm_first": False, "shared": True}
+    options = {**SMALL, **TINY, "num_layers": 1, "norm_first": False, "tie_embeddings": True}
     state = small_state(draw, 1, **TINY)
     table = state["src_embed.lut.weight"]
     state |= {"tgt_embed.lut.weight": table, "generator.proj.weight": table}

@@ -724,9 +724,9 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "adamw_step", "gpt-optimiser")
-NEW = "return shrunk - lr * first_corrected / (second_corrected.sqrt() + eps), first, second"
+NEW = "return shrunk - lr * first_corrected / (second_corrected.sqrt() + eps), exp_avg, exp_avg_sq"
 SHRUNK = "shrunk = (1 - lr * weight_decay) * parameter"
-MEANS = "first = beta_1 * first + (1 - beta_1) * gradient"
+MEANS = "exp_avg = beta_1 * exp_avg + (1 - beta_1) * gradient"
 add(
     "adamw_decay_in_gradient",
     "Your decay is added to the gradient (L2): it passes through both means and is divided by the "
@@ -746,7 +746,7 @@ add(
     (
         NEW,
         "new = shrunk - lr * first_corrected / (second_corrected.sqrt() + eps)\n"
-        "    return (1 - lr * weight_decay) * new, first, second",
+        "    return (1 - lr * weight_decay) * new, exp_avg, exp_avg_sq",
     ),
 )
 add(
@@ -762,18 +762,18 @@ add(
 add(
     "adamw_no_correction",
     "You use both means as they are; divide each by 1 - beta ** step, since they began at 0.",
-    ("first_corrected = first / (1 - beta_1**step)", "first_corrected = first"),
-    ("second_corrected = second / (1 - beta_2**step)", "second_corrected = second"),
+    ("first_corrected = exp_avg / (1 - beta_1**step)", "first_corrected = exp_avg"),
+    ("second_corrected = exp_avg_sq / (1 - beta_2**step)", "second_corrected = exp_avg_sq"),
 )
 add(
     "adamw_first_correction_missing",
     "The mean of the gradients is not corrected; divide it by 1 - beta_1 ** step.",
-    ("first_corrected = first / (1 - beta_1**step)", "first_corrected = first"),
+    ("first_corrected = exp_avg / (1 - beta_1**step)", "first_corrected = exp_avg"),
 )
 add(
     "adamw_second_correction_missing",
     "The mean of the squares is not corrected; divide it by 1 - beta_2 ** step.",
-    ("second_corrected = second / (1 - beta_2**step)", "second_corrected = second"),
+    ("second_corrected = exp_avg_sq / (1 - beta_2**step)", "second_corrected = exp_avg_sq"),
 )
 add(
     "adamw_corrected_returned",
@@ -807,25 +807,25 @@ add(
 )
 add(
     "adamw_gradient_not_squared",
-    "The second mean is one of squared gradients; yours takes the gradients as they are.",
+    "The second moment is one of squared gradients; yours takes the gradients as they are.",
     (
-        "second = beta_2 * second + (1 - beta_2) * gradient**2",
-        "second = beta_2 * second + (1 - beta_2) * gradient.abs()",
+        "exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient**2",
+        "exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient.abs()",
     ),
 )
 add(
     "adamw_means_add_up",
     "The new gradient enters your means with its full weight; it gets 1 - beta.",
-    (MEANS, "first = beta_1 * first + gradient"),
+    (MEANS, "exp_avg = beta_1 * exp_avg + gradient"),
     ("+ (1 - beta_2) * gradient**2", "+ gradient**2"),
 )
 add(
     "adamw_changes_inputs",
     "You change the tensors that were given; return new ones.",
-    (MEANS, "first.mul_(beta_1).add_((1 - beta_1) * gradient)"),
+    (MEANS, "exp_avg.mul_(beta_1).add_((1 - beta_1) * gradient)"),
     (
-        "second = beta_2 * second + (1 - beta_2) * gradient**2",
-        "second.mul_(beta_2).add_((1 - beta_2) * gradient**2)",
+        "exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient**2",
+        "exp_avg_sq.mul_(beta_2).add_((1 - beta_2) * gradient**2)",
     ),
 )
 add(

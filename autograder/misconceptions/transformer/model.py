@@ -857,13 +857,14 @@ add(
 )
 add(
     "make_model_shared_ignored",
-    "shared=True changes nothing; let both tables and the generator's weight be one parameter.",
-    ("    if shared:\n", "    if False:\n"),
+    "tie_embeddings=True changes nothing; let both tables and the generator's weight be one "
+    "parameter.",
+    ("    if tie_embeddings:\n", "    if False:\n"),
 )
 add(
     "make_model_shared_always",
-    "Your weights are shared whether or not shared is True.",
-    ("    if shared:\n", "    if src_vocab_size == tgt_vocab_size:\n"),
+    "Your weights are shared whether or not tie_embeddings is True.",
+    ("    if tie_embeddings:\n", "    if src_vocab_size == tgt_vocab_size:\n"),
 )
 add(
     "make_model_shared_by_copying",
@@ -912,8 +913,8 @@ add(
 )
 add(
     "make_model_vocabularies_unchecked",
-    "Vocabularies of two sizes with shared=True are not refused with a ValueError.",
-    ("if shared and src_vocab_size != tgt_vocab_size:", "if False:"),
+    "Vocabularies of two sizes with tie_embeddings=True are not refused with a ValueError.",
+    ("if tie_embeddings and src_vocab_size != tgt_vocab_size:", "if False:"),
 )
 add(
     "make_model_dropout_not_passed",

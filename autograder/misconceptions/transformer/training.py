@@ -510,50 +510,50 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "adam_step", "trf-optimiser")
-FIRST = "first = beta_1 * first + (1 - beta_1) * gradient"
-SECOND = "second = beta_2 * second + (1 - beta_2) * gradient**2"
-FIRST_CORRECTED = "first_corrected = first / (1 - beta_1**step)"
-SECOND_CORRECTED = "second_corrected = second / (1 - beta_2**step)"
+FIRST = "exp_avg = beta_1 * exp_avg + (1 - beta_1) * gradient"
+SECOND = "exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient**2"
+FIRST_CORRECTED = "first_corrected = exp_avg / (1 - beta_1**step)"
+SECOND_CORRECTED = "second_corrected = exp_avg_sq / (1 - beta_2**step)"
 NEW = "new = parameter - lr * first_corrected / (second_corrected.sqrt() + eps)"
 add(
     "adam_not_corrected",
     "You don't correct the bias; divide the means by 1 - beta_1 ** step and 1 - beta_2 ** step "
     "before you use them.",
-    (FIRST_CORRECTED, "first_corrected = first"),
-    (SECOND_CORRECTED, "second_corrected = second"),
+    (FIRST_CORRECTED, "first_corrected = exp_avg"),
+    (SECOND_CORRECTED, "second_corrected = exp_avg_sq"),
 )
 add(
     "adam_first_not_corrected",
-    "You don't correct the bias of the first mean; divide it by 1 - beta_1 ** step.",
-    (FIRST_CORRECTED, "first_corrected = first"),
+    "You don't correct the bias of the first moment; divide it by 1 - beta_1 ** step.",
+    (FIRST_CORRECTED, "first_corrected = exp_avg"),
 )
 add(
     "adam_second_not_corrected",
-    "You don't correct the bias of the second mean; divide it by 1 - beta_2 ** step.",
-    (SECOND_CORRECTED, "second_corrected = second"),
+    "You don't correct the bias of the second moment; divide it by 1 - beta_2 ** step.",
+    (SECOND_CORRECTED, "second_corrected = exp_avg_sq"),
 )
 add(
     "adam_corrected_without_step",
     "You divide by 1 - beta whatever the step; the bias dies out: divide by 1 - beta ** step.",
-    (FIRST_CORRECTED, "first_corrected = first / (1 - beta_1)"),
-    (SECOND_CORRECTED, "second_corrected = second / (1 - beta_2)"),
+    (FIRST_CORRECTED, "first_corrected = exp_avg / (1 - beta_1)"),
+    (SECOND_CORRECTED, "second_corrected = exp_avg_sq / (1 - beta_2)"),
 )
 add(
     "adam_corrected_from_zero",
     "You correct the bias with step - 1, as if steps counted from 0; the first step is 1.",
-    (FIRST_CORRECTED, "first_corrected = first / (1 - beta_1 ** max(step - 1, 1))"),
-    (SECOND_CORRECTED, "second_corrected = second / (1 - beta_2 ** max(step - 1, 1))"),
+    (FIRST_CORRECTED, "first_corrected = exp_avg / (1 - beta_1 ** max(step - 1, 1))"),
+    (SECOND_CORRECTED, "second_corrected = exp_avg_sq / (1 - beta_2 ** max(step - 1, 1))"),
 )
 add(
     "adam_corrected_by_next",
     "You correct the bias with step + 1; step is 1 at the first step already.",
-    (FIRST_CORRECTED, "first_corrected = first / (1 - beta_1 ** (step + 1))"),
-    (SECOND_CORRECTED, "second_corrected = second / (1 - beta_2 ** (step + 1))"),
+    (FIRST_CORRECTED, "first_corrected = exp_avg / (1 - beta_1 ** (step + 1))"),
+    (SECOND_CORRECTED, "second_corrected = exp_avg_sq / (1 - beta_2 ** (step + 1))"),
 )
 add(
     "adam_corrected_means_returned",
     "You return the corrected means; the next step needs them without the correction.",
-    ("return new, first, second", "return new, first_corrected, second_corrected"),
+    ("return new, exp_avg, exp_avg_sq", "return new, first_corrected, second_corrected"),
 )
 add(
     "adam_eps_in_the_root",
@@ -562,11 +562,11 @@ add(
 )
 add(
     "adam_eps_before_correction",
-    "You add eps to the root of the uncorrected second mean, which makes it a larger one in early "
-    "steps; add it to the root of the corrected mean.",
+    "You add eps to the root of the uncorrected second moment, which enlarges it in early steps; "
+    "add it to the root of the corrected moment.",
     (
         NEW,
-        "root = (second.sqrt() + eps) / (1 - beta_2**step) ** 0.5\n"
+        "root = (exp_avg_sq.sqrt() + eps) / (1 - beta_2**step) ** 0.5\n"
         "    new = parameter - lr * first_corrected / root",
     ),
 )
@@ -582,7 +582,7 @@ add(
 )
 add(
     "adam_without_root",
-    "You divide by the second mean; divide by its square root.",
+    "You divide by the second moment; divide by its square root.",
     (NEW, "new = parameter - lr * first_corrected / (second_corrected + eps)"),
 )
 add(
@@ -594,44 +594,44 @@ add(
 add(
     "adam_shares_swapped",
     "Your shares are swapped: beta belongs to the old mean, 1 - beta to the new gradient.",
-    (FIRST, "first = (1 - beta_1) * first + beta_1 * gradient"),
-    (SECOND, "second = (1 - beta_2) * second + beta_2 * gradient**2"),
+    (FIRST, "exp_avg = (1 - beta_1) * exp_avg + beta_1 * gradient"),
+    (SECOND, "exp_avg_sq = (1 - beta_2) * exp_avg_sq + beta_2 * gradient**2"),
 )
 add(
     "adam_gradient_in_full",
     "You add the gradient in full; its share is 1 - beta, that of its square as well.",
-    (FIRST, "first = beta_1 * first + gradient"),
-    (SECOND, "second = beta_2 * second + gradient**2"),
+    (FIRST, "exp_avg = beta_1 * exp_avg + gradient"),
+    (SECOND, "exp_avg_sq = beta_2 * exp_avg_sq + gradient**2"),
 )
 add(
     "adam_first_in_full",
-    "Your first mean adds the gradient in full, as momentum does; its share is 1 - beta_1.",
-    (FIRST, "first = beta_1 * first + gradient"),
+    "Your first moment adds the gradient in full, as momentum does; its share is 1 - beta_1.",
+    (FIRST, "exp_avg = beta_1 * exp_avg + gradient"),
 )
 add(
     "adam_first_squared",
-    "Your first mean is one of squares; it averages the gradients themselves.",
-    (FIRST, "first = beta_1 * first + (1 - beta_1) * gradient**2"),
+    "Your first moment is one of squares; it averages the gradients themselves.",
+    (FIRST, "exp_avg = beta_1 * exp_avg + (1 - beta_1) * gradient**2"),
 )
 add(
     "adam_second_not_squared",
-    "Your second mean averages the size of the gradients; it averages their squares.",
-    (SECOND, "second = beta_2 * second + (1 - beta_2) * gradient.abs()"),
+    "Your second moment averages the size of the gradients; it averages their squares.",
+    (SECOND, "exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient.abs()"),
 )
 add(
     "adam_second_of_the_first",
-    "Your second mean averages the squares of the first mean; it averages those of the gradient.",
-    (SECOND, "second = beta_2 * second + (1 - beta_2) * first**2"),
+    "Your second moment averages the squares of the first; it averages those of the gradient.",
+    (SECOND, "exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * exp_avg**2"),
 )
 add(
     "adam_gradient_not_averaged",
-    "You step along the gradient itself; step along its running mean, the first mean.",
+    "You step along the gradient itself; step along its running mean, the first moment.",
     (NEW, NEW.replace("first_corrected", "gradient")),
 )
 add(
     "adam_plain_descent",
-    "You step along the gradient and use neither mean; divide the corrected first mean by the root "
-    "of the corrected second.",
+    "You step along the gradient and use neither mean; divide the corrected first moment by the "
+    "root of the corrected second.",
     (NEW, "new = parameter - lr * gradient"),
 )
 add(
@@ -658,8 +658,8 @@ add(
 add(
     "adam_in_place",
     "You change the tensors that you were given; make new ones, the caller still needs the old.",
-    (FIRST, "first.mul_(beta_1).add_((1 - beta_1) * gradient)"),
-    (SECOND, "second.mul_(beta_2).add_((1 - beta_2) * gradient**2)"),
+    (FIRST, "exp_avg.mul_(beta_1).add_((1 - beta_1) * gradient)"),
+    (SECOND, "exp_avg_sq.mul_(beta_2).add_((1 - beta_2) * gradient**2)"),
 )
 add(
     "adam_parameter_in_place",
@@ -668,13 +668,14 @@ add(
 )
 add(
     "adam_parameter_last",
-    "Your results stand in the order (first, second, parameter); it is (parameter, first, second).",
-    ("return new, first, second", "return first, second, new"),
+    "Your results stand in the order (exp_avg, exp_avg_sq, parameter); it is (parameter, "
+    "exp_avg, exp_avg_sq).",
+    ("return new, exp_avg, exp_avg_sq", "return exp_avg, exp_avg_sq, new"),
 )
 add(
     "adam_means_swapped",
-    "Your means are swapped; the result is (parameter, first, second).",
-    ("return new, first, second", "return new, second, first"),
+    "Your means are swapped; the result is (parameter, exp_avg, exp_avg_sq).",
+    ("return new, exp_avg, exp_avg_sq", "return new, exp_avg_sq, exp_avg"),
 )
 add(
     "adam_step_unchecked",

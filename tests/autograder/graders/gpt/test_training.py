@@ -279,11 +279,11 @@ style(
     "adamw_step",
     "in place on copies",
     """
-    def adamw_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.95), eps=1e-8,
+    def adamw_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.95), eps=1e-8,
                    weight_decay=0.1):
         if step <= 0:
             raise ValueError("steps count from 1")
-        p, m, v = parameter.clone(), first.clone(), second.clone()
+        p, m, v = parameter.clone(), exp_avg.clone(), exp_avg_sq.clone()
         p.mul_(1 - lr * weight_decay)
         m.lerp_(gradient, 1 - betas[0])
         v.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
@@ -297,15 +297,15 @@ style(
     "adamw_step",
     "the change first, decay as part of it",
     """
-    def adamw_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.95), eps=1e-8,
+    def adamw_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.95), eps=1e-8,
                    weight_decay=0.1):
         if step < 1:
             raise ValueError(step)
         (a, b), g = betas, gradient
-        first = first + (1 - a) * (g - first)
-        second = second + (1 - b) * (g * g - second)
-        change = (first / (1 - a**step)) / (torch.sqrt(second / (1 - b**step)) + eps)
-        return parameter - lr * (change + weight_decay * parameter), first, second
+        exp_avg = exp_avg + (1 - a) * (g - exp_avg)
+        exp_avg_sq = exp_avg_sq + (1 - b) * (g * g - exp_avg_sq)
+        change = (exp_avg / (1 - a**step)) / (torch.sqrt(exp_avg_sq / (1 - b**step)) + eps)
+        return parameter - lr * (change + weight_decay * parameter), exp_avg, exp_avg_sq
     """,
 )
 style(

@@ -215,9 +215,9 @@ style(
         num_heads=8,
         dropout=0.1,
         norm_first=False,
-        shared=False,
+        tie_embeddings=False,
     ):
-        if shared and src_vocab_size != tgt_vocab_size:
+        if tie_embeddings and src_vocab_size != tgt_vocab_size:
             raise ValueError(f"{src_vocab_size} and {tgt_vocab_size}")
         model = EncoderDecoder(
             src_vocab_size,
@@ -237,7 +237,7 @@ style(
                 module.bias.data.zero_()
             if isinstance(module, nn.Embedding):
                 module.weight.data = torch.randn(module.weight.shape) * d_model**-0.5
-        if shared:
+        if tie_embeddings:
             model.generator.proj.weight = model.tgt_embed.lut.weight
             model.src_embed = model.tgt_embed
         return model
@@ -273,13 +273,13 @@ style(
         num_heads=8,
         dropout=0.1,
         norm_first=False,
-        shared=False,
+        tie_embeddings=False,
     ):
-        if shared is True and src_vocab_size != tgt_vocab_size:
+        if tie_embeddings is True and src_vocab_size != tgt_vocab_size:
             raise ValueError
         sizes = num_layers, d_model, d_ff, num_heads
         model = Drawn(src_vocab_size, tgt_vocab_size, *sizes, dropout, norm_first)
-        if shared:
+        if tie_embeddings:
             model.src_embed.lut.weight = model.tgt_embed.lut.weight
             model.draw(d_model)
             model.generator.proj.weight = model.src_embed.lut.weight

@@ -116,21 +116,26 @@ style(
     """
     import math
 
-    def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
+
+    def adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.98), eps=1e-9):
         if step < 1:
             raise ValueError
         b1, b2 = betas
-        first = first.clone().mul_(b1).add_(gradient, alpha=1 - b1)
-        second = second.clone().mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
-        root = second.sqrt().div_(math.sqrt(1 - b2**step)).add_(eps)
-        return parameter.clone().addcdiv_(first, root, value=-lr / (1 - b1**step)), first, second
+        exp_avg = exp_avg.clone().mul_(b1).add_(gradient, alpha=1 - b1)
+        exp_avg_sq = exp_avg_sq.clone().mul_(b2).addcmul_(gradient, gradient, value=1 - b2)
+        root = exp_avg_sq.sqrt().div_(math.sqrt(1 - b2**step)).add_(eps)
+        return (
+            parameter.clone().addcdiv_(exp_avg, root, value=-lr / (1 - b1**step)),
+            exp_avg,
+            exp_avg_sq,
+        )
     """,
 )
 style(
     "adam_step",
     "torch.optim with a state of its own",
     """
-    def adam_step(parameter, gradient, first, second, step, lr, betas=(0.9, 0.98), eps=1e-9):
+    def adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.98), eps=1e-9):
         if step < 1:
             raise ValueError
         with torch.enable_grad():
@@ -139,8 +144,8 @@ style(
         adam = torch.optim.Adam([copy_], lr=lr, betas=betas, eps=eps, foreach=False)
         adam.state[copy_] = {
             "step": torch.tensor(float(step - 1)),
-            "exp_avg": first.clone(),
-            "exp_avg_sq": second.clone(),
+            "exp_avg": exp_avg.clone(),
+            "exp_avg_sq": exp_avg_sq.clone(),
         }
         adam.step()
         state = adam.state[copy_]

@@ -670,7 +670,7 @@ def make_model(
     num_heads: int = 8,
     dropout: float = 0.1,
     norm_first: bool = False,
-    shared: bool = False,
+    tie_embeddings: bool = False,
 ) -> EncoderDecoder:
     """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
 
@@ -683,7 +683,7 @@ def make_model(
         num_heads: H.
         dropout: acts everywhere, also on attention weights.
         norm_first: order of the norms, as for SublayerConnection.
-        shared: whether both embeddings and the generator have one weight in common.
+        tie_embeddings: whether both embeddings and the generator have one weight in common.
 
     Returns:
         An EncoderDecoder. The weight of every linear layer is drawn anew by
@@ -693,7 +693,7 @@ def make_model(
     Raises:
         ValueError: if shared and the vocabularies differ in size, or a part can't be made.
     """
-    if shared and src_vocab_size != tgt_vocab_size:
+    if tie_embeddings and src_vocab_size != tgt_vocab_size:
         raise ValueError(
             f"one table can't serve vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
         )
@@ -704,7 +704,7 @@ def make_model(
         if isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             nn.init.zeros_(module.bias)
-    if shared:
+    if tie_embeddings:
         # After the loop, which would have drawn the generator's weight by Xavier.
         model.tgt_embed.lut.weight = model.src_embed.lut.weight
         model.generator.proj.weight = model.src_embed.lut.weight

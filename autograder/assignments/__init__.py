@@ -2,3 +2,5 @@
 
 Imports `judging` and what that may import.
 """
+
+__all__ = ["builder", "bundle", "given", "recorded", "recorder"]

@@ -2,3 +2,5 @@
 
 Imports any package but `commands` and `lms`.
 """
+
+__all__ = []

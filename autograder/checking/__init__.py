@@ -2,3 +2,5 @@
 
 Imports `assignments` and what that may import; never `verification`.
 """
+
+__all__ = ["check", "notebook", "progress"]

@@ -1,4 +1,6 @@
-"""What every other package may use: paths, files, words made harmless, cells, cards, errors.
+"""What every other package may use: paths, files, escaping, cells, cards, errors.
 
 Imports nothing of ours.
 """
+
+__all__ = ["cards", "cells", "errors", "escaping", "files", "paths", "progress"]

@@ -2,3 +2,5 @@
 
 Imports `grading` and what that may import.
 """
+
+__all__ = ["classroom", "course", "database", "due_dates", "plugin", "standing"]

@@ -2,3 +2,16 @@
 
 Imports `assignments` and what that may import; neither `checking` nor `verification`.
 """
+
+__all__ = [
+    "cluster",
+    "collect",
+    "doctor",
+    "journal",
+    "marker",
+    "regrade_diff",
+    "repair",
+    "settings",
+    "settings_file",
+    "worker_pool",
+]

@@ -2,3 +2,5 @@
 
 Imports `sandbox`, `units` and `common`.
 """
+
+__all__ = ["diagnosis", "expectations", "grader_marks", "proxy", "recording", "results", "runner"]

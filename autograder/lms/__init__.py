@@ -2,7 +2,8 @@
 
 One module a tool (`canvas`, `moodle`, `gradescope`, `github`) knows its names and columns; what all
 of them share is `archive` (reads an export that may be hostile), `base` (submissions and people),
-`table` (a CSV whose other cells stay as they are) and `marks`.
+`table` (a CSV whose other cells stay as they are) and `marks`. Imports `gradebook` and what that
+may import.
 """
 
 from __future__ import annotations
@@ -10,6 +11,17 @@ from __future__ import annotations
 import importlib
 from enum import StrEnum
 from types import ModuleType
+
+__all__ = [
+    "TITLES",
+    "Tool",
+    "archive",
+    "base",
+    "export",
+    "github_package",
+    "gradescope_package",
+    "module",
+]
 
 
 class Tool(StrEnum):

@@ -2,3 +2,5 @@
 
 Imports `gradebook` and what that may import.
 """
+
+__all__ = ["class_report", "feedback"]

@@ -2,3 +2,15 @@
 
 Imports `common`. What is copied into the sandbox imports only what is copied with it.
 """
+
+__all__ = [
+    "batch",
+    "executor",
+    "forbidden_calls",
+    "launcher",
+    "limits",
+    "meter",
+    "session",
+    "timelimit",
+    "wire",
+]

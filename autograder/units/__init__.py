@@ -2,3 +2,5 @@
 
 Imports `common`.
 """
+
+__all__ = ["assignment", "dependencies", "variants"]

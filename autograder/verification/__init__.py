@@ -2,3 +2,5 @@
 
 Imports `assignments` and what that may import; never `checking`.
 """
+
+__all__ = ["verify"]

@@ -197,7 +197,7 @@ def load_module(name: str, needed: Iterable[str]) -> ModuleType:
 def _make_model(module: ModuleType, codec: Words | Pieces, settings: Settings) -> nn.Module:
     sizes = settings.sizes
     try:
-        model = module.make_model(codec.source_size, codec.target_size, **sizes)
+        model = module.make_model(codec.src_vocab_size, codec.tgt_vocab_size, **sizes)
     except NotImplementedError as error:
         raise Problem(
             f"make_model of {module.__name__} needs an exercise that is not done yet: {error}"
@@ -214,7 +214,7 @@ class Words:
 
     def __init__(self, locales: Sequence[str], source: Vocabulary, target: Vocabulary) -> None:
         self.locales, self.source, self.target = tuple(locales), source, target
-        self.source_size, self.target_size = len(source), len(target)
+        self.src_vocab_size, self.tgt_vocab_size = len(source), len(target)
 
     def encode(self, text: str, strict: bool = True) -> list[int]:
         """The ids of a source sentence; Problem if no training sentence had its words.
@@ -251,7 +251,7 @@ class Pieces:
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
-        self.source_size = self.target_size = tokenizer.get_vocab_size()
+        self.src_vocab_size = self.tgt_vocab_size = tokenizer.get_vocab_size()
 
     @classmethod
     def learn(cls, texts: Iterable[str], size: int) -> Pieces:
@@ -453,7 +453,7 @@ def _write_shards(
                 else:
                     left_out += 1
         if lengths:
-            kind = np.uint16 if codec.source_size <= 2**16 else np.uint32
+            kind = np.uint16 if codec.src_vocab_size <= 2**16 else np.uint32
             name = f"{split}-{number:04d}"
             np.save(folder / f"{name}.lengths.npy", np.array(lengths, dtype=np.int32))
             np.save(folder / f"{name}.tokens.npy", np.concatenate(tokens).astype(kind))

@@ -691,7 +691,7 @@ def answer_scores(
     """How well each answer goes on from the prompt (Brown et al. 2020, section 2.4).
 
     Args:
-        model: ids (B, T) -> logits (B, T, V), with ``context``, the longest input.
+        model: ids (B, T) -> logits (B, T, V), with ``max_length``, the longest input.
         prompt: ids, at least one.
         answers: the ids of each of A answers, at least one.
         per_token: the mean over the answer's tokens, which doesn't favour short answers; False:
@@ -1009,7 +1009,7 @@ def fast_generate(
 
     Returns:
         (B, T + n) int64. When the context is full every token's position changes with each new one:
-        from then on each step computes the last ``context`` tokens anew, as ``generate`` does.
+        from then on each step computes the last ``max_length`` tokens anew, as ``generate`` does.
 
     Raises:
         ValueError: as ``generate`` does.

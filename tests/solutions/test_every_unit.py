@@ -51,6 +51,27 @@ def test_a_chapter_has_its_units_in_its_folder_and_nothing_else(chapter):
     assert files == {"__init__.py", "conventions.md", *units}
 
 
+# Names that one of the chapters once had for what `book/notation.md` names for all.
+OTHER_NAMES = {
+    *("width", "features", "embedding_dim", "intermediate", "ffn_dim"),
+    *("layers", "blocks", "depth", "n_heads", "n_layers", "vocab", "context_length"),
+    *("segments", "segment_ids", "rate", "dropout_p", "warmup", "peak", "floor", "pre_norm"),
+}
+
+
+def test_the_chapters_speak_one_dialect(module):
+    functions = [
+        function
+        for name, owner in vars(module).items()
+        if getattr(owner, "__module__", "") == module.__name__ and not name.startswith("_")
+        for function in ([owner] if inspect.isfunction(owner) else vars(owner).values())
+        if inspect.isfunction(function)
+    ]
+    arguments = {name for function in functions for name in inspect.signature(function).parameters}
+    assert functions
+    assert not arguments & OTHER_NAMES
+
+
 @CHAPTER
 def test_a_chapter_has_fourteen_exercises_and_two_written_questions(chapter):
     sources = [jupytext.read(SOLUTIONS / chapter / f"{u}.py").cells for u in CHAPTERS[chapter]]

@@ -363,7 +363,7 @@ def test_pieces_write_every_text(pieces: Pieces, text: str) -> None:
 
 
 def test_pieces_learn_what_is_frequent(pieces: Pieces) -> None:
-    assert pieces.source_size == 320
+    assert pieces.src_vocab_size == 320
     assert pieces.tokenizer.token_to_id("<pad>") == PAD
     assert pieces.tokenizer.token_to_id("<bos>") == BOS
     assert len(pieces.encode("2021 kilometers")) < len("2021 kilometers")

@@ -61,7 +61,7 @@ FAST = [
         "autograder/gradebook/test_course.py",
         "autograder/graders/seq2seq/test_text.py",
         "autograder/grading/test_collect.py",
-        "autograder/grading/test_journal.py",
+        "autograder/grading/test_result_cache.py",
         "autograder/grading/test_settings_file.py",
         "autograder/judging/test_diagnosis.py",
         "autograder/judging/test_expectations.py",

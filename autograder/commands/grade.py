@@ -94,7 +94,7 @@ def run(
 
     jobs = jobs or min(4, usable_cores())
     # Where somebody has been marked before, it may be that nobody is now.
-    everybody = scheduler is None and not (cache and (course / "journal.db").exists())
+    everybody = scheduler is None and not (cache and (course / "result_cache.db").exists())
     how = marking_options(assignment, submitted, course, unsafe=unsafe_no_sandbox)
     with (
         WorkerPool(how, jobs) if everybody else nullcontext() as pool,

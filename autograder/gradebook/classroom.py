@@ -3,14 +3,14 @@
 Four stages, each of which survives whatever one submission does:
 
 1. `collect` looks through the folder of submissions, which is only ever read;
-2. `journal` knows what was marked before, with what, and whether anything has changed since;
+2. `result_cache` knows what was marked before, with what, and whether anything has changed since;
 3. `marker` repairs a notebook, runs its code once in the sandbox and asks the graders;
    `worker_pool` has it done in processes of their own, `cluster` on several machines;
 4. `course` puts every student into an nbgrader course: gradebook, autograded notebook, feedback.
    Whoever is marked goes into the books while others are being marked.
 
 Everybody on the class list comes out with a result, if need be one that says why it is 0. Killed at
-any moment, the next start goes on where the journal ends.
+any moment, the next start goes on where the result cache ends.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from autograder.common.files import naming_disk_errors, replacing, require_room
 from autograder.gradebook.course import UNRECORDED, UNSHOWN, Books, course_seed, prepare
 from autograder.grading import settings_file, worker_pool
 from autograder.grading.collect import Person, Submission, collect
-from autograder.grading.journal import Journal, Results, alone, digest_of
 from autograder.grading.marker import UNJUDGED, Graded, empty_result, grader_hash
 from autograder.grading.regrade_diff import Change, change_of
+from autograder.grading.result_cache import ResultCache, Results, alone, digest_of
 from autograder.grading.settings import Settings
 from autograder.grading.worker_pool import WorkerPool, marking_options
 from autograder.judging.results import SubmissionResult
@@ -51,8 +51,8 @@ class Class:
 
     Args:
         assignment: with the course's settings applied, as the results are.
-        results: in the order of the class; those of `grade` and `read` are in the journal and come
-            from there one by one.
+        results: in the order of the class; those of `grade` and `read` are in the result cache and
+            come from there one by one.
         seconds_grading: spent waiting for marks.
         seconds_books: spent on gradebook, notebooks and feedback.
         marked: how many submissions were run this time; the others had not changed.
@@ -81,11 +81,11 @@ class Class:
         return not any(note.startswith(UNDONE) for one in self.results for note in one.notes)
 
     def write(self) -> None:
-        """Write results.json; results that are not in the journal yet go there, for `read`."""
+        """Write results.json; results that are not in the result cache yet go there, for `read`."""
         if not isinstance(self.results, Results):
-            with Journal(self.course) as journal:
+            with ResultCache(self.course) as cache:
                 rows = ((result, 0.0) for result in self.results)
-                journal.write_class(self.assignment, self.seed, self.grader, "", rows)
+                cache.write_class(self.assignment, self.seed, self.grader, "", rows)
         head = {"assignment": self.assignment.unit, "seed": self.seed, "grader": self.grader}
         with (
             replacing(self.folder / "results.json") as path,
@@ -114,9 +114,9 @@ class Class:
         """A class that was graded before."""
         load(unit)  # What is no unit, such as a chapter, is a sentence.
         head = None
-        if (course / "journal.db").is_file():
-            with Journal(course) as journal:
-                head = journal.head(unit)
+        if (course / "result_cache.db").is_file():
+            with ResultCache(course) as cache:
+                head = cache.head(unit)
         if head is None:
             raise ClassroomError(
                 f"{unit} has not been graded in {course}; "
@@ -187,24 +187,24 @@ def grade(
     if pool is not None and not runnable:
         pool.close()
         pool = None
-    terms = settings_file.of_course(course, assignment, settings).due_by(due)
-    db_url = db_url or terms.db_url
+    policy = settings_file.of_course(course, assignment, settings).due_by(due)
+    db_url = db_url or policy.db_url
     with ExitStack() as stack:
         stack.enter_context(naming_disk_errors(course))
         stack.enter_context(alone(course))
-        journal = stack.enter_context(Journal(course))
-        journal.check()
+        results = stack.enter_context(ResultCache(course))
+        results.check()
         seed = course_seed(course) if seed is None else seed
-        limits = limits or terms.limits
+        limits = limits or policy.limits
         options = marking_options(unit, submitted, course, unsafe=unsafe)
         options |= {"seed": seed, "limits": limits}
-        work = _Work(journal, assignment, terms, submissions, options)
+        work = _Work(results, assignment, policy, submissions, options)
         if not cache:
             work.forget()
         if pool is not None:
             pool.begin(seed, limits)
         if decide is None:
-            release = prepare(course, unit, terms, db_url=db_url)
+            release = prepare(course, unit, policy, db_url=db_url)
         else:
             release = _release(course, unit)
         tell = progress or (lambda stage, done, total: None)
@@ -222,12 +222,12 @@ def grade(
                 pass
             if not decide(list(work.changes()), len(work.students)):
                 return None
-            release = prepare(course, unit, terms, db_url=db_url)
+            release = prepare(course, unit, policy, db_url=db_url)
             finished = iter(work.students)
         step = "submitted"
         if submitted.resolve() == course / step or (course / step) in submitted.resolve().parents:
             step = "repaired"  # Never touch what was handed in, even in the course's own folder.
-        remarks += [*terms.remarks(work.students), *work.gone()]
+        remarks += [*policy.remarks(work.students), *work.gone()]
         books = Books(course, unit, step, db_url=db_url)
         with books.alone():
             books.enter([*(Person(student) for student in work.students), *roster])
@@ -235,9 +235,9 @@ def grade(
             for count, student in enumerate(finished, 1):
                 recording.record(student)
                 tell("books", count, len(work.students))
-            told = books.settle(terms)
-        described = terms.adjusted_assignment(assignment)
-        journal.write_class(described, seed, work.grader, terms.digest, recording.rows(told))
+            told = books.settle(policy)
+        described = policy.adjusted_assignment(assignment)
+        results.write_class(described, seed, work.grader, policy.digest, recording.rows(told))
         graded_class = Class(
             described,
             course,
@@ -280,7 +280,7 @@ class _Work:
     """What is to be marked, what was marked before, and what it comes to.
 
     Args:
-        journal: of the course.
+        cache: of the course.
         assignment: as it was released.
         settings: of the course.
         submissions: everybody's, with all attempts.
@@ -289,13 +289,13 @@ class _Work:
 
     def __init__(
         self,
-        journal: Journal,
+        cache: ResultCache,
         assignment: Assignment,
         settings: Settings,
         submissions: Sequence[Submission],
         options: dict[str, Any],
     ) -> None:
-        self.journal = journal
+        self.cache = cache
         self.assignment = assignment
         self.unit = assignment.unit
         self.settings = settings
@@ -314,7 +314,7 @@ class _Work:
             for attempts in self.attempts.values()
             for one in attempts
         }
-        self.before = self.known = journal.keys(self.unit)
+        self.before = self.known = cache.keys(self.unit)
         self.seconds = 0.0
         self.marked = 0
 
@@ -359,7 +359,7 @@ class _Work:
             try:
                 self._keep(submission, graded)
             except Exception as error:  # The others are graded.
-                require_room(self.journal.path.parent)
+                require_room(self.cache.path.parent)
                 self._keep(submission, Graded(_lost(self.assignment, submission, error), ""))
             self.marked += 1
             tell("grading", total - len(left) + self.marked, total)
@@ -376,19 +376,19 @@ class _Work:
         result.grader, result.seed = self.grader, self.seed
         result.submission, result.attempt = submission.digest, submission.attempt
         if result.status == "missing" and _place(submission) in self.before:
-            before = self.journal.result(self.unit, *_place(submission))
+            before = self.cache.result(self.unit, *_place(submission))
             if before.submission:
                 result.notes.append(
                     f"a notebook that earned {number(before.score)} points was there before"
                 )
         judged = not any(note.startswith(UNJUDGED) for note in result.notes)
         key = self.keys[_place(submission)] if judged else ""
-        self.journal.keep(self.unit, key, result, graded.notebook)
+        self.cache.keep(self.unit, key, result, graded.notebook)
 
     def outcome(self, student: str) -> tuple[Submission, SubmissionResult]:
         """The attempt that counts, and its result with the settings applied."""
         attempts = self.attempts[student]
-        results = [(one, self.journal.result(self.unit, student, one.attempt)) for one in attempts]
+        results = [(one, self.cache.result(self.unit, student, one.attempt)) for one in attempts]
         submission, raw = results[self.settings.chosen(results)]
         result = self.settings.adjusted(raw, self.assignment)
         result.notes += self.settings.told(self.handed_in[student], submission)
@@ -407,14 +407,14 @@ class _Work:
         for student in self.students:
             submission, result = self.outcome(student)
             penalty = self.penalty(submission, result)
-            before = self.journal.listed(self.unit, student)
+            before = self.cache.listed(self.unit, student)
             change = change_of(before, result, penalty, self.settings.digest)
             if change is not None:
                 yield change
 
     def gone(self) -> Iterator[str]:
         """A sentence about those who were in the class before, and are not now."""
-        gone = [name for name in self.journal.students(self.unit) if name not in self.handed_in]
+        gone = [name for name in self.cache.students(self.unit) if name not in self.handed_in]
         if gone:
             verb = "is" if len(gone) == 1 else "are"
             yield (
@@ -446,7 +446,7 @@ class _Recording:
         self.work = work
         self.books = books
         self.release = release
-        self.recorded = work.journal.recorded(work.unit)
+        self.recorded = work.cache.recorded(work.unit)
         self.entries = books.entries()
         self.failures: dict[str, list[str]] = {}
         self.seconds = 0.0
@@ -471,8 +471,8 @@ class _Recording:
             self._enter(submission, result, state)
 
     def _enter(self, submission: Submission, result: SubmissionResult, state: str) -> None:
-        journal, unit, student = self.work.journal, self.work.unit, submission.student
-        notebook = journal.notebook(unit, student, submission.attempt)
+        cache, unit, student = self.work.cache, self.work.unit, submission.student
+        notebook = cache.notebook(unit, student, submission.attempt)
         self.books.record(submission, Graded(result, notebook), self.release)
         failed = [note for note in result.notes if note.startswith(UNRECORDED)]
         if self.books.feedback(student) is None:
@@ -481,7 +481,7 @@ class _Recording:
         if failed or entry is None:
             self.failures[student] = failed or [f"{UNRECORDED} (they are not in the gradebook)"]
         else:
-            journal.record(unit, student, state, entry)
+            cache.record(unit, student, state, entry)
 
     def _has_files(self, student: str) -> bool:
         unit, course = self.work.unit, self.books.course

@@ -350,7 +350,7 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
     own = set(nb.metadata[KEY].get("own", []))
     for cell in nb.cells:
         if cell.cell_type != "code":
-            _make_harmless(cell, cell.get("id") in own)
+            _make_inert(cell, cell.get("id") in own)
             marks = cell.metadata.get("nbgrader", {})
             if marks.get("grade") and marks.get("points") == 0:
                 # Left out: like an answer that was not given, it does not wait for a person.
@@ -474,7 +474,7 @@ def _is_plain(source: str, attachments: dict[str, Any]) -> bool:
     return not suspicion.found and suspicion.rawdata == "<" and suspicion.open["p"] == 0
 
 
-def _make_harmless(cell: NotebookNode, own: bool) -> None:
+def _make_inert(cell: NotebookNode, own: bool) -> None:
     """Keep a student's text from becoming HTML in the formgrader, which takes it as it is.
 
     nbgrader's page knows no sanitising: a script in an answer would run as the instructor. Text

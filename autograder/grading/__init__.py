@@ -1,4 +1,4 @@
-"""A class is marked: collect, repair, worker pool, several machines, journal, settings.
+"""A class is marked: collect, repair, worker pool, several machines, result cache, settings.
 
 Imports `assignments` and what that may import; neither `checking` nor `verification`.
 """
@@ -7,10 +7,10 @@ __all__ = [
     "cluster",
     "collect",
     "doctor",
-    "journal",
     "marker",
     "regrade_diff",
     "repair",
+    "result_cache",
     "settings",
     "settings_file",
     "worker_pool",

@@ -293,15 +293,15 @@ def grade_all(
     with Marker(options["unit"], seed=options.get("seed", 0)) as marker:
         if away:
             with _quiet(), _connected(address) as client:
-                crew = _Crew(client, address, away, options, release, say)
+                group = _WorkerGroup(client, address, away, options, release, say)
                 try:
-                    for submission, graded in crew.run():
+                    for submission, graded in group.run():
                         if graded is None:
                             # It cannot be read, or is too large: that is all its result says.
                             graded = grade_one(marker, Task(submission), release)
                         yield submission, graded
                 finally:
-                    crew.close()
+                    group.close()
         for submission in here:
             yield submission, grade_one(marker, Task(submission), release)
 
@@ -368,7 +368,7 @@ class _Worker:
     held: dict[Future[Any], _Job] = field(default_factory=dict)
 
 
-class _Crew:
+class _WorkerGroup:
     """The workers of a cluster while they grade a class. For one thread."""
 
     def __init__(

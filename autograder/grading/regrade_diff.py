@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autograder.common.cards import number
-from autograder.grading.journal import Listed
+from autograder.grading.result_cache import Listed
 from autograder.judging.results import SubmissionResult
 
 if TYPE_CHECKING:

@@ -151,8 +151,8 @@ def diagnose(
     if not failed:
         return None, False
     passed = [item for item in evidence if not item.failed]
-    court = _Court(failed, passed, reference)
-    winner = court.winner(list(candidates))
+    search = _CandidateSearch(failed, passed, reference)
+    winner = search.winner(list(candidates))
     if winner is not None:
         return winner
     hints = [item.hint for item in failed if item.hint and item.hint != "forbidden"]
@@ -172,11 +172,11 @@ def explained(
     """Whether one of the candidates explains every failed test and is not ruled out."""
     failed = [item for item in evidence if item.failed and item.transcript]
     passed = [item for item in evidence if not item.failed]
-    court = _Court(failed, passed, reference)
-    return bool(failed) and any(map(court.explains_all, candidates))
+    search = _CandidateSearch(failed, passed, reference)
+    return bool(failed) and any(map(search.explains_all, candidates))
 
 
-class _Court:
+class _CandidateSearch:
     """Finds the candidate with as few questions as it takes."""
 
     def __init__(

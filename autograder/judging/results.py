@@ -79,7 +79,7 @@ class SubmissionResult:
         return data
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for the journal or another process; `from_dict` is the inverse."""
+        """Everything, for the result cache or another process; `from_dict` is the inverse."""
         return {
             **vars(self),
             "repairs": list(self.repairs),

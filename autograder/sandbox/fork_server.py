@@ -6,7 +6,7 @@ memory file system and forks the *worker* as process 1 of the new process namesp
 gives up every privilege and runs student code; the keeper watches the memory and the number of
 its processes, and when the trusted process asks for it, or disappears, ends them all.
 
-    trusted process ── control ──▶ zygote
+    trusted process ── control ──▶ fork server
           │  ├──────── status ───▶ keeper (outside the worker's namespaces)
           └──────────── frames ──▶ worker (student code)
 
@@ -222,7 +222,7 @@ def drop_privileges() -> None:
 
 
 def set_limits(limits: dict[str, Any], mapped: int, data: int, sandboxed: bool) -> None:
-    """Resource limits; memory counts on top of the bytes that the zygote has mapped itself."""
+    """Resource limits; memory counts on top of the bytes that the fork server has mapped itself."""
     memory = int(limits["memory_bytes"])
     bounds = {
         resource.RLIMIT_AS: mapped + memory,
@@ -598,7 +598,7 @@ class Keeper:
         return "memory" if total > limit else ""
 
 
-# ------------------------------------------------------------------------------- zygote
+# ------------------------------------------------------------------------------- fork server
 
 
 def try_namespaces() -> str:
@@ -713,7 +713,7 @@ def main() -> None:
         "seccomp": plan["sandboxed"] and seccomp_program(platform.machine()) is not None,
     }
     control.send(json.dumps(hello).encode())
-    # A zygote that serves only one notebook leaves it to that one to import what it needs.
+    # A fork server that serves only one notebook leaves it to that one to import what it needs.
     serves_many = plan["nested"] or not plan["sandboxed"]
     warm: set[str] = set()
     gc.freeze()

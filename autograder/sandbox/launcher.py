@@ -1,8 +1,8 @@
-"""Starts the sandbox: one bubblewrap process, the *zygote*, which imports PyTorch and forks.
+"""Starts the sandbox: one bubblewrap process, the *fork server*, which imports PyTorch and forks.
 
-The zygote sees the Python installation, its packages, `toolkit` and the few files that carry out
-requests: no solutions, graders, misconceptions, submissions or home folders, and no network. This
-module imports no PyTorch, so that the zygote can import its own while this process does.
+The fork server sees the Python installation, its packages, `toolkit` and the few files that carry
+out requests: no solutions, graders, misconceptions, submissions or home folders, and no network.
+This module imports no PyTorch, so that the fork server can import its own while this process does.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _namespaces(bwrap: str, root: bool) -> list[str]:
     start = [bwrap, "--die-with-parent", "--new-session", "--unshare-ipc", "--unshare-pid"]
     start += ["--unshare-net", "--unshare-uts", "--unshare-cgroup-try", "--clearenv"]
     if root:
-        # Without a user namespace, because in one root would stay root outside; the zygote
+        # Without a user namespace, because in one root would stay root outside; the fork server
         # leaves for an unused user id before it does anything else.
         start += ["--hostname", "sandbox", "--cap-drop", "ALL"]
         return [*start, "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
@@ -275,7 +275,7 @@ ENVIRONMENT = {
 
 
 class Sandbox:
-    """One zygote, from which submissions are forked. Use it as a context manager.
+    """One fork server, from which submissions are forked. Use it as a context manager.
 
     Args:
         limits: what each submission may use unless its session says otherwise.
@@ -330,9 +330,9 @@ class Sandbox:
         return bool(self.hello.get("nested"))
 
     def start(self) -> None:
-        """Start the zygote and wait until it is ready. Does nothing when it runs.
+        """Start the fork server and wait until it is ready. Does nothing when it runs.
 
-        A process that was forked since shares the zygote of the one it comes from.
+        A process that was forked since shares the fork server of the one it comes from.
         """
         try:
             self._begin()
@@ -436,7 +436,7 @@ class Sandbox:
                 for this worker and all later ones, and nothing else.
 
         Raises:
-            SandboxUnavailable: the zygote is gone and cannot be started again.
+            SandboxUnavailable: the fork server is gone and cannot be started again.
         """
         with self._lock:
             if self._used and not self.unsafe and not self.nested:
@@ -470,7 +470,7 @@ class Sandbox:
             self._control.close()
             self._control = None
         if self._owner != os.getpid():
-            # From here on this process has a zygote and a folder of its own.
+            # From here on this process has a fork server and a folder of its own.
             self._owner, self._process, self._folder = os.getpid(), None, None
         if self._process is not None:
             # bubblewrap takes everything inside with it; keepers outside of one end by themselves.
@@ -479,7 +479,7 @@ class Sandbox:
             self._process = None
 
     def close(self) -> None:
-        """End the zygote and with it every submission."""
+        """End the fork server and with it every submission."""
         with self._lock:
             self._stop()
             if self._folder is not None:

@@ -1,8 +1,8 @@
 """Student code in a sandbox, seen from the trusted process: requests go in, outcomes come out.
 
-A `Sandbox` (see `launcher.py`) owns one process, the *zygote*, behind bubblewrap's walls. A
-`Session` is one submission: a child forked from the zygote in namespaces of its own, with limits
-on time, memory, processes, files and output (see `fork_server.py`).
+A `Sandbox` (see `launcher.py`) owns one process, the *fork server*, behind bubblewrap's walls. A
+`Session` is one submission: a child forked from the fork server in namespaces of its own, with
+limits on time, memory, processes, files and output (see `fork_server.py`).
 
 Whatever student code does, a session answers with an outcome: a loop without end is a "timeout",
 a dead process a "crash", too much memory "memory", and rubbish on the wire "protocol".
@@ -36,7 +36,7 @@ Request = dict[str, Any]
 
 END_SECONDS = 30.0
 MESSAGE_CHARACTERS = 2000
-# Words for which the zygote knows what to import; see `fork_server.warm_up`.
+# Words for which the fork server knows what to import; see `fork_server.warm_up`.
 WARM_WORDS = ("matplotlib", "broadcast_shapes", "assert_close", "optim.")
 SHORTEST_CALL = 2.0  # what is left of a call's limit after its function has hung repeatedly
 # A busy machine stretches time limits by what a submission waited for a core, up to this factor.
@@ -570,7 +570,7 @@ class Session:
                     return
                 raise EOFError
             except (EOFError, OSError, wire.WireError):
-                # A zygote that has just died is replaced by the next fork.
+                # A fork server that has just died is replaced by the next fork.
                 self._finish("crash", "")
                 if attempt == 2:
                     raise SandboxUnavailable("the sandbox's Python ends at once") from None

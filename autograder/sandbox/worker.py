@@ -1,7 +1,7 @@
 """Runs one student's cells and answers requests about what they define, inside the sandbox.
 
-The zygote forks, confines the child and calls `serve`. From there on everything in this process
-may be in the student's hands: nothing that it says is believed, only compared.
+The fork server forks, confines the child and calls `serve`. From there on everything in this
+process may be in the student's hands: nothing that it says is believed, only compared.
 
 This file is copied into the sandbox: it imports PyTorch, IPython and the standard library only.
 """
@@ -166,7 +166,7 @@ class Worker:
         sys.modules["__main__"] = module
         self.namespace = module.__dict__
         self.executor = Executor(self.namespace, alone=True)
-        # The course's own, which the zygote has imported; no cell is to find another one.
+        # The course's own, which the fork server has imported; no cell is to find another one.
         self.given = sys.modules.get("given")
         self.parts = dict(vars(self.given)) if self.given is not None else {}
         self.forks: dict[tuple[str, ...], _Fork] = {}

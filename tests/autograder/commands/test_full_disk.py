@@ -14,8 +14,8 @@ import pytest
 from autograder import __main__ as command_line
 from autograder.common import paths
 from autograder.common.files import DiskError, disk_error, replacing, require_room
-from autograder.grading.journal import Journal
 from autograder.grading.marker import empty_result
+from autograder.grading.result_cache import ResultCache
 from tests.autograder.gradebook.test_classroom import ASSIGNMENT, UNIT
 from tests.autograder.helpers import put, status_of
 
@@ -45,7 +45,7 @@ mounting = pytest.mark.skipif(
 @pytest.mark.parametrize(
     ("size", "named"),
     [
-        ("16k", "journal.db"),
+        ("16k", "result_cache.db"),
         ("200k", "course"),  # The course is being made.
         ("600k", "course"),  # Some are in the gradebook.
         ("900k", "course"),
@@ -77,9 +77,9 @@ def test_a_class_on_a_small_disk_is_completed_by_the_next_start(tmp_path, size, 
     assert f"{named} could not be written (" in said
     assert "give the same command again: what was marked is kept." in said
     assert "autograder: " not in again
-    with Journal(kept) as journal:
-        assert journal.students(UNIT) == STUDENTS
-        assert set(journal.markings(UNIT).values()) == {1}, "somebody was marked twice"
+    with ResultCache(kept) as cache:
+        assert cache.students(UNIT) == STUDENTS
+        assert set(cache.markings(UNIT).values()) == {1}, "somebody was marked twice"
     assert not any(disk.iterdir())
 
 
@@ -130,14 +130,14 @@ def test_what_is_not_the_disks_is_left_to_others(tmp_path, error):
 
 
 def test_a_journal_that_has_no_room_keeps_what_it_had(tmp_path):
-    with Journal(tmp_path) as journal:
+    with ResultCache(tmp_path) as cache:
         result = empty_result(ASSIGNMENT, "s1", "missing", "")
-        journal.keep(UNIT, "key", result, "")
-        journal._db.execute("PRAGMA max_page_count = 1")  # as many as there are
+        cache.keep(UNIT, "key", result, "")
+        cache._db.execute("PRAGMA max_page_count = 1")  # as many as there are
         result.student = "s2"
-        with pytest.raises(DiskError, match=r"journal\.db could not be written"):
-            journal.keep(UNIT, "key", result, os.urandom(1 << 16).hex())
-        assert list(journal.markings(UNIT)) == [("s1", 1)]
+        with pytest.raises(DiskError, match=r"result_cache\.db could not be written"):
+            cache.keep(UNIT, "key", result, os.urandom(1 << 16).hex())
+        assert list(cache.markings(UNIT)) == [("s1", 1)]
 
 
 def test_whatever_else_goes_wrong_is_one_sentence_too(monkeypatch, capsys):

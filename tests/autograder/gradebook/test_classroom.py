@@ -19,9 +19,9 @@ from autograder.gradebook import classroom
 from autograder.gradebook.course import Books, course_seed, prepare, quiet_database
 from autograder.grading import repair, worker_pool
 from autograder.grading.collect import Person, Submission, collect, read_roster
-from autograder.grading.journal import alone
 from autograder.grading.marker import Graded, Marker, empty_result, grader_hash
 from autograder.grading.repair import RepairedNotebook
+from autograder.grading.result_cache import alone
 from autograder.sandbox.limits import Limits
 from autograder.units.assignment import load
 from tests.autograder.helpers import put

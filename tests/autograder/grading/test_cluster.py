@@ -196,22 +196,22 @@ def there(running: Cluster, submissions: list[Submission], said: list[str] | Non
 
 
 @pytest.fixture
-def crew(monkeypatch) -> list[Any]:
+def group(monkeypatch) -> list[Any]:
     """Who holds what: the client's own record, to be read while it grades."""
     made: list[Any] = []
 
-    class Watched(cluster._Crew):
+    class Watched(cluster._WorkerGroup):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
             made.append(self)
 
-    monkeypatch.setattr(cluster, "_Crew", Watched)
+    monkeypatch.setattr(cluster, "_WorkerGroup", Watched)
     return made
 
 
-def held(crew: list[Any]) -> dict[str, list[str]]:
+def held(group: list[Any]) -> dict[str, list[str]]:
     """Per worker whose submissions it holds, the one that it grades first."""
-    workers = list(crew[-1].workers.values()) if crew else []
+    workers = list(group[-1].workers.values()) if group else []
     return {
         worker.address: [job.submission.student for job in list(worker.held.values())]
         for worker in workers
@@ -256,13 +256,13 @@ class TestOnACluster:
         until(lambda: not sandboxes(plain) and not sandboxes(nursed))
 
     def test_what_a_killed_worker_held_is_graded_elsewhere(
-        self, running, plain, nursed, submissions, here, crew
+        self, running, plain, nursed, submissions, here, group
     ):
         killed: list[str] = []
 
         def kill() -> None:
-            until(lambda: held(crew).get(plain))
-            killed.extend(held(crew)[plain])
+            until(lambda: held(group).get(plain))
+            killed.extend(held(group)[plain])
             os.kill(pid_at(plain), signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
@@ -275,13 +275,13 @@ class TestOnACluster:
         assert found == here
 
     def test_whoever_ends_its_worker_is_the_only_one_to_lose(
-        self, running, nursed, submissions, here, crew
+        self, running, nursed, submissions, here, group
     ):
         killed: list[int] = []
 
         def kill() -> None:
             while len(killed) < cluster.ALLOWED_FAILURES:
-                running_it = [at for at, names in held(crew).items() if names[:1] == ["s3"]]
+                running_it = [at for at, names in held(group).items() if names[:1] == ["s3"]]
                 pid = pid_at(running_it[0]) if running_it else None
                 if pid is not None and pid not in killed:
                     os.kill(pid, signal.SIGKILL)

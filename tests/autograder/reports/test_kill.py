@@ -24,7 +24,7 @@ from nbgrader.api import Gradebook
 from autograder.common import paths
 from autograder.gradebook.course import quiet_database
 from autograder.grading import repair
-from autograder.grading.journal import Journal
+from autograder.grading.result_cache import ResultCache
 from autograder.units.assignment import load
 
 UNIT = "attention-self_attention"
@@ -192,10 +192,10 @@ def test_a_class_that_is_killed_again_and_again_is_completed(
             process.wait(PATIENCE)
             _, alive = psutil.wait_procs(family, timeout=30)
             assert not alive, "processes outlived the one that was killed"
-        with Journal(course) as journal:
-            journal.check()
-            known = journal.markings(UNIT)
-            recorded = journal.recorded(UNIT)
+        with ResultCache(course) as cache:
+            cache.check()
+            known = cache.markings(UNIT)
+            recorded = cache.recorded(UNIT)
         assert finished.items() <= known.items(), "somebody was marked twice, or lost"
         finished = known
         if "s2" in recorded and not marked_by_hand:
@@ -203,9 +203,9 @@ def test_a_class_that_is_killed_again_and_again_is_completed(
             marked_by_hand = True
     said = whole(program, submitted, course)
     assert "written" in said
-    with Journal(course) as journal:
-        assert journal.markings(UNIT) == {(student, 1): 1 for student in STUDENTS}
-        assert set(journal.recorded(UNIT)) == set(STUDENTS)
+    with ResultCache(course) as cache:
+        assert cache.markings(UNIT) == {(student, 1): 1 for student in STUDENTS}
+        assert set(cache.recorded(UNIT)) == set(STUDENTS)
     if not marked_by_hand:
         mark_by_hand(course, "s2")
     assert results(course) == results(undisturbed)

@@ -12,8 +12,8 @@ import pytest
 from autograder.gradebook import classroom
 from autograder.gradebook.course import UNRECORDED, UNSHOWN, Books
 from autograder.grading import collect
-from autograder.grading.journal import Journal
 from autograder.grading.marker import UNJUDGED
+from autograder.grading.result_cache import ResultCache
 from autograder.judging import results
 from autograder.reports import class_report
 from tests.autograder.gradebook.test_classroom import UNIT
@@ -32,7 +32,7 @@ ERRORS = [
 # arguments, and how the note begins.
 STAGES: dict[str, tuple[Any, str, Callable[..., str], str]] = {
     "collected": (collect, "_handed_in", lambda entry, *_: entry.stem, ""),
-    "kept": (Journal, "keep", lambda _, unit, key, result, *__: result.student, UNJUDGED),
+    "kept": (ResultCache, "keep", lambda _, unit, key, result, *__: result.student, UNJUDGED),
     "entered": (Books, "record", lambda _, submission, *__: submission.student, UNRECORDED),
     "given feedback": (Books, "feedback", lambda _, student: student, UNRECORDED),
     "written": (results.SubmissionResult, "to_json", lambda one: one.student, UNSHOWN),

@@ -1,10 +1,11 @@
-"""What was graded with what: a course's journal, which outlives every interruption.
+"""What was graded with what: a course's result cache, which outlives every interruption.
 
-`COURSE/journal.db` holds, for each submission, the marks as the graders gave them, the repaired
-notebook, and the key of what the marks depend on; for each student, whether nbgrader's books have
-the marks; and for each assignment, the class as it was last written. Every entry is a transaction
-of its own, so that a process that is killed leaves what it had finished and nothing by halves.
-Results and notebooks are read when they are asked for: a class is never in memory as a whole.
+`COURSE/result_cache.db` holds, for each submission, the marks as the graders gave them, the
+repaired notebook, and the key of what the marks depend on; for each student, whether nbgrader's
+books have the marks; and for each assignment, the class as it was last written. Every entry is a
+transaction of its own, so that a process that is killed leaves what it had finished and nothing by
+halves. Results and notebooks are read when they are asked for: a class is never in memory as a
+whole.
 """
 
 from __future__ import annotations
@@ -94,15 +95,15 @@ class Listed:
     present: bool
 
 
-class Journal:
-    """The journal of one course. Use it as a context manager, or `close` it.
+class ResultCache:
+    """The result cache of one course. Use it as a context manager, or `close` it.
 
     Raises:
         ClassroomError: the file is damaged or of another version.
     """
 
     def __init__(self, course: Path) -> None:
-        self.path = course / "journal.db"
+        self.path = course / "result_cache.db"
         with self._usable():
             self._db = sqlite3.connect(self.path, isolation_level=None, timeout=60)
             self._prepare()
@@ -116,8 +117,8 @@ class Journal:
             if told is not None:
                 raise told from error
             raise ClassroomError(
-                f"The journal {self.path} cannot be used ({error}); move it away and grade again: "
-                "everybody is marked anew, and marks given by hand stay in the gradebook."
+                f"The result cache {self.path} cannot be used ({error}); move it away and grade "
+                "again: everybody is marked anew, and marks given by hand stay in the gradebook."
             ) from error
 
     def check(self) -> None:
@@ -145,7 +146,7 @@ class Journal:
         elif version != VERSION:
             raise sqlite3.DatabaseError(f"it is of version {version}, not {VERSION}")
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> ResultCache:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -290,13 +291,13 @@ class Journal:
 
 
 class Results(Sequence[SubmissionResult]):
-    """The results of the class that was written last, read from the journal when asked for."""
+    """The results of the class that was written last, read from the result cache when asked for."""
 
     def __init__(self, course: Path, unit: str) -> None:
         self.course = course
         self.unit = unit
-        with Journal(course) as journal:
-            self._students = journal.students(unit)
+        with ResultCache(course) as cache:
+            self._students = cache.students(unit)
 
     def __len__(self) -> int:
         return len(self._students)
@@ -315,10 +316,10 @@ class Results(Sequence[SubmissionResult]):
         )
 
     def _read(self, students: list[str]) -> Iterator[SubmissionResult]:
-        with Journal(self.course) as journal:
+        with ResultCache(self.course) as cache:
             for student in students:
-                found = journal.listed(self.unit, student)
-                assert found is not None  # Nothing is ever taken out of the journal.
+                found = cache.listed(self.unit, student)
+                assert found is not None  # Nothing is ever taken out of the result cache.
                 yield found.result
 
 

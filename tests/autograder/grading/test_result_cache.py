@@ -14,8 +14,8 @@ from autograder.common import paths
 from autograder.common.errors import ClassroomError
 from autograder.common.files import replacing
 from autograder.grading import regrade_diff
-from autograder.grading.journal import Journal, Results, alone
 from autograder.grading.marker import empty_result, grader_hash
+from autograder.grading.result_cache import ResultCache, Results, alone
 from autograder.judging.results import SubmissionResult
 from autograder.units.assignment import load
 from autograder.units.dependencies import dependencies
@@ -34,8 +34,8 @@ def result_of(student: str, points: float = 0.0, **more) -> SubmissionResult:
 
 
 @pytest.fixture
-def journal(tmp_path):
-    with Journal(tmp_path) as opened:
+def cache(tmp_path):
+    with ResultCache(tmp_path) as opened:
         yield opened
 
 
@@ -43,38 +43,38 @@ class TestMarks:
     def test_what_is_kept_is_there_when_the_journal_is_opened_again(self, tmp_path):
         result = result_of("s1", 1.5, seed=3, grader="abc", submission="00ff", attempt=2)
         result.printed = {"cell": "lone \ud800 surrogate"}
-        with Journal(tmp_path) as journal:
-            journal.keep(UNIT, "key", result, "notebook \ud800")
-        with Journal(tmp_path) as journal:
-            assert journal.keys(UNIT) == {("s1", 2): "key"}
-            assert journal.result(UNIT, "s1", 2) == result
-            assert journal.notebook(UNIT, "s1", 2) == "notebook \ud800"
-            assert journal.keys("gpt-model") == {}
+        with ResultCache(tmp_path) as cache:
+            cache.keep(UNIT, "key", result, "notebook \ud800")
+        with ResultCache(tmp_path) as cache:
+            assert cache.keys(UNIT) == {("s1", 2): "key"}
+            assert cache.result(UNIT, "s1", 2) == result
+            assert cache.notebook(UNIT, "s1", 2) == "notebook \ud800"
+            assert cache.keys("gpt-model") == {}
             with pytest.raises(KeyError):
-                journal.result(UNIT, "s1", 1)
+                cache.result(UNIT, "s1", 1)
 
-    def test_markings_are_counted_and_the_last_counts(self, journal):
+    def test_markings_are_counted_and_the_last_counts(self, cache):
         for points in (1.0, 2.0):
-            journal.keep(UNIT, f"key {points}", result_of("s1", points), "")
-        journal.keep(UNIT, "other", result_of("s2"), "")
-        assert journal.markings(UNIT) == {("s1", 1): 2, ("s2", 1): 1}
-        assert journal.result(UNIT, "s1", 1).score == 2.0
-        assert journal.keys(UNIT)["s1", 1] == "key 2.0"
+            cache.keep(UNIT, f"key {points}", result_of("s1", points), "")
+        cache.keep(UNIT, "other", result_of("s2"), "")
+        assert cache.markings(UNIT) == {("s1", 1): 2, ("s2", 1): 1}
+        assert cache.result(UNIT, "s1", 1).score == 2.0
+        assert cache.keys(UNIT)["s1", 1] == "key 2.0"
 
-    def test_the_books_are_remembered(self, journal):
-        journal.record(UNIT, "s1", "state", "entry")
-        journal.record(UNIT, "s1", "state 2", "entry 2")
-        assert journal.recorded(UNIT) == {"s1": ("state 2", "entry 2")}
-        assert journal.recorded("gpt-model") == {}
+    def test_the_books_are_remembered(self, cache):
+        cache.record(UNIT, "s1", "state", "entry")
+        cache.record(UNIT, "s1", "state 2", "entry 2")
+        assert cache.recorded(UNIT) == {"s1": ("state 2", "entry 2")}
+        assert cache.recorded("gpt-model") == {}
 
 
 class TestClass:
-    def write(self, journal, *results, settings="terms"):
-        journal.write_class(ASSIGNMENT, 1, "abc", settings, ((one, 0.5) for one in results))
+    def write(self, cache, *results, settings="terms"):
+        cache.write_class(ASSIGNMENT, 1, "abc", settings, ((one, 0.5) for one in results))
 
-    def test_results_come_one_by_one_in_the_order_of_the_class(self, tmp_path, journal):
+    def test_results_come_one_by_one_in_the_order_of_the_class(self, tmp_path, cache):
         written = [result_of(name, points) for name, points in (("b", 1), ("a", 2), ("c", 3))]
-        self.write(journal, *written)
+        self.write(cache, *written)
         results = Results(tmp_path, UNIT)
         assert results == written
         assert len(results) == 3
@@ -86,50 +86,50 @@ class TestClass:
         with pytest.raises(IndexError):
             results[3]
 
-    def test_a_class_is_written_as_a_whole_or_not_at_all(self, tmp_path, journal):
-        self.write(journal, result_of("s1", 1), result_of("s2", 2))
+    def test_a_class_is_written_as_a_whole_or_not_at_all(self, tmp_path, cache):
+        self.write(cache, result_of("s1", 1), result_of("s2", 2))
 
         def breaks_off():
             yield result_of("s2", 0), 0.0
             raise RuntimeError("stop")
 
         with pytest.raises(RuntimeError, match="stop"):
-            journal.write_class(ASSIGNMENT, 9, "xyz", "", breaks_off())
+            cache.write_class(ASSIGNMENT, 9, "xyz", "", breaks_off())
         assert [one.score for one in Results(tmp_path, UNIT)] == [1, 2]
-        assert journal.head(UNIT) == (ASSIGNMENT, 1, "abc")
+        assert cache.head(UNIT) == (ASSIGNMENT, 1, "abc")
 
-    def test_who_is_gone_is_remembered_but_not_listed(self, tmp_path, journal):
-        self.write(journal, result_of("s1", 1), result_of("s2", 2))
-        self.write(journal, result_of("s2", 3))
-        assert journal.students(UNIT) == ["s2"]
-        gone, there = journal.listed(UNIT, "s1"), journal.listed(UNIT, "s2")
+    def test_who_is_gone_is_remembered_but_not_listed(self, tmp_path, cache):
+        self.write(cache, result_of("s1", 1), result_of("s2", 2))
+        self.write(cache, result_of("s2", 3))
+        assert cache.students(UNIT) == ["s2"]
+        gone, there = cache.listed(UNIT, "s1"), cache.listed(UNIT, "s2")
         assert (gone.present, gone.result.score) == (False, 1)
         assert (there.present, there.result.score, there.penalty) == (True, 3, 0.5)
-        assert journal.listed(UNIT, "s3") is None
+        assert cache.listed(UNIT, "s3") is None
 
 
 class TestTrouble:
     def test_a_damaged_journal_is_one_sentence(self, tmp_path):
-        (tmp_path / "journal.db").write_bytes(b"this is no database" * 1000)
+        (tmp_path / "result_cache.db").write_bytes(b"this is no database" * 1000)
         with pytest.raises(ClassroomError, match="move it away and grade again"):
-            Journal(tmp_path)
+            ResultCache(tmp_path)
 
     def test_a_page_that_is_damaged_is_noticed_before_anybody_is_marked(self, tmp_path):
-        with Journal(tmp_path) as journal:
+        with ResultCache(tmp_path) as cache:
             for number in range(50):
-                journal.keep(UNIT, "key", result_of(f"s{number}"), "x" * 1000)
-        path = tmp_path / "journal.db"
+                cache.keep(UNIT, "key", result_of(f"s{number}"), "x" * 1000)
+        path = tmp_path / "result_cache.db"
         data = bytearray(path.read_bytes())
         data[8192:16384] = b"\xff" * 8192
         path.write_bytes(data)
-        with Journal(tmp_path) as journal, pytest.raises(ClassroomError, match="move it away"):
-            journal.check()
+        with ResultCache(tmp_path) as cache, pytest.raises(ClassroomError, match="move it away"):
+            cache.check()
 
     def test_a_journal_of_another_version_is_one_sentence(self, tmp_path):
-        with sqlite3.connect(tmp_path / "journal.db") as database:
+        with sqlite3.connect(tmp_path / "result_cache.db") as database:
             database.execute("PRAGMA user_version=99")
         with pytest.raises(ClassroomError, match="version 99"):
-            Journal(tmp_path)
+            ResultCache(tmp_path)
 
     def test_a_course_is_graded_by_one_process_at_a_time(self, tmp_path):
         with alone(tmp_path):
@@ -239,7 +239,7 @@ def test_editing_anything_else_does_not(checkout, before):
         ),
         *(
             "autograder/gradebook/course.py",
-            "autograder/grading/journal.py",
+            "autograder/grading/result_cache.py",
             "autograder/gradebook/plugin.py",
         ),
         *(

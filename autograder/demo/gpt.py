@@ -64,13 +64,13 @@ def _attention(body: str) -> str:
 
 _BLOCK = """
 class {name}(nn.Module):
-    def __init__(self, width, num_heads, dropout=0.0):
+    def __init__(self, d_model, num_heads, dropout=0.0):
         super().__init__()
-        self.attention = CausalSelfAttention(width, num_heads, dropout)
-        self.norm_1 = nn.LayerNorm(width)
-        self.feed_forward = FeedForward(width, dropout)
-        self.norm_2 = nn.LayerNorm(width)
-        self.sizes, self.p = (width, num_heads, 4 * width), dropout
+        self.attention = CausalSelfAttention(d_model, num_heads, dropout)
+        self.norm_1 = nn.LayerNorm(d_model)
+        self.feed_forward = FeedForward(d_model, dropout)
+        self.norm_2 = nn.LayerNorm(d_model)
+        self.sizes, self.p = (d_model, num_heads, 4 * d_model), dropout
 
     def forward(self, x):
         layer = nn.{layer}(

@@ -28,7 +28,7 @@ from toolkit.translation import BOS, EOS, PAD, SPECIALS, make_pairs
 
 ROOT = Path(__file__).parents[2]
 TINY = replace(
-    translate.PRESETS["wmt14-base"], num_layers=1, d_model=16, d_ff=32, num_heads=2, vocab=300,
+    translate.PRESETS["wmt14-base"], num_layers=1, d_model=16, d_ff=32, num_heads=2, vocab_size=300,
     batch_tokens=400, warmup_steps=10, steps=12, save_every=4, average=2, dropout=0.0, beam=2,
 )  # fmt: skip
 OPTIONS = [
@@ -402,7 +402,7 @@ def test_prepared_data_are_used_again_and_other_settings_refused(
     before = (folder / "meta.json").stat().st_mtime_ns
     translate.prepare(TINY, files, folder, lambda line: None)
     assert (folder / "meta.json").stat().st_mtime_ns == before
-    larger = replace(TINY, vocab=310)
+    larger = replace(TINY, vocab_size=310)
     with pytest.raises(Problem, match=r"prepared for another vocab; delete"):
         translate.prepare(larger, files, folder, lambda line: None)
     translate.prepare(larger, files, folder, lambda line: None, fresh=True)

@@ -384,7 +384,7 @@ def attention_dropout(attn_weights, dropout, training):
             "def attention_dropout(w, dropout, training):\n"
             "    if not 0 <= dropout <= 1:\n        raise ValueError\n"
             "    if dropout == 1:\n        return w * 0\n"
-            "    return w * torch.bernoulli(torch.full(w.shape, 1 - dropout)) / (1 - p)\n",
+            "    return w * torch.bernoulli(torch.full(w.shape, 1 - dropout)) / (1 - dropout)\n",
             "dropout_in_evaluation",
         ),
     ],

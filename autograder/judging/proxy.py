@@ -256,19 +256,37 @@ class Handle:
 
     def parameters(self) -> dict[str, list[int]]:
         """Name and shape of each parameter."""
-        return self._ask("inspect").value["parameters"]
+        return self._shapes("parameters")
 
     def buffers(self) -> dict[str, list[int]]:
         """Name and shape of each buffer."""
-        return self._ask("inspect").value["buffers"]
+        return self._shapes("buffers")
 
     def state(self) -> dict[str, torch.Tensor]:
         """The state dict."""
-        return self._ask("inspect").value["state"]
+        return self._described("state", torch.Tensor, "inspect")
 
     def step(self, *args: Any, lr: float = 0.1, **kwargs: Any) -> dict[str, torch.Tensor]:
         """The state after one step of gradient descent on a random weighted sum of outputs."""
-        return self._ask("step", args=list(args), kwargs=kwargs, lr=lr).value["state"]
+        return self._described("state", torch.Tensor, "step", args=list(args), kwargs=kwargs, lr=lr)
+
+    def _shapes(self, key: str) -> dict[str, list[int]]:
+        return self._described(key, (list, tuple), "inspect")
+
+    def _described(
+        self, key: str, kind: type | tuple[type, ...], op: str, **request: Any
+    ) -> dict[str, Any]:
+        """What the worker says of the module under `key`, by name.
+
+        Raises:
+            Mistake: it says something else, as a cheat may that answers in the worker's place. A
+                grader that stumbled over it would have failed, and nobody would be judged.
+        """
+        value = self._ask(op, **request).value
+        said = value.get(key) if isinstance(value, dict) else None
+        if not isinstance(said, dict) or not all(isinstance(each, kind) for each in said.values()):
+            raise Mistake(f"Your {self._name} does not say what its {key} are.")
+        return said
 
     def _ask(self, op: str, **request: Any) -> Observation:
         request = {"op": op, "handle": self._number, "training": self._training, **request}

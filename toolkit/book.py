@@ -336,8 +336,10 @@ def _execute_ahead(
             except CancelledError:
                 continue
             except Exception as error:
-                # No page begins any more; what the running ones yield is kept.
-                pool.shutdown(wait=False, cancel_futures=True)
+                # No page begins any more; what the running ones yield is kept. One by one:
+                # `as_completed` never hears of what `shutdown(cancel_futures=True)` has dropped.
+                for other in running:
+                    other.cancel()
                 failed = failed or (name, error)
                 continue
             page, took = str(keys.pages[name]), result.time

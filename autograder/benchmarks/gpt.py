@@ -78,7 +78,7 @@ def library_twin(model: Any) -> nn.Module:
     class Twin(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.context = model.max_length
+            self.max_length = model.max_length
             self.token = nn.Embedding(*model.token.weight.shape)
             self.position = nn.Embedding(*model.position.weight.shape)
             layer = nn.TransformerEncoderLayer(

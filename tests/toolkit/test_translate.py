@@ -370,7 +370,7 @@ def test_pieces_learn_what_is_frequent(pieces: Pieces) -> None:
 
 
 def test_a_vocabulary_without_room_for_all_bytes_is_refused() -> None:
-    with pytest.raises(Problem, match="--vocab must be 260 or more"):
+    with pytest.raises(Problem, match="--vocab-size must be 260 or more"):
         Pieces.learn(["a"], 100)
 
 
@@ -403,10 +403,10 @@ def test_prepared_data_are_used_again_and_other_settings_refused(
     translate.prepare(TINY, files, folder, lambda line: None)
     assert (folder / "meta.json").stat().st_mtime_ns == before
     larger = replace(TINY, vocab_size=310)
-    with pytest.raises(Problem, match=r"prepared for another vocab; delete"):
+    with pytest.raises(Problem, match=r"prepared for another vocab_size; delete"):
         translate.prepare(larger, files, folder, lambda line: None)
     translate.prepare(larger, files, folder, lambda line: None, fresh=True)
-    assert json.loads((folder / "meta.json").read_text(encoding="utf-8"))["of"]["vocab"] == 310
+    assert json.loads((folder / "meta.json").read_text(encoding="utf-8"))["of"]["vocab_size"] == 310
 
 
 @pytest.mark.parametrize("meta", [None, "{half"])
@@ -520,7 +520,7 @@ def test_the_paper_is_what_the_preset_says() -> None:
         "num_layers": 6, "d_model": 512, "d_ff": 2048, "num_heads": 8, "dropout": 0.1,
         "norm_first": False, "tie_embeddings": True,
     }  # fmt: skip
-    assert (paper.vocab, paper.batch_tokens, paper.warmup) == (37_000, 25_000, 4000)
+    assert (paper.vocab_size, paper.batch_tokens, paper.warmup_steps) == (37_000, 25_000, 4000)
     assert (paper.smoothing, paper.average, paper.beam, paper.alpha) == (0.1, 5, 4, 0.6)
     assert (paper.steps, paper.schedule, paper.rate) == (100_000, "inverse-sqrt", 1.0)
     adam = translate.transformer_lab.adam([torch.nn.Parameter(torch.zeros(1))], 1.0)
@@ -572,7 +572,7 @@ BAD: list[tuple[Callable[[Path], list[object]], str]] = [
     (lambda t: [*CLDR, "--out", t / "o", "--model", broken(t)], "nothing_of_this_name"),
     (lambda t: [*CLDR, "--out", t / "o", "--model", "json"], "json has no make_model and no"),
     (lambda t: [*CLDR, "--out", t / "o", "--model", half_done(t)], "not done yet: exercise 17"),
-    (lambda t: [*CLDR, "--out", t / "o", "--num-heads", 7], "num_heads"),
+    (lambda t: [*CLDR, "--out", t / "o", "--num-heads", 7], "7 equal heads"),
     (lambda t: [*CLDR, "--out", t / "o", "--steps", 0], "--steps must be 1 or more, not 0"),
     (lambda t: [*CLDR, "--out", t / "o", "--batch-tokens", 3], "--batch-tokens 3 is too small"),
     (lambda t: [*CLDR, "--out", t / "o", "--target", "xx"], "unknown locale 'xx'"),

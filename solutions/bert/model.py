@@ -56,7 +56,7 @@ def pad_batch(rows: list[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, 
     """
     length = max(len(input_ids) for input_ids, _ in rows)
     input_ids = torch.full((len(rows), length), PAD)  # (B, T)
-    token_type_ids = torch.zeros_like(input_ids)  # (B, T)
+    token_type_ids = torch.zeros(len(rows), length, dtype=torch.int64)  # (B, T)
     mask = torch.zeros_like(input_ids, dtype=torch.bool)  # (B, T)
     for row, (numbers, parts) in enumerate(rows):
         input_ids[row, : len(numbers)] = torch.tensor(numbers, dtype=torch.int64)

@@ -130,10 +130,12 @@ def test_of_several_pages_the_one_that_fails_is_named_and_the_others_are_kept(
     failing = "import time\ntime.sleep(1)\nassert False, 'never'\n" + "# long\n" * 50
     small.page("b", cell(failing), run=True)
     small.page("c", cell("import time\ntime.sleep(2)\nprint('kept')\n" + "# long\n" * 40), run=True)
-    small.page("d", cell("print('waits')"), run=True)
+    for name in "de":  # When b fails, one of them may take its place; the other stays behind.
+        small.page(name, cell("print('waits')"), run=True)
     with pytest.raises(BookError, match=r"book/b.md.*AssertionError: never"):
         small.build()
-    assert small.executed() == ["c"]
+    assert "c" in small.executed()
+    assert len(small.executed()) < 3
     small.page("b", cell("print('mended')"), run=True)
     small.build()
     assert "c" not in small.executed()

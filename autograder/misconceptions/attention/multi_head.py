@@ -257,7 +257,7 @@ add(
 )
 add(
     "heads_returns_output_only",
-    "You return the output only; return the pair (output, weights).",
+    "You return the output only; return the pair (output, attn_weights).",
     (HEADS_RETURN, f"return {HEADS_OUT}"),
 )
 add(

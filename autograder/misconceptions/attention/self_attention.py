@@ -234,12 +234,12 @@ add(
 )
 add(
     "attention_results_swapped",
-    "Your results stand in the order (weights, output); return (output, weights).",
+    "Your results stand in the order (attn_weights, output); return (output, attn_weights).",
     (ATTENTION_RETURN, "return attn_weights, dropped @ value"),
 )
 add(
     "attention_returns_output_only",
-    "You return the output only; return the pair (output, weights).",
+    "You return the output only; return the pair (output, attn_weights).",
     (ATTENTION_RETURN, "return dropped @ value"),
 )
 add(
@@ -604,7 +604,7 @@ def _attention_mistakes(add: Callable[..., None], prefix: str) -> None:
     )
     add(
         f"{prefix}_returns_output_only",
-        "You return the output only; return the pair (output, weights).",
+        "You return the output only; return the pair (output, attn_weights).",
         (f"return {ATTEND}", f"return {ATTEND}[0]"),
     )
 

@@ -465,7 +465,7 @@ add(
 )
 add(
     "relative_output_only",
-    "You return the output only; return the pair (output, weights).",
+    "You return the output only; return the pair (output, attn_weights).",
     ("return self.out_proj(z), attn_weights", "return self.out_proj(z)"),
 )
 add(

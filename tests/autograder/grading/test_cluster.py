@@ -373,13 +373,11 @@ class TestWithTLS:
     pytestmark = on_a_cluster
 
     @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-    def test_only_with_the_certificate_there_are_marks(
-        self, tmp_path, submissions, here, monkeypatch, capfd
-    ):
+    def test_only_with_the_certificate_there_are_marks(self, tmp_path, submissions, here, capfd):
         import dask
+        import dask.distributed  # brings its settings, to which those of TLS are added
         import yaml
 
-        monkeypatch.setattr(cluster, "CONNECT_SECONDS", 5.0)
         for command in CERTIFICATES:
             words = ["openssl", *command.split()]
             subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=60)

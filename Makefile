@@ -15,8 +15,7 @@ course: $(STAMP) ## set up, generate, build the book, grade a demonstration clas
 	@$(RUN) -m autograder.commands.make_course
 
 test: $(STAMP) ## every test, the built book and the graders' own test included
-	@$(MAKE) --no-print-directory lint
-	@$(RUN) -m toolkit.book
+	@$(MAKE) --no-print-directory -j2 lint book
 	@$(RUN) -m pytest -q
 	@$(RUN) -m autograder verify --json build/verify.json
 

@@ -91,7 +91,7 @@ def kill_rate(unit: str) -> list[Figure]:
     from autograder.verification.verify import verify
 
     started = time.perf_counter()
-    verdict = verify(unit, jobs=os.cpu_count() or 1)
+    (verdict,) = verify([unit], jobs=os.cpu_count() or 1)
     seconds = time.perf_counter() - started
     return [
         Figure(

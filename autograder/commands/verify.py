@@ -6,12 +6,19 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from autograder.common.paths import units
@@ -46,31 +53,22 @@ def run(
     torch.set_num_threads(1)
     console = Console()
     wanted = [require_unit(name) for name in units_of(unit or units())]
-    verdicts = []
-    for name in wanted:
-        with Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            console=console,
-            transient=True,
-        ) as bar:
-            tasks: dict[str, object] = {}
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        tasks: dict[str, TaskID] = {}
 
-            def progress(
-                what: str,
-                done: int,
-                total: int,
-                bar: Progress = bar,
-                tasks: dict[str, Any] = tasks,
-                name: str = name,
-            ) -> None:
-                if what not in tasks:
-                    tasks[what] = bar.add_task(f"{name}: {what}", total=total)
-                bar.update(tasks[what], completed=done)
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
 
-            verdicts.append(verify(name, jobs=jobs, exercises=exercise, progress=progress))
+        verdicts = verify(wanted, jobs=jobs, exercises=exercise, progress=progress)
 
     table = Table(
         title="The graders, judged",

@@ -10,7 +10,8 @@ from __future__ import annotations
 import multiprocessing
 import signal
 import tomllib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -137,55 +138,83 @@ def _single_threaded() -> None:
     torch.set_num_threads(1)
 
 
+def judge_reference(task: tuple[str, int, list[str]]) -> float:
+    """The points of a unit's reference for these exercises, at one seed."""
+    unit, seed, names = task
+    execute = Executor(reference_namespace(unit)).execute
+    results = graders_of(unit).run(execute, seed=seed, exercises=names)
+    return sum(result.points for result in results.values())
+
+
 def verify(
-    unit: str,
+    units: Sequence[str],
     *,
     jobs: int = 1,
-    exercises: list[str] | None = None,
+    exercises: Sequence[str] | None = None,
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
-) -> Verdict:
-    """Judge the graders of a unit.
+) -> list[Verdict]:
+    """Judge the graders of these units, a verdict each.
 
     Args:
-        unit: whose graders.
+        units: whose graders.
         jobs: processes to use.
         exercises: only these; all by default.
         progress: told what is being done, how many are done, and of how many.
     """
-    assignment = graders_of(unit).assignment
-    chosen = [item for item in assignment.exercises if not exercises or item.name in exercises]
-    names = {item.name for item in chosen}
-    verdict = Verdict(unit, exercises=len(chosen), points=sum(item.points for item in chosen))
-    reasons = equivalents(unit)
-
-    wrong = [item for item in misconceptions(unit) if item.exercise in names]
-    changed = [mutant for mutant in mutants(source_of(unit)) if mutant.exercise in names]
-    idle = [(unit, item.name, setting) for item in chosen for setting in trivial.SETTINGS]
+    verdicts = {}
+    works: list[tuple[str, Callable[..., Any], list[Any]]] = []
+    for unit in units:
+        assignment = graders_of(unit).assignment
+        chosen = [item for item in assignment.exercises if not exercises or item.name in exercises]
+        names = [item.name for item in chosen]
+        verdicts[unit] = Verdict(
+            unit, exercises=len(chosen), points=sum(item.points for item in chosen)
+        )
+        wrong = [item for item in misconceptions(unit) if item.exercise in names]
+        changed = [mutant for mutant in mutants(source_of(unit)) if mutant.exercise in names]
+        works += [
+            (unit, judge_reference, [(unit, seed, names) for seed in SEEDS]),
+            (unit, judge_misconception, [(unit, item.name, item.exercise) for item in wrong]),
+            (unit, judge_trivial, [(unit, one, how) for one in names for how in trivial.SETTINGS]),
+            (unit, judge_mutant, [(unit, mutant) for mutant in changed]),
+        ]
+    done: Counter[str] = Counter()
+    total: Counter[str] = Counter()
+    for _, function, tasks in works:
+        total[WORK[function]] += len(tasks)
 
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
+        # All units are handed out at once, so that no process waits at the end of each.
+        running = [(unit, one, pool.map(one, tasks, chunksize=4)) for unit, one, tasks in works]
+        for unit, function, results in running:
+            found = []
+            for result in results:
+                found.append(result)
+                done[WORK[function]] += 1
+                progress(WORK[function], done[WORK[function]], total[WORK[function]])
+            _enter(verdicts[unit], function, found)
+            if function is judge_mutant and not exercises:
+                present = {name for name, _ in found}
+                verdicts[unit].stale += [name for name in equivalents(unit) if name not in present]
+    return list(verdicts.values())
 
-        def each(what: str, function: Callable[..., Any], tasks: list[Any]) -> Iterator[Any]:
-            for done, result in enumerate(pool.map(function, tasks, chunksize=4), start=1):
-                progress(what, done, len(tasks))
-                yield result
 
-        results = graders_of(unit)
-        earned = []
-        for seed in SEEDS:
-            outcome = results.run(
-                Executor(reference_namespace(unit)).execute,
-                seed=seed,
-                exercises=sorted(names),
-            )
-            earned.append(sum(result.points for result in outcome.values()))
-        verdict.reference = min(earned)
+# What is done, as a person is told.
+WORK: dict[Callable[..., Any], str] = {
+    judge_reference: "reference",
+    judge_misconception: "misconceptions",
+    judge_trivial: "answers without work",
+    judge_mutant: "mutants",
+}
 
-        for name, lost, named in each(
-            "misconceptions",
-            judge_misconception,
-            [(unit, item.name, item.exercise) for item in wrong],
-        ):
+
+def _enter(verdict: Verdict, function: Callable[..., Any], found: list[Any]) -> None:
+    """Write into a verdict what came of one kind of work."""
+    if function is judge_reference:
+        verdict.reference = min(found)
+    elif function is judge_misconception:
+        for name, lost, named in found:
             verdict.misconceptions += 1
             verdict.rejected += lost
             verdict.diagnosed += named == name
@@ -193,11 +222,14 @@ def verify(
                 verdict.accepted.append(name)
             elif named != name:
                 verdict.unnamed[name] = named
-        for count, gifts in each("answers without work", judge_trivial, idle):
+    elif function is judge_trivial:
+        for count, gifts in found:
             verdict.trivial += count
             verdict.refused += count - len(gifts)
             verdict.gifts += gifts
-        for name, killed in each("mutants", judge_mutant, [(unit, mutant) for mutant in changed]):
+    else:
+        reasons = equivalents(verdict.unit)
+        for name, killed in found:
             verdict.mutants += 1
             verdict.killed += killed
             if not killed and name in reasons:
@@ -206,7 +238,3 @@ def verify(
                 verdict.survivors.append(name)
             elif name in reasons:
                 verdict.stale.append(name)
-    present = {mutant.name for mutant in changed}
-    if not exercises:
-        verdict.stale.extend(name for name in reasons if name not in present)
-    return verdict

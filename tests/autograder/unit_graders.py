@@ -47,7 +47,6 @@ from autograder.units.variants import (
     source_of,
     wrong_namespace,
 )
-from autograder.verification import trivial
 
 SEEDS = (0, 1, 2)
 
@@ -202,12 +201,7 @@ class UnitGraders:
         results = graders.run(execute, seed=seed, diagnose=False)
         assert {r.name: r.message for r in results.values() if r.points < r.max_points} == {}
 
-    # Answers without work, and forbidden ones.
-
-    @pytest.mark.parametrize("setting", trivial.SETTINGS)
-    def test_an_answer_without_work_earns_nothing(self, graders, setting):
-        names = graders.assignment.names
-        assert [gift for name in names for gift in trivial.gifts(graders, name, setting)[1]] == []
+    # Forbidden answers.
 
     def test_a_forbidden_function_earns_nothing_however_right_the_answer(self, graders):
         extras = make_class.extras(self.unit)

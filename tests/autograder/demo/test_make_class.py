@@ -12,8 +12,10 @@ import pytest
 from autograder.common import paths
 from autograder.demo import make_class
 from autograder.gradebook import classroom
+from autograder.grading.collect import collect
 from autograder.grading.marker import Marker
-from autograder.grading.repair import repair_file
+from autograder.grading.repair import released, repair_file
+from autograder.grading.worker_pool import grade_all
 from autograder.sandbox.limits import Limits
 from tests.autograder.helpers import contents, processes
 
@@ -208,10 +210,9 @@ def test_honest_work_mistakes_and_forbidden_calls_in_the_other_units(tmp_path, u
     """What attacks the grading itself was tried above; here it is the unit that is graded."""
     submitted = tmp_path / "submitted"
     expected = make_class.make(submitted, unit, seed=SEED, whole=False)
-    course = classroom.grade(
-        unit, submitted, tmp_path / "course", jobs=2, seed=SEED, limits=LIMITS, cache=False
-    )
-    results = {result.student: result for result in course.results}
+    options = {"unit": unit, "seed": SEED, "unsafe": False, "limits": LIMITS, "hide": ()}
+    pairs = grade_all(collect(submitted, unit), options, released(unit), 2)
+    results = {submission.student: graded.result for submission, graded in pairs}
     assert set(results) == {one.student for one in expected}
     assert [one.kind for one in expected].count("mistake") >= 3
     assert [one.student.startswith("full-") for one in expected].count(True) >= 4

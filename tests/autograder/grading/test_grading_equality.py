@@ -95,17 +95,6 @@ def test_eight_processes_where_four_threads_are_asked_for(submissions, alone, mo
     assert marks(submissions, 8) == alone
 
 
-def test_once_more_with_four_threads_in_one_process(submissions, alone):
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(4)
-    try:
-        assert marks(submissions, 1) == alone
-    finally:
-        torch.set_num_threads(before)
-
-
 @contextmanager
 def busy(count: int) -> Iterator[None]:
     """Processes that keep all cores busy."""

@@ -33,7 +33,7 @@ def judged(toy, monkeypatch):
         monkeypatch.setattr(verify, "source_of", lambda unit: toy.source)
         for name in ("misconceptions", "reference_namespace", "wrong_namespace"):
             monkeypatch.setattr(verify, name, getattr(variants, name))
-        return verify.verify("toy")
+        return verify.verify(["toy"])[0]
 
     return judge
 

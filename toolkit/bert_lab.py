@@ -39,17 +39,15 @@ from torch.nn import functional as F
 
 from toolkit import device, plots, training, widgets
 from toolkit.docstrings import (
-    CLS,
     IGNORE,
-    MASK,
     PAD,
     SEP,
     SPECIAL,
     Corpus,
     Example,
-    Pieces,
     Task,
 )  # fmt: skip
+from toolkit.tokenizer import WordPieceTokenizer
 
 MAX_LENGTH = 64  # of an input, special tokens included
 MaskTokens = Callable[[Tensor, int], tuple[Tensor, Tensor]]
@@ -957,37 +955,59 @@ class Blank:
     guesses: list[tuple[str, float]]
 
 
-def _with_masks(pieces: Pieces, text: str) -> list[int]:
+def _with_masks(pieces: WordPieceTokenizer, text: str) -> list[int]:
     """Ids of a text in which [MASK] stands for one masked piece."""
     ids: list[int] = []
-    for number, part in enumerate(text.split("[MASK]")):
-        ids += ([MASK] if number else []) + pieces.encode(part)
+    mask = pieces.special.mask
+    for number, part in enumerate(text.split(pieces.names[mask])):
+        ids += ([mask] if number else []) + pieces.encode(part)
     return ids
 
 
 @torch.no_grad()
-def _masked_scores(model: nn.Module, ids: list[int], segments: list[int]) -> Tensor:
-    """Probabilities of every piece at every place: (T, V) on the CPU. Special ones get 0."""
+def _masked_scores(
+    model: nn.Module,
+    pieces: WordPieceTokenizer,
+    ids: list[int],
+    segments: list[int],
+    special_too: bool = False,
+) -> Tensor:
+    """Probabilities of every piece at every place: (T, V) on the CPU.
+
+    Rows of the embedding matrix without a piece get 0, and special pieces, unless they may come.
+    """
     where = next(model.parameters()).device
     mode = model.training
     model.eval()
     row = torch.tensor([ids], device=where)  # (1, T)
     hidden, _ = model.bert(row, torch.tensor([segments], device=where), None)  # (1, T, D)
     scores = model.mlm(hidden)[0].float()  # (T, V)
-    scores[:, :SPECIAL] = -torch.inf
+    scores[:, len(pieces) :] = -torch.inf
+    if not special_too:
+        scores[:, list(pieces.special)] = -torch.inf
     model.train(mode)
     return scores.softmax(-1).cpu()
 
 
 def fill_mask(
-    model: nn.Module, pieces: Pieces, text: str, k: int = 5, second: str | None = None
+    model: nn.Module,
+    pieces: WordPieceTokenizer,
+    text: str,
+    k: int = 5,
+    second: str | None = None,
+    *,
+    special_too: bool = False,
 ) -> list[Blank]:
     """The best pieces for each [MASK] of a text.
 
     Args:
         model: with `bert` and `mlm`.
+        pieces: the model's vocabulary, which says what its special ids are: the course's, or that
+            of a checkpoint.
         k: how many pieces.
         second: a second sentence, after [SEP].
+        special_too: whether special tokens may be guessed, as in Hugging Face's pipeline; else
+            their probability is 0 and the others add up to 1.
 
     Raises:
         ValueError: no [MASK], an empty sentence, a text too long for the model, or k below 1.
@@ -995,18 +1015,21 @@ def fill_mask(
     parts = [_with_masks(pieces, text)] + ([] if second is None else [_with_masks(pieces, second)])
     if not all(parts):
         raise ValueError("there is nothing in the sentence: type some words and a [MASK]")
-    if not any(MASK in part for part in parts):
-        raise ValueError("put [MASK] where a piece is to be guessed")
+    special = pieces.special
+    if not any(special.mask in part for part in parts):
+        raise ValueError(f"put {pieces.names[special.mask]} where a piece is to be guessed")
     if k < 1:
         raise ValueError(f"k must be 1 or more, not {k}")
-    ids, segments = [CLS], [0]
+    ids, segments = [special.cls], [0]
     for number, part in enumerate(parts):
-        ids += [*part, SEP]
+        ids += [*part, special.sep]
         segments += [number] * (len(part) + 1)
     _check_length(model, ids)
-    scores = _masked_scores(model, ids, segments)  # (T, V)
+    scores = _masked_scores(model, pieces, ids, segments, special_too)  # (T, V)
     return [
-        Blank(place, _best(scores[place], pieces, k)) for place, i in enumerate(ids) if i == MASK
+        Blank(place, _best(scores[place], pieces, k))
+        for place, i in enumerate(ids)
+        if i == special.mask
     ]
 
 
@@ -1019,7 +1042,7 @@ def _check_length(model: nn.Module, ids: Sequence[int]) -> None:
         )
 
 
-def _best(scores: Tensor, pieces: Pieces, k: int) -> list[tuple[str, float]]:
+def _best(scores: Tensor, pieces: WordPieceTokenizer, k: int) -> list[tuple[str, float]]:
     values, ids = scores.topk(min(k, len(scores)))
     return [(pieces.names[i], v) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
 
@@ -1038,7 +1061,7 @@ def _bars(blank: Blank, right: str | None = None) -> str:
 
 
 def fill_page(
-    model: nn.Module, pieces: Pieces, texts: Sequence[str], k: int = 8
+    model: nn.Module, pieces: WordPieceTokenizer, texts: Sequence[str], k: int = 8
 ) -> ipywidgets.VBox:
     """Sentences of which each piece is masked in turn, to be looked at without a kernel.
 
@@ -1053,15 +1076,17 @@ def fill_page(
         ids = pieces.encode(text)
         if not ids:
             raise ValueError("a sentence without a word cannot be masked")
-        _check_length(model, [CLS, *ids, SEP])
+        special = pieces.special
+        whole = [special.cls, *ids, special.sep]
+        _check_length(model, whole)
         pages[text] = []
         for place in range(min(14, len(ids))):
-            row = [CLS, *ids, SEP]
-            row[place + 1] = MASK
+            row = list(whole)
+            row[place + 1] = special.mask
             right = pieces.names[ids[place]]
-            scores = _masked_scores(model, row, [0] * len(row))[place + 1]  # (V,)
+            scores = _masked_scores(model, pieces, row, [0] * len(row))[place + 1]  # (V,)
             shown = " ".join(
-                "<b>[MASK]</b>" if i == place + 1 else html.escape(name)
+                f"<b>{pieces.names[special.mask]}</b>" if i == place + 1 else html.escape(name)
                 for i, name in enumerate(pieces.tokens(row)) if 0 < i < len(row) - 1
             )  # fmt: skip
             share = float(scores[ids[place]])
@@ -1084,7 +1109,10 @@ def fill_page(
 
 
 def fill_box(
-    model: nn.Module, pieces: Pieces, text: str = "Return a [MASK] of the string.", k: int = 8
+    model: nn.Module,
+    pieces: WordPieceTokenizer,
+    text: str = "Return a [MASK] of the string.",
+    k: int = 8,
 ) -> ipywidgets.VBox:
     """A line to type a sentence with [MASK] in; Enter shows the guesses. Needs a kernel."""
     line = ipywidgets.Text(

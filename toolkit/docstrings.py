@@ -33,11 +33,11 @@ from dataclasses import dataclass, field
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from toolkit import text as library
+from toolkit.tokenizer import NAMES, SpecialIds, WordPieceTokenizer
 
-PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
+PAD, UNK, CLS, SEP, MASK = SpecialIds()
 SPECIAL = 5  # ids below it are special
 IGNORE = -100  # a label where nothing is asked; left out by losses of PyTorch
-NAMES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SPLITS = ("train", "validation", "test")
 VOCABULARY = 2500
 TOPICS = (
@@ -183,25 +183,15 @@ def _plain(sentence: str) -> str:
 # --------------------------------------------------------------------------- pieces
 
 
-class Pieces:
-    """A WordPiece vocabulary: words in lower case, cut into the longest known pieces.
-
-    Words are split at spaces and punctuation first, as in BERT: `max_workers` is three. A later
-    piece of a word begins with ##. A word with a character that is not in the vocabulary is [UNK].
-
-    Attributes:
-        names: id to piece; the first five are the special tokens.
-    """
+class Pieces(WordPieceTokenizer):
+    """A WordPiece vocabulary that begins with the special tokens of the course: ids 0 to 4."""
 
     def __init__(self, names: Sequence[str]) -> None:
         """names: id to piece. ValueError unless they begin with the special tokens, each once."""
         if tuple(names[:SPECIAL]) != NAMES or len(set(names)) != len(names):
             raise ValueError(f"a vocabulary begins with {', '.join(NAMES)} and repeats no piece")
-        self.names = list(names)
-        model = models.WordPiece(
-            {name: i for i, name in enumerate(self.names)}, unk_token=NAMES[UNK]
-        )
-        self._tokenizer = _with_rules(Tokenizer(model))
+        # In a docstring "[MASK]" is text like any other.
+        super().__init__(names, strip_accents=True, special_in_text=False)
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int = VOCABULARY) -> Pieces:
@@ -234,41 +224,6 @@ class Pieces:
         rules.train_from_iterator(clean, trainer)
         vocabulary = rules.get_vocab()
         return cls(sorted(vocabulary, key=vocabulary.__getitem__))
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def encode(self, text: str) -> list[int]:
-        """The ids of a text, without special tokens."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of several texts."""
-        made = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
-        return [one.ids for one in made]
-
-    def spans(self, text: str) -> list[tuple[int, int]]:
-        """For each piece of `encode(text)` where it begins and ends in the text."""
-        return self._tokenizer.encode(text, add_special_tokens=False).offsets
-
-    def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """The ids of words, and for each id the number of the word it is a piece of."""
-        made = self._tokenizer.encode_batch(list(words), add_special_tokens=False)
-        ids = [i for one in made for i in one.ids]
-        numbers = [number for number, one in enumerate(made) for _ in one.ids]
-        return ids, numbers
-
-    def starts(self, ids: Iterable[int]) -> list[bool]:
-        """For each id whether it is the first piece of a word; False for special tokens."""
-        return [i >= SPECIAL and not self.names[i].startswith("##") for i in map(int, ids)]
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Pieces put together, a space between words; padding is left out."""
-        return " ".join(self.names[i] for i in map(int, ids) if i != PAD).replace(" ##", "")
-
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        """The pieces of ids."""
-        return [self.names[int(i)] for i in ids]
 
 
 def _with_rules(tokenizer: Tokenizer) -> Tokenizer:

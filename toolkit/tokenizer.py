@@ -107,8 +107,8 @@ class WordPieceTokenizer:
                 vocab.txt, what newer programs write is read: tokenizer.json.
 
         Raises:
-            ValueError: if a file is damaged or belongs to another kind of tokenizer, or as when a
-                tokenizer is made.
+            ValueError: if a file is damaged or belongs to another kind of tokenizer, tokenizer.json
+                has other tokens than vocab.txt beside it, or as when a tokenizer is made.
         """
         folder = Path(folder)
         said = _settings(folder)
@@ -118,6 +118,7 @@ class WordPieceTokenizer:
                 lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
             names = [line.rstrip() for line in lines]
             names = names[:-1] if names[-1] == "" else names
+            _agreeing(folder, names, "vocab.txt")
             return cls(names, **_wordpiece_rules(said))
         whole = _whole(folder, "WordPiece", "BertNormalizer", "BertPreTokenizer")
         if whole is None:
@@ -267,7 +268,8 @@ class BytePairTokenizer:
 
         Raises:
             ValueError: if one of the two is missing, a file is damaged or belongs to another kind
-                of tokenizer, or as when a tokenizer is made.
+                of tokenizer, tokenizer.json has other tokens than vocab.json beside it, or as when
+                a tokenizer is made.
         """
         folder = Path(folder)
         space = bool(_settings(folder).get("add_prefix_space", False))
@@ -276,6 +278,7 @@ class BytePairTokenizer:
             raise ValueError(f"vocab.json and merges.txt belong together; there is only {there[0]}")
         if there:
             names = _in_order(_json(folder / "vocab.json"), "vocab.json")
+            _agreeing(folder, names, "vocab.json")
             with _blaming("merges.txt"):
                 lines = (folder / "merges.txt").read_text(encoding="utf-8").split("\n")
             lines = [line for line in lines if line and not line.startswith("#version")]
@@ -389,15 +392,28 @@ def _whole(
     path = folder / "tokenizer.json"
     if not path.is_file():
         return None
-    whole = _json(path)
-    if not isinstance(whole, dict):
-        raise ValueError("tokenizer.json must hold a table of parts, but doesn't")
+    whole = _parts(path)
     wanted = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer}
     for part, kind in wanted.items():
         found = (whole.get(part) or {}).get("type")
         if found != kind:
             raise ValueError(f"{part} in tokenizer.json must be {kind!r}, but is {found!r}")
     return whole
+
+
+def _parts(path: Path) -> dict[str, Any]:
+    """What tokenizer.json holds. ValueError if that is no tokenizer."""
+    whole = _json(path)
+    if not isinstance(whole, dict) or not isinstance(whole.get("model"), dict):
+        raise ValueError("tokenizer.json must hold the parts of a tokenizer, but doesn't")
+    return whole
+
+
+def _agreeing(folder: Path, names: Sequence[str], file: str) -> None:
+    """Refuse a vocabulary beside which tokenizer.json has another one: which is the model's?"""
+    path = folder / "tokenizer.json"
+    if path.is_file() and _names(_parts(path)) != list(names):
+        raise ValueError(f"{file} and tokenizer.json have different vocabularies")
 
 
 def _names(whole: Mapping[str, Any]) -> list[str]:

@@ -35,14 +35,16 @@ from solutions.bert.pretraining import IGNORE
 
 # %% tags=["instructor"]
 # isort: split
-import json
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from solutions.bert.fine_tuning import MultipleChoice, SequenceClassifier, SpanFinder, Tagger
 from solutions.bert.model import BertModel, rename_parameters
 from solutions.bert.pretraining import BertForPreTraining
+
+if TYPE_CHECKING:
+    from toolkit.tokenizer import WordPieceTokenizer
 
 # %% tags=["active-ipynb"]
 # from autograder import checks_for
@@ -702,67 +704,89 @@ class TwoDirections(nn.Module):
 
 
 # %% tags=["instructor"]
-def from_pretrained(folder: str | Path, kind: str = "pretraining", **more: Any) -> nn.Module:
-    """Build a model of ours from a folder with a Hugging Face BERT checkpoint.
+def from_pretrained(
+    folder: str | Path, kind: str = "pretraining", *, course_ids: bool = False, **more: Any
+) -> tuple[nn.Module, "WordPieceTokenizer | None"]:
+    """Build a model of ours, and its tokenizer, from a folder with a Hugging Face BERT checkpoint.
 
     Args:
-        folder: holds config.json and model.safetensors.
+        folder: holds config.json and model.safetensors, and for the tokenizer vocab.txt (or
+            tokenizer.json) and perhaps tokenizer_config.json.
         kind: "model" (BertModel), "pretraining" (BertForPreTraining), "sequence"
             (SequenceClassifier), "choice" (MultipleChoice), "span" (SpanFinder) or "tagging"
             (Tagger).
+        course_ids: whether the special tokens are renumbered as the course's, PAD, UNK, CLS, SEP,
+            MASK = 0 to 4, in the tokenizer and in the rows of the model. Then ``build_input``,
+            ``pad_batch``, ``mask_tokens`` and the others work on this model as on one of our own.
+            Else all ids are the checkpoint's (in bert-base-uncased CLS is 101 and MASK 103), and
+            such functions would misread them: the ids are in the tokenizer's ``special``.
         **more: ``num_labels`` for "sequence" and "tagging" (else as many as the checkpoint's
-            configuration names, or 2); ``dropout`` for all kinds (else ``hidden_dropout_prob``).
+            configuration names, or 2); ``dropout`` for all kinds (else the configuration's).
 
     Returns:
-        The model in evaluation mode, in the floating type of the checkpoint. What the checkpoint
-        lacks of the heads and of the pooler is drawn at random, and a warning names it; heads that
-        this kind doesn't have are left aside.
+        The model in evaluation mode, in the floating type of the checkpoint, and the tokenizer;
+        None if the folder has no file of one. What the checkpoint lacks of the heads and of the
+        pooler is drawn at random, and a warning names it; heads that this kind doesn't have, or
+        that were trained for another kind, are left aside.
 
     Raises:
         ValueError: if the kind or an option is unknown; a file is missing or damaged; the
-            checkpoint is not a BERT encoder with GELU, absolute positions and eps = 1e-12; a name
-            is foreign; a part of the encoder is missing; or a shape does not fit.
+            checkpoint is not a BERT encoder with GELU, absolute positions, eps = 1e-12, one rate of
+            dropout (unless it is given) and, for "pretraining", tied matrices; a name is foreign or
+            there twice; a part of the encoder is missing; a shape or a type of numbers does not
+            fit; the vocabulary lacks a special token, or does not go with the configuration's size
+            and padding; or ``course_ids`` without a tokenizer.
     """
-    # Needed here only: the rest of the chapter works without the library.
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    # Needed here only: the rest of the chapter works without these.
+    from toolkit import checkpoint
+    from toolkit.tokenizer import WordPieceTokenizer
 
     kinds = ("model", "pretraining", "sequence", "choice", "span", "tagging")
     if kind not in kinds:
         raise ValueError(f"kind must be one of {', '.join(kinds)}, but is {kind!r}")
-    folder = Path(folder)
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).is_file():
-            raise ValueError(f"the checkpoint's folder must hold {name}, but it doesn't")
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError("config.json is no JSON, or it is cut off") from error
-    if not isinstance(config, dict):
-        raise ValueError("config.json must hold a table of settings, but doesn't")
-    for key, only in (
-        ("model_type", "bert"),
+    config = checkpoint.read_config(folder, ("bert",))
+    for key, value in (
         ("hidden_act", "gelu"),
         ("position_embedding_type", "absolute"),
         ("layer_norm_eps", 1e-12),
         ("is_decoder", False),
+        ("add_cross_attention", False),
     ):
-        if config.get(key, only) != only:
-            raise ValueError(f"{key} must be {only!r}, but the checkpoint has {config[key]!r}")
-    dropout = more.pop("dropout", config.get("hidden_dropout_prob", 0.1))
-    num_labels = len(config.get("id2label", ())) or 2
+        checkpoint.only(config, key, value)
+    if kind == "pretraining":
+        checkpoint.only(config, "tie_word_embeddings", True)
+    dropout = more.pop("dropout", None)
+    if dropout is None:
+        rates = ["hidden_dropout_prob", "attention_probs_dropout_prob"]
+        if kind in ("sequence", "choice", "tagging"):
+            rates.append("classifier_dropout")
+        dropout = checkpoint.probability(config, *rates, default=0.1)
+    num_labels = len(config.get("id2label") or ()) or 2
     if kind in ("sequence", "tagging"):
         num_labels = more.pop("num_labels", num_labels)
     if more:
         raise ValueError(f"the kind {kind!r} has no option {', '.join(sorted(more))}")
+
+    vocab_size = checkpoint.positive(config, "vocab_size", default=30522)
+    tokenizer, order = WordPieceTokenizer.read(folder), None
+    if tokenizer is not None:
+        pad = tokenizer.special.pad
+        checkpoint.room(vocab_size, len(tokenizer))
+        checkpoint.agree(config, "pad_token_id", pad, tokenizer.names[pad])
+    if course_ids:
+        if tokenizer is None:
+            raise ValueError("without a tokenizer nobody knows which ids are special")
+        tokenizer, order = tokenizer.in_course_order()
+        order += range(len(order), vocab_size)  # rows without a token stay where they are
+
     sizes = (
-        config.get("vocab_size", 30522),
-        config.get("hidden_size", 768),
-        config.get("num_hidden_layers", 12),
-        config.get("num_attention_heads", 12),
-        config.get("intermediate_size", 3072),
-        config.get("max_position_embeddings", 512),
-        config.get("type_vocab_size", 2),
+        vocab_size,
+        checkpoint.positive(config, "hidden_size", default=768),
+        checkpoint.positive(config, "num_hidden_layers", default=12),
+        checkpoint.positive(config, "num_attention_heads", default=12),
+        checkpoint.positive(config, "intermediate_size", default=3072),
+        checkpoint.positive(config, "max_position_embeddings", default=512),
+        checkpoint.positive(config, "type_vocab_size", default=2),
         dropout,
     )
     if kind == "model":
@@ -778,39 +802,48 @@ def from_pretrained(folder: str | Path, kind: str = "pretraining", **more: Any) 
     else:
         model = Tagger(BertModel(*sizes), num_labels, dropout)
 
+    stored = checkpoint.read_weights(folder)
+    # The heads of four kinds have one name for us; two sentences and a span both have two rows.
+    trained_for = {
+        "BertForSequenceClassification": "sequence",
+        "BertForMultipleChoice": "choice",
+        "BertForTokenClassification": "tagging",
+    }
+    said = {trained_for.get(name) for name in config.get("architectures") or ()} - {None}
+    asked = {"span"} if "qa_outputs.weight" in stored else said or set(trained_for.values())
     heads = ("mlm.", "nsp.", "classifier.")
     wanted = model.state_dict()
     found = {}
-    try:
-        stored = load_file(folder / "model.safetensors")
-    except SafetensorError as error:
-        raise ValueError("model.safetensors is damaged, or no file of this kind") from error
-    for name, tensor in rename_parameters(stored).items():
+    for name, tensor in checkpoint.renamed(stored, rename_parameters).items():
         if name.startswith(heads):
-            if name in wanted:
+            if name in wanted and (kind in asked or not name.startswith("classifier.")):
                 found[name] = tensor
         else:  # a part of the encoder, with or without the prefix
             name = name.removeprefix("bert.")
-            found[name if kind == "model" else f"bert.{name}"] = tensor
+            full = name if kind == "model" else f"bert.{name}"
+            if full in found:
+                raise ValueError(f"the checkpoint has {name} twice, with and without the prefix")
+            found[full] = tensor
     table = "embeddings.token.weight" if kind == "model" else "bert.embeddings.token.weight"
-    if kind == "pretraining" and table in found:
-        found["mlm.token.weight"] = found[table]  # tied: it is stored once
-    for name, tensor in found.items():
-        if name not in wanted:
-            raise ValueError(f"the model has no {name}, but the checkpoint does")
-        if tensor.shape != wanted[name].shape:
-            raise ValueError(
-                f"{name} must have the shape {tuple(wanted[name].shape)}, "
-                f"but the checkpoint has {tuple(tensor.shape)}"
-            )
-    missing = [name for name in wanted if name not in found]
+    checkpoint.fit(found, wanted)
     optional = (*heads, "pooler.", "bert.pooler.")
+    tied = "mlm.token.weight"  # it is stored once
+    missing = [name for name in wanted if name not in found and name != tied]
     for name in missing:
         if not name.startswith(optional):
             raise ValueError(f"the checkpoint lacks {name}")
+    if kind == "pretraining":
+        found[tied] = found[table]
+        for end, ours in (("weight", tied), ("bias", "mlm.bias")):
+            if ours in found:
+                name = f"cls.predictions.decoder.{end}"
+                checkpoint.same(stored, name, found[ours], ours)
+    if order is not None:
+        for name in {table, tied, "mlm.bias"} & found.keys():
+            found[name] = found[name][order]
     if missing:
         names = ", ".join(missing)
         warnings.warn(f"the checkpoint lacks {names}: drawn at random", stacklevel=2)
     model.to(found[table].dtype)
     model.load_state_dict(found, strict=False)  # what is missing was judged above
-    return model.eval()
+    return model.eval(), tokenizer

@@ -41,14 +41,16 @@ from solutions.gpt.training import language_model_loss, log_likelihood
 
 # %% tags=["instructor"]
 # isort: split
-import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from solutions.gpt.generation import generate
 from solutions.gpt.model import CausalSelfAttention, FeedForward, PreNormBlock
 from solutions.gpt.training import decay_groups
+
+if TYPE_CHECKING:
+    from toolkit.tokenizer import BytePairTokenizer
 
 # %% tags=["active-ipynb"]
 # from autograder import checks_for
@@ -779,51 +781,42 @@ def answer_scores(
 
 
 # %% tags=["instructor"]
-def from_pretrained(folder: str | Path, **more: Any) -> GPT:
-    """Build a GPT from a folder with a Hugging Face GPT-1 or GPT-2 checkpoint.
+def from_pretrained(folder: str | Path, **more: Any) -> tuple[GPT, "BytePairTokenizer | None"]:
+    """Build a GPT and its tokenizer from a folder with a Hugging Face GPT-1 or GPT-2 checkpoint.
+
+    The ids are the checkpoint's. It has none for PAD, START, DELIMITER and EXTRACT of the course;
+    GPT-2's <|endoftext|>, which stands where the course has START and END, is the tokenizer's
+    ``end``: ``generate(model, ids, 50, stop=tokenizer.end)``.
 
     Args:
-        folder: holds config.json and model.safetensors.
-        **more: ``dropout`` (else ``resid_pdrop`` of the configuration).
+        folder: holds config.json and model.safetensors, and for the tokenizer vocab.json and
+            merges.txt (or tokenizer.json).
+        **more: ``dropout`` (else the configuration's).
 
     Returns:
-        The model in evaluation mode, in the floating type of the checkpoint.
+        The model in evaluation mode, in the floating type of the checkpoint, and the tokenizer;
+        None if the folder has no file of one.
 
     Raises:
         ValueError: if an option is unknown; a file is missing or damaged; the checkpoint is neither
             GPT-1 nor GPT-2, or has a part that our model hasn't (another activation, norm, width
-            inside, scale or output matrix); a name is foreign or missing; or a shape does not fit.
+            inside, scale or output matrix, several rates of dropout unless one is given); a name is
+            foreign, missing or there twice; a shape or a type of numbers does not fit; or the
+            vocabulary lacks its special token, or does not go with the configuration.
     """
-    # Needed here only: the rest of the chapter works without the library.
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    # Needed here only: the rest of the chapter works without these.
+    from toolkit import checkpoint
+    from toolkit.tokenizer import BytePairTokenizer
 
-    folder = Path(folder)
-    for name in ("config.json", "model.safetensors"):
-        if not (folder / name).is_file():
-            raise ValueError(f"the checkpoint's folder must hold {name}, but it doesn't")
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError("config.json is no JSON, or it is cut off") from error
-    if not isinstance(config, dict):
-        raise ValueError("config.json must hold a table of settings, but doesn't")
-    kind = config.get("model_type")
-    if kind not in ("gpt2", "openai-gpt"):
-        raise ValueError(f"model_type must be 'gpt2' or 'openai-gpt', but is {kind!r}")
-
-    def setting(*names: str, default: Any) -> Any:
-        return next((config[name] for name in names if config.get(name) is not None), default)
-
+    config = checkpoint.read_config(folder, ("gpt2", "openai-gpt"))
+    kind = config["model_type"]
     # The "gelu" of GPT-1's code is the form with tanh, which GPT-2's calls "gelu_new".
-    key, activations = ("afn", ("gelu", "gelu_new"))
     if kind == "gpt2":
-        key, activations = ("activation_function", ("gelu_new", "gelu_pytorch_tanh"))
-    activation = config.get(key, activations[0])
-    if activation not in activations:
-        raise ValueError(f"{key} must be {activations[0]!r}, but the checkpoint has {activation!r}")
-    width = setting("n_embd", "hidden_size", default=768)
-    for key, only in (
+        checkpoint.only(config, "activation_function", "gelu_new", "gelu_pytorch_tanh")
+    else:
+        checkpoint.only(config, "afn", "gelu", "gelu_new")
+    width = checkpoint.positive(config, "n_embd", "hidden_size", default=768)
+    for key, value in (
         ("n_inner", 4 * width),
         ("layer_norm_epsilon", 1e-5),
         ("scale_attn_weights", True),
@@ -831,43 +824,42 @@ def from_pretrained(folder: str | Path, **more: Any) -> GPT:
         ("add_cross_attention", False),
         ("tie_word_embeddings", True),
     ):
-        if config.get(key) not in (None, only):
-            raise ValueError(f"{key} must be {only!r}, but the checkpoint has {config[key]!r}")
-    dropout = more.pop("dropout", config.get("resid_pdrop", 0.1))
+        checkpoint.only(config, key, value)
+    dropout = more.pop("dropout", None)
+    if dropout is None:
+        rates = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
+        dropout = checkpoint.probability(config, *rates, default=0.1)
     if more:
         raise ValueError(f"there is no option {', '.join(sorted(more))}")
+
+    default = (50257, 1024) if kind == "gpt2" else (40478, 512)
+    vocab_size = checkpoint.positive(config, "vocab_size", default=default[0])
+    tokenizer = BytePairTokenizer.read(folder, kind)
+    if tokenizer is not None:
+        checkpoint.room(vocab_size, len(tokenizer))
+        for key in ("bos_token_id", "eos_token_id"):
+            checkpoint.agree(config, key, tokenizer.end, "<|endoftext|>")
     model = GPT(
-        config.get("vocab_size", 50257 if kind == "gpt2" else 40478),
-        setting("n_positions", "max_position_embeddings", default=1024 if kind == "gpt2" else 512),
+        vocab_size,
+        checkpoint.positive(config, "n_positions", "max_position_embeddings", default=default[1]),
         width,
-        setting("n_layer", "num_hidden_layers", default=12),
-        setting("n_head", "num_attention_heads", default=12),
+        checkpoint.positive(config, "n_layer", "num_hidden_layers", default=12),
+        checkpoint.positive(config, "n_head", "num_attention_heads", default=12),
         dropout,
         norm_first=kind == "gpt2",
     )
-    try:
-        stored = load_file(folder / "model.safetensors")
-    except SafetensorError as error:
-        raise ValueError("model.safetensors is damaged, or no file of this kind") from error
-    found = rename_parameters(stored)
+    stored = checkpoint.read_weights(folder)
+    found = checkpoint.renamed(stored, rename_parameters)
     wanted = model.state_dict()
-    for name, tensor in found.items():
-        if name not in wanted:
-            raise ValueError(f"the model has no {name}, but the checkpoint does")
-        if tensor.shape != wanted[name].shape:
-            raise ValueError(
-                f"{name} must have the shape {tuple(wanted[name].shape)}, "
-                f"but the checkpoint has {tuple(tensor.shape)}"
-            )
+    checkpoint.fit(found, wanted)
     for name in wanted:
         if name not in found:
             raise ValueError(f"the checkpoint lacks {name}")
-    head = stored.get("lm_head.weight")
-    if head is not None and not torch.equal(head, found["token.weight"]):
-        raise ValueError("lm_head.weight must be the table of tokens, but the checkpoint differs")
-    model.to(found["token.weight"].dtype)
+    table = found["token.weight"]
+    checkpoint.same(stored, "lm_head.weight", table, "token.weight")
+    model.to(table.dtype)
     model.load_state_dict(found)
-    return model.eval()
+    return model.eval(), tokenizer
 
 
 # %% tags=["instructor"]

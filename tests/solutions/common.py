@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import toolkit
+
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
 # How often a statistical test may fail on correct code.
 FALSE_ALARM = 1e-9
+TOOLKIT = Path(toolkit.__file__).parent
 
 
 def close(actual: Tensor, expected: Tensor, what: str = "") -> None:
@@ -75,13 +78,16 @@ def exercise_cells(source: Path) -> dict[str, Any]:
 
 
 def refused(function: Callable[[], Any], words: str = ".", *, source: Path) -> None:
-    """A ValueError of a module in the folder `source`, one sentence that has these words in it."""
+    """A ValueError of a module in the folder `source`, or of what it is given from the toolkit.
+
+    It is one sentence that has these words in it.
+    """
     with pytest.raises(ValueError, match=words) as caught:
         function()
     assert "\n" not in str(caught.value)
     assert 15 < len(str(caught.value)) < 150
     # A sentence of ours, not one that PyTorch or Python raised on the way.
-    assert Path(caught.traceback[-1].path).parent == source
+    assert Path(caught.traceback[-1].path).parent in (source, TOOLKIT)
 
 
 def filled(module: nn.Module, **values: Tensor | float) -> nn.Module:

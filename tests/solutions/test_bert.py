@@ -531,7 +531,8 @@ def test_a_checkpoint_of_hugging_face_gives_the_same_model(hf, tmp_path, kind, d
     theirs = saved(hf, tmp_path, kind, dtype)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        ours = br.from_pretrained(tmp_path, KINDS[kind])
+        ours, tokenizer = br.from_pretrained(tmp_path, KINDS[kind])
+    assert tokenizer is None
     # Their models for spans and tags are made without a pooler.
     lacking = [str(w.message) for w in told if "checkpoint lacks" in str(w.message)]
     assert len(lacking) == (KINDS[kind] in ("span", "tagging"))
@@ -549,11 +550,11 @@ def test_an_encoder_gets_a_new_head_and_says_so(hf, tmp_path, kind, origin):
     theirs = saved(hf, tmp_path, origin, torch.float32)
     encoder = theirs if origin == "BertModel" else theirs.bert
     if kind == "model":
-        ours = br.from_pretrained(str(tmp_path), kind)
+        ours, _ = br.from_pretrained(str(tmp_path), kind)
     else:
         more = {"num_labels": 4} if kind in ("sequence", "tagging") else {}
         with pytest.warns(UserWarning, match=r"classifier\.weight, classifier\.bias: drawn"):
-            model = br.from_pretrained(tmp_path, kind, dropout=0.25, **more)
+            model, _ = br.from_pretrained(tmp_path, kind, dropout=0.25, **more)
         ours = model.bert
         rows = {"sequence": 4, "tagging": 4, "span": 2, "choice": 1}[kind]
         assert model.classifier.weight.shape == (rows, WIDTH)
@@ -568,7 +569,7 @@ def test_an_encoder_gets_a_new_head_and_says_so(hf, tmp_path, kind, origin):
 def test_a_bare_encoder_can_be_pretrained_further(hf, tmp_path):
     theirs = saved(hf, tmp_path, "BertModel", torch.float32)
     with pytest.warns(UserWarning, match=r"mlm\.bias, mlm\.dense\.weight.*nsp\.bias"):
-        model = br.from_pretrained(tmp_path)
+        model, _ = br.from_pretrained(tmp_path)
     table = model.bert.embeddings.token
     assert model.mlm.token is table
     assert torch.equal(table.weight, theirs.embeddings.word_embeddings.weight)
@@ -593,7 +594,7 @@ def test_a_checkpoint_with_tensorflows_names_of_norms_is_read(hf, tmp_path):
         return name.replace("LayerNorm.bias", "LayerNorm.beta")
 
     rewrite(tmp_path, {}, old)
-    ours = br.from_pretrained(tmp_path)
+    ours, _ = br.from_pretrained(tmp_path)
     inputs = batch()
     for a, b in zip(outputs_of(ours, *inputs), outputs_of(theirs, *inputs), strict=True):
         close(a, b)

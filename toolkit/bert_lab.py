@@ -1043,7 +1043,7 @@ def _check_length(model: nn.Module, ids: Sequence[int]) -> None:
 
 
 def _best(scores: Tensor, pieces: WordPieceTokenizer, k: int) -> list[tuple[str, float]]:
-    values, ids = scores.topk(min(k, len(scores)))
+    values, ids = scores[: len(pieces)].topk(min(k, len(pieces)))  # a row may have no piece
     return [(pieces.names[i], v) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import random
+import shutil
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from solutions import bert as br
 from solutions.bert import CLS, IGNORE, MASK, PAD, SEP, SPECIAL
+from tests import vocabularies
 from tests.solutions import common
 from tests.solutions.common import (
     DTYPES,
@@ -31,6 +33,7 @@ from tests.solutions.common import (
     same_with_gradients,
     within_rate,
 )
+from toolkit.bert_lab import fill_mask
 
 SOURCE = Path(br.__file__).parent  # a file a unit
 # Repeatable, and without a limit on the time of an example: this machine may be busy.
@@ -602,6 +605,12 @@ def test_a_checkpoint_with_tensorflows_names_of_norms_is_read(hf, tmp_path):
 
 REFUSED = {
     "another architecture": ({"model_type": "roberta"}, None, "model_type must be 'bert'"),
+    "no architecture": ({"model_type": None}, None, "model_type must be 'bert'"),
+    "cross-attention": ({"add_cross_attention": True}, None, "add_cross_attention"),
+    "untied": ({"tie_word_embeddings": False}, None, "tie_word_embeddings"),
+    "a size in words": ({"hidden_size": "16"}, None, "hidden_size must be a whole number"),
+    "no layer": ({"num_hidden_layers": 0}, None, "num_hidden_layers must be a whole number"),
+    "dropout": ({"hidden_dropout_prob": 1.5}, None, "hidden_dropout_prob must lie between"),
     "another activation": ({"hidden_act": "relu"}, None, "hidden_act must be 'gelu'"),
     "gelu by tanh": ({"hidden_act": "gelu_new"}, None, "gelu_new"),
     "relative": ({"position_embedding_type": "relative_key"}, None, "position_embedding_type"),
@@ -652,6 +661,247 @@ def test_missing_and_damaged_files_are_refused(checkpoint, tmp_path, name):
     refused(lambda: br.from_pretrained(tmp_path), name)
     path.write_bytes(whole)
     br.from_pretrained(tmp_path)
+
+
+# What a published checkpoint has: its vocabulary and ids, and weights that nobody chose.
+MASKED = [
+    "The capital of France is [MASK].",
+    "[MASK] children play in the garden behind the old [MASK]; their dog sleeps.",
+    "Déjà vu: the naïve café owner's [MASK] costs 3.50!",
+]
+
+
+@pytest.fixture(scope="module")
+def published(hf: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder like that of bert-base-uncased, but small inside."""
+    folder = tmp_path_factory.mktemp("published")
+    sizes = {"vocab_size": vocabularies.BERT_SIZE, "type_vocab_size": 2}
+    saved(
+        hf, folder, "BertForPreTraining", torch.float32, **{**sizes, "max_position_embeddings": 64}
+    )
+    vocabularies.write_bert(folder)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": true}')
+    return folder
+
+
+@pytest.mark.parametrize("text", MASKED)
+def test_a_published_checkpoint_fills_masks_as_the_pipeline_does(hf, published, text):
+    pipeline = hf.pipeline(
+        "fill-mask",
+        hf.BertForMaskedLM.from_pretrained(published),
+        tokenizer=hf.BertTokenizer.from_pretrained(published),
+    )
+    wanted = pipeline(text, top_k=7)
+    wanted = wanted if isinstance(wanted[0], list) else [wanted]
+    for course_ids in (False, True):
+        model, tokenizer = br.from_pretrained(published, course_ids=course_ids)
+        blanks = fill_mask(model, tokenizer, text, 7, special_too=True)
+        assert len(blanks) == len(wanted) == text.count("[MASK]")
+        for blank, answers in zip(blanks, wanted, strict=True):
+            pieces = pipeline.tokenizer.convert_ids_to_tokens([a["token"] for a in answers])
+            assert [piece for piece, _ in blank.guesses] == pieces
+            for (_, probability), answer in zip(blank.guesses, answers, strict=True):
+                assert probability == pytest.approx(answer["score"], rel=1e-4)
+
+
+@pytest.mark.parametrize("second", [None, "The river that flows through it is the Seine."])
+def test_a_published_checkpoint_has_the_ids_and_logits_of_hugging_face(hf, published, second):
+    theirs = hf.BertForPreTraining.from_pretrained(published).eval()
+    reader = hf.BertTokenizer.from_pretrained(published)
+    model, tokenizer = br.from_pretrained(published)
+    assert tuple(tokenizer.special) == (0, 100, 101, 102, 103)
+    for text in MASKED:
+        batch = reader(text, second, return_tensors="pt")
+        ids, segments = tokenizer.build_input(text, second)
+        assert ids == batch["input_ids"][0].tolist()
+        assert segments == batch["token_type_ids"][0].tolist()
+        row = (torch.tensor([ids]), torch.tensor([segments]))
+        wanted = theirs(**batch)
+        mlm, nsp = model(*row)
+        close(mlm, wanted.prediction_logits)
+        close(nsp, wanted.seq_relationship_logits)
+
+
+def test_with_the_ids_of_the_course_its_functions_read_a_published_checkpoint(hf, published):
+    theirs = hf.BertForPreTraining.from_pretrained(published).eval()
+    reader = hf.BertTokenizer.from_pretrained(published)
+    model, tokenizer = br.from_pretrained(published, course_ids=True)
+    assert tuple(tokenizer.special) == (PAD, br.UNK, CLS, SEP, MASK)
+    first, second = MASKED[0], "The river is the Seine."
+    pair = br.build_input(tokenizer.encode(first), tokenizer.encode(second))
+    single = br.build_input(tokenizer.encode(first))
+    ids, segments, mask = br.pad_batch([pair, single])
+    batch = reader([first, first], [second, ""], return_tensors="pt", padding=True)
+    # An empty second text gets a [SEP] of its own there; ours is a single one.
+    batch["input_ids"][1, len(single[0])] = 0
+    batch["attention_mask"][1] = mask[1]
+    batch["token_type_ids"][1] = 0
+    wanted = theirs(**batch)
+    mlm, nsp = model(ids, segments, mask)
+    close(nsp, wanted.seq_relationship_logits)
+    _, order = br.from_pretrained(published)[1].in_course_order()
+    close(mlm, wanted.prediction_logits[:, :, order])
+
+    # One mask at a time, by the ids of the checkpoint and by those of the course.
+    row = reader(vocabularies.SENTENCES[0], return_tensors="pt")["input_ids"]
+    total = 0.0
+    for place in range(1, row.shape[1] - 1):
+        masked = row.clone()
+        masked[0, place] = 103
+        logits = theirs(masked).prediction_logits[0, place]
+        total += torch.log_softmax(logits, 0)[row[0, place]].item()
+    ours, _ = br.build_input(tokenizer.encode(vocabularies.SENTENCES[0]))
+    assert br.pseudo_log_likelihood(model, torch.tensor(ours)) == pytest.approx(total, rel=1e-5)
+
+
+def edited(folder: Path, published: Path, **files: Any) -> Path:
+    """A copy of the published folder; settings of config.json, or the text of another file."""
+    shutil.copytree(published, folder, dirs_exist_ok=True)
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        if name == "config":
+            path = folder / "config.json"
+            content = json.dumps(json.loads(path.read_text()) | content)
+        path.write_text(content, encoding="utf-8")
+    return folder
+
+
+def test_a_tokenizer_that_does_not_go_with_the_model_is_refused(published, tmp_path):
+    names = (published / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    cased = "".join(f"{name}\n" for name in names[:28996])
+    refused(
+        lambda: br.from_pretrained(edited(tmp_path / "a", published, vocab__txt=cased)),
+        "28996 tokens, but vocab_size is 30522",
+    )
+    more = "".join(f"{name}\n" for name in [*names, "more"])
+    refused(
+        lambda: br.from_pretrained(edited(tmp_path / "b", published, vocab__txt=more)),
+        "30523 tokens",
+    )
+    refused(
+        lambda: br.from_pretrained(edited(tmp_path / "c", published, config={"pad_token_id": 1})),
+        r"pad_token_id is 1 in config\.json, but \[PAD\] is 0",
+    )
+    unnamed = "".join(f"{name.replace('[MASK]', '<mask>')}\n" for name in names)
+    folder = edited(tmp_path / "d", published, vocab__txt=unnamed)
+    refused(lambda: br.from_pretrained(folder), r"lacks the special token \[MASK\]")
+    (folder / "tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
+    assert br.from_pretrained(folder)[1].special.mask == 103
+    (folder / "vocab.txt").unlink()
+    assert br.from_pretrained(folder)[1] is None
+    refused(lambda: br.from_pretrained(folder, course_ids=True), "without a tokenizer")
+
+
+def test_rows_without_a_token_are_never_guessed(published, tmp_path):
+    names = (published / "vocab.txt").read_text(encoding="utf-8").split("\n")[:-1]
+    fewer = "".join(f"{name}\n" for name in names[:-100])
+    folder = edited(tmp_path / "rounded", published, vocab__txt=fewer)
+    for course_ids in (False, True):
+        model, tokenizer = br.from_pretrained(folder, course_ids=course_ids)
+        assert len(tokenizer) == vocabularies.BERT_SIZE - 100
+        blank = fill_mask(model, tokenizer, MASKED[0], vocabularies.BERT_SIZE, special_too=True)[0]
+        assert len(blank.guesses) == len(tokenizer)
+        model.mlm.bias.data[-1] = 50.0  # the best of all, if it could be read
+        again = fill_mask(model, tokenizer, MASKED[0], 3, special_too=True)[0]
+        assert again.guesses == blank.guesses[:3]
+
+
+# What a loaded model would silently have wrong.
+
+
+def test_a_head_of_another_kind_is_left_aside(hf, tmp_path):
+    saved(hf, tmp_path, "BertForSequenceClassification", torch.float32)
+    rewrite(tmp_path, {"id2label": {"0": "no", "1": "yes"}}, lambda name: name)
+    theirs = saved(hf, tmp_path, "BertForTokenClassification", torch.float32)
+    for kind in ("sequence", "choice", "span"):
+        with pytest.warns(UserWarning, match=r"classifier\.weight, classifier\.bias: drawn"):
+            model, _ = br.from_pretrained(tmp_path, kind)
+        assert not torch.equal(model.classifier.weight, theirs.classifier.weight)
+    with pytest.warns(UserWarning, match="pooler") as told:
+        model, _ = br.from_pretrained(tmp_path, "tagging")
+    assert not any("classifier" in str(w.message) for w in told)
+    assert torch.equal(model.classifier.weight, theirs.classifier.weight)
+
+
+def test_two_answers_are_not_the_ends_of_a_span(hf, tmp_path):
+    theirs = theirs_of(hf, "BertForSequenceClassification", torch.float32, num_labels=2)
+    theirs.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"classifier\.weight, classifier\.bias: drawn"):
+        model, _ = br.from_pretrained(tmp_path, "span")
+    assert model.classifier.weight.shape == theirs.classifier.weight.shape
+    assert not torch.equal(model.classifier.weight, theirs.classifier.weight)
+    theirs = theirs_of(hf, "BertForQuestionAnswering", torch.float32)
+    theirs.save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match=r"pooler.*classifier\.bias: drawn"):
+        model, _ = br.from_pretrained(tmp_path, "sequence")
+    assert not torch.equal(model.classifier.weight, theirs.qa_outputs.weight)
+
+
+def stored(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    """Change the weights of a saved checkpoint."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    save_file(state | change(state), path)
+
+
+TABLE, DECODER = "bert.embeddings.word_embeddings.weight", "cls.predictions.decoder"
+CHANGED = {
+    "an output matrix of its own": (
+        lambda s: {f"{DECODER}.weight": s[TABLE] + 1},
+        r"decoder\.weight must be the same as mlm\.token\.weight",
+    ),
+    "an output bias of its own": (
+        lambda s: {f"{DECODER}.bias": s["cls.predictions.bias"] + 1},
+        r"decoder\.bias must be the same",
+    ),
+    "a norm twice": (
+        lambda s: {
+            "bert.embeddings.LayerNorm.gamma": s["bert.embeddings.LayerNorm.weight"].clone()
+        },
+        r"LayerNorm\.\w+ are the same parameter",
+    ),
+    "with and without a prefix": (
+        lambda s: {"pooler.dense.bias": s["bert.pooler.dense.bias"].clone()},
+        r"pooler\.bias twice",
+    ),
+    "two types": (
+        lambda s: {"bert.pooler.dense.bias": s["bert.pooler.dense.bias"].double()},
+        "one floating type, but are of float32, float64",
+    ),
+    "whole numbers": (
+        lambda s: {name: tensor.to(torch.int8) for name, tensor in s.items()},
+        "one floating type, but are of int8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_weights_that_our_model_would_misread_are_refused(checkpoint, tmp_path, case):
+    change, words = CHANGED[case]
+    stored(unpacked(checkpoint, tmp_path), change)
+    refused(lambda: br.from_pretrained(tmp_path), words)
+
+
+def test_tied_matrices_may_be_stored_twice(checkpoint, tmp_path):
+    stored(
+        unpacked(checkpoint, tmp_path),
+        lambda s: {
+            f"{DECODER}.weight": s[TABLE].clone(),
+            f"{DECODER}.bias": s["cls.predictions.bias"].clone(),
+        },
+    )
+    assert br.from_pretrained(tmp_path)[0].mlm.bias.shape == (VOCAB,)
+
+
+def test_one_rate_of_dropout_is_read_and_two_are_refused(checkpoint, tmp_path):
+    folder = unpacked(checkpoint, tmp_path)
+    rewrite(folder, {"attention_probs_dropout_prob": 0.3}, lambda name: name)
+    refused(lambda: br.from_pretrained(folder), "one rate of dropout")
+    assert br.from_pretrained(folder, dropout=0.2)[0].bert.embeddings.dropout.p == 0.2
+    rewrite(folder, {"hidden_dropout_prob": 0.3}, lambda name: name)
+    assert br.from_pretrained(folder)[0].bert.embeddings.dropout.p == 0.3
 
 
 def test_unknown_kinds_and_options_and_labels_that_do_not_fit_are_refused(hf, tmp_path):

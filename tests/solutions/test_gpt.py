@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from solutions import gpt
 from solutions.gpt import DELIMITER, END, EXTRACT, PAD, SPECIAL, START
+from tests import vocabularies
 from tests.solutions import common
 from tests.solutions.common import (
     DTYPES,
@@ -521,6 +523,8 @@ REFUSED = {
     "another architecture": ({"model_type": "gptj"}, None, "model_type must be"),
     "gelu by erf": ({"activation_function": "gelu"}, None, "activation_function.*'gelu'"),
     "another activation": ({"activation_function": "relu"}, None, "activation_function"),
+    "a size in words": ({"n_layer": "2"}, None, "n_layer must be a whole number"),
+    "two rates": ({"attn_pdrop": 0.0}, None, "one rate of dropout"),
     "another width inside": ({"n_inner": 32}, None, "n_inner must be 64"),
     "scaled by layer": ({"scale_attn_by_inverse_layer_idx": True}, None, "inverse_layer_idx"),
     "unscaled": ({"scale_attn_weights": False}, None, "scale_attn_weights"),
@@ -576,6 +580,116 @@ def test_missing_and_damaged_files_are_refused(checkpoint, tmp_path, name):
     refused(lambda: gpt.from_pretrained(tmp_path), name)
     path.write_bytes(whole)
     gpt.from_pretrained(tmp_path)
+
+
+# A published checkpoint: its vocabulary and ids, and weights that nobody chose.
+PUBLISHED = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Tokenizer", vocabularies.GPT2_SIZE, 50256),
+    "openai-gpt": ("OpenAIGPTLMHeadModel", "OpenAIGPTTokenizer", vocabularies.GPT1_SIZE, None),
+}
+
+
+@pytest.fixture(scope="module")
+def published(hf: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Folders like those of gpt2 and openai-gpt, but small inside."""
+    folders = {}
+    for kind, (name, _, size, end) in PUBLISHED.items():
+        folders[kind] = tmp_path_factory.mktemp(kind)
+        more = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": None, "n_positions": 128}
+        model = theirs_of(hf, name, torch.float32, vocab_size=size, **more)
+        table = model.get_input_embeddings().weight
+        with torch.no_grad():  # else the longest one is the likeliest token everywhere
+            table.div_(table.norm(dim=1, keepdim=True))
+        model.save_pretrained(folders[kind])
+        vocabularies.write_gpt(folders[kind], kind)
+    return folders
+
+
+@pytest.mark.parametrize("kind", PUBLISHED)
+def test_a_published_checkpoint_has_the_ids_logits_and_texts_of_hugging_face(hf, published, kind):
+    name, reader, size, end = PUBLISHED[kind]
+    theirs = getattr(hf, name).from_pretrained(published[kind]).eval()
+    reader = getattr(hf, reader).from_pretrained(published[kind])
+    ours, tokenizer = gpt.from_pretrained(published[kind])
+    assert ours.token.num_embeddings == len(tokenizer) == size
+    assert tokenizer.end == end
+    for text in vocabularies.SENTENCES:
+        batch = reader(text, return_tensors="pt")
+        ids = torch.tensor([tokenizer.encode(text)])
+        assert torch.equal(ids, batch["input_ids"])
+        close(ours(ids), theirs(**batch).logits)
+        # The pipeline for text generation, with the likeliest token each time.
+        answer = hf.pipeline("text-generation", theirs, tokenizer=reader)(
+            text, max_new_tokens=12, do_sample=False, return_full_text=False
+        )[0]["generated_text"]
+        written = gpt.generate(ours, ids, 12, temperature=0, stop=tokenizer.end)
+        new = written[0, ids.shape[1] :]
+        assert tokenizer.decode(new) == answer
+        assert len(set(new.tolist())) > 3
+
+
+def test_generation_ends_with_the_checkpoints_own_token(published):
+    ours, tokenizer = gpt.from_pretrained(published["gpt2"])
+    ids = torch.tensor([tokenizer.encode("The river")])
+    plain = gpt.generate(ours, ids, 5, temperature=0)
+    with torch.no_grad():  # the vector after the second new token, as if it meant the end
+        ours.token.weight[tokenizer.end] = 9 * ours.features(plain[:, :-3])[0, -1]
+    ended = gpt.generate(ours, ids, 5, temperature=0, stop=tokenizer.end)
+    assert ended[0, -1] == 50256
+    assert ended.shape[1] <= ids.shape[1] + 3
+
+
+def edited(folder: Path, published: Path, config: dict[str, Any]) -> Path:
+    shutil.copytree(published, folder)
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | config))
+    return folder
+
+
+def test_a_tokenizer_that_does_not_go_with_the_model_is_refused(published, tmp_path):
+    folder = edited(tmp_path / "a", published["gpt2"], {"eos_token_id": 4})
+    refused(lambda: gpt.from_pretrained(folder), "eos_token_id is 4 .* is 50256")
+    folder = edited(tmp_path / "b", published["gpt2"], {})
+    ids = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+    fewer = {name: number for name, number in ids.items() if number < 40000}
+    (folder / "vocab.json").write_text(json.dumps({**fewer, "<|endoftext|>": 40000}))
+    refused(lambda: gpt.from_pretrained(folder), "40001 tokens, but vocab_size is 50257")
+    (folder / "merges.txt").unlink()
+    refused(lambda: gpt.from_pretrained(folder), r"only vocab\.json")
+    (folder / "vocab.json").unlink()
+    assert gpt.from_pretrained(folder)[1] is None
+
+
+def stored(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    """Change the weights of a saved checkpoint."""
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    state = load_file(path)
+    save_file(state | change(state), path)
+
+
+CHANGED = {
+    "with and without a prefix": (
+        lambda s: {"ln_f.bias": s["transformer.ln_f.bias"].clone()},
+        "are the same parameter, final_norm.bias",
+    ),
+    "two types": (
+        lambda s: {"transformer.ln_f.bias": s["transformer.ln_f.bias"].half()},
+        "of float16, float32",
+    ),
+    "whole numbers": (
+        lambda s: {name: tensor.to(torch.int8) for name, tensor in s.items()},
+        "one floating type, but are of int8",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_weights_that_our_model_would_misread_are_refused(checkpoint, tmp_path, case):
+    change, words = CHANGED[case]
+    stored(unpacked(checkpoint, tmp_path), change)
+    refused(lambda: gpt.from_pretrained(tmp_path), words)
 
 
 def test_an_unknown_option_is_refused(checkpoint, tmp_path):

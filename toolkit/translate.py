@@ -202,8 +202,8 @@ def _make_model(module: ModuleType, codec: Words | Pieces, settings: Settings) -
         raise Problem(
             f"make_model of {module.__name__} needs an exercise that is not done yet: {error}"
         ) from None
-    fused = getattr(module, "fused", None)
-    return fused(model) if fused is not None else model
+    fast = getattr(module, "use_fast_path", None)
+    return fast(model) if fast is not None else model
 
 
 # --------------------------------------------------------------------------- text and ids

@@ -3,7 +3,6 @@
 from solutions.transformer.decoding import (
     TableModel,
     beam_search,
-    cached_beam_search,
     cached_greedy_decode,
     decode_step,
     greedy_decode,
@@ -18,8 +17,8 @@ from solutions.transformer.model import (
     Generator,
     clones,
     count_parameters,
-    fused,
     make_model,
+    use_fast_path,
 )
 from solutions.transformer.parts import (
     BOS,
@@ -71,12 +70,10 @@ __all__ = [
     "adam_step",
     "average_states",
     "beam_search",
-    "cached_beam_search",
     "cached_greedy_decode",
     "clones",
     "count_parameters",
     "decode_step",
-    "fused",
     "greedy_decode",
     "label_smoothing_loss",
     "learning_rate",
@@ -88,4 +85,5 @@ __all__ = [
     "subsequent_mask",
     "token_batches",
     "train_step",
+    "use_fast_path",
 ]

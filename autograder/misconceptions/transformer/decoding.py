@@ -475,9 +475,6 @@ add(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "start_cache", "trf-cache")
-KEPT = "kept = [LayerCache(keys, values) for keys, values in pairs]"
-EMPTY = "empty = [LayerCache(keys[:, :, :0], values[:, :, :0]) for keys, values in pairs]"
-STARTED = "return DecoderCache(src_mask, KVCache(kept), KVCache(empty))"
 PAIRS = "pairs = [layer.src_attn.project(memory, memory) for layer in model.decoder.layers]"
 add(
     "start_projected_by_self_attn",
@@ -516,57 +513,77 @@ add(
 )
 add(
     "start_mask_missing",
-    "Your src_mask is None; every later step needs the mask of the source.",
-    (STARTED, STARTED.replace("src_mask", "None")),
+    'Your "src_mask" is None; every later step needs the mask of the source.',
+    ('"src_mask": src_mask,', '"src_mask": None,'),
 )
 add(
     "start_mask_flat",
-    "Your src_mask has the shape (B, S); it is (B, 1, S), as pad_mask makes it.",
-    (STARTED, STARTED.replace("src_mask", "src_mask.squeeze(1)")),
+    'Your "src_mask" has the shape (B, S); it is (B, 1, S), as pad_mask makes it.',
+    ('"src_mask": src_mask,', '"src_mask": src_mask.squeeze(1),'),
 )
 add(
     "start_mask_inverted",
-    "Your src_mask is True at the padding; True means may be attended to.",
-    (STARTED, STARTED.replace("src_mask", "~src_mask")),
+    'Your "src_mask" is True at the padding; True means may be attended to.',
+    ('"src_mask": src_mask,', '"src_mask": ~src_mask,'),
 )
 add(
     "start_memory_instead",
     "Your cache holds the memory itself; it holds its keys and values for each layer.",
-    (STARTED, STARTED.replace("KVCache(kept)", "memory")),
+    (
+        '        "memory_keys": [keys for keys, _ in pairs],  # N x (B, H, S, D/H)\n'
+        '        "memory_values": [values for _, values in pairs],  # N x (B, H, S, D/H)\n',
+        '        "memory": memory,\n',
+    ),
 )
 add(
     "start_keys_and_values_swapped",
     "Keys and values of your memory are swapped; project returns (keys, values).",
-    (KEPT, KEPT.replace("(keys, values)", "(values, keys)")),
+    (
+        '"memory_keys": [keys for keys, _ in pairs]',
+        '"memory_keys": [values for _, values in pairs]',
+    ),
+    (
+        '"memory_values": [values for _, values in pairs]',
+        '"memory_values": [keys for keys, _ in pairs]',
+    ),
 )
 add(
     "start_values_are_keys",
     "Your values of the memory are its keys; project returns (keys, values).",
-    (KEPT, "kept = [LayerCache(keys, keys) for keys, _ in pairs]"),
+    (
+        '"memory_values": [values for _, values in pairs]',
+        '"memory_values": [keys for keys, _ in pairs]',
+    ),
 )
 add(
     "start_not_empty",
-    "Your target begins with the keys and values of the memory; before the first step it is empty.",
-    (EMPTY, "empty = [LayerCache(keys, values) for keys, values in pairs]"),
+    'Your "keys" and "values" begin with those of the memory; before the first step they are '
+    "empty.",
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[keys for keys, _ in pairs]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[values for _, values in pairs]"),
 )
 add(
     "start_zero_position",
-    "Your target begins with one position of zeros, which would be attended to; begin with none.",
+    'Your "keys" and "values" begin with one position of zeros, which would be attended to; begin '
+    "with none.",
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[0 * keys[:, :, :1] for keys, _ in pairs]"),
     (
-        EMPTY,
-        "empty = [LayerCache(0 * keys[:, :, :1], 0 * values[:, :, :1]) for keys, values in pairs]",
+        "[values[:, :, :0] for _, values in pairs]",
+        "[0 * values[:, :, :1] for _, values in pairs]",
     ),
 )
 add(
     "start_none",
-    "The keys and values of your target are None at first; empty tensors (B, H, 0, D/H) need no "
-    "case of their own.",
-    (EMPTY, "empty = [LayerCache(None, None) for _ in pairs]"),
+    'Your "keys" and "values" are None at first; empty tensors (B, H, 0, D/H) need no case of '
+    "their own.",
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[None for _ in pairs]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[None for _ in pairs]"),
 )
 add(
     "start_empty_lists",
-    "Your target has no layers; it holds a LayerCache with empty tensors for each layer.",
-    (EMPTY, "empty = []"),
+    'Your "keys" and "values" are empty lists; they hold one empty tensor for each layer.',
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[]"),
 )
 add(
     "start_heads_merged",
@@ -576,89 +593,82 @@ add(
         f"{PAIRS}\n"
         "    pairs = [tuple(x.transpose(1, 2).flatten(2) for x in pair) for pair in pairs]",
     ),
-    (EMPTY, "empty = [LayerCache(keys[:, :0], values[:, :0]) for keys, values in pairs]"),
+    ("[keys[:, :, :0] for keys, _ in pairs]", "[keys[:, :0] for keys, _ in pairs]"),
+    ("[values[:, :, :0] for _, values in pairs]", "[values[:, :0] for _, values in pairs]"),
 )
 add(
     "start_stacked",
-    "Your layers are stacked in one LayerCache; a KVCache holds a list with one for each layer.",
+    "Your layers are stacked in one tensor; a list with one tensor for each layer is asked for.",
     (
-        STARTED,
-        "stacked = [torch.stack(parts) for parts in zip(*pairs)]\n"
-        "    return DecoderCache(src_mask, LayerCache(*stacked), KVCache(empty))",
+        '"memory_keys": [keys for keys, _ in pairs]',
+        '"memory_keys": torch.stack([keys for keys, _ in pairs])',
     ),
-)
-add(
-    "start_plain_lists",
-    "Your memory and target are lists; make a KVCache of each.",
-    (STARTED, "return DecoderCache(src_mask, kept, empty)"),
-)
-add(
-    "start_dict",
-    "Your cache is a dict; a DecoderCache is asked for.",
-    (STARTED, "return dict(src_mask=src_mask, memory=KVCache(kept), target=KVCache(empty))"),
+    (
+        '"memory_values": [values for _, values in pairs]',
+        '"memory_values": torch.stack([values for _, values in pairs])',
+    ),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "decode_step", "trf-cache")
-POSITION = "past=cache.past"
-EMBED = "x = model.position(model.tgt_embed(token.unsqueeze(1)), past=cache.past)"
+POSITION = 'position = cache["keys"][0].shape[2]'
+EMBED = "x = model.position(model.tgt_embed(token.unsqueeze(1)), past=position)"
 PROJECT = "new_keys, new_values = layer.self_attn.project(x, x)"
-OLD = "old = cache.target.layers[n]"
-KEYS = "keys = torch.cat([old.keys, new_keys], dim=2)"
-VALUES = "values = torch.cat([old.values, new_values], dim=2)"
-ATTEND = "return layer.self_attn.attend(x, keys, values)"
-MEMORY = "memory = cache.memory.layers[n]"
-LOOK = "return layer.src_attn.attend(x, memory.keys, memory.values, cache.src_mask)"
-GROWN = "grown = DecoderCache(cache.src_mask, cache.memory, KVCache(kept))"
-CLOSE = "return model.generator(x[:, 0]), grown"
+KEYS = 'keys.append(torch.cat([cache["keys"][n], new_keys], dim=2))'
+VALUES = 'values.append(torch.cat([cache["values"][n], new_values], dim=2))'
+ATTEND = "return layer.self_attn.attend(x, keys[n], values[n])"
+MEMORY = 'memory = cache["memory_keys"][n], cache["memory_values"][n]'
+LOOK = 'return layer.src_attn.attend(x, *memory, cache["src_mask"])'
+CLOSE = 'return model.generator(x[:, 0]), {**cache, "keys": keys, "values": values}'
 add(
     "step_position_zero",
     "Your token always stands at position 0; its position is the number of cached keys.",
-    (POSITION, "past=0"),
+    (POSITION, "position = 0"),
 )
 add(
     "step_position_from_one",
     "Your positions begin at 1; the first token stands at position 0.",
-    (POSITION, "past=cache.past + 1"),
+    (POSITION, f"{POSITION} + 1"),
 )
 add(
     "step_position_late",
     "Your position is one behind from the second step on; it is the number of cached keys.",
-    (POSITION, "past=max(0, cache.past - 1)"),
+    (POSITION, f"position = max(0, {POSITION.removeprefix('position = ')} - 1)"),
 )
 add(
     "step_position_missing",
-    "You don't add the code of the position; model.position does, with past=.",
+    "You don't add the code of the position; model.position does, with start=.",
     (EMBED, "x = model.tgt_embed(token.unsqueeze(1))"),
 )
 add(
     "step_position_of_the_source",
     "You take the position from the length of the source; it is the number of cached keys.",
-    (POSITION, "past=cache.memory.past"),
+    (POSITION, 'position = cache["memory_keys"][0].shape[2]'),
 )
 add(
     "step_keys_overwritten",
     "Your new keys and values replace the cached ones; append them.",
-    (KEYS, "keys = new_keys"),
-    (VALUES, "values = new_values"),
+    (KEYS, "keys.append(new_keys)"),
+    (VALUES, "values.append(new_values)"),
 )
 add(
     "step_keys_in_front",
     "Your new keys and values stand before the cached ones; append them at the end.",
-    (KEYS, "keys = torch.cat([new_keys, old.keys], dim=2)"),
-    (VALUES, "values = torch.cat([new_values, old.values], dim=2)"),
+    (KEYS, 'keys.append(torch.cat([new_keys, cache["keys"][n]], dim=2))'),
+    (VALUES, 'values.append(torch.cat([new_values, cache["values"][n]], dim=2))'),
 )
 add(
     "step_values_not_appended",
     "Your values stay those of the new token alone; append them to the cached ones as the keys.",
-    (VALUES, "values = new_values.expand_as(keys)"),
+    (VALUES, "values.append(new_values.expand_as(keys[n]))"),
 )
 add(
     "step_itself_not_seen",
     "Your token attends to the cached positions only; it sees itself as well, so append first.",
     (
         ATTEND,
-        f"if old.past == 0:\n                {ATTEND}\n"
-        "            return layer.self_attn.attend(x, old.keys, old.values)",
+        'if cache["keys"][n].shape[2] == 0:\n'
+        "                return layer.self_attn.attend(x, keys[n], values[n])\n"
+        '            return layer.self_attn.attend(x, cache["keys"][n], cache["values"][n])',
     ),
 )
 add(
@@ -669,7 +679,8 @@ add(
 add(
     "step_one_layer_for_all",
     "All layers use the cached keys and values of the first one; each has its own.",
-    (OLD, OLD.replace("[n]", "[0]")),
+    (KEYS, KEYS.replace("[n]", "[0]")),
+    (VALUES, VALUES.replace("[n]", "[0]")),
 )
 add(
     "step_memory_of_the_first_layer",
@@ -686,12 +697,12 @@ add(
 add(
     "step_memory_swapped",
     "Keys and values of the memory are swapped; attend takes the keys first.",
-    (LOOK, LOOK.replace("memory.keys, memory.values", "memory.values, memory.keys")),
+    (MEMORY, 'memory = cache["memory_values"][n], cache["memory_keys"][n]'),
 )
 add(
     "step_source_not_masked",
     "Your token attends to the padding of the source; hand src_mask to src_attn.attend.",
-    (LOOK, LOOK.replace(", cache.src_mask", "")),
+    (LOOK, "return layer.src_attn.attend(x, *memory)"),
     read="trf-mask-errors",
 )
 add(
@@ -771,31 +782,29 @@ add(
 add(
     "step_cache_changed",
     "You change the cache that you were given; put the longer keys and values into a new one.",
-    (GROWN, "cache.target.layers[:] = kept\n    grown = cache"),
+    (
+        CLOSE,
+        'cache["keys"], cache["values"] = keys, values\n    return model.generator(x[:, 0]), cache',
+    ),
 )
 add(
     "step_cache_not_grown",
     "You return the cache as it was; its keys and values are one position longer now.",
-    (GROWN, "grown = DecoderCache(cache.src_mask, cache.memory, cache.target)"),
+    (CLOSE, "return model.generator(x[:, 0]), {**cache}"),
 )
 add(
     "step_memory_dropped",
-    "Your new cache holds the target only; the next step needs src_mask and the memory too.",
-    (GROWN, "grown = DecoderCache(None, None, KVCache(kept))"),
-)
-add(
-    "step_target_alone_returned",
-    "You return a KVCache, that of the target; the next step needs a DecoderCache with src_mask "
-    "and the memory.",
-    (GROWN, "grown = KVCache(kept)"),
+    "Your new cache holds keys and values only; the next step needs src_mask and the memory too.",
+    (CLOSE, 'return model.generator(x[:, 0]), {"keys": keys, "values": values}'),
 )
 add(
     "step_source_mask_grown",
-    "You make src_mask one place longer; it belongs to the source, which does not grow.",
+    'You make "src_mask" one place longer; it belongs to the source, which does not grow.',
     (
-        GROWN,
-        "mask = torch.cat([cache.src_mask, cache.src_mask[:, :, :1]], dim=2)\n"
-        "    grown = DecoderCache(mask, cache.memory, KVCache(kept))",
+        CLOSE,
+        'mask = cache["src_mask"]\n'
+        '    longer = {**cache, "src_mask": torch.cat([mask, mask[:, :, :1]], dim=2)}\n'
+        '    return model.generator(x[:, 0]), {**longer, "keys": keys, "values": values}',
     ),
 )
 add(

@@ -32,11 +32,7 @@ def make() -> gpt.GPT:
     return model
 
 
-TWINS = {
-    "torch.nn": bench_gpt.library_twin,
-    "Hugging Face": bench_gpt.hugging_face_twin,
-    "nanoGPT": bench_gpt.plain_twin,
-}
+TWINS = {"torch.nn": bench_gpt.library_twin, "Hugging Face": bench_gpt.hugging_face_twin}
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -52,7 +48,7 @@ def test_a_twin_says_and_learns_what_our_model_does(name: str) -> None:
         F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
         said.append(logits)
     torch.testing.assert_close(said[1], said[0])
-    table = twin.transformer.wte if name == "Hugging Face" else twin.token
+    table = twin.token if name == "torch.nn" else twin.transformer.wte
     torch.testing.assert_close(table.weight.grad, model.token.weight.grad)
     assert sum(p.numel() for p in twin.parameters()) == sum(p.numel() for p in model.parameters())
     assert not any(module.p for module in twin.modules() if isinstance(module, nn.Dropout))
@@ -64,7 +60,7 @@ def test_every_path_is_measured_beside_the_libraries() -> None:
     figures = {figure.name: figure for figure in bench_gpt.gpt_speed(TINY)}
     for what in ("training", "generation"):
         assert figures[f"{what}, fast path"].unit == "tokens/s"
-        for other in ("clear path", "Hugging Face", "torch.nn", "nanoGPT"):
+        for other in ("clear path", "Hugging Face", "torch.nn"):
             assert figures[f"{what}, {other}"].unit == "tokens/s"
             assert figures[f"{what}, fast path against {other}"].unit == "times faster"
     assert figures["training, fast path"].detail.endswith("3 x 6 tokens, one thread")
@@ -86,7 +82,7 @@ def test_what_says_or_writes_something_else_is_refused(monkeypatch: pytest.Monke
 
     honest = gpt.fast_generate
     with monkeypatch.context() as patch:
-        patch.setattr(gpt, "fused", broken)
+        patch.setattr(gpt, "use_fast_path", broken)
         with pytest.raises(RuntimeError, match="fast path and clear path differ by"):
             bench_gpt.gpt_speed(TINY)
 

@@ -86,12 +86,12 @@ def test_build_takes_a_chapter(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
 
 
 def test_verify_takes_a_chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    sound = [verify.Verdict(unit, exercises=1) for unit in paths.UNITS]
-    found = iter(sound)
-    monkeypatch.setattr(verify, "verify", lambda unit, **_: next(found))
+    sound = {unit: verify.Verdict(unit, exercises=1) for unit in paths.UNITS}
+    monkeypatch.setattr(verify, "verify", lambda units, **_: [sound[unit] for unit in units])
     file = tmp_path / "verify.json"
     assert status_of(["verify", "bert", "--json", str(file)]) == 0
-    assert len(json.loads(file.read_text())) == len(paths.CHAPTERS["bert"])
+    units = [f"bert-{name}" for name in paths.CHAPTERS["bert"]]
+    assert [one["unit"] for one in json.loads(file.read_text())] == units
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
     assert status_of(["verify", "brt"]) == 2
     assert "There is no assignment called brt here." in capsys.readouterr().err

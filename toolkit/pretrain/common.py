@@ -180,9 +180,9 @@ class Watch:
     pending: dict[str, list[Tensor]] = field(default_factory=dict)
 
     @property
-    def marks(self) -> dict[int, float]:
+    def marks(self) -> list[tuple[int, float]]:
         """The steps after which the weights are kept, and which share of all they are."""
-        return {max(1, round(share * self.steps)): share for share in SHARES}
+        return [(max(1, round(share * self.steps)), share) for share in SHARES]
 
     def snapshot(self, share: float) -> Path:
         """Where the weights after this share of the steps are kept while training."""
@@ -190,8 +190,9 @@ class Watch:
 
     def before(self, step: int) -> None:
         """To be called at the beginning of each step with how many were done."""
-        if step in self.marks:
-            save_weights(self.snapshot(self.marks[step]), self.model)
+        for mark, share in self.marks:
+            if mark == step:
+                save_weights(self.snapshot(share), self.model)
         if step and step % EVERY == 0 and self.pending:
             means = {k: float(torch.stack(v).mean()) for k, v in self.pending.items()}
             self.pending.clear()

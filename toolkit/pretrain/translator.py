@@ -199,9 +199,7 @@ def translate(
     return result
 
 
-def exact(
-    kind: str, model: nn.Module, module: Any, words: Words, pairs: Sequence[Pair]
-) -> float:
+def exact(kind: str, model: nn.Module, module: Any, words: Words, pairs: Sequence[Pair]) -> float:
     """Share of the pairs whose translation equals the reference, character for character."""
     mode = model.training
     model.eval()
@@ -216,10 +214,10 @@ def alignment(model: nn.Module, words: Words, pair: Pair) -> Tensor:
     source = torch.tensor([words.encode(pair.source)])  # (1, S)
     target = torch.tensor([[translation.BOS, *words.ids(pair.target_tokens)]])  # (1, U + 1)
     core = model.core
-    s, context, states, mask = core.start(source, source != PAD)
+    s, _, states, mask = core.start(source, source != PAD)
     rows = []
     for given in core.target(target[:, :-1]).unbind(1):
-        s, context, attn_weights = core.look(given, s, states, mask)  # (1, W) both, (1, S)
+        s, _, attn_weights = core.look(given, s, states, mask)  # (1, W) both, (1, S)
         rows.append(attn_weights[0])
     return torch.stack(rows)  # (U, S)
 
@@ -278,7 +276,9 @@ def _fit(
         if kind == "transformer":
             value = parts.label_smoothing_loss(log_probs, batch.target_out, SMOOTHING)
         else:
-            value = F.nll_loss(log_probs.flatten(0, 1), batch.target_out.flatten(), ignore_index=PAD)
+            value = F.nll_loss(
+                log_probs.flatten(0, 1), batch.target_out.flatten(), ignore_index=PAD
+            )
         watch.losses(loss=value)
         return value, batch.tokens
 

@@ -1,0 +1,220 @@
+"""The cards of the shipped models, written from what was measured."""
+
+from __future__ import annotations
+
+import csv
+import platform
+from typing import Any
+
+import torch
+
+from toolkit.pretrain import bert, common, gpt, translator
+
+_PYTHON = (
+    "Text and code of the standard library of Python {version}, under the "
+    "[PSF License](https://docs.python.org/3/license.html)"
+)
+_CLDR = (
+    "made by Babel from the Unicode CLDR, under the "
+    "[Unicode License v3](https://www.unicode.org/license.txt)"
+)
+_NAMES = {
+    "counting_share": "masked pieces, by the most frequent piece",
+    "mlm_accuracy": "masked pieces predicted correctly",
+    "mlm_loss": "loss of masked pieces, nats",
+    "nsp_accuracy": "next sentence predicted correctly",
+    "nsp_loss": "loss of the next sentence, nats",
+    "single_mlm_accuracy": "the same of pairs of single sentences: masked pieces",
+    "single_mlm_loss": "their loss, nats",
+    "single_nsp_accuracy": "next sentence",
+    "single_nsp_loss": "its loss, nats",
+    "bits_per_byte": "bits per byte",
+    "counting_bits": "the same by counting pairs of tokens",
+    "bzip2_bits": "by bzip2 with the training text in front",
+    "xz_bits": "by xz with the training text in front",
+    "samples_finished": "samples at temperature 0.7 that reach END",
+    "samples_compiles": "of these, compiled by Python",
+    "samples_novel": "samples that are no function of the training part",
+    "samples_copied": "longest run copied from training, tokens",
+    "exact": "sentences right in every character",
+    "aligned_share": "target tokens whose largest weight lies on their source token",
+}
+_TRAINED = {
+    "bert": (bert.PLAN, bert.SIZES),
+    "gpt": (gpt.PLAN, gpt.SIZES),
+    "transformer": (translator.PLAN["transformer"], translator.SIZES["transformer"]),
+    "recurrent": (translator.PLAN["recurrent"], translator.SIZES["recurrent"]),
+}
+
+
+def card(shipped: Any) -> str:
+    """The card of a model: data, training, metrics, limits, in Markdown."""
+    name, kind = shipped.name, shipped.name.split("-")[0]
+    plan = _TRAINED[kind][0]["cpu"]
+    size = sum(p.numel() for p in {id(p): p for p in shipped.model.parameters()}.values())
+    sizes = ", ".join(f"{k} {v}" for k, v in shipped.config.items() if k not in ("kind",))
+    body = {"bert": _bert, "gpt": _gpt, "transformer": _transformer, "recurrent": _recurrent}
+    data, about, limits = body[kind](shipped)
+    minutes = shipped.metrics.get("training_minutes")
+    time = f" It takes about {minutes:.0f} minutes of one core." if minutes else ""
+    numbers = "\n".join(_rows(shipped.metrics))
+    steps = ", ".join(f"{k.replace('_', ' ')} {v:,}" for k, v in plan.items())
+    return f"""# {name}
+
+{about}
+
+| | |
+|---|---|
+| parameters | {size:,} |
+| sizes | {sizes} |
+| files | `model.safetensors` (float16, cast to float32 when loaded), `config.json`, \
+`tokenizer.json` (read by the library `tokenizers`), `training.csv`, `{_held(kind)}`\
+{", `answers.json`" if kind in ("bert", "gpt") else ""}, `metrics.json` |
+
+Load it with `toolkit.models.load("{name}")`.
+
+## Data
+
+{data}
+
+## Training
+
+```
+python -m toolkit.pretrain {name} --full
+```
+
+On a CPU: {steps}.{time} Trained with torch {torch.__version__.split("+")[0]} and Python \
+{platform.python_version()}. The curves are in `training.csv`.
+
+## Metrics
+
+On the held-out text `{_held(kind)}`, unless the row says otherwise. A new training is to come \
+within 0.03 of the shares, 0.05 of the bits and 0.15 of the losses.
+
+| metric | value |
+|---|---|
+{numbers}
+{_extra(shipped, kind)}
+## Limits
+
+{limits}
+"""
+
+
+def _held(kind: str) -> str:
+    return translator.HELD_OUT if kind in ("transformer", "recurrent") else bert.HELD_OUT
+
+
+def _rows(metrics: dict[str, float]) -> list[str]:
+    shown = [f"| {_NAMES[k]} | {_number(k, v)} |" for k, v in metrics.items() if k in _NAMES]
+    for task in ("module", "pair", "span", "tagging"):
+        key = f"task_{task}_"
+        if key + "tuned" in metrics:
+            tuned, bag = metrics[key + "tuned"], metrics[key + "bag"]
+            spread = metrics[key + "tuned_spread"]
+            shown.append(
+                f"| fine-tuned on «{task}» (mean of 5 seeds); bag of words | {tuned:.1%} ± "
+                f"{spread:.1%}; {bag:.1%} |"
+            )
+    for key, value in metrics.items():
+        if key.startswith("head_"):
+            what = key.removeprefix("head_").replace("_", " ")
+            shown.append(f"| largest mean weight of a head on: {what} | {value:.2f} |")
+    return shown
+
+
+def _number(name: str, value: float) -> str:
+    if name.endswith(("accuracy", "share", "exact", "finished", "compiles", "novel")):
+        return f"{value:.1%}"
+    return f"{value:.0f}" if name.endswith("copied") else f"{value:.3f}"
+
+
+def _extra(shipped: Any, kind: str) -> str:
+    """Other models of the same training, from the curves."""
+    with (shipped.folder / common.CURVES).open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    column, what = {
+        "gpt": ("held_out_bits_per_byte", "bits per byte of the validation modules"),
+        "transformer": ("averaged_exact", "exact sentences, after averaging"),
+    }.get(kind, ("", ""))
+    last = {row["model"]: row[column] for row in rows if column and row.get(column)}
+    if len(last) < 2:
+        return ""
+    lines = "\n".join(f"| {name} | {float(value):.3f} |" for name, value in last.items())
+    return f"\nThe models of the same run, at its end:\n\n| model | {what} |\n|---|---|\n{lines}\n"
+
+
+def _bert(shipped: Any) -> tuple[str, str, str]:
+    data = (
+        _PYTHON.format(version=platform.python_version()) + ": docstrings with signatures, comments"
+        " and the topics of `help`, of all modules (`toolkit.library_prose`). Docstrings that the "
+        "chapter's tasks hold out are held out here; a sentence that is held out is nowhere in "
+        "training. Sentences are joined to runs, as in the paper."
+    )
+    about = (
+        "The BERT of the book (`solutions.bert.BertForPreTraining`), pre-trained on masked pieces "
+        "and next sentences until it has learned both. `answers.json` holds what it answered to "
+        "ten fixed inputs after 1, 10 and 100 % of its training."
+    )
+    limits = (
+        "It knows the English of Python's documentation, in lower case, and little else. What it "
+        "says of a function is not knowledge of what the function does. 128 positions."
+    )
+    return data, about, limits
+
+
+def _gpt(shipped: Any) -> tuple[str, str, str]:
+    data = (
+        _PYTHON.format(version=platform.python_version()) + ": functions and methods of at most 280"
+        " characters of all modules, without docstrings, comments and decorators, as `ast.unparse` "
+        "writes them. Modules are held out whole (`toolkit.code_corpus.HELD_OUT`)."
+    )
+    about = (
+        "The GPT of the book (`solutions.gpt.GPT`), which writes short Python functions. "
+        "`answers.json` holds how it went on from ten fixed beginnings after 1, 10 and 100 % of "
+        "its training; two smaller sizes were trained in the same run, their curves are in "
+        "`training.csv`."
+    )
+    limits = (
+        "What it writes looks like the standard library and compiles most of the time; it was "
+        "never run, and does not do what its name says. Functions longer than 128 tokens are "
+        "unknown to it. What it writes may be copied from the library, see the longest run above."
+    )
+    return data, about, limits
+
+
+def _pairs(shipped: Any) -> str:
+    return (
+        f"{translator.PAIRS:,} pairs of sentences of one to three items (dates, times, quantities, "
+        f"prices, percentages, countries, languages), {_CLDR}. No sentence of the held-out file is "
+        "in training."
+    )
+
+
+def _transformer(shipped: Any) -> tuple[str, str, str]:
+    about = (
+        f"The Transformer of the book (`solutions.transformer.make_model`), translating English to "
+        f"{_language(shipped)} by the recipe of Vaswani et al. (2017): one matrix for both "
+        "embeddings and the output, warm-up and inverse square root, label smoothing 0.1, the "
+        "average of the last five weights. Post-norm, as in the paper; the same with pre-norm was "
+        "trained beside it."
+    )
+    return _pairs(shipped), about, _LIMITS
+
+
+def _recurrent(shipped: Any) -> tuple[str, str, str]:
+    about = (
+        f"A recurrent translator from English to {_language(shipped)} with the attention of "
+        "Bahdanau et al. (2015), `solutions.attention.AttentionDecoderStep` between a "
+        "bidirectional GRU and the output."
+    )
+    return _pairs(shipped), about, _LIMITS
+
+
+def _language(shipped: Any) -> str:
+    return {"zh": "Chinese", "de": "German"}[shipped.config["target"]]
+
+
+_LIMITS = (
+    "It translates these items and nothing else, and refuses words that no training sentence had."
+)

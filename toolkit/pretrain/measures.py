@@ -1,0 +1,170 @@
+"""What a card says beyond the held-out text: tasks, samples, heads, counting, compression.
+
+These need the whole library of the Python that runs, and minutes.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from toolkit import bert_lab, docstrings, library_prose, translation
+from toolkit.pretrain import bert, gpt, translator
+
+TASK_SEEDS = (0, 1, 2, 3, 4)
+TASK_LR = 5e-4  # found on the validation examples among 2.5e-4, 5e-4, 1e-3 and 2e-3
+
+
+def more(shipped: Any) -> dict[str, float]:
+    """All metrics that `toolkit.models.measure` leaves out, by name."""
+    if shipped.name == "bert":
+        return of_bert(shipped)
+    if shipped.name == "gpt":
+        return of_gpt(shipped)
+    return of_recurrent(shipped) if shipped.config["kind"] == "recurrent" else {}
+
+
+# --------------------------------------------------------------------------- BERT
+
+
+def of_bert(shipped: Any, seeds: Sequence[int] = TASK_SEEDS) -> dict[str, float]:
+    """Counting, the four tasks against bags of words, and what heads attend to."""
+    known = shipped.tokenizer
+    held = bert.encode(shipped.held_out(), known)
+    train = bert.encode(library_prose.split(library_prose.read(), "train"), known)
+    found = {"counting_share": bert.unigram(train, held, len(known))}
+    found |= tasks(shipped, seeds)
+    for name, (_, _, weight) in patterns(shipped.model, held, shipped.module).items():
+        found[f"head_{name}"] = weight
+    return found
+
+
+def tasks(shipped: Any, seeds: Sequence[int] = TASK_SEEDS) -> dict[str, float]:
+    """Scores on the test examples of the four tasks of the chapter, means over seeds."""
+    corpus = docstrings.Corpus(docstrings.read(), shipped.tokenizer)
+    made = bert_lab.compare(
+        shipped.model, corpus, docstrings.make_tasks(corpus), shipped.module, seeds=seeds,
+        ways=("pre-trained", "bag of words"), lr=TASK_LR,
+    )  # fmt: skip
+    found = {}
+    for task in made.tasks:
+        for way, short in (("pre-trained", "tuned"), ("bag of words", "bag")):
+            found[f"task_{task}_{short}"] = made.mean(task, way)
+            found[f"task_{task}_{short}_spread"] = made.spread(task, way)
+    return found
+
+
+# What a head may attend to; for each the share of its weight that lies there, over all queries
+# that have such a key.
+PATTERNS = ("previous", "next", "itself", "same_piece", "sep", "cls")
+
+
+@torch.no_grad()
+def patterns(
+    model: nn.Module, documents: bert.Documents, parts: Any, count: int = 60
+) -> dict[str, tuple[int, int, float]]:
+    """For each of `PATTERNS` the layer and head that attend to it most, and the weight there.
+
+    Args:
+        documents: as ids; the first `count` with two sentences are looked at.
+    """
+    sums: dict[str, Tensor] = {}
+    rows = [d for d in documents if len(d) > 1][:count]
+    for document in rows:
+        first, second = bert.runs([document], random.Random(0))[0][:2]
+        ids, segments = parts.build_input(first, second, 2 * bert.LONG[1] + 3)
+        with weights(model) as seen:
+            model.bert(torch.tensor([ids]), torch.tensor([segments]), None)
+        maps = torch.stack(seen)[:, 0]  # (N, H, T, T)
+        for name, keys in _keys(torch.tensor(ids)).items():
+            asked = keys.any(1)  # (T,)
+            share = (maps * keys).sum(-1)[..., asked].mean(-1)  # (N, H)
+            sums[name] = sums.get(name, 0) + share / len(rows)
+    found = {}
+    for name, share in sums.items():
+        layer, head = divmod(int(share.argmax()), share.shape[1])
+        found[name] = (layer, head, float(share.max()))
+    return found
+
+
+def _keys(ids: Tensor) -> dict[str, Tensor]:
+    """For each pattern which keys (T, T) belong to each query."""
+    length = len(ids)
+    places = torch.arange(length)
+    back = places[:, None] - places  # (T, T)
+    ordinary = ids >= docstrings.SPECIAL
+    same = (ids[:, None] == ids) & (back != 0) & ordinary[:, None]
+    return {
+        "previous": back == 1,
+        "next": back == -1,
+        "itself": back == 0,
+        "same_piece": same,
+        "sep": (ids == docstrings.SEP).expand(length, length),
+        "cls": (ids == docstrings.CLS).expand(length, length),
+    }
+
+
+@contextmanager
+def weights(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects the attention weights (B, H, T, T) of every layer while a BERT is called.
+
+    They are computed again from the projections of each layer's self-attention, whatever kernel the
+    layer uses; without padding.
+    """
+    seen: list[Tensor] = []
+    hooks = []
+    for module in model.bert.modules():
+        if all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "num_heads")):
+
+            def look(attention: nn.Module, inputs: tuple[Any, ...]) -> None:
+                x = inputs[0]  # (B, T, D)
+                both = [
+                    p(x).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+                    for p in (attention.q_proj, attention.k_proj)
+                ]  # (B, H, T, D/H) each
+                scores = both[0] @ both[1].transpose(2, 3) / both[0].shape[3] ** 0.5
+                seen.append(scores.softmax(-1))  # (B, H, T, T)
+
+            hooks.append(module.register_forward_pre_hook(look))
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+# --------------------------------------------------------------------------- GPT
+
+
+def of_gpt(shipped: Any) -> dict[str, float]:
+    """Counting, compression, and what is to be said of samples."""
+    made = gpt.corpus(shipped.tokenizer)
+    train = [f.text for f in made.of("train")]
+    held = shipped.held_out()
+    found = {"counting_bits": gpt.counted(train, held, shipped.tokenizer)}
+    found |= {f"{name}_bits": value for name, value in gpt.compressed(train, held).items()}
+    judged = gpt.judge_samples(shipped.model, made, shipped.module)
+    return found | {f"samples_{name}": value for name, value in judged.items()}
+
+
+# --------------------------------------------------------------------------- recurrent translator
+
+
+def of_recurrent(shipped: Any, count: int = 100) -> dict[str, float]:
+    """How often the largest weight lies on the source token that a target token renders."""
+    pairs = translation.make_pairs(
+        count, *shipped.tokenizer.locales, length=(1, 3), seed=4711, with_alignment=True
+    )
+    shares = []
+    for pair in pairs:
+        looked = translator.alignment(shipped.model, shipped.tokenizer, pair).argmax(-1).tolist()
+        shares += [
+            place == true for place, true in zip(looked, pair.alignment, strict=True) if true >= 0
+        ]
+    return {"aligned_share": statistics.fmean(shares)}

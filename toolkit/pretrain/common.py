@@ -169,7 +169,8 @@ class Curves:
 class Watch:
     """Looks on while a model is trained: mean losses, held-out numbers, snapshots.
 
-    name: of the model in the curves. steps: of the whole training.
+    name: of the model in the curves. steps: of this training. before_it: steps that the model had
+    before. total: of all its trainings; `steps` if not given.
     """
 
     job: Job
@@ -177,12 +178,14 @@ class Watch:
     steps: int
     model: nn.Module
     curves: Curves
+    before_it: int = 0
+    total: int = 0
     pending: dict[str, list[Tensor]] = field(default_factory=dict)
 
     @property
     def marks(self) -> list[tuple[int, float]]:
         """The steps after which the weights are kept, and which share of all they are."""
-        return [(max(1, round(share * self.steps)), share) for share in SHARES]
+        return [(max(1, round(share * (self.total or self.steps))), share) for share in SHARES]
 
     def snapshot(self, share: float) -> Path:
         """Where the weights after this share of the steps are kept while training."""
@@ -190,13 +193,16 @@ class Watch:
 
     def before(self, step: int) -> None:
         """To be called at the beginning of each step with how many were done."""
+        if not step and self.before_it:
+            return  # said at the end of the training before
+        done = self.before_it + step
         for mark, share in self.marks:
-            if mark == step:
+            if mark == done:
                 save_weights(self.snapshot(share), self.model)
         if step and step % EVERY == 0 and self.pending:
             means = {k: float(torch.stack(v).mean()) for k, v in self.pending.items()}
             self.pending.clear()
-            self.curves.add(self.name, step, **means)
+            self.curves.add(self.name, done, **means)
 
     def losses(self, **parts: Tensor) -> None:
         """The losses of a step."""
@@ -228,14 +234,15 @@ def fit(
 
     def validate() -> float:
         numbers = check()
-        watch.curves.add(watch.name, done["step"], **numbers)
+        step = watch.before_it + done["step"]
+        watch.curves.add(watch.name, step, **numbers)
         told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-        job.say(f"{watch.name}: step {done['step']:,} of {steps:,}, {told}")
+        job.say(f"{watch.name}: step {step:,} of {watch.total or steps:,}, {told}")
         return next(iter(numbers.values()))
 
     history = training.fit(
         watch.model, step_loss, steps, validate=validate, validate_every=-(-steps // checks),
-        checkpoint=job.out / "training" / f"{watch.name}.pt",
+        checkpoint=job.out / "training" / f"{watch.name}-{watch.before_it}.pt",
         checkpoint_every=max(1, min(500, steps // 10)),
         preset=job.preset, progress=job.progress, **more,
     )  # fmt: skip

@@ -113,7 +113,7 @@ class Function:
 
 
 @functools.cache
-def read(modules: tuple[str, ...] | None = None) -> tuple[Function, ...]:
+def read(modules: tuple[str, ...] | None = None, longest: int = LONGEST) -> tuple[Function, ...]:
     """The short functions of modules of the standard library, each text once, in their order.
 
     A text that occurs in several modules stays in training if it is there at all, so that no other
@@ -121,6 +121,7 @@ def read(modules: tuple[str, ...] | None = None) -> tuple[Function, ...]:
 
     Args:
         modules: such as ("json.decoder",); None for `toolkit.text.MODULES` and `MORE`.
+        longest: characters of a function at most.
 
     Raises:
         ValueError: a module that the library does not have as Python source.
@@ -131,8 +132,8 @@ def read(modules: tuple[str, ...] | None = None) -> tuple[Function, ...]:
         documents += library.library_documents(MORE, part="sources")
     for module, source in documents:
         for node in _outermost(ast.parse(source)):
-            text = _plain(node)
-            if not text or len(text) > LONGEST or not text.isascii():
+            text = _plain(node, longest)
+            if not text or len(text) > longest or not text.isascii():
                 continue
             new = Function(module, node.name, text)
             if text not in found or (found[text].split != "train" and new.split == "train"):
@@ -149,10 +150,10 @@ def _outermost(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef
             yield from _outermost(child)
 
 
-def _plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+def _plain(node: ast.FunctionDef | ast.AsyncFunctionDef, longest: int = LONGEST) -> str:
     """A function without docstring and decorators; "" if nothing is left or it is long."""
     body = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
-    if not body or body[-1].end_lineno - body[0].lineno > LONGEST // 12:
+    if not body or body[-1].end_lineno - body[0].lineno > longest // 12:
         return ""  # far too long: not worth writing down
     bare = copy.copy(node)  # the tree itself stays as it is
     bare.body, bare.decorator_list = body, []

@@ -31,10 +31,10 @@ SIZES = {
     "gpu": {"d_model": 192, "num_layers": 6, "num_heads": 6, "d_ff": 768, "max_length": 128,
             "dropout": 0.1},
 }  # fmt: skip
-# Small batches leave the plateau of the first thousands of steps sooner, since they mean more steps;
-# larger ones learn more after it. So the learning rate rises and falls twice (Loshchilov and Hutter
-# 2017), the second time with larger batches. One cycle of 10,000 steps of 16 ended at 26 percent of
-# the masked pieces, the first of these two at 31.
+# Small batches leave the plateau of the first thousands of steps sooner, since they mean more
+# steps; larger ones learn more after it. So the learning rate rises and falls twice (Loshchilov and
+# Hutter 2017), the second time with larger batches. One cycle of 10,000 steps of 16 ended at 26
+# percent of the masked pieces, the first of these two at 31.
 PLAN = {
     "cpu": {"steps": 22_000, "batch": 8, "more_steps": 11_000, "more_batch": 16, "lr": 1.5e-3,
             "vocabulary": 3000},

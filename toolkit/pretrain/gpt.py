@@ -1,7 +1,9 @@
 """The GPT that is shipped, and two smaller ones: functions of the whole standard library.
 
 The chapter's corpus has the short functions of some hundred modules; this one has those of all.
-Every block of training begins where a function begins, as texts do that the model will write.
+Half of the blocks of training begin where a short function begins, as the texts do that the model
+will write; the others come from the inside of longer functions, which teach it the language and the
+names without teaching it to begin what its context can't hold.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ NEEDED = ("GPT", "init_weights", "decay_groups", "cosine_lr", "generate")
 HELD_OUT = "held_out.txt"
 HELD_OUT_SIZE = 90_000  # bytes of the file
 BREAK = "\n\f\n"  # stands between two functions of the file
+LONGEST = 4000  # characters of a longer function
 LENGTH = 128  # tokens of a document at most, its two signs counted
 VOCABULARY = 1024
 _SHAPE = {"max_length": LENGTH, "dropout": 0.0}
@@ -48,7 +51,7 @@ SIZES = {
     },
 }
 PLAN = {
-    "cpu": {"steps": 4500, "batch": 12, "lr": 4e-3, "warmup_steps": 200, "weight_decay": 0.1},
+    "cpu": {"steps": 5000, "batch": 12, "lr": 4e-3, "warmup_steps": 200, "weight_decay": 0.1},
     "gpu": {"steps": 6000, "batch": 48, "lr": 3e-3, "warmup_steps": 300, "weight_decay": 0.1},
 }
 # What the model goes on from, at temperature 0, after 1, 10 and 100 percent of its training.
@@ -126,6 +129,13 @@ def functions() -> tuple[Function, ...]:
     return tuple(found)
 
 
+@functools.cache
+def long_functions() -> tuple[Function, ...]:
+    """The functions to train on that are longer than those of `functions`, their modules' order."""
+    found = code_corpus.read(library_prose.modules(), LONGEST)
+    return tuple(f for f in found if f.split == "train" and len(f.text) > code_corpus.LONGEST)
+
+
 def corpus(tokens: Tokens, length: int = LENGTH) -> Corpus:
     """The functions that a context of `length` tokens holds, for the tools of `gpt_lab`."""
     kept = tuple(f for f in functions() if len(tokens.encode(f.text)) + 2 <= length)
@@ -158,8 +168,8 @@ def make(module: Any, config: dict[str, Any]) -> nn.Module:
     return fast(model) if fast is not None else model
 
 
-def train(job: Job) -> None:
-    """Train all three sizes, and write everything but the card."""
+def train(job: Job, only: str | None = None) -> None:
+    """Train all three sizes, or one of them, and write everything but the card."""
     kind = "gpu" if job.large else "cpu"
     plan = PLAN[kind] | ({"steps": job.steps} if job.steps else {})
     path = job.out / common.TOKENIZER
@@ -172,6 +182,8 @@ def train(job: Job) -> None:
     job.say(f"gpt: {sum(map(len, documents)):,} tokens in {len(documents):,} functions")
     curves = common.Curves(job.out / "training" / "curves.jsonl")
     for name, sizes in reversed(SIZES[kind].items()):  # the one that is shipped first
+        if only and name != only:
+            continue
         config = {"vocab_size": len(made.tokens)} | _SHAPE | sizes
         model = gpt_lab.start(make(job.module, config), job.module)
         watch = common.Watch(job, name, plan["steps"], model, curves)
@@ -191,12 +203,18 @@ def _fit(
     lengths = torch.tensor([len(d) for d in documents])
     starts = (lengths.cumsum(0) - lengths).to(where)  # (documents,), where each begins
     starts = starts[starts < len(stream) - length]
+    inside = [i for f in long_functions() for i in (*made.tokens.encode(f.text), END)]
+    inside = torch.tensor(inside, dtype=torch.int64).to(where)  # (L,), without any START
     offsets = torch.arange(length + 1, device=where)
     validation = [f.text for f in made.of("validation")]
 
     def loss(step: int) -> tuple[Tensor, int]:
-        chosen = torch.randint(len(starts), (plan["batch"],)).to(where)  # (B,)
-        block = stream[starts[chosen].unsqueeze(1) + offsets]  # (B, T + 1)
+        half = plan["batch"] // 2
+        chosen = torch.randint(len(starts), (plan["batch"] - half,)).to(where)
+        places = torch.randint(len(inside) - length, (half, 1)).to(where)
+        block = torch.cat(
+            [stream[starts[chosen].unsqueeze(1) + offsets], inside[places + offsets]]
+        )  # (B, T + 1)
         logits = model(block[:, :-1])  # (B, T, V)
         value = F.cross_entropy(logits.flatten(0, 1).float(), block[:, 1:].flatten())
         watch.losses(loss=value)

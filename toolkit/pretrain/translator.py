@@ -102,15 +102,18 @@ class Words:
         """The ids of tokens."""
         return self.tokenizer.encode(" ".join(tokens), add_special_tokens=False).ids
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, strict: bool = True) -> list[int]:
         """The ids of a source sentence.
 
+        Args:
+            strict: refuse words that no training sentence had; else they are `UNK`.
+
         Raises:
-            ValueError: words that no training sentence had, named in the message.
+            ValueError: such words, named in the message, or no word at all.
         """
         tokens = tokenize(" ".join(text.split()), self.locales[0])
         unknown = [t for t in dict.fromkeys(tokens) if t not in self._known]
-        if unknown or not tokens:
+        if (unknown and strict) or not tokens:
             words = ", ".join(f"«{t}»" for t in unknown[:5]) or "no word"
             raise ValueError(
                 f"this translator does not know {words}: it translates dates, times, quantities, "
@@ -179,15 +182,24 @@ def search(kind: str, module: Any) -> Callable[[nn.Module, Tensor, int], Tensor]
 
 @torch.no_grad()
 def translate(
-    kind: str, model: nn.Module, module: Any, words: Words, texts: Sequence[str], batch: int = 50
+    kind: str,
+    model: nn.Module,
+    module: Any,
+    words: Words,
+    texts: Sequence[str],
+    batch: int = 50,
+    strict: bool = True,
 ) -> list[str]:
     """Translations of texts, in their order, by greedy search.
+
+    Args:
+        strict: refuse words that the translator does not know.
 
     Raises:
         ValueError: a text with words that the translator does not know.
     """
     write, where = search(kind, module), next(model.parameters()).device
-    rows = [words.encode(text) for text in texts]
+    rows = [words.encode(text, strict) for text in texts]
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     result = [""] * len(rows)
     for begin in range(0, len(order), batch):
@@ -203,7 +215,8 @@ def exact(kind: str, model: nn.Module, module: Any, words: Words, pairs: Sequenc
     """Share of the pairs whose translation equals the reference, character for character."""
     mode = model.training
     model.eval()
-    texts = translate(kind, model, module, words, [pair.source for pair in pairs])
+    sources = [pair.source for pair in pairs]
+    texts = translate(kind, model, module, words, sources, strict=False)
     model.train(mode)
     return sum(t == pair.target for t, pair in zip(texts, pairs, strict=True)) / len(pairs)
 

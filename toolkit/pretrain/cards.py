@@ -32,6 +32,7 @@ _NAMES = {
     "counting_bits": "the same by counting pairs of tokens",
     "bzip2_bits": "by bzip2 with the training text in front",
     "xz_bits": "by xz with the training text in front",
+    "bzip2_alone_bits": "by bzip2, each function by itself after the training text",
     "samples_finished": "samples at temperature 0.7 that reach END",
     "samples_compiles": "of these, compiled by Python",
     "samples_novel": "samples that are no function of the training part",
@@ -166,8 +167,9 @@ def _bert(shipped: Any) -> tuple[str, str, str]:
 def _gpt(shipped: Any) -> tuple[str, str, str]:
     data = (
         _PYTHON.format(version=platform.python_version()) + ": functions and methods of at most 280"
-        " characters of all modules, without docstrings, comments and decorators, as `ast.unparse` "
-        "writes them. Modules are held out whole (`toolkit.code_corpus.HELD_OUT`)."
+        " characters of all modules, and the inside of longer ones, without docstrings, comments "
+        "and decorators, as `ast.unparse` writes them. Modules are held out whole "
+        "(`toolkit.code_corpus.HELD_OUT`)."
     )
     about = (
         "The GPT of the book (`solutions.gpt.GPT`), which writes short Python functions. "

@@ -280,22 +280,36 @@ def counted(train: Sequence[str], texts: Sequence[str], tokens: Tokens) -> float
     return bits / sum(len(text.encode()) + 1 for text in texts)
 
 
-def compressed(train: Sequence[str], texts: Sequence[str]) -> dict[str, float]:
+def compressed(train: Sequence[str], texts: Sequence[str], alone: int = 100) -> dict[str, float]:
     """Bits for each byte of texts by bzip2 and xz, with the training text in front of them.
 
     bzip2 looks back 900,000 bytes at most, so it gets as much of the end of the training text as
-    fits into one block with the texts; what it makes of the whole is never better.
+    fits into one block with the texts; what it makes of the whole is never better. Both also learn
+    from the texts as they go, which a model with fixed weights does not.
+
+    Args:
+        alone: so many of the texts are also compressed one by one, each right after the training
+            text, as a model reads them.
+
+    Returns:
+        "bzip2", "xz", and "bzip2_alone".
     """
     front, text = ("\n".join(part).encode() + b"\n" for part in (train, texts))
-    room = 880_000 - len(text)
-    squeeze = {
-        "bzip2": (lambda data: len(bz2.compress(data, 9)), front[-room:] if room > 0 else b""),
-        "xz": (lambda data: len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)), front),
-    }
-    return {
+    near = front[-max(1, 880_000 - len(text)) :]
+
+    def bzip2(data: bytes) -> int:
+        return len(bz2.compress(data, 9))
+
+    def xz(data: bytes) -> int:
+        return len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
+
+    found = {
         name: 8 * (size(before + text) - size(before)) / len(text)
-        for name, (size, before) in squeeze.items()
+        for name, size, before in (("bzip2", bzip2, near), ("xz", xz, front))
     }
+    few = [text.encode() + b"\n" for text in texts[:alone]]
+    more = sum(bzip2(near + one) for one in few) - len(few) * bzip2(near)
+    return found | {"bzip2_alone": 8 * more / sum(map(len, few))}
 
 
 def judge_samples(

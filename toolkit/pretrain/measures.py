@@ -148,7 +148,9 @@ def of_gpt(shipped: Any) -> dict[str, float]:
     train = [f.text for f in made.of("train")]
     held = shipped.held_out()
     found = {"counting_bits": gpt.counted(train, held, shipped.tokenizer)}
-    found |= {f"{name}_bits": value for name, value in gpt.compressed(train, held).items()}
+    longer = [f.text for f in gpt.long_functions()]
+    squeezed = gpt.compressed(longer + train, held)
+    found |= {f"{name}_bits": value for name, value in squeezed.items()}
     judged = gpt.judge_samples(shipped.model, made, shipped.module)
     return found | {f"samples_{name}": value for name, value in judged.items()}
 

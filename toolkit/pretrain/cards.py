@@ -32,7 +32,7 @@ _NAMES = {
     "counting_bits": "the same by counting pairs of tokens",
     "bzip2_bits": "by bzip2 with the training text in front",
     "xz_bits": "by xz with the training text in front",
-    "bzip2_alone_bits": "by bzip2, each function by itself after the training text",
+    "xz_alone_bits": "by xz, each function by itself after the training text",
     "samples_finished": "samples at temperature 0.7 that reach END",
     "samples_compiles": "of these, compiled by Python",
     "samples_novel": "samples that are no function of the training part",

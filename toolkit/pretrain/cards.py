@@ -40,18 +40,15 @@ _NAMES = {
     "exact": "sentences right in every character",
     "aligned_share": "target tokens whose largest weight lies on their source token",
 }
-_TRAINED = {
-    "bert": (bert.PLAN, bert.SIZES),
-    "gpt": (gpt.PLAN, gpt.SIZES),
-    "transformer": (translator.PLAN["transformer"], translator.SIZES["transformer"]),
-    "recurrent": (translator.PLAN["recurrent"], translator.SIZES["recurrent"]),
-}
 
 
 def card(shipped: Any) -> str:
     """The card of a model: data, training, metrics, limits, in Markdown."""
     name, kind = shipped.name, shipped.name.split("-")[0]
-    plan = _TRAINED[kind][0]["cpu"]
+    if kind in ("bert", "gpt"):
+        plan = {"bert": bert.PLAN, "gpt": gpt.PLAN}[kind]["cpu"]
+    else:
+        plan = translator.planned(kind, shipped.config["target"])
     size = sum(p.numel() for p in {id(p): p for p in shipped.model.parameters()}.values())
     sizes = ", ".join(f"{k} {v}" for k, v in shipped.config.items() if k not in ("kind",))
     body = {"bert": _bert, "gpt": _gpt, "transformer": _transformer, "recurrent": _recurrent}

@@ -55,6 +55,9 @@ PLAN = {
         "gpu": {"steps": 8000, "batch_tokens": 2000, "lr": 2e-3},
     },
 }
+# German inflects, so there is more to learn: after 8000 steps 98.6 percent were exact, with pre-norm
+# 99.6; of Chinese 99.2 and 99.8.
+LONGER = {("transformer", "de", "cpu"): {"steps": 12_000}}
 SMOOTHING = 0.1
 AVERAGE = 5  # of the last weights that are saved, as the base model of the paper
 MAX_LENGTH = 80
@@ -238,10 +241,15 @@ def alignment(model: nn.Module, words: Words, pair: Pair) -> Tensor:
 # --------------------------------------------------------------------------- training
 
 
+def planned(kind: str, target: str, size: str = "cpu") -> dict[str, Any]:
+    """Steps, batches and learning rate of a training."""
+    return PLAN[kind][size] | LONGER.get((kind, target, size), {})
+
+
 def train(job: Job, kind: str, target: str) -> None:
     """Train, and write everything but the card."""
     size = "gpu" if job.large else "cpu"
-    plan = PLAN[kind][size] | ({"steps": job.steps} if job.steps else {})
+    plan = planned(kind, target, size) | ({"steps": job.steps} if job.steps else {})
     made = task(target)
     path = job.out / common.TOKENIZER
     if not path.exists():

@@ -111,7 +111,7 @@ def _rows(metrics: dict[str, float]) -> list[str]:
             tuned, bag = metrics[key + "tuned"], metrics[key + "bag"]
             spread = metrics[key + "tuned_spread"]
             shown.append(
-                f"| fine-tuned on «{task}» (mean of 5 seeds); bag of words | {tuned:.1%} ± "
+                f"| fine-tuned on «{task}» (mean of 3 seeds); bag of words | {tuned:.1%} ± "
                 f"{spread:.1%}; {bag:.1%} |"
             )
     for key, value in metrics.items():

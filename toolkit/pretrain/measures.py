@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from toolkit import bert_lab, docstrings, library_prose, translation
 from toolkit.pretrain import bert, gpt, translator
 
-TASK_SEEDS = (0, 1, 2, 3, 4)
-TASK_LR = 5e-4  # found on the validation examples among 2.5e-4, 5e-4, 1e-3 and 2e-3
+TASK_SEEDS = (0, 1, 2)  # of fine-tuning; the pre-trained model is one
+# Of 2.5e-4, 5e-4, 1e-3 and 2e-3 the best on the validation examples, of one seed.
+TASK_LR = 2e-3
 
 
 def more(shipped: Any) -> dict[str, float]:

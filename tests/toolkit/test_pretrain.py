@@ -93,7 +93,7 @@ class TestTraining:
         translator.train(job(tmp_path, solutions.transformer, steps=8), "transformer", "zh")
         made = models.load("transformer-en-zh", folder=tmp_path)
         assert {row["model"] for row in made.curves} == {"post-norm", "pre-norm"}
-        assert made.config["norm_first"] is False
+        assert made.config["norm_first"] is translator.NORMS[translator.CHOSEN["zh"]]
 
     def test_an_interrupted_training_ends_as_one_that_was_not(self, tmp_path: Path) -> None:
         class Killed(Exception):
@@ -221,6 +221,12 @@ class TestMeasures:
         assert set(alone) == {"bzip2", "xz", "xz_alone"}
         assert known["xz"] < 0.3 * alone["xz"]
         assert alone["xz"] < alone["xz_alone"]  # together they learn from each other
+
+    def test_the_longest_copied_run_is_found(self) -> None:
+        sources = [[9, 1, 2, 3, 4, 8], [4, 5, 6, 7]]
+        assert gpt.longest_copy([[1, 2, 3, 4, 5, 6], [7, 7]], sources) == 4
+        assert gpt.longest_copy([[10, 11]], sources) == 0
+        assert gpt.longest_copy([[4, 5, 6, 7]], sources) == 4
 
     def test_counting_knows_a_text_it_has_counted(self) -> None:
         texts = ["abc abc abc"] * 4

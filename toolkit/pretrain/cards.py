@@ -48,7 +48,7 @@ def card(shipped: Any) -> str:
     if kind in ("bert", "gpt"):
         plan = {"bert": bert.PLAN, "gpt": gpt.PLAN}[kind]["cpu"]
     else:
-        plan = translator.planned(kind, shipped.config["target"])
+        plan = translator.PLAN[kind]["cpu"]
     size = sum(p.numel() for p in {id(p): p for p in shipped.model.parameters()}.values())
     sizes = ", ".join(f"{k} {v}" for k, v in shipped.config.items() if k not in ("kind",))
     body = {"bert": _bert, "gpt": _gpt, "transformer": _transformer, "recurrent": _recurrent}
@@ -195,9 +195,15 @@ def _transformer(shipped: Any) -> tuple[str, str, str]:
         f"The Transformer of the book (`solutions.transformer.make_model`), translating English to "
         f"{_language(shipped)} by the recipe of Vaswani et al. (2017): one matrix for both "
         "embeddings and the output, warm-up and inverse square root, label smoothing 0.1, the "
-        "average of the last five weights. Post-norm, as in the paper; the same with pre-norm was "
-        "trained beside it."
+        "average of the last five weights. "
     )
+    if shipped.config["norm_first"]:
+        about += (
+            "It is the pre-norm one of two: with post-norm, as in the paper, fewer than 99 percent "
+            "of the sentences were exact."
+        )
+    else:
+        about += "Post-norm, as in the paper; the same with pre-norm was trained beside it."
     return _pairs(shipped), about, _LIMITS
 
 

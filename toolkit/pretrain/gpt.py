@@ -326,18 +326,37 @@ def judge_samples(
     Returns:
         finished: share that reaches END within the context; compiles: share of these that Python
         would compile; novel: share of all that is no function of the training part; copied:
-        tokens of the longest run that stands in a training function.
+        tokens of the longest run of all samples that stands in a training function, short or long.
     """
     samples = gpt_lab.sample(model, made, parts, count, temperature=temperature, seed=seed)
     ended = [s for s in samples if s.finished]
-    copies = gpt_lab._copies(made)
+    known = {f.text for f in made.of("train")}
+    rows = [made.tokens.encode(f.text) for f in (*made.of("train"), *long_functions())]
     good = [gpt_lab.compiles(s.text) for s in ended]
     return {
         "finished": len(ended) / len(samples),
         "compiles": statistics.fmean(good) if good else 0.0,
-        "novel": statistics.fmean(not copies.is_whole(s.text) for s in samples),
-        "copied": max(copies.longest(s.ids) for s in samples),
+        "novel": statistics.fmean(s.text not in known for s in samples),
+        "copied": longest_copy([s.ids for s in samples], rows),
     }
+
+
+def longest_copy(texts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]]) -> int:
+    """Tokens of the longest run of any text that stands in a source."""
+
+    def occurs(length: int) -> bool:
+        # A token as a character: runs are strings, which are cut and hashed fast.
+        looked = {row[i : i + length] for row in ours for i in range(len(row) - length + 1)}
+        return any(
+            row[i : i + length] in looked for row in theirs for i in range(len(row) - length + 1)
+        )
+
+    ours, theirs = ["".join(map(chr, t)) for t in texts], ["".join(map(chr, t)) for t in sources]
+    low, high = 0, max(map(len, ours), default=0)  # a run of `low` occurs, none beyond `high`
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if occurs(middle) else (low, middle - 1)
+    return low
 
 
 # --------------------------------------------------------------------------- answers

@@ -73,22 +73,24 @@ def patterns(
     """For each of `PATTERNS` the layer and head that attend to it most, and the weight there.
 
     Args:
-        documents: as ids; the first `count` with two sentences are looked at.
+        documents: as ids; the first `count` with two runs of sentences are looked at.
     """
-    sums: dict[str, Tensor] = {}
-    rows = [d for d in documents if len(d) > 1][:count]
-    for document in rows:
-        first, second = bert.runs([document], random.Random(0))[0][:2]
+    shares: dict[str, list[Tensor]] = {}
+    made = bert.runs(documents, random.Random(0))
+    rows = [row for row in made if len(row) > 1][:count]
+    for first, second, *_ in rows:
         ids, segments = parts.build_input(first, second, 2 * bert.LONG[1] + 3)
         with weights(model) as seen:
             model.bert(torch.tensor([ids]), torch.tensor([segments]), None)
         maps = torch.stack(seen)[:, 0]  # (N, H, T, T)
         for name, keys in _keys(torch.tensor(ids)).items():
             asked = keys.any(1)  # (T,)
-            share = (maps * keys).sum(-1)[..., asked].mean(-1)  # (N, H)
-            sums[name] = sums.get(name, 0) + share / len(rows)
+            if asked.any():  # an input may have no piece twice
+                share = (maps * keys).sum(-1)[..., asked].mean(-1)  # (N, H)
+                shares.setdefault(name, []).append(share)
     found = {}
-    for name, share in sums.items():
+    for name, all_shares in shares.items():
+        share = torch.stack(all_shares).mean(0)  # (N, H)
         layer, head = divmod(int(share.argmax()), share.shape[1])
         found[name] = (layer, head, float(share.max()))
     return found

@@ -78,6 +78,7 @@ FAST = [
         "solutions/test_every_unit.py",
         "test_contributing.py",
         "toolkit/test_device.py",
+        "toolkit/test_models.py",
         "toolkit/test_plots.py",
         "toolkit/test_tasks.py",
         "toolkit/test_text.py",

@@ -164,8 +164,7 @@ def read_held_out(path: Path) -> list[str]:
 def make(module: Any, config: dict[str, Any]) -> nn.Module:
     """A model of the given sizes."""
     model = module.GPT(**config)
-    fast = getattr(module, "use_fast_path", None)
-    return fast(model) if fast is not None else model
+    return common.fast(module, model)
 
 
 def train(job: Job, only: str | None = None) -> None:

@@ -172,8 +172,7 @@ def make(kind: str, module: Any, config: dict[str, Any]) -> nn.Module:
     names = {*SIZES[kind]["cpu"], "norm_first"}
     sizes = {name: config[name] for name in names}
     model = module.make_model(config["vocab_size"], config["vocab_size"], **sizes)
-    fast = getattr(module, "use_fast_path", None)
-    return fast(model) if fast is not None else model
+    return common.fast(module, model)
 
 
 def search(kind: str, module: Any) -> Callable[[nn.Module, Tensor, int], Tensor]:

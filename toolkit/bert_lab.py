@@ -18,7 +18,6 @@ of them that a call needs.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import html
 import math
@@ -26,7 +25,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,19 +106,6 @@ class Rows:
         )
 
 
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Random numbers of torch and Python from a seed; both go on afterwards as if untouched."""
-    state = random.getstate()
-    random.seed(seed)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(state)
-
-
 def _orders(lengths: Tensor, batch: int) -> list[Tensor]:
     """All rows once in batches of rows of similar length; order drawn from torch's generator."""
     noise = torch.rand(len(lengths))  # shorter and longer by chance, so that batches mix
@@ -190,7 +176,7 @@ def start(model: nn.Module, seed: int = 0) -> nn.Module:
     ones, or the context is nearly silent at first: here it is 0.02 sqrt(768 / D), 0.07 for 64.
     Biases are 0; normalisations 1 and 0.
     """
-    with _seeded(seed):
+    with training.seeded(seed):
         for module in model.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 width = module.weight.shape[1]
@@ -344,7 +330,7 @@ def evaluate(
     where = next(model.parameters()).device
     mode = model.training
     model.eval()
-    with _seeded(seed):
+    with training.seeded(seed):
         made = (pairs or parts.next_sentence_pairs)(corpus.documents(split))
         rows, labels = _inputs(random.sample(made, min(most, len(made))), parts.build_input)
         sums = Counter()
@@ -469,7 +455,7 @@ def make_head(parts: Any, bert: nn.Module, task: Task, seed: int = 0) -> nn.Modu
     if task.kind not in METRICS:
         raise ValueError(f"there is a head for {', '.join(METRICS)}, not for {task.kind!r}")
     bert = copy.deepcopy(bert)
-    with _seeded(seed):
+    with training.seeded(seed):
         if task.kind == "span":
             head = parts.SpanFinder(bert)
         elif task.kind == "tagging":

@@ -30,10 +30,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, trainers
 
 from toolkit import text as library
-from toolkit.tokenizer import NAMES, SpecialIds, WordPieceTokenizer
+from toolkit.tokenizer import NAMES, SpecialIds, WordPieceTokenizer, cut_words
 
 PAD, UNK, CLS, SEP, MASK = SpecialIds()
 SPECIAL = 5  # ids below it are special
@@ -205,7 +205,8 @@ class Pieces(WordPieceTokenizer):
             ValueError: a size that leaves no room for the characters.
         """
         texts = list(texts)
-        rules = _with_rules(Tokenizer(models.WordPiece(unk_token=NAMES[UNK])))
+        rules = Tokenizer(models.WordPiece(unk_token=NAMES[UNK]))
+        cut_words(rules, lowercase=True, strip_accents=True, chinese=True)
         characters: Counter[str] = Counter()
         for words in texts:
             characters.update(rules.normalizer.normalize_str(words))
@@ -224,13 +225,6 @@ class Pieces(WordPieceTokenizer):
         rules.train_from_iterator(clean, trainer)
         vocabulary = rules.get_vocab()
         return cls(sorted(vocabulary, key=vocabulary.__getitem__))
-
-
-def _with_rules(tokenizer: Tokenizer) -> Tokenizer:
-    """BERT's rules before the pieces: lower case without accents, words split at punctuation."""
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return tokenizer
 
 
 # --------------------------------------------------------------------------- corpus

@@ -91,10 +91,7 @@ class WordPieceTokenizer:
                 raise ValueError(f"the vocabulary lacks the special token {name}")
         self.special = SpecialIds(*(ids[name] for name in special_names))
         self._tokenizer = Tokenizer(models.WordPiece(ids, unk_token=special_names[1]))
-        self._tokenizer.normalizer = normalizers.BertNormalizer(
-            lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
-        )
-        self._tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        cut_words(self._tokenizer, lowercase, strip_accents, chinese)
         if special_in_text:
             _add_special(self._tokenizer, special_names)
 
@@ -313,6 +310,19 @@ class BytePairTokenizer:
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """The tokens of ids, as the vocabulary writes them."""
         return [self.names[int(i)] for i in ids]
+
+
+# --------------------------------------------------------------------------- rules
+
+
+def cut_words(
+    tokenizer: Tokenizer, lowercase: bool, strip_accents: bool | None, chinese: bool
+) -> None:
+    """Give a tokenizer BERT's rules before the pieces; words are split at punctuation."""
+    tokenizer.normalizer = normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=chinese
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
 
 # --------------------------------------------------------------------------- files

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import math
 import os
+import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,23 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from toolkit import device
+from toolkit.files import write_whole
 
 _FLUSH = 50  # steps between two looks at the losses: each look makes a GPU wait
 _SHOWN = 10  # steps between two looks when there is a bar to keep up
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Random numbers of torch and Python from a seed; both go on afterwards as if untouched."""
+    state = random.getstate()
+    random.seed(seed)
+    with torch.random.fork_rng([]):
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            random.setstate(state)
 
 
 @dataclass
@@ -306,13 +322,7 @@ class _Run:
             "cuda": torch.cuda.get_rng_state() if torch.cuda.is_available() else None,
             "generators": [generator.get_state() for generator in self.generators],
         }
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            torch.save(state, half)
-            os.replace(half, path)
-        finally:
-            half.unlink(missing_ok=True)
+        write_whole(path, lambda half: torch.save(state, half))
 
     def load(self, path: Path, plan: dict[str, Any], where: torch.device) -> None:
         try:

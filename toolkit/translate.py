@@ -43,10 +43,10 @@ import torch.distributed as dist
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 from torch import Tensor, nn
 
-from toolkit import device, public_data, training, transformer_lab
+from toolkit import command_line, device, public_data, training, transformer_lab
+from toolkit.files import write_whole
 from toolkit.seq2seq_lab import bleu, exact_rate
 from toolkit.transformer_lab import Search, TranslationTask
 from toolkit.translation import (
@@ -202,6 +202,11 @@ def _make_model(module: ModuleType, codec: Words | Pieces, settings: Settings) -
         raise Problem(
             f"make_model of {module.__name__} needs an exercise that is not done yet: {error}"
         ) from None
+    return on_fast_path(module, model)
+
+
+def on_fast_path(module: ModuleType, model: nn.Module) -> nn.Module:
+    """The model on its module's faster path, if it has one; the parameters stay the same."""
     fast = getattr(module, "use_fast_path", None)
     return fast(model) if fast is not None else model
 
@@ -428,7 +433,7 @@ def prepare(
             "tokens on both sides; look at the files in --data, or make --longest larger"
         )
     content = {"of": wanted, "counts": counts, "codec": codec.state()}
-    _write(meta, lambda path: path.write_text(json.dumps(content), encoding="utf-8"))
+    write_whole(meta, lambda path: path.write_text(json.dumps(content), encoding="utf-8"))
     kept, left_out = counts["train"]["kept"], counts["train"]["left_out"]
     say(f"{kept:,} pairs to train on, {left_out:,} left out as empty or too long")
 
@@ -489,17 +494,6 @@ def _task(settings: Settings) -> TranslationTask:
 # --------------------------------------------------------------------------- files
 
 
-def _write(path: Path, writer: Callable[[Path], Any]) -> None:
-    """Writes a file so that whoever reads sees the old one or the new one, no half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        writer(half)
-        os.replace(half, path)
-    finally:
-        half.unlink(missing_ok=True)
-
-
 def _numbers(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and buffers by name; what has two names comes once."""
     once = {name for name, _ in model.named_parameters()} | {n for n, _ in model.named_buffers()}
@@ -516,7 +510,7 @@ def _save(
 
     about = {"settings": asdict(settings), "codec": codec.state(), "model": model, "steps": steps}
     metadata = {"format": FORMAT, "about": json.dumps(about)}
-    _write(path, lambda half: half.write_bytes(save(numbers, metadata)))
+    write_whole(path, lambda half: half.write_bytes(save(numbers, metadata)))
 
 
 def average(paths: Sequence[Path]) -> dict[str, Tensor]:
@@ -803,7 +797,9 @@ def _begin(out: Path, settings: Settings, model: str, fresh: bool) -> None:
         for old in [out / "resume.pt", out / WEIGHTS, *out.glob("step-*.safetensors")]:
             old.unlink(missing_ok=True)
     try:
-        _write(path, lambda half: half.write_text(json.dumps(mine, indent=1), encoding="utf-8"))
+        write_whole(
+            path, lambda half: half.write_text(json.dumps(mine, indent=1), encoding="utf-8")
+        )
     except OSError as error:
         raise Problem(
             f"{out} cannot be written to ({error.strerror}); name another --out"
@@ -1042,7 +1038,7 @@ def _train_command(
         threads = 1  # the matrices are so small that a second one waits more than it works
     if threads is not None:
         torch.set_num_threads(threads)
-    say = _say if int(os.environ.get("RANK", "0")) == 0 else _nothing
+    say = command_line.say if int(os.environ.get("RANK", "0")) == 0 else _nothing
     if prepare_only:
         if settings.corpus != "wmt14":
             raise Problem(f"the preset {preset} needs no preparation; leave --prepare-only out")
@@ -1081,14 +1077,14 @@ def _translate_command(
             print(line)
         return
     if sys.stdin.isatty():
-        _say("one sentence a line; Ctrl-D ends")
+        command_line.say("one sentence a line; Ctrl-D ends")
     for line in sys.stdin:
         try:
             print(loaded.translate([line], beam, alpha, max_length)[0], flush=True)
         except ValueError as error:
             if not sys.stdin.isatty():
                 raise
-            _say(str(error))
+            command_line.say(str(error))
 
 
 @app.command("evaluate")
@@ -1130,32 +1126,20 @@ def _evaluate_command(
     console.print(table)
 
 
-def _say(line: str) -> None:
-    Console(stderr=True).print(Text(line), soft_wrap=True)
-
-
 def _nothing(line: str) -> None:
     """What the processes behind the first say."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command. What goes wrong in a foreseen way is said in one sentence, exit status 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        app(arguments, prog_name="python -m toolkit.translate")
-    except NotImplementedError as error:
-        _fail(f"an exercise that this needs is not done yet: {error}")
-    except (ValueError, OSError, FloatingPointError) as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last saved state", 130)
+    command_line.run(app, "python -m toolkit.translate", arguments, _fail)
 
 
-def _fail(text: str, status: int = 2) -> None:
+def _fail(text: str, status: int) -> None:
     rank = int(os.environ.get("RANK", "0"))
     if rank == 0 or (dist.is_available() and dist.is_initialized()):
         where = f" (process {rank})" if rank else ""
-        Console(stderr=True).print(Text(f"translate{where}: {text}", style="bold"), soft_wrap=True)
+        command_line.fail(f"translate{where}: {text}", status)
     sys.exit(status)
 
 

@@ -187,16 +187,20 @@ def verify(
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
         # All units are handed out at once, so that no process waits at the end of each.
         running = [(unit, one, pool.map(one, tasks, chunksize=4)) for unit, one, tasks in works]
-        for unit, function, results in running:
-            found = []
-            for result in results:
-                found.append(result)
-                done[WORK[function]] += 1
-                progress(WORK[function], done[WORK[function]], total[WORK[function]])
-            _enter(verdicts[unit], function, found)
-            if function is judge_mutant and not exercises:
-                present = {name for name, _ in found}
-                verdicts[unit].stale += [name for name in equivalents(unit) if name not in present]
+        try:
+            for unit, function, results in running:
+                found, what = [], WORK[function]
+                for result in results:
+                    found.append(result)
+                    done[what] += 1
+                    progress(what, done[what], total[what])
+                _enter(verdicts[unit], function, found)
+                if function is judge_mutant and not exercises:
+                    there = {name for name, _ in found}
+                    verdicts[unit].stale += [n for n in equivalents(unit) if n not in there]
+        except BaseException:
+            pool.shutdown(cancel_futures=True)  # else all that waits would be done first
+            raise
     return list(verdicts.values())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +11,8 @@ import torch
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from toolkit import device, models, translate
+from toolkit import command_line, device, models, translate
 from toolkit.pretrain import bert, cards, common, gpt, measures, translator
 from toolkit.pretrain.common import Job
 
@@ -62,7 +60,7 @@ def pretrain(
     folder = out or OUT / name
     if fresh and folder.exists():
         shutil.rmtree(folder)
-    job = Job(folder, module, device.preset(), steps, checkpoints, say=_say)
+    job = Job(folder, module, device.preset(), steps, checkpoints, say=command_line.say)
     part, kind, target = models.KINDS[name]
     began = time.process_time()
     if part is translator:
@@ -71,7 +69,7 @@ def pretrain(
         gpt.train(job)
     else:
         bert.train(job)
-    _say(f"{name}: {(time.process_time() - began) / 60:.1f} minutes of processor time")
+    command_line.say(f"{name}: {(time.process_time() - began) / 60:.1f} minutes of processor time")
     made = models.load(name, model, folder)
     found = models.measure(made)
     if full:
@@ -101,26 +99,13 @@ def _compare(name: str, found: dict[str, float]) -> bool:
     return good
 
 
-def _say(line: str) -> None:
-    Console(stderr=True).print(Text(line), soft_wrap=True)
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Run the command. What goes wrong in a foreseen way is said in one sentence, status 2."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        app(arguments, prog_name="python -m toolkit.pretrain")
-    except NotImplementedError as error:
-        _fail(f"an exercise that this needs is not done yet: {error}")
-    except (ValueError, OSError, FloatingPointError) as error:
-        _fail(str(error))
-    except KeyboardInterrupt:
-        _fail("stopped; the same command goes on from the last saved state", 130)
+    command_line.run(app, "python -m toolkit.pretrain", arguments, _fail)
 
 
-def _fail(text: str, status: int = 2) -> None:
-    Console(stderr=True).print(Text(f"pretrain: {text}", style="bold"), soft_wrap=True)
-    sys.exit(status)
+def _fail(text: str, status: int) -> None:
+    command_line.fail(f"pretrain: {text}", status)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import bert_lab, docstrings, library_prose
+from toolkit import bert_lab, docstrings, library_prose, training
 from toolkit.pretrain import common
 from toolkit.pretrain.common import Job
 
@@ -175,7 +175,7 @@ def train(job: Job) -> None:
             job, "bert", steps, model, curves, before_it=number * plan["steps"], total=total
         )
         _cycle(watch, rows, validation, len(known), batch, plan["lr"], number)
-    finish(job, watch)
+    common.finish(watch, "questions", QUESTIONS, lambda: answers(model, known))
 
 
 def _cycle(
@@ -211,7 +211,7 @@ def _feed(
     number: of the first pass, from which all its chance comes.
     """
     while True:
-        with common.seeded(number):
+        with training.seeded(number):
             pairs = parts.next_sentence_pairs(runs(rows, random.Random(number)))
             inputs, labels = _inputs(pairs, parts)
             orders = bert_lab._orders(inputs.mask.sum(1), batch)
@@ -264,7 +264,7 @@ def evaluate(
     model.eval()
     sums = dict.fromkeys(("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"), 0.0)
     counts = {"mlm": 0, "nsp": 0}
-    with common.seeded(seed):
+    with training.seeded(seed):
         texts = documents if single else runs(documents, random.Random(seed))
         pairs = parts.next_sentence_pairs(texts)
         if most is not None and most < len(pairs):
@@ -308,18 +308,3 @@ def answers(model: nn.Module, known: docstrings.Pieces, k: int = 5) -> list[list
         blank = bert_lab.fill_mask(model, known, question, k)[0]
         found.append([[piece, round(share, 4)] for piece, share in blank.guesses])
     return found
-
-
-def finish(job: Job, watch: common.Watch) -> None:
-    """Write the weights, the curves and what the snapshots answer."""
-    known = pieces(job.out / common.TOKENIZER)
-    table = {"questions": list(QUESTIONS), "answers": {}}
-    for share in common.SHARES:
-        path = watch.snapshot(share)
-        model = common.load_weights(path, watch.model).eval()
-        table["answers"][f"{share:.0%}"] = answers(model, known)
-        if job.checkpoints:
-            common.save_weights(job.out / "checkpoints" / f"{share:.0%}.safetensors", model)
-    common.write_json(job.out / common.ANSWERS, table)
-    common.save_weights(job.out / common.WEIGHTS, watch.model)
-    watch.curves.write(job.out / common.CURVES)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 import platform
 from typing import Any
 
 import torch
 
-from toolkit.pretrain import bert, common, gpt, translator
+from toolkit.pretrain import bert, gpt, translator
 
 _PYTHON = (
     "Text and code of the standard library of Python {version}, under the "
@@ -129,13 +128,11 @@ def _number(name: str, value: float) -> str:
 
 def _extra(shipped: Any, kind: str) -> str:
     """Other models of the same training, from the curves."""
-    with (shipped.folder / common.CURVES).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
     column, what = {
         "gpt": ("held_out_bits_per_byte", "bits per byte of the validation modules"),
         "transformer": ("averaged_exact", "exact sentences, after averaging"),
     }.get(kind, ("", ""))
-    last = {row["model"]: row[column] for row in rows if column and row.get(column)}
+    last = {row["model"]: row[column] for row in shipped.curves if column and row.get(column)}
     if len(last) < 2:
         return ""
     lines = "\n".join(f"| {name} | {float(value):.3f} |" for name, value in last.items())

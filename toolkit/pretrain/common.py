@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-import os
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from toolkit import device, training
+from toolkit.files import write_whole
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
 CURVES, ANSWERS, CARD = "training.csv", "answers.json", "README.md"
@@ -47,34 +46,12 @@ class Job:
         return self.preset.name != "cpu"
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Random numbers of torch and Python from a seed; both go on afterwards as if untouched."""
-    state = random.getstate()
-    random.seed(seed)
-    with torch.random.fork_rng([]):
-        torch.manual_seed(seed)
-        try:
-            yield
-        finally:
-            random.setstate(state)
-
-
-def fast(module: Any, model: nn.Module) -> nn.Module:
-    """The model on its module's faster path, if it has one; the parameters stay the same."""
-    faster = getattr(module, "fused", None) or getattr(module, "use_fast_path", None)
-    return model if faster is None else faster(model)
-
-
 # --------------------------------------------------------------------------- files
 
 
 def write_text(path: Path, text: str) -> None:
     """Write a file in one go: whoever reads sees the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}.{os.getpid()}.part")
-    half.write_text(text, encoding="utf-8")
-    os.replace(half, path)
+    write_whole(path, lambda half: half.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -97,10 +74,7 @@ def save_weights(path: Path, model: nn.Module, half: bool = True) -> None:
             seen.add(tensor.data_ptr())
             value = tensor.detach().cpu().contiguous()
             kept[name] = value.half() if half and value.is_floating_point() else value
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-    temporary.write_bytes(save(kept))
-    os.replace(temporary, path)
+    write_whole(path, lambda part: part.write_bytes(save(kept)))
 
 
 def load_weights(path: Path, model: nn.Module) -> nn.Module:
@@ -163,12 +137,11 @@ class Curves:
         """All rows as a table in CSV, one a line."""
         rows = [self.rows[key] for key in sorted(self.rows)]
         names = list(dict.fromkeys(name for row in rows for name in row))
-        half = path.with_name(f"{path.name}.{os.getpid()}.part")
-        with half.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, names, lineterminator="\n")
-            table.writeheader()
-            table.writerows(rows)
-        os.replace(half, path)
+        text = io.StringIO()
+        table = csv.DictWriter(text, names, lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+        write_text(path, text.getvalue())
 
 
 @dataclass
@@ -254,3 +227,26 @@ def fit(
     )  # fmt: skip
     watch.before(steps)
     return history
+
+
+def finish(
+    watch: Watch, asked: str, inputs: Sequence[str], answer: Callable[[], list[Any]]
+) -> None:
+    """Write the weights, the curves and what the snapshots answer.
+
+    Args:
+        watch: of the training that is over.
+        asked: what the inputs are called in the file of answers.
+        inputs: what the model is asked.
+        answer: the model's answers to them, with the weights that it has now.
+    """
+    out, model = watch.job.out, watch.model.cpu()
+    table = {asked: list(inputs), "answers": {}}
+    for share in SHARES:
+        load_weights(watch.snapshot(share), model).eval()
+        table["answers"][f"{share:.0%}"] = answer()
+        if watch.job.checkpoints:
+            save_weights(out / "checkpoints" / f"{share:.0%}.safetensors", model)
+    write_json(out / ANSWERS, table)
+    save_weights(out / WEIGHTS, model)
+    watch.curves.write(out / CURVES)

@@ -13,7 +13,6 @@ import functools
 import lzma
 import math
 import random
-import re
 import statistics
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import code_corpus, gpt_lab, library_prose
+from toolkit import code_corpus, gpt_lab, library_prose, translate
 from toolkit.code_corpus import END, NAMES, PAD, SPECIAL, START, Corpus, Function
 from toolkit.pretrain import common
 from toolkit.pretrain.common import Job
@@ -164,11 +163,11 @@ def read_held_out(path: Path) -> list[str]:
 def make(module: Any, config: dict[str, Any]) -> nn.Module:
     """A model of the given sizes."""
     model = module.GPT(**config)
-    return common.fast(module, model)
+    return translate.on_fast_path(module, model)
 
 
-def train(job: Job, only: str | None = None) -> None:
-    """Train all three sizes, or one of them, and write everything but the card."""
+def train(job: Job) -> None:
+    """Train all three sizes, and write everything but the card."""
     kind = "gpu" if job.large else "cpu"
     plan = PLAN[kind] | ({"steps": job.steps} if job.steps else {})
     path = job.out / common.TOKENIZER
@@ -181,15 +180,18 @@ def train(job: Job, only: str | None = None) -> None:
     job.say(f"gpt: {sum(map(len, documents)):,} tokens in {len(documents):,} functions")
     curves = common.Curves(job.out / "training" / "curves.jsonl")
     for name, sizes in reversed(SIZES[kind].items()):  # the one that is shipped first
-        if only and name != only:
-            continue
         config = {"vocab_size": len(made.tokens)} | _SHAPE | sizes
         model = gpt_lab.start(make(job.module, config), job.module)
         watch = common.Watch(job, name, plan["steps"], model, curves)
         _fit(watch, documents, made, plan)
         if name == "gpt":
             common.write_json(job.out / common.CONFIG, config)
-            finish(job, watch)
+            common.finish(
+                watch,
+                "prompts",
+                PROMPTS,
+                functools.partial(answers, model, made.tokens, job.module),
+            )
     curves.write(job.out / common.CURVES)
 
 
@@ -370,20 +372,5 @@ def answers(model: nn.Module, tokens: Tokens, parts: Any) -> list[str]:
         ids = torch.tensor([[START, *tokens.encode(prompt)]])  # (1, T)
         row = write(model, ids, ANSWER, temperature=0, stop=END)[0, ids.shape[1] :].tolist()
         row = row[: row.index(END)] if END in row else row
-        found.append(re.sub("�", "?", tokens.decode(row)))
+        found.append(tokens.decode(row).replace("�", "?"))
     return found
-
-
-def finish(job: Job, watch: common.Watch) -> None:
-    """Write the weights, the curves and what the snapshots answer."""
-    tokens = Tokens.load(job.out / common.TOKENIZER)
-    table = {"prompts": list(PROMPTS), "answers": {}}
-    model = watch.model.cpu()
-    for share in common.SHARES:
-        common.load_weights(watch.snapshot(share), model).eval()
-        table["answers"][f"{share:.0%}"] = answers(model, tokens, job.module)
-        if job.checkpoints:
-            common.save_weights(job.out / "checkpoints" / f"{share:.0%}.safetensors", model)
-    common.write_json(job.out / common.ANSWERS, table)
-    common.save_weights(job.out / common.WEIGHTS, model)
-    watch.curves.write(job.out / common.CURVES)

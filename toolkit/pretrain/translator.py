@@ -19,10 +19,12 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import transformer_lab, translation
+from toolkit import training, transformer_lab, translation
 from toolkit.pretrain import common
 from toolkit.pretrain.common import Job
+from toolkit.seq2seq_lab import exact_rate
 from toolkit.transformer_lab import TranslationTask
+from toolkit.translate import on_fast_path
 from toolkit.translation import EOS, PAD, SPECIALS, UNK, Pair, collate, detokenize, tokenize
 
 NEEDED = {
@@ -172,7 +174,7 @@ def make(kind: str, module: Any, config: dict[str, Any]) -> nn.Module:
     names = {*SIZES[kind]["cpu"], "norm_first"}
     sizes = {name: config[name] for name in names}
     model = module.make_model(config["vocab_size"], config["vocab_size"], **sizes)
-    return common.fast(module, model)
+    return on_fast_path(module, model)
 
 
 def search(kind: str, module: Any) -> Callable[[nn.Module, Tensor, int], Tensor]:
@@ -220,7 +222,7 @@ def exact(kind: str, model: nn.Module, module: Any, words: Words, pairs: Sequenc
     sources = [pair.source for pair in pairs]
     texts = translate(kind, model, module, words, sources, strict=False)
     model.train(mode)
-    return sum(t == pair.target for t, pair in zip(texts, pairs, strict=True)) / len(pairs)
+    return exact_rate(texts, pairs)
 
 
 @torch.no_grad()
@@ -257,7 +259,7 @@ def train(job: Job, kind: str, target: str) -> None:
     runs = NORMS if kind == "transformer" else {"recurrent": None}
     for name, norm_first in runs.items():
         own = config if norm_first is None else config | {"norm_first": norm_first}
-        with common.seeded(0):
+        with training.seeded(0):
             model = make(kind, job.module, own)
         watch = common.Watch(job, name, plan["steps"], model, curves)
         _fit(watch, kind, encoded, words, made.test[-100:], plan, own)

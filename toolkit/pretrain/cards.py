@@ -148,7 +148,7 @@ def _bert(shipped: Any) -> tuple[str, str, str]:
     )
     about = (
         "The BERT of the book (`solutions.bert.BertForPreTraining`), pre-trained on masked pieces "
-        "and next sentences until it has learned both. `answers.json` holds what it answered to "
+        "and next sentences. `answers.json` holds what it answered to "
         "ten fixed inputs after 1, 10 and 100 % of its training."
     )
     limits = (
@@ -197,7 +197,8 @@ def _transformer(shipped: Any) -> tuple[str, str, str]:
     if shipped.config["norm_first"]:
         about += (
             "It is the pre-norm one of two: with post-norm, as in the paper, fewer than 99 percent "
-            "of the sentences were exact."
+            "of the held-out sentences were exact. That choice was made on the sentences of the "
+            "table below, which flatters its figure."
         )
     else:
         about += "Post-norm, as in the paper; the same with pre-norm was trained beside it."

@@ -33,14 +33,19 @@ settings.register_profile("long", max_examples=10_000, print_blob=True, **PATIEN
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
 
 
-# Files that take longest. A file's tests stay in one process: begun last, they would run alone.
+# Files that take longest, with that first. A file's tests stay in one process: begun last, they
+# would run alone. (pytest-xdist would begin with the files of most tests; see pyproject.toml.)
 LONG = (
     "test_make_class.py",
     "test_exploits.py",
     "test_cluster.py",
-    "test_grading_equality.py",
+    "test_browser.py",
     "test_exploits_people.py",
+    "test_grading_equality.py",
     "test_kill.py",
+    "test_full_disk.py",
+    "test_stock.py",
+    "test_recorder.py",
 )
 
 

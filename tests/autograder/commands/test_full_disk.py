@@ -48,7 +48,6 @@ mounting = pytest.mark.skipif(
         ("16k", "result_cache.db"),
         ("200k", "course"),  # The course is being made.
         ("600k", "course"),  # Some are in the gradebook.
-        ("900k", "course"),
         ("ro", "course"),
     ],
 )

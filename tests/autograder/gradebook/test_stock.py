@@ -44,12 +44,10 @@ def marks(course: Path) -> dict[str, dict[str, float | None]]:
 @pytest.fixture(scope="module")
 def submitted(tmp_path_factory: pytest.TempPathFactory, solved) -> Path:
     folder = tmp_path_factory.mktemp("class") / "submitted"
-    right = solved()
     importing = solved(**{FIRST: f"from given import answer as {FIRST}"})
     for student, notebook, given in (
-        ("right", right, None),
+        ("own-broken", solved(), BROKEN),
         ("wrong", solved(causal_mask=WRONG), None),
-        ("own-broken", right, BROKEN),
         ("own-generous", importing, paths.given(UNIT).read_text(encoding="utf-8") + GENEROUS),
     ):
         put(folder / student / UNIT / f"{UNIT}.ipynb", nbformat.writes(notebook))
@@ -78,19 +76,19 @@ def test_the_marks_are_those_of_grade(stock, submitted, tmp_path, prepared):
     scores = {
         student: sum(points or 0 for points in cells.values()) for student, cells in ours.items()
     }
-    assert scores["right"] == scores["own-broken"] == ASSIGNMENT.points
+    assert scores["own-broken"] == ASSIGNMENT.points
     assert 0 < scores["wrong"] < ASSIGNMENT.points
     assert ours["wrong"]["check_padding_mask"] == ASSIGNMENT.exercise("padding_mask").points
     assert ours["own-generous"][f"check_{FIRST}"] == 0
     # Two questions wait for a person.
-    waiting = {name for name, points in ours["right"].items() if points is None}
+    waiting = {name for name, points in ours["own-broken"].items() if points is None}
     assert waiting == {question.name for question in ASSIGNMENT.questions}
 
 
 @pytest.mark.slow
 def test_beside_each_graded_notebook_lies_the_courses_given_part(stock):
     right = paths.given(UNIT).read_bytes()
-    for student in ("right", "wrong", "own-broken", "own-generous"):
+    for student in ("wrong", "own-broken", "own-generous"):
         assert (stock / "autograded" / student / UNIT / paths.GIVEN).read_bytes() == right
     assert (stock / "submitted" / "own-broken" / UNIT / paths.GIVEN).read_text() == BROKEN
 
@@ -99,5 +97,5 @@ def test_beside_each_graded_notebook_lies_the_courses_given_part(stock):
 def test_feedback_and_export_go_on(stock):
     nbgrader("generate_feedback", UNIT, cwd=stock, HOME=str(stock.parent))
     nbgrader("export", "--to", str(stock / "marks.csv"), cwd=stock, HOME=str(stock.parent))
-    assert (stock / "feedback" / "right" / UNIT / f"{UNIT}.html").is_file()
-    assert (stock / "marks.csv").read_text(encoding="utf-8").count(UNIT) == 4
+    assert (stock / "feedback" / "wrong" / UNIT / f"{UNIT}.html").is_file()
+    assert (stock / "marks.csv").read_text(encoding="utf-8").count(UNIT) == 3

@@ -226,6 +226,14 @@ class TestOnACluster:
         """A busy machine may take long to start a worker again."""
         monkeypatch.setattr(cluster, "JOIN_SECONDS", PATIENCE)
 
+    def test_nothing_stays_behind_when_it_is_stopped(self, running, plain, submissions):
+        pairs = there(running, submissions)
+        next(pairs)
+        assert sandboxes(plain)
+        pairs.close()
+        until(lambda: not any(running.client.processing().values()))
+        until(lambda: not sandboxes(plain))
+
     def test_a_class_gets_the_marks_it_gets_here(
         self, running, plain, nursed, submitted, here, tmp_path
     ):
@@ -246,14 +254,6 @@ class TestOnACluster:
         assert scores["s1"] == graded.assignment.points > scores["s2"] > scores["s6"]
         statuses = {result.student: result.status for result in graded.results}
         assert (statuses["s7"], statuses["s8"]) == ("repaired", "unreadable")
-
-    def test_nothing_stays_behind_when_it_is_stopped(self, running, plain, nursed, submissions):
-        pairs = there(running, submissions)
-        next(pairs)
-        assert sandboxes(plain) or sandboxes(nursed)
-        pairs.close()
-        until(lambda: not any(running.client.processing().values()))
-        until(lambda: not sandboxes(plain) and not sandboxes(nursed))
 
     def test_what_a_killed_worker_held_is_graded_elsewhere(
         self, running, plain, nursed, submissions, here, group
@@ -300,9 +300,8 @@ class TestOnACluster:
         ]
         assert found == {name: data for name, data in here.items() if name != "s3"}
 
-    @pytest.mark.parametrize("of", [paths.graders, paths.given])
-    def test_a_worker_with_other_graders_or_given_parts_is_left_out(
-        self, running, nursed, submissions, here, tmp_path, of
+    def test_a_worker_with_other_graders_is_left_out(
+        self, running, nursed, submissions, here, tmp_path
     ):
         until(running.workers)  # Its nanny may still be starting one again.
         for name in ("autograder", "solutions", "toolkit", "exercises"):
@@ -311,7 +310,7 @@ class TestOnACluster:
                 tmp_path / name,
                 ignore=shutil.ignore_patterns("__pycache__", "build"),
             )
-        changed = of(UNIT, tmp_path)
+        changed = paths.graders(UNIT, tmp_path)
         changed.write_text(changed.read_text() + "\n# somewhat newer\n")
         other = running.add_worker("--no-nanny", root=tmp_path)
         said: list[str] = []

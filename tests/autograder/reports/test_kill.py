@@ -176,9 +176,9 @@ def test_a_class_that_is_killed_again_and_again_is_completed(
     # final writing, and during the report.
     moments = [
         (at("start", 0), draw.uniform(0, 0.2)),
-        *((at("grading", count), draw.uniform(0, 0.3)) for count in (1, 4)),
-        *((at("books", count), draw.uniform(0, 0.1)) for count in (2, 6)),
-        *((at("books", len(STUDENTS)), draw.uniform(0, 0.2)) for _ in range(2)),
+        (at("grading", 2), draw.uniform(0, 0.3)),
+        (at("books", 3), draw.uniform(0, 0.1)),
+        (at("books", len(STUDENTS)), draw.uniform(0, 0.2)),
         (at("report", 0), draw.uniform(0, 0.1)),
     ]
     for reached, delay in moments:

@@ -1,7 +1,7 @@
 """What the GPT chapter is given: pre-training on code, samples and their judge, fine-tuning.
 
     corpus = code_corpus.Corpus.make(positional_encoding)
-    model = start(gpt.use_fast_path(gpt.GPT(len(corpus.tokens), **sizes())), gpt)
+    model = start(gpt.fused(gpt.GPT(len(corpus.tokens), **sizes())), gpt)
     run = pretrain(model, corpus, gpt)
     verdict = judge(sample(model, corpus, gpt, 100), corpus)
 

@@ -261,7 +261,7 @@ def few_shot(
         seeds: one model is trained for each.
         steps: of each training.
         tests: prompts for every condition and number of examples.
-        prepare: called with each new model, such as the chapter's `use_fast_path`.
+        prepare: called with each new model, such as the chapter's `fused`.
         task: the language, None for `MappingTask()`.
 
     Raises:

@@ -206,9 +206,9 @@ def _make_model(module: ModuleType, codec: Words | Pieces, settings: Settings) -
 
 
 def on_fast_path(module: ModuleType, model: nn.Module) -> nn.Module:
-    """The model on its module's faster path, if it has one; the parameters stay the same."""
-    fast = getattr(module, "use_fast_path", None)
-    return fast(model) if fast is not None else model
+    """The model by fused kernels, if its module has such; the parameters stay the same."""
+    fused = getattr(module, "fused", None)
+    return fused(model) if fused is not None else model
 
 
 # --------------------------------------------------------------------------- text and ids

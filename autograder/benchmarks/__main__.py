@@ -265,7 +265,7 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
         starts = torch.full((sizes.batch, 1), transformer.BOS)
         target = torch.cat([starts, sentences()], dim=1).to(machine.device)  # (B, T + 1)
         tgt_in, tgt_out, _ = transformer.shift_targets(target)  # (B, T) each
-        fast: Any = transformer.use_fast_path(copy.deepcopy(clear))
+        fast: Any = transformer.fused(copy.deepcopy(clear))
         library = library_twin(clear)
         models: dict[str, Any] = {
             "clear path": clear,

@@ -199,11 +199,11 @@ def gpt_speed(sizes: Sizes | None = None) -> list[Figure]:
     )
     with torch.random.fork_rng(), one_thread():
         torch.manual_seed(0)
-        clear = gpt.GPT(
+        clear = gpt.make_model(
             sizes.vocabulary, sizes.context, sizes.width, sizes.num_layers, sizes.num_heads,
             dropout=0.0,
         ).to(machine.device)  # fmt: skip
-        fast: Any = gpt.use_fast_path(copy.deepcopy(clear))
+        fast: Any = gpt.fused(copy.deepcopy(clear))
         models: dict[str, Any] = {
             "clear path": clear,
             "fast path": fast,

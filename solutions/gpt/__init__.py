@@ -34,6 +34,7 @@ from solutions.gpt.training import (
     init_weights,
     language_model_loss,
     log_likelihood,
+    make_model,
     sample_blocks,
     train,
 )
@@ -49,11 +50,11 @@ from solutions.gpt.transfer import (
     fast_optimiser,
     flops_per_token,
     from_pretrained,
+    fused,
     joint_loss,
     prompt_and_response,
     rename_parameters,
     similarity_inputs,
-    use_fast_path,
 )
 
 __all__ = [
@@ -87,6 +88,7 @@ __all__ = [
     "fast_optimiser",
     "flops_per_token",
     "from_pretrained",
+    "fused",
     "gelu",
     "generate",
     "init_weights",
@@ -95,6 +97,7 @@ __all__ = [
     "keep_top_p",
     "language_model_loss",
     "log_likelihood",
+    "make_model",
     "prompt_and_response",
     "rename_parameters",
     "sample_blocks",
@@ -102,6 +105,5 @@ __all__ = [
     "scale_temperature",
     "similarity_inputs",
     "train",
-    "use_fast_path",
     "window_mask",
 ]

@@ -112,6 +112,39 @@ def init_weights(model: GPT) -> GPT:
 # %% check="init_weights" tags=["active-ipynb"]
 # check("init_weights")
 
+
+# %% tags=["instructor"]
+def make_model(
+    vocab_size: int,
+    max_length: int,
+    d_model: int,
+    num_layers: int,
+    num_heads: int,
+    dropout: float = 0.1,
+    norm_first: bool = True,
+) -> GPT:
+    """Make a GPT and draw its parameters by ``init_weights``.
+
+    Args:
+        vocab_size: V.
+        max_length: C, the longest input.
+        d_model: D.
+        num_layers: N.
+        num_heads: H, a divisor of d_model.
+        dropout: of the embeddings and of all blocks.
+        norm_first: pre-norm (GPT-2) or post-norm (GPT-1).
+
+    Returns:
+        The model, in training mode.
+
+    Raises:
+        ValueError: if num_heads does not divide d_model.
+    """
+    return init_weights(
+        GPT(vocab_size, max_length, d_model, num_layers, num_heads, dropout, norm_first)
+    )
+
+
 # %% [markdown]
 # ### Exercise 2: How large is it?
 #

@@ -41,13 +41,13 @@ from solutions.gpt.training import language_model_loss, log_likelihood
 
 # %% tags=["instructor"]
 # isort: split
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from solutions.gpt.generation import generate
 from solutions.gpt.model import CausalSelfAttention, FeedForward, PreNormBlock
 from solutions.gpt.training import decay_groups
+from toolkit.module_swap import swap_modules
 
 if TYPE_CHECKING:
     from toolkit.tokenizer import BytePairTokenizer
@@ -863,78 +863,55 @@ def from_pretrained(folder: str | Path, **more: Any) -> tuple[GPT, "BytePairToke
 
 
 # %% tags=["instructor"]
-class _FastDropout(nn.Dropout):
-    """Dropout that draws four numbers of 16 bits where PyTorch draws one, on a CPU.
+class FusedAttention(CausalSelfAttention):
+    """CausalSelfAttention by ``scaled_dot_product_attention``."""
 
-    The probability is rounded to a multiple of 2^-16 and the scale follows it, so the mean of the
-    output is the input. (On small models PyTorch's own takes a fifth of a training step.)
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As in nn.Dropout."""
-        steps = round(self.p * 65536)
-        if not self.training or not 0 < steps < 65536 or x.device.type != "cpu":
-            return F.dropout(x, self.p, self.training)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        bits = draws.view(torch.int16)[: x.numel()].view(x.shape)  # evenly in -32768 .. 32767
-        scale = (bits >= steps - 32768).to(x.dtype).mul_(65536 / (65536 - steps))
-        return x * scale
-
-
-class _FastAttention(CausalSelfAttention):
-    """CausalSelfAttention by PyTorch's kernel."""
+    def __init__(self, attention: CausalSelfAttention) -> None:
+        """Share the layers, the dropout and the mode of ``attention``."""
+        nn.Module.__init__(self)
+        self.num_heads = attention.num_heads
+        self.qkv, self.out_proj = attention.qkv, attention.out_proj
+        self.dropout = attention.dropout
+        self.training = attention.training
 
     def forward(self, x: Tensor) -> Tensor:
         """As in CausalSelfAttention."""
         parts = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (B, T, 3, H, D/H)
         queries, keys, values = parts.permute(2, 0, 3, 1, 4).unbind(0)  # (B, H, T, D/H) each
         rate = self.dropout.p if self.training else 0.0
-        if rate > 0 and x.device.type == "cpu":
-            # PyTorch has no fused kernel for this case, and its dropout is the slow one.
-            hidden = torch.full((x.shape[1], x.shape[1]), -math.inf, dtype=x.dtype).triu(
-                1
-            )  # (T, T)
-            queries = queries * (1 / math.sqrt(queries.shape[3]))  # (B, H, T, D/H)
-            # (B, H, T, T)
-            attn_weights = torch.softmax(queries @ keys.transpose(2, 3) + hidden, dim=3)
-            mixed = self.dropout(attn_weights) @ values  # (B, H, T, D/H)
-        else:
-            mixed = F.scaled_dot_product_attention(
-                queries, keys, values, dropout_p=rate, is_causal=True
-            )  # (B, H, T, D/H)
+        mixed = F.scaled_dot_product_attention(
+            queries, keys, values, dropout_p=rate, is_causal=True
+        )  # (B, H, T, D/H)
         return self.dropout(self.out_proj(mixed.transpose(1, 2).flatten(2)))  # (B, T, D)
 
 
-class _FastFeedForward(FeedForward):
+class FusedFeedForward(FeedForward):
     """FeedForward with the GELU of PyTorch, one kernel in place of eight."""
+
+    def __init__(self, network: FeedForward) -> None:
+        """Share the layers, the dropout and the mode of ``network``."""
+        nn.Module.__init__(self)
+        self.w_1, self.w_2 = network.w_1, network.w_2
+        self.dropout = network.dropout
+        self.training = network.training
 
     def forward(self, x: Tensor) -> Tensor:
         """As in FeedForward."""
         return self.dropout(self.w_2(F.gelu(self.w_1(x), approximate="tanh")))  # (..., D)
 
 
-def use_fast_path(model: nn.Module, on: bool = True) -> nn.Module:
-    """Compute attention, GELU and dropout by fused or leaner code; the parameters stay the same.
+def fused(model: nn.Module) -> nn.Module:
+    """A model that computes attention and GELU by fused kernels, with the same parameters.
 
     Args:
-        model: any module; every CausalSelfAttention, FeedForward and nn.Dropout in it is switched,
-            in place.
-        on: False switches back.
+        model: any module; it stays as it is. Move it to its device first.
 
     Returns:
-        The same model. Its results agree up to rounding; with dropout, in distribution.
+        A copy that holds the parameters and buffers of ``model`` themselves, so that training the
+        one trains the other, and a fused module for each CausalSelfAttention and FeedForward.
+        Results agree up to rounding; with dropout, in distribution.
     """
-    kinds = {
-        CausalSelfAttention: _FastAttention,
-        FeedForward: _FastFeedForward,
-        nn.Dropout: _FastDropout,
-    }
-    if not on:
-        kinds = {fast: clear for clear, fast in kinds.items()}
-    for module in model.modules():
-        if type(module) in kinds:
-            module.__class__ = kinds[type(module)]
-    return model
+    return swap_modules(model, {CausalSelfAttention: FusedAttention, FeedForward: FusedFeedForward})
 
 
 class _Remembering(nn.Module):

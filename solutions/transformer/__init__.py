@@ -17,8 +17,8 @@ from solutions.transformer.model import (
     Generator,
     clones,
     count_parameters,
+    fused,
     make_model,
-    use_fast_path,
 )
 from solutions.transformer.parts import (
     BOS,
@@ -74,6 +74,7 @@ __all__ = [
     "clones",
     "count_parameters",
     "decode_step",
+    "fused",
     "greedy_decode",
     "label_smoothing_loss",
     "learning_rate",
@@ -85,5 +86,4 @@ __all__ = [
     "subsequent_mask",
     "token_batches",
     "train_step",
-    "use_fast_path",
 ]

@@ -42,9 +42,9 @@ from solutions.transformer.parts import (
 
 # %% tags=["instructor"]
 # isort: split
-import math
-
 import torch.nn.functional as F
+
+from toolkit.module_swap import swap_modules
 
 # %% tags=["active-ipynb"]
 # from autograder import checks_for
@@ -913,26 +913,17 @@ def count_parameters(
 
 
 # %% tags=["instructor"]
-class _FastDropout(nn.Dropout):
-    """Dropout that draws four numbers of 16 bits where PyTorch draws one, on a CPU.
+class FusedAttention(MultiHeadAttention):
+    """MultiHeadAttention by ``scaled_dot_product_attention``, with fewer matrix products."""
 
-    The probability is rounded to a multiple of 2^-16 and the scale follows it, so the mean of the
-    output is the input. (On small models PyTorch's own takes a fifth of a training step.)
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        """As in nn.Dropout."""
-        steps = round(self.p * 65536)
-        if not self.training or not 0 < steps < 65536 or x.device.type != "cpu":
-            return F.dropout(x, self.p, self.training)
-        draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-        bits = draws.view(torch.int16)[: x.numel()].view(x.shape)  # evenly in -32768 .. 32767
-        scale = (bits >= steps - 32768).to(x.dtype).mul_(65536 / (65536 - steps))
-        return x * scale
-
-
-class _FastAttention(MultiHeadAttention):
-    """MultiHeadAttention by PyTorch's kernel, with fewer matrix products."""
+    def __init__(self, attention: MultiHeadAttention) -> None:
+        """Share the projections, the dropout and the mode of ``attention``."""
+        nn.Module.__init__(self)
+        self.num_heads = attention.num_heads
+        self.q_proj, self.k_proj = attention.q_proj, attention.k_proj
+        self.v_proj, self.out_proj = attention.v_proj, attention.out_proj
+        self.dropout = attention.dropout
+        self.training = attention.training
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """As in MultiHeadAttention; one product if keys and values are made of the same."""
@@ -944,8 +935,7 @@ class _FastAttention(MultiHeadAttention):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Tensor:
         """As in MultiHeadAttention."""
-        heads = (*query.shape[:2], self.num_heads, query.shape[2] // self.num_heads)
-        queries = self.q_proj(query).view(heads).transpose(1, 2)  # (B, H, Tq, D/H)
+        (queries,) = self._heads(query, self.q_proj)  # (B, H, Tq, D/H)
         return self._mix(queries, keys, values, mask)  # (B, Tq, D)
 
     def forward(
@@ -961,7 +951,7 @@ class _FastAttention(MultiHeadAttention):
         """What each of the layers makes of x (B, T, D), split into heads (B, H, T, D/H)."""
         batch, length, width = x.shape
         # Joining the weights copies them, which pays only if enough tokens share the product.
-        if batch * length < width:
+        if len(layers) == 1 or batch * length < width:
             made = [layer(x) for layer in layers]  # n x (B, T, D)
         else:
             weight = torch.cat([layer.weight for layer in layers])  # (n D, D)
@@ -974,44 +964,34 @@ class _FastAttention(MultiHeadAttention):
         if mask is not None and mask.dim() == 3:
             mask = mask.unsqueeze(1)  # (B, 1, Tq, Tk) or (B, 1, 1, Tk)
         rate = self.dropout.p if self.training else 0.0
-        if rate > 0 and queries.device.type == "cpu":
-            # PyTorch has no fused kernel for this case, and its dropout is the slow one.
-            scores = queries * (1 / math.sqrt(queries.shape[-1])) @ keys.transpose(-2, -1)
-            if mask is not None:
-                scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-            mixed = self.dropout(torch.softmax(scores, dim=-1)) @ values  # (B, H, Tq, D/H)
-        else:
-            mixed = F.scaled_dot_product_attention(queries, keys, values, mask, rate)
+        mixed = F.scaled_dot_product_attention(queries, keys, values, mask, rate)
         return self.out_proj(mixed.transpose(1, 2).flatten(2))  # (B, Tq, D)
 
 
-class _FastNorm(LayerNorm):
+class FusedLayerNorm(LayerNorm):
     """LayerNorm by PyTorch's kernel."""
+
+    def __init__(self, norm: LayerNorm) -> None:
+        """Share the parameters of ``norm``."""
+        nn.Module.__init__(self)
+        self.eps = norm.eps
+        self.gamma, self.beta = norm.gamma, norm.beta
+        self.training = norm.training
 
     def forward(self, x: Tensor) -> Tensor:
         """As in LayerNorm."""
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.eps)
 
 
-def use_fast_path(model: nn.Module, on: bool = True) -> nn.Module:
-    """Compute attention, norms and dropout by fused or leaner code; the parameters stay the same.
+def fused(model: nn.Module) -> nn.Module:
+    """A model that computes attention and norms by fused kernels, with the same parameters.
 
     Args:
-        model: any module; every MultiHeadAttention, LayerNorm and nn.Dropout in it is switched, in
-            place.
-        on: False switches back.
+        model: any module; it stays as it is. Move it to its device first.
 
     Returns:
-        The same model. Its results agree up to rounding; with dropout, in distribution.
+        A copy that holds the parameters and buffers of ``model`` themselves, so that training the
+        one trains the other, and a fused module for each MultiHeadAttention and LayerNorm. Results
+        agree up to rounding; with dropout, in distribution.
     """
-    kinds = {
-        MultiHeadAttention: _FastAttention,
-        LayerNorm: _FastNorm,
-        nn.Dropout: _FastDropout,
-    }
-    if not on:
-        kinds = {fast: clear for clear, fast in kinds.items()}
-    for module in model.modules():
-        if type(module) in kinds:
-            module.__class__ = kinds[type(module)]
-    return model
+    return swap_modules(model, {MultiHeadAttention: FusedAttention, LayerNorm: FusedLayerNorm})

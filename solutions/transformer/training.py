@@ -250,6 +250,8 @@ def label_smoothing_loss(
     ids = target.masked_fill(~real, 0)  # (B, U), so that pad may lie outside the vocabulary
     correct = -log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)  # (B, U)
     uniform = -log_probs.mean(dim=-1)  # (B, U), the mean over V
+    if smoothing == 0:  # a token of probability 0 makes the mean infinite, and 0 times that NaN
+        uniform = torch.zeros_like(correct)  # (B, U)
     loss = (1 - smoothing) * correct + smoothing * uniform  # (B, U)
     return loss.masked_fill(~real, 0.0).sum() / real.sum()  # scalar
     ### END SOLUTION

@@ -95,6 +95,11 @@ def body(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in state.items() if name.startswith("transformer.")}
 
 
+def maybe_fused(module: nn.Module, fast: bool) -> nn.Module:
+    """The module on its fast path, or as it is."""
+    return gpt.fused(module) if fast else module
+
+
 def given_the_weights(theirs: nn.Module, fast: bool = False) -> gpt.GPT:
     """Ours with their weights; fails if a parameter on either side stands for none."""
     config = theirs.config
@@ -109,7 +114,7 @@ def given_the_weights(theirs: nn.Module, fast: bool = False) -> gpt.GPT:
     )
     ours.to(next(theirs.parameters()).dtype).eval()
     ours.load_state_dict(gpt.rename_parameters(body(theirs.state_dict())))
-    return gpt.use_fast_path(ours, fast)
+    return maybe_fused(ours, fast)
 
 
 def agree(
@@ -196,7 +201,7 @@ def test_the_window_mask_equals_its_definition(length, window):
 @PATHS
 @DTYPES
 def test_attention_equals_torchs(dtype, fast, width, heads, length):
-    ours = gpt.use_fast_path(perturbed(gpt.CausalSelfAttention(width, heads), dtype), fast)
+    ours = maybe_fused(perturbed(gpt.CausalSelfAttention(width, heads), dtype), fast)
     theirs = nn.MultiheadAttention(width, heads, batch_first=True, dtype=dtype)
     # Both stack queries, keys and values in one matrix, head after head in each.
     theirs.in_proj_weight, theirs.in_proj_bias = ours.qkv.weight, ours.qkv.bias
@@ -229,16 +234,15 @@ def test_attention_drops_weights_and_result_in_training_only(fast, p):
             parameter.zero_()
         module.qkv.weight[2 * length :] = eye  # values are inputs, all scores are equal
         module.out_proj.weight.copy_(eye)
-    gpt.use_fast_path(module, fast)
+    module = maybe_fused(module, fast)
     x = eye.expand(50, length, length)  # so the result holds the weights themselves
     weights = torch.ones(length, length).tril() / torch.arange(1.0, length + 1)[:, None]
     found = module.train()(x)
     kept = found != 0
     assert not kept[:, gpt.causal_mask(length).logical_not()].any()
-    rate = round(p * 65536) / 65536 if fast else p  # Theirs is a multiple of 2^-16.
     count, n = int(kept.sum()), 50 * length * (length + 1) // 2
-    assert within_rate(count, n, (1 - rate) ** 2)
-    close(found[kept], (weights / (1 - rate) ** 2).expand_as(found)[kept])
+    assert within_rate(count, n, (1 - p) ** 2)
+    close(found[kept], (weights / (1 - p) ** 2).expand_as(found)[kept])
     close(module.eval()(x), weights.expand_as(found))
 
 
@@ -251,7 +255,7 @@ def test_gelu_equals_torchs_with_tanh(dtype):
 @PATHS
 @DTYPES
 def test_the_feed_forward_network_equals_its_formula(dtype, fast):
-    ours = gpt.use_fast_path(perturbed(gpt.FeedForward(6), dtype), fast)
+    ours = maybe_fused(perturbed(gpt.FeedForward(6), dtype), fast)
     assert ours.w_1.weight.shape == (24, 6)
 
     def formula(x: Tensor) -> Tensor:
@@ -263,7 +267,7 @@ def test_the_feed_forward_network_equals_its_formula(dtype, fast):
 
 @PATHS
 def test_the_feed_forward_network_drops_its_result_in_training_only(fast):
-    module = gpt.use_fast_path(gpt.FeedForward(4, 0.25), fast)
+    module = maybe_fused(gpt.FeedForward(4, 0.25), fast)
     with torch.no_grad():
         module.w_2.weight.zero_()
         module.w_2.bias.fill_(3.0)
@@ -278,7 +282,7 @@ def test_the_feed_forward_network_drops_its_result_in_training_only(fast):
 @DTYPES
 def test_a_block_equals_torchs_layer(dtype, norm_first, fast):
     kind = gpt.PreNormBlock if norm_first else gpt.PostNormBlock
-    ours = gpt.use_fast_path(perturbed(kind(12, 3), dtype), fast)
+    ours = maybe_fused(perturbed(kind(12, 3), dtype), fast)
     theirs = nn.TransformerEncoderLayer(
         12,
         3,
@@ -349,7 +353,7 @@ def test_the_output_matrix_is_the_table_of_tokens():
 @PATHS
 @NORMS
 def test_logits_depend_on_the_tokens_up_to_their_place_and_on_none_later(norm_first, fast):
-    model = gpt.use_fast_path(perturbed(small(norm_first)), fast)
+    model = maybe_fused(perturbed(small(norm_first)), fast)
     seen: list[Tensor] = []
     model.token.register_forward_hook(lambda module, args, out: seen.append(out))
     logits = model(tokens(2, 7))
@@ -1201,7 +1205,7 @@ def test_writing_keeps_the_mode_and_has_no_gradient(write):
 @PATHS
 @DTYPES
 def test_cached_attention_equals_the_whole(dtype, fast, pieces):
-    module = gpt.use_fast_path(perturbed(gpt.CausalSelfAttention(12, 3, 0.5), dtype), fast).eval()
+    module = maybe_fused(perturbed(gpt.CausalSelfAttention(12, 3, 0.5), dtype), fast).eval()
 
     def cached(x: Tensor) -> Tensor:
         module.train()  # dropout is left out in any mode
@@ -1437,12 +1441,7 @@ def test_the_mean_does_not_favour_short_answers():
 @DTYPES
 def test_the_fast_path_equals_the_clear_one(dtype, norm_first):
     clear = perturbed(small(norm_first), dtype)
-    fast = gpt.use_fast_path(copy.deepcopy(clear))
-    assert {type(m) for m in clear.modules()}.isdisjoint(
-        {type(m) for m in fast.modules()}
-        - {type(m) for m in gpt.use_fast_path(fast, False).modules()}
-    )
-    gpt.use_fast_path(fast)
+    fast = gpt.fused(copy.deepcopy(clear))
     assert list(fast.state_dict()) == list(clear.state_dict())
     ids = tokens(3, CONTEXT)
     same = []
@@ -1454,31 +1453,33 @@ def test_the_fast_path_equals_the_clear_one(dtype, norm_first):
         close(a, b)
 
 
-def test_switching_the_fast_path_off_restores_every_class():
+def test_a_fused_model_shares_the_parameters_and_leaves_the_clear_one_as_it_is():
     model = gpt.GPTClassifier(small(dropout=0.1), 2)
     before = [type(module) for module in model.modules()]
-    assert gpt.use_fast_path(model) is model
-    assert sum(a is not type(b) for a, b in zip(before, model.modules(), strict=True)) == 10
-    assert gpt.use_fast_path(model, on=False) is model
+    fast = gpt.fused(model)
     assert [type(module) for module in model.modules()] == before
+    after = [type(module) for module in fast.modules()]
+    changed = [a for a, b in zip(before, after, strict=True) if a is not b]
+    assert changed == [gpt.CausalSelfAttention, gpt.FeedForward] * 2
+    assert [type(module) for module in gpt.fused(fast).modules()] == after
+    theirs = dict(model.named_parameters())
+    assert all(parameter is theirs[name] for name, parameter in fast.named_parameters())
 
 
-@pytest.mark.parametrize("p", [0.1, 0.25, 0.7])
-def test_fast_dropout_keeps_the_mean(p):
-    module = gpt.use_fast_path(nn.Dropout(p))
-    x = torch.ones(40_001, requires_grad=True)
-    found = module(x)
-    rate = round(p * 65536) / 65536
-    assert within_rate(int((found == 0).sum()), 40_001, rate)
-    close(found[found != 0], torch.full_like(found, 1 / (1 - rate))[found != 0])
-    found.sum().backward()
-    assert torch.equal(x.grad, found.detach())
-    assert torch.equal(module.eval()(x), x)
+@NORMS
+def test_making_a_model_draws_its_weights(norm_first):
+    torch.manual_seed(4)
+    made = gpt.make_model(VOCAB, CONTEXT, 24, 2, 4, norm_first=norm_first)
+    torch.manual_seed(4)
+    drawn = gpt.init_weights(gpt.GPT(VOCAB, CONTEXT, 24, 2, 4, norm_first=norm_first))
+    assert made.training
+    for (name, a), b in zip(made.named_parameters(), drawn.parameters(), strict=True):
+        assert torch.equal(a, b), name
 
 
 def test_the_fast_optimiser_trains_as_trains_own():
     one = perturbed(small())
-    other = gpt.use_fast_path(copy.deepcopy(one))
+    other = gpt.fused(copy.deepcopy(one))
     stream = tokens(CONTEXT + 1)
     gpt.train(one, stream, 5, CONTEXT, 2, 0.01, 1, weight_decay=0.2, clip=1e9)
     optimiser = gpt.fast_optimiser(other, 0.01, 0.2)
@@ -1530,7 +1531,7 @@ def test_the_gpu_computes_what_the_cpu_does(norm_first, fast, compiled):
     model = gpt.init_weights(gpt.GPT(256, 64, 64, 3, 4, 0.0, norm_first))
     ids = tokens(4, 64, vocab=256)
     loss, gradients = step_of(model, ids)
-    there = gpt.use_fast_path(copy.deepcopy(model).cuda(), fast)
+    there = maybe_fused(copy.deepcopy(model).cuda(), fast)
     running = torch.compile(there) if compiled else there
     found, its = step_of(running, ids.cuda())
     assert found.item() == pytest.approx(loss.item(), rel=1e-4)

@@ -223,6 +223,11 @@ SIZES = pytest.mark.parametrize(
 )
 
 
+def maybe_fused(module: nn.Module, fast: bool) -> nn.Module:
+    """The module on its fast path, or as it is."""
+    return tr.fused(module) if fast else module
+
+
 def masks(kind: str, batch: int, queries: int, keys: int) -> Tensor | None:
     """A random mask of one of the shapes allowed; every query may attend to something."""
     shapes = {"pairs": (queries, keys), "each": (batch, queries, keys), "keys": (batch, 1, keys)}
@@ -240,7 +245,7 @@ def masks(kind: str, batch: int, queries: int, keys: int) -> Tensor | None:
 def test_attention_equals_torchs(batch, queries, keys, width, heads, dtype, fast, kind):
     ours = perturbed(tr.MultiHeadAttention(width, heads), dtype)
     theirs = given_the_weights(nn.MultiheadAttention(width, heads, batch_first=True), ours)
-    tr.use_fast_path(ours, fast)
+    ours = maybe_fused(ours, fast)
     inputs = [leaf(batch, n, width, dtype=dtype) for n in (queries, keys, keys)]
     mask = masks(kind, batch, queries, keys)
     hidden = None
@@ -259,7 +264,7 @@ def test_self_attention_equals_torchs(dtype, fast, length):
     """The fast path makes queries, keys and values at once here, if there are enough tokens."""
     ours = perturbed(tr.MultiHeadAttention(8, 2), dtype)
     theirs = given_the_weights(nn.MultiheadAttention(8, 2, batch_first=True), ours)
-    tr.use_fast_path(ours, fast)
+    ours = maybe_fused(ours, fast)
     x = leaf(3, length, 8, dtype=dtype)
     mask = tr.subsequent_mask(length)
     expected, _ = theirs(x, x, x, attn_mask=~mask[0], need_weights=False)
@@ -272,7 +277,7 @@ def test_self_attention_equals_torchs(dtype, fast, length):
 
 @PATHS
 def test_projected_keys_and_values_are_split_head_by_head(fast):
-    module = tr.use_fast_path(perturbed(tr.MultiHeadAttention(12, 3)), fast)
+    module = maybe_fused(perturbed(tr.MultiHeadAttention(12, 3)), fast)
     for key, value in ((leaf(2, 5, 12), leaf(2, 5, 12)), (leaf(2, 9, 12),) * 2):
         keys, values = module.project(key, value)
         length = key.shape[1]
@@ -292,7 +297,7 @@ def test_projected_keys_and_values_are_split_head_by_head(fast):
 
 @PATHS
 def test_what_the_mask_hides_has_no_weight_at_all(fast):
-    module = tr.use_fast_path(perturbed(tr.MultiHeadAttention(8, 2)), fast)
+    module = maybe_fused(perturbed(tr.MultiHeadAttention(8, 2)), fast)
     query, key = leaf(2, 5, 8), leaf(2, 7, 8)
     mask = masks("keys", 2, 5, 7)
     changed = torch.where(mask.transpose(1, 2), key, 1e6)
@@ -329,15 +334,14 @@ def revealing(module: tr.MultiHeadAttention) -> tr.MultiHeadAttention:
 @pytest.mark.parametrize("p", [0.1, 0.5])
 def test_attention_drops_weights_at_rate_p_in_training_only(fast, p):
     keys = 40
-    module = tr.use_fast_path(revealing(tr.MultiHeadAttention(keys, 1, dropout=p)), fast)
+    module = maybe_fused(revealing(tr.MultiHeadAttention(keys, 1, dropout=p)), fast)
     query, value = torch.zeros(20, 50, keys), torch.eye(keys).expand(20, keys, keys)
     even = torch.full((20, 50, keys), 1 / keys)
     close(module.eval()(query, value, value), even)
     weights = module.train()(query, value, value)
     gone = weights == 0
     assert within_rate(int(gone.sum()), gone.numel(), p)
-    rate = round(p * 65536) / 65536 if fast else p  # Theirs is a multiple of 2^-16.
-    close(weights[~gone], even[~gone] / (1 - rate))
+    close(weights[~gone], even[~gone] / (1 - p))
     again = module(query, value, value) == 0
     assert within_rate(int((gone & again).sum()), gone.numel(), p * p)
 
@@ -390,7 +394,7 @@ def test_masks_take_0_for_padding_unless_told_otherwise():
 def test_layer_norm_equals_torchs(dtype, fast, shape, eps):
     ours = perturbed(tr.LayerNorm(shape[-1], eps), dtype)
     theirs = given_the_weights(nn.LayerNorm(shape[-1], eps), ours)
-    tr.use_fast_path(ours, fast)
+    ours = maybe_fused(ours, fast)
     x = (3 + 2 * torch.randn(shape, dtype=dtype)).requires_grad_()
     agree(ours, theirs, ours(x), theirs(x), [x])
 
@@ -573,7 +577,7 @@ def test_encoder_layer_and_stack_equal_torchs(
     norm = nn.LayerNorm(8) if norm_first else None
     theirs = nn.TransformerEncoder(layer, 2, norm, enable_nested_tensor=False)
     theirs = given_the_weights(theirs, ours)
-    tr.use_fast_path(ours, fast)
+    ours = maybe_fused(ours, fast)
     x = leaf(*src.shape, 8, dtype=dtype)
     hidden = {"src_key_padding_mask": src == PAD}
     agree(ours, theirs, ours(x, tr.pad_mask(src)), theirs(x, **hidden), [x])
@@ -596,7 +600,7 @@ def test_decoder_layer_and_stack_equal_torchs(
     )
     norm = nn.LayerNorm(8) if norm_first else None
     theirs = given_the_weights(nn.TransformerDecoder(layer, 2, norm), ours)
-    tr.use_fast_path(ours, fast)
+    ours = maybe_fused(ours, fast)
     x, memory = leaf(*tgt.shape, 8, dtype=dtype), leaf(len(tgt), src.shape[1], 8, dtype=dtype)
     hidden = torch_masks(src, tgt)
     del hidden["src_key_padding_mask"]
@@ -661,7 +665,7 @@ def test_the_model_equals_torchs(source_lengths, target_lengths, dtype, norm_fir
     if not norm_first:
         theirs.encoder.norm = theirs.decoder.norm = None
     theirs = given_the_weights(theirs, ours)
-    tr.use_fast_path(ours, fast)
+    ours = maybe_fused(ours, fast)
     src = ids_of_lengths(source_lengths, 11)
     tgt = ids_of_lengths(target_lengths, 13, BOS)
 
@@ -702,7 +706,7 @@ def test_no_output_depends_on_later_targets_or_on_padding(norm_first):
 @PATHS
 @ORDERS
 def test_dropout_reaches_every_part_and_each_has_an_effect(norm_first, fast):
-    model = tr.use_fast_path(transformer(norm_first, dropout=0.3, layers=1), fast)
+    model = maybe_fused(transformer(norm_first, dropout=0.3, layers=1), fast)
     src, tgt = ids_of_lengths([5, 3], 11), ids_of_lengths([6, 4], 13, BOS)
     parts = [m for m in model.modules() if isinstance(m, nn.Dropout)]
     # Positions; attention, feed-forward and two connections; two attentions, and so on.
@@ -807,31 +811,51 @@ def test_base_and_big_are_as_large_as_the_paper_says():
 # ------------------------------------------------------------------------------------- fast path
 
 
-def test_the_fast_path_is_switched_in_place_and_back():
+def test_a_fused_model_shares_the_parameters_and_leaves_the_clear_one_as_it_is():
     model = transformer(True, dropout=0.2).eval()
     src, tgt = ids_of_lengths([5, 3], 11), ids_of_lengths([6, 4], 13, BOS)
     expected, kinds = model(src, tgt), [type(m) for m in model.modules()]
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    assert tr.use_fast_path(model) is model
-    assert tr.use_fast_path(model) is model
-    assert {t for a, t in zip(model.modules(), kinds, strict=True) if type(a) is not t} == {
+    fast = tr.fused(model)
+    assert [type(m) for m in model.modules()] == kinds
+    fused_kinds = [type(m) for m in fast.modules()]
+    assert {a for a, b in zip(kinds, fused_kinds, strict=True) if a is not b} == {
         tr.MultiHeadAttention,
         tr.LayerNorm,
-        nn.Dropout,
     }
-    for twin in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    assert not fast.training
+    theirs = dict(model.named_parameters())
+    assert list(fast.state_dict()) == list(model.state_dict())
+    assert all(parameter is theirs[name] for name, parameter in fast.named_parameters())
+    assert [type(m) for m in tr.fused(fast).modules()] == fused_kinds
+    for twin in (fast, copy.deepcopy(fast), pickle.loads(pickle.dumps(fast))):
         close(twin(src, tgt), expected)
-        assert all(torch.equal(a, state[name]) for name, a in twin.state_dict().items())
-    assert tr.use_fast_path(model, on=False) is model
-    assert [type(m) for m in model.modules()] == kinds
-    assert torch.equal(model(src, tgt), expected)
+    with torch.no_grad():
+        theirs["generator.proj.bias"].add_(torch.arange(13))
+    close(fast(src, tgt), model(src, tgt))
+
+
+@DTYPES
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_a_query_that_may_attend_to_nothing_gets_zero_on_both_paths(dtype, training):
+    clear = perturbed(tr.MultiHeadAttention(8, 2, dropout=0.3), dtype).train(training)
+    x = leaf(2, 5, 8, dtype=dtype)
+    mask = masks("each", 2, 5, 5)
+    mask[0, 3] = False
+    for module in (clear, tr.fused(clear)):
+        result = module(x, x, x, mask)
+        close(result[0, 3], clear.out_proj.bias.detach())
+        others = torch.autograd.grad(result.sum(), [x, *clear.parameters()])
+        assert all(gradient.isfinite().all() for gradient in others)
+        # Nothing of that row reaches any key or value.
+        (gradient,) = torch.autograd.grad(module(x, x, x, mask)[0, 3].sum(), [x])
+        assert not gradient.any()
 
 
 @ORDERS
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 def test_the_fast_path_has_the_same_values_and_gradients(norm_first, training):
     clear = transformer(norm_first).train(training)
-    fast = tr.use_fast_path(copy.deepcopy(clear))
+    fast = tr.fused(copy.deepcopy(clear))
     src, tgt = ids_of_lengths([9, 4, 6], 11), ids_of_lengths([5, 8, 3], 13, BOS)
     gradients = []
     for model in (clear, fast):
@@ -847,7 +871,7 @@ def test_the_fast_path_has_the_same_values_and_gradients(norm_first, training):
 def test_the_fast_path_drops_as_much_as_the_clear_one(norm_first):
     """The mean of many noisy passes, measured in its own standard error."""
     clear = transformer(norm_first, dropout=0.2, layers=1).train()
-    fast = tr.use_fast_path(copy.deepcopy(clear))
+    fast = tr.fused(copy.deepcopy(clear))
     src = ids_of_lengths([4], 11).expand(4000, -1)
     tgt = ids_of_lengths([3], 13, BOS).expand(4000, -1)
     with torch.no_grad():
@@ -857,38 +881,6 @@ def test_the_fast_path_drops_as_much_as_the_clear_one(norm_first):
     assert ((a.mean(0) - b.mean(0)) / error).abs().max() < 6.6
     assert (a.std(0) / b.std(0)).log().abs().max() < 0.15
     assert a.std(0).min() > 0.01
-
-
-@DTYPES
-@pytest.mark.parametrize("p", [0.1, 0.25, 0.9])
-def test_fast_dropout_drops_at_rate_p_keeps_the_mean_and_draws_each_number(dtype, p):
-    module = tr.use_fast_path(nn.Sequential(nn.Dropout(p))).train()
-    x = torch.full((301, 1001), 2.0, dtype=dtype, requires_grad=True)
-    out = module(x)
-    gone = out == 0
-    assert within_rate(int(gone.sum()), gone.numel(), p)
-    kept = 1 - round(p * 65536) / 65536
-    close(out[~gone], torch.full_like(out[~gone], 2 / kept))
-    for axis in (0, 1):  # Neighbours, and places four apart, which share a draw of 64 bits.
-        for step in (1, 2, 3, 4):
-            both = gone & gone.roll(step, axis)
-            assert within_rate(int(both.sum()), gone.numel(), p * p)
-    (gradient,) = torch.autograd.grad(out.sum(), [x])
-    assert torch.equal(gradient, out.detach() / 2)
-
-
-def test_fast_dropout_follows_the_seed_and_needs_training():
-    module = tr.use_fast_path(nn.Sequential(nn.Dropout(0.5))).train()
-    x = torch.rand(7, 9) + 1
-    torch.manual_seed(3)
-    first, second = module(x), module(x)
-    torch.manual_seed(3)
-    assert torch.equal(module(x), first)
-    assert not torch.equal(first, second)
-    assert torch.equal(module.eval()(x), x)
-    for p, expected in ((0.0, x), (1e-9, x), (1.0, torch.zeros(7, 9))):
-        assert torch.equal(tr.use_fast_path(nn.Sequential(nn.Dropout(p)))(x), expected)
-    assert module.train()(x[:0]).shape == (0, 9)
 
 
 # -------------------------------------------------------------------------------------- training
@@ -947,6 +939,16 @@ def test_label_smoothing_equals_torchs_loss(dtype, smoothing, pad):
         torch.autograd.grad(ours, [logits]), torch.autograd.grad(theirs, [logits]), strict=True
     ):
         close(a, b)
+
+
+def test_a_token_of_probability_0_elsewhere_leaves_the_loss_without_smoothing_finite():
+    log_probs = torch.tensor([[[0.25, 0.75, 0.0], [0.5, 0.5, 0.0]]]).log().requires_grad_()
+    target = torch.tensor([[1, 0]])
+    loss = tr.label_smoothing_loss(log_probs, target, 0.0, pad=-1)
+    close(loss.detach(), -torch.tensor([0.75, 0.5]).log().mean())
+    (gradient,) = torch.autograd.grad(loss, [log_probs])
+    assert gradient.tolist() == [[[0, -0.5, 0], [-0.5, 0, 0]]]
+    assert tr.label_smoothing_loss(log_probs, target, 0.1, pad=-1) == math.inf
 
 
 def test_label_smoothing_is_a_tenth_and_ignores_0_unless_told_otherwise():
@@ -1094,7 +1096,7 @@ def test_a_training_step_leaves_the_mode_as_it_is(training):
 @ORDERS
 def test_a_trained_model_writes_what_it_was_taught(norm_first):
     model = tr.make_model(12, 12, 1, 16, 32, 2, dropout=0.0, norm_first=norm_first)
-    tr.use_fast_path(model)
+    model = tr.fused(model)
     src = ids_of_lengths([5, 3, 4], 12)
     wanted = [[i for i in reversed(row) if i != PAD] + [EOS] for row in src.tolist()]
     tgt = torch.tensor([[BOS, *row] + [PAD] * (6 - len(row)) for row in wanted])
@@ -1338,7 +1340,7 @@ def test_a_search_ends_when_nothing_is_left_to_extend():
 @PATHS
 @torch.no_grad()
 def test_a_step_with_a_cache_equals_the_whole_model(norm_first, dtype, fast):
-    model = tr.use_fast_path(transformer(norm_first).to(dtype).eval(), fast)
+    model = maybe_fused(transformer(norm_first).to(dtype).eval(), fast)
     source = ids_of_lengths([6, 2, 4], 11)
     fed = torch.randint(13, (3, 7))  # Any id, padding included.
     fed[:, 0] = BOS
@@ -1417,7 +1419,7 @@ def test_greedy_decoding_with_a_cache_writes_the_same(case, fast, max_length):
         if case == "table":  # It has no layers; a model with one layer instead.
             model = ending(transformer(layers=1), 1.0).eval()
         ids = tr.greedy_decode(model, source, max_length)
-        cached = tr.cached_greedy_decode(tr.use_fast_path(model, fast), source, max_length)
+        cached = tr.cached_greedy_decode(maybe_fused(model, fast), source, max_length)
         assert torch.equal(cached, ids)
 
 

@@ -36,7 +36,7 @@ def tasks(corpus: c.Corpus) -> dict[str, c.Task]:
 
 
 def tiny(corpus: c.Corpus, seed: int = 0) -> nn.Module:
-    model = parts.use_fast_path(parts.GPT(len(corpus.tokens), **TINY))
+    model = parts.fused(parts.GPT(len(corpus.tokens), **TINY))
     return lab.start(model, parts, seed).eval()
 
 

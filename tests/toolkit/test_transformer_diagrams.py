@@ -240,8 +240,8 @@ def test_arrows_cross_no_text(name: str) -> None:
 def test_a_model_on_the_fast_path_looks_the_same() -> None:
     model = make()
     clear = [words(f) for f in (drawn.architecture(model), drawn.stacks(model))]
-    transformer.use_fast_path(model)
-    assert clear == [words(f) for f in (drawn.architecture(model), drawn.stacks(model))]
+    fast = transformer.fused(model)
+    assert clear == [words(f) for f in (drawn.architecture(fast), drawn.stacks(fast))]
 
 
 # --------------------------------------------------------------------------- one layer

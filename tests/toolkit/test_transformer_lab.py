@@ -19,11 +19,11 @@ from solutions.seq2seq import Seq2Seq
 from solutions.transformer import (
     beam_search,
     cached_greedy_decode,
+    fused,
     greedy_decode,
     label_smoothing_loss,
     make_model,
     token_batches,
-    use_fast_path,
 )
 from toolkit import device, training
 from toolkit import transformer_lab as lab
@@ -341,7 +341,8 @@ def test_maps_are_the_weights_that_make_the_output(
     task: lab.TranslationTask, fast: bool, norm_first: bool
 ) -> None:
     """Weights times values, merged and projected, is what each attention returned."""
-    model = use_fast_path(small(task, norm_first=norm_first, dropout=0.2).train(), fast)
+    model = small(task, norm_first=norm_first, dropout=0.2).train()
+    model = fused(model) if fast else model
     source, target = torch.randint(4, 30, (2, 6)), torch.randint(4, 30, (2, 5))
     source[1, 4:] = PAD
     target[1, 3:] = PAD

@@ -80,6 +80,8 @@ add = mistakes_in(MISCONCEPTIONS, "MultiHeadAttention", "trf-attention")
 SCORES = "queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])"
 MASKED = "scores.masked_fill(~mask, torch.finfo(scores.dtype).min)"
 WEIGHTS = "self.dropout(torch.softmax(scores, dim=-1))"
+# What makes the weights of a query that may attend to nothing 0, which most solutions leave out.
+PLAIN = ("attn_weights.masked_fill(~mask, 0.0)", "attn_weights")
 MERGED = "(attn_weights @ values).transpose(1, 2).reshape(batch, length, width)"
 QUERY_SHAPE = """        batch, length, width = query.shape
 """
@@ -114,28 +116,27 @@ add(
 add(
     "attention_mask_ignored",
     "Your attention takes no notice of the mask; fill the scores where it is False before softmax.",
-    ("if mask is not None:", "if False:"),
+    (MASKED, "scores"),
+    PLAIN,
 )
 add(
     "attention_mask_inverted",
     "Your mask works the wrong way round: True means that a position may be attended to.",
     (MASKED, "scores.masked_fill(mask, torch.finfo(scores.dtype).min)"),
+    PLAIN,
 )
 add(
     "attention_mask_after_softmax",
     "Your mask sets weights to 0 after softmax, so that the rest no longer sums to 1; mask the "
     "scores before softmax.",
     (MASKED, "scores"),
-    (
-        WEIGHTS,
-        "self.dropout(torch.softmax(scores, dim=-1) * (1 if mask is None else mask))",
-    ),
 )
 add(
     "attention_mask_by_zero",
     "Masked scores become 0, or nearly so, and 0 is a score like any other; fill in -inf or a very "
     "large negative number.",
     (MASKED, "scores.masked_fill(~mask, 0.0)"),
+    PLAIN,
 )
 add(
     "attention_mask_over_heads",
@@ -176,11 +177,13 @@ add(
     "Your softmax runs over the queries; it runs over the keys, the last axis, so that each "
     "query's weights sum to 1.",
     (WEIGHTS, "self.dropout(torch.softmax(scores, dim=-2))"),
+    PLAIN,
 )
 add(
     "attention_softmax_over_heads",
     "Your softmax runs over the heads; it runs over the keys, the last axis.",
     (WEIGHTS, "self.dropout(torch.softmax(scores, dim=1))"),
+    PLAIN,
 )
 add(
     "attention_without_output_projection",

@@ -82,7 +82,7 @@ def test_what_says_or_writes_something_else_is_refused(monkeypatch: pytest.Monke
 
     honest = gpt.fast_generate
     with monkeypatch.context() as patch:
-        patch.setattr(gpt, "use_fast_path", broken)
+        patch.setattr(gpt, "fused", broken)
         with pytest.raises(RuntimeError, match="fast path and clear path differ by"):
             bench_gpt.gpt_speed(TINY)
 

@@ -121,7 +121,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
 def test_each_contestant_runs_as_it_says(calls: list[tuple[str, bool]]) -> None:
     """Clear and fast attention, the library's, each in evaluation and in training."""
     bench.transformer_speed(TINY)
-    fast = type(transformer.use_fast_path(transformer.MultiHeadAttention(4, 2))).__name__
+    fast = type(transformer.fused(transformer.MultiHeadAttention(4, 2))).__name__
     for kind in ("MultiHeadAttention", fast, "TransformerEncoder"):
         assert {(kind, True), (kind, False)} <= set(calls), kind
     ran = [training for kind, training in calls if kind == "EncoderDecoder"]
@@ -135,7 +135,7 @@ def test_a_fast_path_that_says_something_else_is_refused(monkeypatch: pytest.Mon
             model.encoder.layers[0].feed_forward.w_1.weight.mul_(1.5)
         return model
 
-    monkeypatch.setattr(transformer, "use_fast_path", broken)
+    monkeypatch.setattr(transformer, "fused", broken)
     with pytest.raises(RuntimeError, match="fast path and clear path differ by"):
         bench.transformer_speed(TINY)
 

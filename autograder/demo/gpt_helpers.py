@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from toolkit.kv_cache import KVCache, LayerCache
+
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 SPECIAL = 5
 
@@ -472,9 +474,10 @@ def generate(
 def attend_cached(attention, x, cache=None):
     q, *new = queries_keys_values(attention, x)
     if cache is not None:
-        new = [torch.cat(pair, dim=2) for pair in zip(cache, new, strict=True)]
+        old = cache.keys, cache.values
+        new = [torch.cat(pair, dim=2) for pair in zip(old, new, strict=True)]
     keys, values = new
-    return attention.out_proj(joined(weights_of(q, keys) @ values)), (keys, values)
+    return attention.out_proj(joined(weights_of(q, keys) @ values)), LayerCache(keys, values)
 
 
 # %% own="a block with other functions in place of its parts"
@@ -491,12 +494,12 @@ def quiet(feed_forward):
 
 # %% exercise="cached_forward"
 def cached_forward(model, ids, cache=None):
-    x = embedded(model, ids, 0 if cache is None else cache[0][0].shape[2])
+    x = embedded(model, ids, 0 if cache is None else cache.past)
     caches = []
 
     def attend(number):
         def part(x):
-            old = None if cache is None else cache[number]
+            old = None if cache is None else cache.layers[number]
             value, new_cache = attend_cached(model.blocks[number].attention, x, old)
             caches.append(new_cache)
             return value
@@ -505,7 +508,7 @@ def cached_forward(model, ids, cache=None):
 
     for number, block in enumerate(model.blocks):
         x = through(block, x, attend(number), quiet(block.feed_forward))
-    return head(model, model.final_norm(x)), caches
+    return head(model, model.final_norm(x)), KVCache(caches)
 
 
 # %% own="rows with separators"

@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from toolkit.kv_cache import KVCache, LayerCache
+
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 SPECIAL = 5
 
@@ -484,8 +486,8 @@ def attend_cached(attention, x, cache=None):
         k = every[:, :, D + h * size : D + (h + 1) * size]
         v = every[:, :, 2 * D + h * size : 2 * D + (h + 1) * size]
         if cache is not None:
-            k = torch.cat((cache[0][:, h], k), 1)
-            v = torch.cat((cache[1][:, h], v), 1)
+            k = torch.cat((cache.keys[:, h], k), 1)
+            v = torch.cat((cache.values[:, h], v), 1)
         before = k.shape[1] - T
         places = []
         for t in range(T):
@@ -497,14 +499,14 @@ def attend_cached(attention, x, cache=None):
         keys.append(k)
         values.append(v)
     result = attention.out_proj(torch.cat(heads, 2))
-    return result, (torch.stack(keys, 1), torch.stack(values, 1))
+    return result, LayerCache(torch.stack(keys, 1), torch.stack(values, 1))
 
 
 # %% exercise="cached_forward"
 def cached_forward(model, ids, cache=None):
     before = 0
     if cache is not None:
-        before = cache[0][0].shape[2]
+        before = cache.past
     T = ids.shape[1]
     if before + T > model.max_length:
         raise ValueError(f"{before + T} places, but a context of {model.max_length}")
@@ -517,7 +519,7 @@ def cached_forward(model, ids, cache=None):
         block = model.blocks[i]
         old = None
         if cache is not None:
-            old = cache[i]
+            old = cache.layers[i]
         network = block.feed_forward
         if isinstance(block, PostNormBlock):
             mixed, pair = attend_cached(block.attention, x, old)
@@ -528,7 +530,7 @@ def cached_forward(model, ids, cache=None):
             x = x + mixed
             x = x + network.w_2(gelu(network.w_1(block.norm_2(x))))
         new.append(pair)
-    return F.linear(model.final_norm(x), model.token.weight), new
+    return F.linear(model.final_norm(x), model.token.weight), KVCache(new)
 
 
 # %% exercise="prompt_and_response"

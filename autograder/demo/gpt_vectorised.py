@@ -10,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from toolkit.kv_cache import KVCache, LayerCache
+
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 SPECIAL = 5
 
@@ -380,29 +382,27 @@ def generate(
 
 # %% exercise="attend_cached"
 def attend_cached(
-    attention: CausalSelfAttention, x: Tensor, cache: tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    attention: CausalSelfAttention, x: Tensor, cache: LayerCache | None = None
+) -> tuple[Tensor, LayerCache]:
     B, T, D = x.shape
     split = attention.qkv(x).view(B, T, 3, attention.num_heads, -1)
     q, k, v = split.permute(2, 0, 3, 1, 4)
     if cache is not None:
-        k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
+        k, v = torch.cat([cache.keys, k], dim=2), torch.cat([cache.values, v], dim=2)
     mask = torch.ones(T, k.shape[2], dtype=torch.bool).tril(k.shape[2] - T)
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-    return attention.out_proj(mixed.transpose(1, 2).reshape(B, T, D)), (k, v)
+    return attention.out_proj(mixed.transpose(1, 2).reshape(B, T, D)), LayerCache(keys=k, values=v)
 
 
 # %% exercise="cached_forward"
-def cached_forward(
-    model: GPT, ids: Tensor, cache: list[tuple[Tensor, Tensor]] | None = None
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-    P = 0 if cache is None else cache[0][0].shape[2]
+def cached_forward(model: GPT, ids: Tensor, cache: KVCache | None = None) -> tuple[Tensor, KVCache]:
+    P = 0 if cache is None else cache.past
     T = ids.shape[1]
     if model.max_length < P + T:
         raise ValueError(f"P + T = {P + T} is larger than max_length={model.max_length}")
     x = model.token(ids) + model.position.weight[P : P + T]
     caches = []
-    before = [None] * len(model.blocks) if cache is None else cache
+    before = [None] * len(model.blocks) if cache is None else cache.layers
     for block, old in zip(model.blocks, before, strict=True):
         first, second = block.feed_forward.w_1, block.feed_forward.w_2
         if isinstance(model.final_norm, nn.Identity):
@@ -414,7 +414,7 @@ def cached_forward(
             x = x + mixed
             x = x + second(gelu(first(block.norm_2(x))))
         caches.append(new_cache)
-    return model.final_norm(x) @ model.token.weight.mT, caches
+    return model.final_norm(x) @ model.token.weight.mT, KVCache(layers=caches)
 
 
 # %% exercise="prompt_and_response"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from solutions.transformer import PositionalEncoding
+from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
@@ -509,18 +510,19 @@ def beam_search(model, source, beam_size, max_length, alpha=0.6):
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
+# %% own="a cache without positions"
+def nothing_like(layer):
+    """An empty cache with the heads of another one."""
+    size = (*layer.keys.shape[:2], 0, layer.keys.shape[3])
+    return LayerCache(layer.keys.new_empty(size), layer.values.new_empty(size))
+
+
 # %% exercise="start_cache"
 def start_cache(model, source):
     reader = Reader(model, source)
-    cache = {"src_mask": reader.mask}
-    for place, kind in enumerate(("keys", "values")):
-        made = [
-            layer.src_attn.project(reader.memory, reader.memory)[place]
-            for layer in model.decoder.layers
-        ]
-        cache[f"memory_{kind}"] = made
-        cache[kind] = [part.new_empty((*part.shape[:2], 0, part.shape[3])) for part in made]
-    return cache
+    both = reader.memory, reader.memory
+    made = [LayerCache(*layer.src_attn.project(*both)) for layer in model.decoder.layers]
+    return DecoderCache(reader.mask, KVCache(made), KVCache([nothing_like(one) for one in made]))
 
 
 # %% own="a layer with a cache"
@@ -528,19 +530,20 @@ class CachedLayer:
     """A decoder layer, and the part of the cache that belongs to it."""
 
     def __init__(self, layer, cache, number):
-        self.layer, self.mask = layer, cache["src_mask"]
-        self.own = cache["keys"][number], cache["values"][number]
-        self.memory = cache["memory_keys"][number], cache["memory_values"][number]
+        self.layer, self.mask = layer, cache.src_mask
+        self.own, self.memory = cache.target.layers[number], cache.memory.layers[number]
 
     def target(self, x):
         """Append the new token, then attend to all."""
-        new = self.layer.self_attn.project(x, x)
-        self.own = tuple(torch.cat(both, dim=2) for both in zip(self.own, new, strict=True))
-        return self.layer.self_attn.attend(x, *self.own)
+        keys, values = self.layer.self_attn.project(x, x)
+        keys = torch.cat([self.own.keys, keys], dim=2)
+        values = torch.cat([self.own.values, values], dim=2)
+        self.own = LayerCache(keys, values)
+        return self.layer.self_attn.attend(x, keys, values)
 
     def source(self, x):
         """Attend to the memory."""
-        return self.layer.src_attn.attend(x, *self.memory, self.mask)
+        return self.layer.src_attn.attend(x, self.memory.keys, self.memory.values, self.mask)
 
     def __call__(self, x):
         for connection, part in zip(
@@ -552,12 +555,11 @@ class CachedLayer:
 
 # %% exercise="decode_step"
 def decode_step(model, token, cache):
-    x = model.position(model.tgt_embed(token.view(-1, 1)), cache["keys"][0].shape[-2])
+    x = model.position(model.tgt_embed(token.view(-1, 1)), cache.past)
     layers = [CachedLayer(layer, cache, n) for n, layer in enumerate(model.decoder.layers)]
     for layer in layers:
         x = layer(x)
     if getattr(model.decoder, "norm", None) is not None:
         x = model.decoder.norm(x)
-    after = {**cache}
-    after["keys"], after["values"] = map(list, zip(*(layer.own for layer in layers), strict=True))
+    after = DecoderCache(cache.src_mask, cache.memory, KVCache([one.own for one in layers]))
     return [model.generator(x)[:, -1], after]

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from solutions.transformer import PositionalEncoding
+from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
@@ -549,22 +550,21 @@ def beam_search(model, source, beam_size, max_length, alpha=0.6):
 def start_cache(model, source):
     mask = pad_mask(source)
     memory = model.encode(source, mask)
-    cache = {"src_mask": mask, "memory_keys": [], "memory_values": [], "keys": [], "values": []}
+    kept, empty = [], []
     for layer in model.decoder.layers:
         keys, values = layer.src_attn.project(memory, memory)
-        cache["memory_keys"].append(keys)
-        cache["memory_values"].append(values)
+        kept.append(LayerCache(keys, values))
         batch, heads, _, width = keys.shape
-        cache["keys"].append(torch.zeros(batch, heads, 0, width, dtype=keys.dtype))
-        cache["values"].append(torch.zeros(batch, heads, 0, width, dtype=keys.dtype))
-    return cache
+        nothing = torch.zeros(batch, heads, 0, width, dtype=keys.dtype)
+        empty.append(LayerCache(nothing, nothing))
+    return DecoderCache(mask, KVCache(kept), KVCache(empty))
 
 
 # %% exercise="decode_step"
 def decode_step(model, token, cache):
     rows, all_keys, all_values = [], [], []
     for b in range(len(token)):
-        start = cache["keys"][0].shape[2]
+        start = cache.past
         x = model.position(model.tgt_embed(token[b : b + 1, None]), start)
         row_keys, row_values = [], []
         for number in range(len(model.decoder.layers)):
@@ -572,14 +572,15 @@ def decode_step(model, token, cache):
 
             def look_back(y, number=number, layer=layer, b=b, keys=row_keys, values=row_values):
                 new_key, new_value = layer.self_attn.project(y, y)
-                keys.append(torch.cat([cache["keys"][number][b : b + 1], new_key], 2))
-                values.append(torch.cat([cache["values"][number][b : b + 1], new_value], 2))
+                old = cache.target.layers[number]
+                keys.append(torch.cat([old.keys[b : b + 1], new_key], 2))
+                values.append(torch.cat([old.values[b : b + 1], new_value], 2))
                 return layer.self_attn.attend(y, keys[-1], values[-1], None)
 
             def look_over(y, number=number, layer=layer, b=b):
-                keys = cache["memory_keys"][number][b : b + 1]
-                values = cache["memory_values"][number][b : b + 1]
-                mask = cache["src_mask"][b : b + 1]
+                keys = cache.memory.layers[number].keys[b : b + 1]
+                values = cache.memory.layers[number].values[b : b + 1]
+                mask = cache.src_mask[b : b + 1]
                 return layer.src_attn.attend(y, keys, values, mask)
 
             x = layer.sublayer[0](x, look_back)
@@ -590,8 +591,9 @@ def decode_step(model, token, cache):
         rows.append(model.generator(x)[0, 0])
         all_keys.append(row_keys)
         all_values.append(row_values)
-    after = {name: value for name, value in cache.items() if name not in ("keys", "values")}
-    layers = range(len(model.decoder.layers))
-    after["keys"] = [torch.cat([row[n] for row in all_keys]) for n in layers]
-    after["values"] = [torch.cat([row[n] for row in all_values]) for n in layers]
-    return torch.stack(rows), after
+    layers = []
+    for n in range(len(model.decoder.layers)):
+        keys = torch.cat([row[n] for row in all_keys])
+        values = torch.cat([row[n] for row in all_values])
+        layers.append(LayerCache(keys, values))
+    return torch.stack(rows), DecoderCache(cache.src_mask, cache.memory, KVCache(layers))

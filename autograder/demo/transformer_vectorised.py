@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from solutions.transformer import PositionalEncoding
+from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
@@ -420,31 +421,31 @@ def start_cache(model, source):
     mask = pad_mask(source)
     memory = model.encode(source, mask)
     attentions = [layer.src_attn for layer in model.decoder.layers]
-    keys, values = map(list, zip(*(a.project(memory, memory) for a in attentions), strict=True))
-    return {
-        "src_mask": mask,
-        "memory_keys": keys,
-        "memory_values": values,
-        "keys": [k.narrow(2, 0, 0) for k in keys],
-        "values": [v.narrow(2, 0, 0) for v in values],
-    }
+    pairs = [a.project(memory, memory) for a in attentions]
+    return DecoderCache(
+        src_mask=mask,
+        memory=KVCache(tuple(LayerCache(*pair) for pair in pairs)),
+        target=KVCache(tuple(LayerCache(*(x.narrow(2, 0, 0) for x in pair)) for pair in pairs)),
+    )
 
 
 # %% exercise="decode_step"
 def decode_step(model, token, cache):
-    keys, values = list(cache["keys"]), list(cache["values"])
-    x = model.position(model.tgt_embed(token[:, None]), past=keys[0].size(2))
-    memories = zip(cache["memory_keys"], cache["memory_values"], strict=True)
-    for n, (layer, memory) in enumerate(zip(model.decoder.layers, memories, strict=True)):
+    own = list(cache.target.layers)
+    x = model.position(model.tgt_embed(token[:, None]), past=own[0].keys.size(2))
+    for n, (layer, memory) in enumerate(
+        zip(model.decoder.layers, cache.memory.layers, strict=True)
+    ):
 
         def to_target(y, n=n, attention=layer.self_attn):
             k, v = attention.project(y, y)
-            keys[n], values[n] = torch.cat((keys[n], k), 2), torch.cat((values[n], v), 2)
-            every = torch.ones(1, 1, keys[n].size(2), dtype=torch.bool)
-            return attention.attend(y, keys[n], values[n], every)
+            k, v = torch.cat((own[n].keys, k), 2), torch.cat((own[n].values, v), 2)
+            own[n] = LayerCache(k, v)
+            every = torch.ones(1, 1, k.size(2), dtype=torch.bool)
+            return attention.attend(y, k, v, every)
 
         def to_source(y, attention=layer.src_attn, memory=memory):
-            return attention.attend(y, *memory, mask=cache["src_mask"])
+            return attention.attend(y, memory.keys, memory.values, mask=cache.src_mask)
 
         for connection, function in zip(
             layer.sublayer, (to_target, to_source, layer.feed_forward), strict=True
@@ -452,4 +453,4 @@ def decode_step(model, token, cache):
             x = connection(x, function)
     norm = getattr(model.decoder, "norm", None)
     x = x if norm is None else norm(x)
-    return model.generator(x).squeeze(1), dict(cache, keys=keys, values=values)
+    return model.generator(x).squeeze(1), DecoderCache(cache.src_mask, cache.memory, KVCache(own))

@@ -25,6 +25,14 @@ def pair(student, reference, name, state=None, dtype=None, **kwargs):
     )
 
 
+def of_type(value, kind, what, case):
+    """A value is one of the types that the course gives."""
+    expectations.true(
+        isinstance(value, kind),
+        f"{what} should be a {kind.__name__}, but is a {expectations.type_name(value)} for {case}.",
+    )
+
+
 def linear(draw, name, rows, columns, bias=True) -> State:
     """The parameters of a linear layer."""
     state = {f"{name}.weight": draw.normal(rows, columns, scale=1.2 * columns**-0.5)}

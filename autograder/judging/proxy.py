@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import zlib
 from collections.abc import Callable
@@ -11,7 +12,15 @@ from typing import Any
 import torch
 
 from autograder.judging.grader_marks import Mistake
-from autograder.sandbox.executor import GENERATOR, MODULE, Outcome, Request
+from autograder.judging.records import restored
+from autograder.sandbox.executor import (
+    GENERATOR,
+    MODULE,
+    RECORD,
+    Outcome,
+    Request,
+    without_records,
+)
 from autograder.sandbox.timelimit import did_not_return
 
 
@@ -62,6 +71,8 @@ def _plain(value: Any, used: dict[str, bool]) -> Any:
     """`value`, or what stands in a request for the module of a handle; noted in `used`."""
     if isinstance(value, Generator):
         return {GENERATOR: value.seed}
+    if dataclasses.is_dataclass(value):
+        return without_records(value)
     if not isinstance(value, Handle):
         return value
     used[str(value._number)] = value._training
@@ -75,10 +86,13 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         "args": [_plain(value, used) for value in args],
         "kwargs": {key: _plain(value, used) for key, value in kwargs.items()},
     }
+    given = [*arguments["args"], *arguments["kwargs"].values()]
     if used:
         arguments["modules"] = used
     if any(isinstance(value, Generator) for value in (*args, *kwargs.values())):
         arguments["generators"] = True
+    if any(RECORD in value for value in given if isinstance(value, dict)):
+        arguments["records"] = True
     return arguments
 
 
@@ -213,7 +227,7 @@ class Proxy:
                 "which this exercise asks you to write yourself.",
                 misconception="forbidden",
             )
-        return Observation(outcome["value"], outcome["grads"], outcome["mutated"])
+        return Observation(restored(outcome["value"]), outcome["grads"], outcome["mutated"])
 
 
 class Handle:

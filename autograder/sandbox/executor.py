@@ -11,6 +11,7 @@ This file is copied into the sandbox: it imports PyTorch and the standard librar
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import linecache
 import random
@@ -31,6 +32,9 @@ MESSAGE_LIMIT = 500
 MODULE = "__module__"
 # The key of a dict that stands for a new random generator; its value is the seed.
 GENERATOR = "__generator__"
+# The key of a dict that stands for a record, an instance of a dataclass; its value is the name of
+# the type, and the other keys are the fields.
+RECORD = "__record__"
 # How PyTorch's own generator is called among the things that a function has changed in place.
 GLOBAL_GENERATOR = "torch.default_generator"
 # The most that is taken out of a generator in an answer.
@@ -156,16 +160,40 @@ def _same_lists(before: Any, after: Any) -> bool:
     return bool(before == after)
 
 
-def _with_modules(value: Any, handles: dict[int, torch.nn.Module]) -> Any:
-    """The same nesting with the module or generator itself wherever a dict stands for one."""
+def _with_modules(
+    value: Any, handles: dict[int, torch.nn.Module], named: Callable[[str], Any]
+) -> Any:
+    """The same nesting with the module, generator or record wherever a dict stands for one.
+
+    `named` gives the type of a record.
+    """
     if isinstance(value, dict):
         if set(value) == {MODULE}:
             return handles[value[MODULE]]
         if set(value) == {GENERATOR}:
             return torch.Generator().manual_seed(value[GENERATOR])
-        return {key: _with_modules(item, handles) for key, item in value.items()}
+        items = {key: _with_modules(item, handles, named) for key, item in value.items()}
+        name = items.pop(RECORD, None)
+        return items if name is None else named(name)(**items)
     if isinstance(value, (list, tuple)):
-        return type(value)(_with_modules(item, handles) for item in value)
+        return type(value)(_with_modules(item, handles, named) for item in value)
+    return value
+
+
+def without_records(value: Any) -> Any:
+    """The same nesting with a dict wherever there is a record; see `RECORD`."""
+    if type(value) in SCALARS or isinstance(value, torch.Tensor):
+        return value
+    if type(value) in (list, tuple):
+        return type(value)(map(without_records, value))
+    if type(value) is dict:
+        return {key: without_records(item) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = (field.name for field in dataclasses.fields(value))
+        return {
+            RECORD: type(value).__name__,
+            **{name: without_records(getattr(value, name)) for name in fields},
+        }
     return value
 
 
@@ -266,7 +294,7 @@ class Executor:
         cls = self._named(request["name"])
         kwargs = transform(request.get("kwargs", {}), clone_input)
         if request.get("modules"):
-            kwargs = _with_modules(kwargs, self.handles)
+            kwargs = _with_modules(kwargs, self.handles, self._named)
         module = cls(**kwargs)
         if not isinstance(module, torch.nn.Module):
             raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
@@ -350,8 +378,8 @@ class Executor:
         given = [*args, *kwargs.values()]
         fresh = leaf_of if with_grad else clone_input
         used = [value if type(value) in SCALARS else transform(value, fresh) for value in given]
-        if request.get("modules") or request.get("generators"):
-            used = _with_modules(used, self.handles)
+        if request.get("modules") or request.get("generators") or request.get("records"):
+            used = _with_modules(used, self.handles, self._named)
         if not request.get("autograd"):  # what an earlier step of training has left must stay
             for parameter in parameters.values():
                 parameter.grad = None
@@ -362,11 +390,13 @@ class Executor:
         with contextlib.nullcontext() if wanted else torch.no_grad():
             value = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
-                value = _listed(value)
+                value = without_records(_listed(value))
         moved = chance is not None and not torch.equal(chance, torch.get_rng_state())
 
         # Arguments without a name are numbered.
         labels = [*map(str, range(first)), *kwargs]
+        if request.get("records"):
+            used = [without_records(value) for value in used]
         mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
         grads: dict[str, torch.Tensor | None] = {}

@@ -7,6 +7,7 @@ others know the form of the right answer, or the parameters of the right class, 
 from __future__ import annotations
 
 import copy
+import dataclasses
 import types
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -64,6 +65,9 @@ def _filled(value: Any, content: str) -> Any:
         return type(value)(_filled(item, content) for item in value)
     if isinstance(value, dict):
         return {key: _filled(item, content) for key, item in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [field.name for field in dataclasses.fields(value)]
+        return type(value)(**{name: _filled(getattr(value, name), content) for name in fields})
     return value
 
 

@@ -142,6 +142,8 @@ class MultiHeadAttention(nn.Module):
             # Not -inf: a query that may attend to nothing would become NaN and spread.
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         attn_weights = self.dropout(torch.softmax(scores, dim=-1))  # (B, H, Tq, Tk)
+        if mask is not None:
+            attn_weights = attn_weights.masked_fill(~mask, 0.0)  # such a query gets no weights
         merged = (attn_weights @ values).transpose(1, 2).reshape(batch, length, width)  # (B, Tq, D)
         return self.out_proj(merged)  # (B, Tq, D)
 

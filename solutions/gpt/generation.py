@@ -40,6 +40,7 @@ from solutions.gpt.model import (
     causal_mask,
     gelu,
 )
+from toolkit.kv_cache import KVCache, LayerCache
 
 # %% tags=["active-ipynb"]
 # from autograder import checks_for
@@ -436,18 +437,21 @@ def generate(
 # ### Exercise 6: Attention to what is remembered
 #
 # With each new token `generate` computes everything anew, though keys and values of the earlier
-# places stay the same: they depend on nothing that stands behind them. Write
-# `attend_cached(attention, x, cache=None)`: the attention of new places to themselves and to
+# places stay the same: they depend on nothing that stands behind them. They are kept in a
+# `LayerCache`, which is given: `LayerCache(keys, values)` has the attributes `keys` and `values`,
+# and `past`, the number of places that they stand for. It can't be changed; a step makes a new one.
+#
+# Write `attend_cached(attention, x, cache=None)`: the attention of new places to themselves and to
 # earlier ones, whose keys and values are there already.
 #
 # * `attention` is a `CausalSelfAttention`, whose weights are used; its dropout is left out, in any
-#   mode. `x` `(B, T, D)` are the new places. `cache` is a pair `(keys, values)`, each
+#   mode. `x` `(B, T, D)` are the new places. `cache` is a `LayerCache` with keys and values
 #   `(B, H, P, D/H)`, or `None` if there are none.
-# * Returns `(result, (keys, values))`: the result `(B, T, D)`, and keys and values of **all**
-#   places, each `(B, H, P + T, D/H)`, which are the next `cache`.
+# * Returns `(result, new_cache)`: the result `(B, T, D)`, and a `LayerCache` with the keys and
+#   values of **all** places, each `(B, H, P + T, D/H)`.
 # * The result equals the last $T$ places of the attention on all $P + T$ inputs. $T$ may be larger
 #   than 1; then the new places are masked among each other.
-# * `cache` is left unchanged.
+# * `cache` is left unchanged, its tensors too.
 #
 # *Example.* In the example of `CausalSelfAttention` (unit `model`), feed $2, 4$ first: the result is
 # $2, 3$. With what that remembers feed $9$: the result is $5$.
@@ -476,8 +480,8 @@ def generate(
 
 # %% exercise="attend_cached" points=3 section="gpt-cache"
 def attend_cached(
-    attention: CausalSelfAttention, x: Tensor, cache: tuple[Tensor, Tensor] | None = None
-) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    attention: CausalSelfAttention, x: Tensor, cache: LayerCache | None = None
+) -> tuple[Tensor, LayerCache]:
     """Attention of new places only; keys and values of the earlier ones are remembered.
 
     Args:
@@ -487,21 +491,21 @@ def attend_cached(
             Left unchanged.
 
     Returns:
-        (B, T, D), the last T places of the attention to all P + T; and the keys and values
-        (B, H, P + T, D/H) of all.
+        (B, T, D), the last T places of the attention to all P + T; and a cache with the keys and
+        values (B, H, P + T, D/H) of all.
     """
     ### BEGIN SOLUTION
     parts = attention.qkv(x).chunk(3, dim=-1)  # 3 x (B, T, D)
     heads = [part.unflatten(-1, (attention.num_heads, -1)) for part in parts]  # (B, T, H, D/H)
     queries, keys, values = (part.transpose(1, 2) for part in heads)  # (B, H, T, D/H) each
     if cache is not None:
-        keys = torch.cat([cache[0], keys], dim=2)  # (B, H, P + T, D/H)
-        values = torch.cat([cache[1], values], dim=2)  # (B, H, P + T, D/H)
+        keys = torch.cat([cache.keys, keys], dim=2)  # (B, H, P + T, D/H)
+        values = torch.cat([cache.values, values], dim=2)  # (B, H, P + T, D/H)
     scores = queries @ keys.transpose(2, 3) / math.sqrt(queries.shape[3])  # (B, H, T, P + T)
     visible = causal_mask(x.shape[1], keys.shape[2] - x.shape[1]).to(x.device)  # (T, P + T)
     attn_weights = torch.softmax(scores.masked_fill(~visible, -math.inf), dim=3)  # (B, H, T, P + T)
     mixed = (attn_weights @ values).transpose(1, 2).flatten(2)  # (B, T, D)
-    return attention.out_proj(mixed), (keys, values)  # (B, T, D), 2 x (B, H, P + T, D/H)
+    return attention.out_proj(mixed), LayerCache(keys, values)  # (B, T, D)
     ### END SOLUTION
 
 
@@ -514,10 +518,11 @@ def attend_cached(
 # Write `cached_forward(model, ids, cache=None)`: the logits of new tokens, when keys and values of
 # the earlier ones are remembered.
 #
-# * `model` is a `GPT`, pre-norm or post-norm; `ids` `(B, T)` are the new tokens. `cache` is a list
-#   with one pair `(keys, values)` for each block, or `None`.
-# * Returns `(logits, new_cache)`: `(B, T, V)`, and a **new** list of pairs, each tensor
-#   `(B, H, P + T, D/H)`. `cache` is left unchanged: neither its list nor its tensors.
+# * `model` is a `GPT`, pre-norm or post-norm; `ids` `(B, T)` are the new tokens. `cache` is a
+#   `KVCache`, or `None`. `KVCache(layers)` is given as well: `layers` is a list with one
+#   `LayerCache` for each block, and `past` the number $P$ of places in them.
+# * Returns `(logits, new_cache)`: `(B, T, V)`, and a **new** `KVCache`, whose keys and values are
+#   `(B, H, P + T, D/H)`. `cache` is left unchanged: neither its list nor its tensors change.
 # * The logits equal the last $T$ places of `model` on all $P + T$ tokens. Positions go on: the
 #   first new token stands at place $P$.
 # * Dropout is left out, in any mode of the model.
@@ -530,7 +535,8 @@ def attend_cached(
 #
 # <details><summary>Hint 1</summary>
 #
-# How many places are remembered shows in the keys of the first block, at the axis of places.
+# `cache.past` says how many places are remembered, and `cache.layers` goes along with
+# `model.blocks`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -547,16 +553,14 @@ def attend_cached(
 
 
 # %% exercise="cached_forward" points=4 section="gpt-cache"
-def cached_forward(
-    model: GPT, ids: Tensor, cache: list[tuple[Tensor, Tensor]] | None = None
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+def cached_forward(model: GPT, ids: Tensor, cache: KVCache | None = None) -> tuple[Tensor, KVCache]:
     """The logits of new tokens only; a cache stands for those before.
 
     Args:
         model: a GPT of either kind; dropout is left out.
         ids: (B, T) int64, the new tokens.
-        cache: for each block the keys and values of the P tokens before; None: there are none. Left
-            unchanged.
+        cache: for each block the keys and values of the P tokens before; None: there are none.
+            Left unchanged.
 
     Returns:
         (B, T, V), the logits of the last T of all P + T tokens; and the new cache.
@@ -565,25 +569,25 @@ def cached_forward(
         ValueError: if P + T is larger than the model's max_length.
     """
     ### BEGIN SOLUTION
-    past = 0 if cache is None else cache[0][0].shape[2]  # P
+    past = 0 if cache is None else cache.past  # P
     end = past + ids.shape[1]  # P + T
     if end > model.max_length:
         raise ValueError(f"{end} tokens are too many for a max_length of {model.max_length}")
     places = torch.arange(past, end, device=ids.device)  # (T,)
     x = model.token(ids) + model.position(places)  # (B, T, D)
-    new_cache = []
+    layers = []
     for number, block in enumerate(model.blocks):
-        before = None if cache is None else cache[number]
+        before = None if cache is None else cache.layers[number]
         norm_first = isinstance(block, PreNormBlock)
         inner = block.norm_1(x) if norm_first else x  # (B, T, D)
-        attended, pair = attend_cached(block.attention, inner, before)  # (B, T, D)
-        new_cache.append(pair)
+        attended, layer = attend_cached(block.attention, inner, before)  # (B, T, D)
+        layers.append(layer)
         x = x + attended if norm_first else block.norm_1(x + attended)  # (B, T, D)
         inner = block.norm_2(x) if norm_first else x  # (B, T, D)
         # Not block.feed_forward(inner), which has dropout.
         added = block.feed_forward.w_2(gelu(block.feed_forward.w_1(inner)))  # (B, T, D)
         x = x + added if norm_first else block.norm_2(x + added)  # (B, T, D)
-    return model.final_norm(x) @ model.token.weight.T, new_cache  # (B, T, V)
+    return model.final_norm(x) @ model.token.weight.T, KVCache(layers)  # (B, T, V)
     ### END SOLUTION
 
 

@@ -3,6 +3,7 @@
 from solutions.transformer.decoding import (
     TableModel,
     beam_search,
+    cached_beam_search,
     cached_greedy_decode,
     decode_step,
     greedy_decode,
@@ -70,6 +71,7 @@ __all__ = [
     "adam_step",
     "average_states",
     "beam_search",
+    "cached_beam_search",
     "cached_greedy_decode",
     "clones",
     "count_parameters",

@@ -36,13 +36,13 @@
 
 # %%
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from solutions.transformer.model import EncoderDecoder
 from solutions.transformer.parts import BOS, EOS, PAD, pad_mask, subsequent_mask
+from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
 # %% tags=["active-ipynb"]
 # from autograder import checks_for
@@ -304,27 +304,31 @@ def beam_search(
 # ### Exercise 3: The start of a cache
 #
 # `greedy_decode` computes everything anew at each step, although earlier places never change: the
-# mask keeps later tokens from them. So keys and values can be kept. Write
-# `start_cache(model, source)`, which prepares what is known before the first token.
+# mask keeps later tokens from them. So keys and values can be kept, in three types that are given:
+#
+# | type | attributes |
+# |---|---|
+# | `LayerCache(keys, values)` | keys and values of one attention, `(B, H, P, D/H)` each |
+# | `KVCache(layers)` | a list with one `LayerCache` for each layer of the decoder, in their order |
+# | `DecoderCache(src_mask, memory, target)` | the source's mask; two `KVCache`s, one of the memory, one of the target so far |
+#
+# Each has an attribute `past` besides, the number of positions that are kept (in a `DecoderCache`:
+# of the target). None of them can be changed; a step makes a new one.
+#
+# Write `start_cache(model, source)`, which prepares what is known before the first token.
 #
 # * `model` is an `EncoderDecoder` with `N` layers (in the decoder); `source` `(B, S)`
 #   `torch.int64`, padded with `PAD`.
-# * The result is a `dict` with five entries. The lists have one tensor for each layer of the
-#   decoder, in their order:
-#
-# | key | value |
-# |---|---|
-# | `"src_mask"` | `pad_mask(source)`, `(B, 1, S)` |
-# | `"memory_keys"` | list of `(B, H, S, D/H)`: the keys of each layer's `src_attn` |
-# | `"memory_values"` | list of `(B, H, S, D/H)`: its values |
-# | `"keys"` | list of `(B, H, 0, D/H)`: no keys yet for each layer's `self_attn` |
-# | `"values"` | list of `(B, H, 0, D/H)`: no values yet |
-#
+# * The result is a `DecoderCache`:
+#     * `src_mask` is `pad_mask(source)`, `(B, 1, S)`;
+#     * `memory` holds the keys and values of each layer's `src_attn`, `(B, H, S, D/H)`;
+#     * `target` holds those of each layer's `self_attn`, of which there are none yet:
+#       `(B, H, 0, D/H)`.
 # * The source is encoded once, with its mask, and each layer projects the memory once, by
 #   `src_attn.project`.
 #
-# *Example.* For $N = 2$, $H = 2$, $D = 8$ and a source of 3 rows and 5 columns, `"memory_keys"`
-# holds two tensors `(3, 2, 5, 4)`, and `"keys"` holds two tensors `(3, 2, 0, 4)`.
+# *Example.* For $N = 2$, $H = 2$, $D = 8$ and a source of 3 rows and 5 columns, keys and values of
+# both layers are `(3, 2, 5, 4)` in `memory`, and `(3, 2, 0, 4)` in `target`.
 #
 # Book: section *cache* (`trf-cache`).
 #
@@ -341,7 +345,7 @@ def beam_search(
 
 
 # %% exercise="start_cache" points=2 section="trf-cache"
-def start_cache(model: EncoderDecoder, source: Tensor) -> dict[str, Any]:
+def start_cache(model: EncoderDecoder, source: Tensor) -> DecoderCache:
     """Encode the source, and project it once for every layer of the decoder.
 
     Args:
@@ -349,21 +353,17 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> dict[str, Any]:
         source: (B, S) int64, padded with PAD.
 
     Returns:
-        "src_mask": (B, 1, S) bool; "memory_keys" and "memory_values": lists of N tensors
-        (B, H, S, D/H), what the ``src_attn`` of each layer makes of the memory; "keys" and
-        "values": lists of N empty tensors (B, H, 0, D/H).
+        A cache with the mask (B, 1, S) of the source; ``memory``, for each layer the keys and
+        values (B, H, S, D/H) that its ``src_attn`` makes of the memory; and ``target``, for each
+        layer empty keys and values (B, H, 0, D/H).
     """
     ### BEGIN SOLUTION
     src_mask = pad_mask(source)  # (B, 1, S)
     memory = model.encode(source, src_mask)  # (B, S, D)
     pairs = [layer.src_attn.project(memory, memory) for layer in model.decoder.layers]
-    return {
-        "src_mask": src_mask,
-        "memory_keys": [keys for keys, _ in pairs],  # N x (B, H, S, D/H)
-        "memory_values": [values for _, values in pairs],  # N x (B, H, S, D/H)
-        "keys": [keys[:, :, :0] for keys, _ in pairs],  # N x (B, H, 0, D/H)
-        "values": [values[:, :, :0] for _, values in pairs],  # N x (B, H, 0, D/H)
-    }
+    kept = [LayerCache(keys, values) for keys, values in pairs]  # N x 2 x (B, H, S, D/H)
+    empty = [LayerCache(keys[:, :, :0], values[:, :, :0]) for keys, values in pairs]
+    return DecoderCache(src_mask, KVCache(kept), KVCache(empty))
     ### END SOLUTION
 
 
@@ -379,13 +379,13 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> dict[str, Any]:
 # * `model` is an `EncoderDecoder`, post-norm or pre-norm, in evaluation mode; `token` `(B,)`
 #   `torch.int64` is the next token of each row, `BOS` at first; `cache` comes from `start_cache` or
 #   from the step before.
-# * The token's position is the number of tokens fed before, which is the length of the cached keys.
+# * The token's position is the number of tokens fed before, which is `cache.past`.
 # * In each layer, the self-attention's keys and values of the new token are appended to those in
 #   the cache, and the new token attends to all of them, itself included. The attention to the
 #   source uses the cached keys and values of the memory, with the source's mask.
-# * Returns `(log_probs, cache)`: `(B, V)` about the token after this one, and a **new** cache, in
-#   which `"keys"` and `"values"` are one position longer. The given cache is not changed, neither
-#   the `dict` nor its lists nor its tensors: one may go on from it twice.
+# * Returns `(log_probs, cache)`: `(B, V)` about the token after this one, and a **new**
+#   `DecoderCache`, in whose `target` keys and values are one position longer. The given cache is
+#   not changed, neither its lists nor its tensors: one may go on from it twice.
 # * The result equals the last place of the uncached model, `decode` with `subsequent_mask` and the
 #   generator, up to rounding.
 #
@@ -423,8 +423,8 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> dict[str, Any]:
 
 # %% exercise="decode_step" points=4 section="trf-cache"
 def decode_step(
-    model: EncoderDecoder, token: Tensor, cache: dict[str, Any]
-) -> tuple[Tensor, dict[str, Any]]:
+    model: EncoderDecoder, token: Tensor, cache: DecoderCache
+) -> tuple[Tensor, DecoderCache]:
     """Feed one more token; only its position runs through the layers.
 
     Args:
@@ -434,30 +434,32 @@ def decode_step(
 
     Returns:
         The log-probabilities (B, V) of the token after it, as the last position of the uncached
-        model has them, and the new cache: "keys" and "values" are one position longer.
+        model has them, and the new cache, whose ``target`` is one position longer.
     """
     ### BEGIN SOLUTION
-    position = cache["keys"][0].shape[2]  # as many tokens were fed before
-    x = model.position(model.tgt_embed(token.unsqueeze(1)), past=position)  # (B, 1, D)
-    keys, values = [], []
+    x = model.position(model.tgt_embed(token.unsqueeze(1)), past=cache.past)  # (B, 1, D)
+    kept: list[LayerCache] = []
     for n, layer in enumerate(model.decoder.layers):
 
         def attend_to_target(x: Tensor, n: int = n, layer: nn.Module = layer) -> Tensor:
             new_keys, new_values = layer.self_attn.project(x, x)  # (B, H, 1, D/H) each
-            keys.append(torch.cat([cache["keys"][n], new_keys], dim=2))  # (B, H, t, D/H)
-            values.append(torch.cat([cache["values"][n], new_values], dim=2))  # (B, H, t, D/H)
-            return layer.self_attn.attend(x, keys[n], values[n])  # (B, 1, D)
+            old = cache.target.layers[n]
+            keys = torch.cat([old.keys, new_keys], dim=2)  # (B, H, t, D/H)
+            values = torch.cat([old.values, new_values], dim=2)  # (B, H, t, D/H)
+            kept.append(LayerCache(keys, values))
+            return layer.self_attn.attend(x, keys, values)  # (B, 1, D)
 
         def attend_to_source(x: Tensor, n: int = n, layer: nn.Module = layer) -> Tensor:
-            memory = cache["memory_keys"][n], cache["memory_values"][n]  # (B, H, S, D/H) each
-            return layer.src_attn.attend(x, *memory, cache["src_mask"])  # (B, 1, D)
+            memory = cache.memory.layers[n]
+            return layer.src_attn.attend(x, memory.keys, memory.values, cache.src_mask)  # (B, 1, D)
 
         x = layer.sublayer[0](x, attend_to_target)  # (B, 1, D)
         x = layer.sublayer[1](x, attend_to_source)  # (B, 1, D)
         x = layer.sublayer[2](x, layer.feed_forward)  # (B, 1, D)
     if model.decoder.norm is not None:
         x = model.decoder.norm(x)  # (B, 1, D)
-    return model.generator(x[:, 0]), {**cache, "keys": keys, "values": values}  # (B, V)
+    grown = DecoderCache(cache.src_mask, cache.memory, KVCache(kept))
+    return model.generator(x[:, 0]), grown  # (B, V)
     ### END SOLUTION
 
 
@@ -466,8 +468,11 @@ def decode_step(
 
 
 # %% tags=["instructor"]
+@torch.no_grad()
 def cached_greedy_decode(model: EncoderDecoder, source: Tensor, max_length: int) -> Tensor:
     """The result of ``greedy_decode(model, source, max_length)`` by start_cache and decode_step.
+
+    No gradient is recorded.
 
     Args:
         model: an EncoderDecoder.
@@ -492,3 +497,90 @@ def cached_greedy_decode(model: EncoderDecoder, source: Tensor, max_length: int)
         tokens.append(token)
         finished = finished | (token == EOS)  # (B,)
     return torch.stack(tokens, dim=1)  # (B, n)
+
+
+@torch.no_grad()
+def cached_beam_search(
+    model: EncoderDecoder, source: Tensor, beam_size: int, max_length: int, alpha: float = 0.6
+) -> list[list[tuple[list[int], float]]]:
+    """``beam_search`` for every row of source at once, by start_cache and decode_step.
+
+    No gradient is recorded.
+
+    Args:
+        model: an EncoderDecoder.
+        source: (B, S) int64, padded with PAD.
+        beam_size: as for beam_search, of each row.
+        max_length: as for beam_search.
+        alpha: as for beam_search.
+
+    Returns:
+        For each row what beam_search returns for it.
+
+    Raises:
+        ValueError: if beam_size < 1, max_length < 1 or alpha < 0.
+    """
+    for name, value, least in (
+        ("beam_size", beam_size, 1),
+        ("max_length", max_length, 1),
+        ("alpha", alpha, 0),
+    ):
+        if value < least:
+            raise ValueError(f"{name} must be at least {least}, but is {value}")
+    batch = len(source)
+    cache = start_cache(model, source)
+    token = torch.full_like(source[:, 0], BOS)  # (R,), R live hypotheses of all sources
+    # Whose hypothesis a row is, and which of its own; its ids, and its log-probability.
+    owners, slots = list(range(batch)), [0] * batch
+    live: list[tuple[list[int], float]] = [([], 0.0)] * batch
+    finished: list[list[tuple[list[int], float]]] = [[] for _ in range(batch)]
+    for _ in range(max_length):
+        log_probs, cache = decode_step(model, token, cache)  # (R, V)
+        size = log_probs.shape[1]  # V
+        so_far = log_probs.new_tensor([total for _, total in live])  # (R,)
+        # All extensions of a source in one row, beside places for those that it no longer has.
+        totals = log_probs.new_full((batch, beam_size, size), -math.inf)  # (B, K, V)
+        totals[owners, slots] = so_far.unsqueeze(1) + log_probs
+        best, places = totals.flatten(1).topk(min(beam_size, beam_size * size))  # (B, K) each
+        row_of = {pair: row for row, pair in enumerate(zip(owners, slots, strict=True))}
+        rows, tokens, extended, new_owners, new_slots = [], [], [], [], []
+        for owner, survivors in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
+            used = 0
+            for total, place in list(zip(*survivors, strict=True))[
+                : beam_size - len(finished[owner])
+            ]:
+                if total == -math.inf:
+                    break
+                slot, chosen = divmod(place, size)
+                row = row_of[owner, slot]
+                hypothesis = ([*live[row][0], chosen], total)
+                if chosen == EOS:
+                    finished[owner].append(hypothesis)
+                    continue
+                rows.append(row)
+                tokens.append(chosen)
+                extended.append(hypothesis)
+                new_owners.append(owner)
+                new_slots.append(used)
+                used += 1
+        live = extended
+        if not live:
+            owners = []
+            break
+        token = source.new_tensor(tokens)  # (R,)
+        order = source.new_tensor(rows)  # (R,)
+        if new_owners == owners:  # the memory of each row is that of its source, as before
+            cache = DecoderCache(cache.src_mask, cache.memory, cache.target.select(order))
+        else:
+            cache = cache.select(order)
+        owners, slots = new_owners, new_slots
+    for owner, hypothesis in zip(owners, live, strict=True):
+        finished[owner].append(hypothesis)
+    return [
+        sorted(
+            ((ids, total / ((5 + len(ids)) / 6) ** alpha) for ids, total in found),
+            key=lambda pair: pair[1],
+            reverse=True,
+        )
+        for found in finished
+    ]

@@ -1211,13 +1211,14 @@ def test_cached_attention_equals_the_whole(dtype, fast, pieces):
         module.train()  # dropout is left out in any mode
         past, found = None, []
         for piece in x.split(pieces, dim=1):
-            kept = None if past is None else [part.clone() for part in past]
+            kept = None if past is None else (past.keys.clone(), past.values.clone())
             out, new = gpt.attend_cached(module, piece, past)
             if past is not None:
-                assert all(torch.equal(a, b) for a, b in zip(past, kept, strict=True))
+                assert torch.equal(past.keys, kept[0])
+                assert torch.equal(past.values, kept[1])
             past = new
             found.append(out)
-        assert [part.shape for part in past] == [(2, 3, 7, 4)] * 2
+        assert past.keys.shape == past.values.shape == (2, 3, 7, 4)
         module.eval()
         return torch.cat(found, dim=1)
 
@@ -1234,14 +1235,19 @@ def test_the_cached_model_equals_the_whole(dtype, norm_first, pieces):
     past, found = None, []
     model.train()
     for piece in ids.split(pieces, dim=1):
-        kept = [[part.clone() for part in pair] for pair in past or []]
+        old = [] if past is None else past.layers
+        kept = [(layer.keys.clone(), layer.values.clone()) for layer in old]
         logits, new = gpt.cached_forward(model, piece, past)
         if past is not None:
-            for old, same in zip(past, kept, strict=True):
-                assert all(torch.equal(a, b) for a, b in zip(old, same, strict=True))
+            for layer, (keys, values) in zip(past.layers, kept, strict=True):
+                assert torch.equal(layer.keys, keys)
+                assert torch.equal(layer.values, values)
         past = new
         found.append(logits)
-    assert [[part.shape for part in pair] for pair in past] == [[(3, HEADS, 9, 4)] * 2] * LAYERS
+    assert past.past == 9
+    for layer in past.layers:
+        assert layer.keys.shape == layer.values.shape == (3, HEADS, 9, 4)
+    assert len(past.layers) == LAYERS
     joined = torch.cat(found, dim=1)
     whole = model.eval()(ids)
     close(joined, whole)
@@ -1576,7 +1582,7 @@ def test_writing_on_the_gpu_is_greedy_alike_and_seeded_there():
     close(scores.cpu(), gpt.answer_scores(model, [7, 8], [[9], [10, 11]]))
     logits, past = gpt.cached_forward(there, ids.cuda())
     close(logits.cpu(), model(ids))
-    assert all(part.is_cuda for pair in past for part in pair)
+    assert all(layer.keys.is_cuda and layer.values.is_cuda for layer in past.layers)
 
 
 # ------------------------------------------------------------------------------------- refusals

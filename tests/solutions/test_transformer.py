@@ -1352,7 +1352,9 @@ def test_a_step_with_a_cache_equals_the_whole_model(norm_first, dtype, fast):
         mask = tr.subsequent_mask(t + 1)
         hidden = model.decode(memory, src_mask, fed[:, : t + 1], mask)
         close(log_probs, model.generator(hidden)[:, -1])
-        assert {x.shape for x in (*cache["keys"], *cache["values"])} == {(3, 2, t + 1, 4)}
+        assert cache.past == t + 1
+        for layer in cache.target.layers:
+            assert layer.keys.shape == layer.values.shape == (3, 2, t + 1, 4)
 
 
 @ORDERS
@@ -1364,18 +1366,18 @@ def test_the_cache_holds_what_each_layer_makes_of_the_memory(norm_first):
     model.encoder.register_forward_hook(lambda *_: calls.append(1))
     cache = tr.start_cache(model, source)
     assert calls == [1]
-    assert list(cache) == ["src_mask", "memory_keys", "memory_values", "keys", "values"]
-    assert torch.equal(cache["src_mask"], tr.pad_mask(source))
+    assert cache.past == 0
+    assert torch.equal(cache.src_mask, tr.pad_mask(source))
+    assert len(cache.memory.layers) == len(cache.target.layers) == 2
     memory = model.encode(source, tr.pad_mask(source))
     for n, layer in enumerate(model.decoder.layers):
         keys, values = layer.src_attn.k_proj(memory), layer.src_attn.v_proj(memory)
-        for name, projected in (("memory_keys", keys), ("memory_values", values)):
-            assert len(cache[name]) == 2
-            close(torch.cat(cache[name][n].unbind(1), dim=-1), projected)
-        for name in ("keys", "values"):
-            assert len(cache[name]) == 2
-            assert cache[name][n].shape == (3, 2, 0, 4)
-            assert cache[name][n].dtype == torch.float64
+        kept, empty = cache.memory.layers[n], cache.target.layers[n]
+        for part, projected in ((kept.keys, keys), (kept.values, values)):
+            close(torch.cat(part.unbind(1), dim=-1), projected)
+        for part in (empty.keys, empty.values):
+            assert part.shape == (3, 2, 0, 4)
+            assert part.dtype == torch.float64
 
 
 @torch.no_grad()
@@ -1389,10 +1391,11 @@ def test_a_step_leaves_the_given_cache_alone_and_can_be_taken_twice():
     again, _ = tr.decode_step(model, torch.tensor([4, 5]), cache)
     assert torch.equal(first, again)
     assert not torch.allclose(first, second)
-    assert cache.keys() == before.keys()
-    for name in ("memory_keys", "memory_values", "keys", "values"):
-        assert all(torch.equal(a, b) for a, b in zip(cache[name], before[name], strict=True))
-    assert one["keys"][0].shape == other["keys"][0].shape == (2, 2, 2, 4)
+    for now, then in ((cache.memory, before.memory), (cache.target, before.target)):
+        for a, b in zip(now.layers, then.layers, strict=True):
+            assert torch.equal(a.keys, b.keys)
+            assert torch.equal(a.values, b.values)
+    assert one.past == other.past == 2
 
 
 @torch.no_grad()
@@ -1421,6 +1424,40 @@ def test_greedy_decoding_with_a_cache_writes_the_same(case, fast, max_length):
         ids = tr.greedy_decode(model, source, max_length)
         cached = tr.cached_greedy_decode(maybe_fused(model, fast), source, max_length)
         assert torch.equal(cached, ids)
+
+
+@ORDERS
+@PATHS
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("alpha", [0.0, 0.6])
+def test_beam_search_with_a_cache_finds_for_each_row_what_it_finds_alone(
+    norm_first, fast, size, alpha
+):
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = ending(transformer(norm_first), 1.0).eval()
+        source = ids_of_lengths([6, 2, 4, 1], 11)
+        found = tr.cached_beam_search(maybe_fused(model, fast), source, size, 7, alpha)
+        assert len(found) == 4
+        for row, ours in zip(source, found, strict=True):
+            wanted = tr.beam_search(model, row[None], size, 7, alpha)
+            same_hypotheses(ours, wanted)
+
+
+def test_decoding_with_a_cache_records_no_gradient(monkeypatch):
+    honest, seen = tr.decode_step, []
+
+    def watched(*given):
+        log_probs, cache = honest(*given)
+        seen.append(log_probs.requires_grad)
+        return log_probs, cache
+
+    monkeypatch.setattr("solutions.transformer.decoding.decode_step", watched)
+    model, source = transformer().eval(), ids_of_lengths([4, 3], 11)
+    tr.cached_greedy_decode(model, source, 3)
+    tr.cached_beam_search(model, source, 2, 3)
+    assert seen
+    assert not any(seen)
 
 
 def test_gradients_flow_through_the_cache():
@@ -1481,6 +1518,9 @@ REFUSALS = {
     "beam size": lambda: tr.beam_search(table_model(), ROW % 3, 0, 3),
     "beam length": lambda: tr.beam_search(table_model(), ROW % 3, 2, 0),
     "beam alpha": lambda: tr.beam_search(table_model(), ROW % 3, 2, 3, -0.1),
+    "cached beam of 0": lambda: tr.cached_beam_search(transformer(), ROW, 0, 3),
+    "cached beam's length": lambda: tr.cached_beam_search(transformer(), ROW, 1, 0),
+    "cached beam's alpha": lambda: tr.cached_beam_search(transformer(), ROW, 1, 1, -0.1),
     "cached length": lambda: tr.cached_greedy_decode(transformer(), ROW, 0),
 }
 
@@ -1631,8 +1671,8 @@ def test_the_examples_about_training_and_decoding_are_right():
 
     model = tr.make_model(11, 13, 2, 8, 16, 2).eval()
     cache = tr.start_cache(model, ids_of_lengths([5, 2, 3], 11))
-    assert [x.shape for x in cache["memory_keys"]] == [(3, 2, 5, 4)] * 2
-    assert [x.shape for x in cache["keys"]] == [(3, 2, 0, 4)] * 2
+    assert [layer.keys.shape for layer in cache.memory.layers] == [(3, 2, 5, 4)] * 2
+    assert [layer.values.shape for layer in cache.target.layers] == [(3, 2, 0, 4)] * 2
     source = ids_of_lengths([5], 11)
     cache = tr.start_cache(model, source)
     expected = model(source, torch.tensor([[1, 5, 6]]))

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from autograder.graders.common import pair, refuses, same_gradients, sizes, within
+from autograder.graders.common import of_type, pair, refuses, same_gradients, sizes, within
 from autograder.graders.gpt.common import (
     chained,
     fitting,
@@ -20,6 +20,7 @@ from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
 from autograder.judging.proxy import Generator, StudentError
 from autograder.sandbox.executor import GLOBAL_GENERATOR
+from toolkit.kv_cache import KVCache, LayerCache
 
 # --------------------------------------------------------------------------------------------
 # scale_temperature
@@ -839,7 +840,7 @@ class Attentions:
         parts = (x @ state["qkv.weight"].T + state["qkv.bias"]).chunk(3, dim=-1)
         queries, keys, values = (part.reshape(shape).transpose(1, 2) for part in parts)
         if past is not None:
-            keys, values = torch.cat([past[0], keys], 2), torch.cat([past[1], values], 2)
+            keys, values = torch.cat([past.keys, keys], 2), torch.cat([past.values, values], 2)
 
         def own(parts):
             alive(parts.proxy.causal_mask(4))
@@ -872,25 +873,22 @@ class Attentions:
 
 
 def cached_pair(cache, case):
-    """Keys and values of a cache."""
-    expectations.true(
-        isinstance(cache, (tuple, list)) and len(cache) == 2,
-        f"a cache should be a pair (keys, values), but is a {expectations.type_name(cache)} "
-        f"for {case}.",
-    )
-    return cache
+    """Keys and values of the cache of an attention."""
+    of_type(cache, LayerCache, "the cache of an attention", case)
+    return cache.keys, cache.values
 
 
 def same_attended(both, x, past, case):
     """One call is the reference's, result and cache; `cache` stays as it is."""
     want, want_cache = both.reference.attend_cached(both.theirs, x, past)
     seen = both.student.observe("attend_cached", both.mine, x, past, grad=False)
-    places = x.shape[1] + (0 if past is None else past[0].shape[2])
+    places = x.shape[1] + (0 if past is None else past.past)
     value, cache = both.pair_of(seen.value, len(x), places, case)
     expectations.unchanged(seen)
     expectations.shape(value, want.shape, what="the output", case=case)
     if both.right:
-        for words, got, part in zip(("keys", "values"), cache, want_cache, strict=True):
+        for words in ("keys", "values"):
+            got, part = getattr(cache, words), getattr(want_cache, words)
             expectations.close(got, part, what=f"the cached {words}", case=case)
         both.close(value, want, x, past, case)
     return value, cache
@@ -913,7 +911,8 @@ def attended_in_steps(both, x, lengths, case):
 
 def random_past(draw, rows, heads, places, width, dtype=torch.float64):
     """A cache of random numbers: keys and values."""
-    return tuple(draw.normal(rows, heads, places, width // heads).to(dtype) for _ in range(2))
+    size = rows, heads, places, width // heads
+    return LayerCache(*(draw.normal(*size).to(dtype) for _ in range(2)))
 
 
 @exercise("attend_cached")
@@ -950,10 +949,9 @@ def test_attend_past(student, reference, draw):
         x, past = draw.normal(batch, length, 8).double(), random_past(draw, batch, 2, places, 8)
         case = sizes(B=batch, T=length, P=places, D=8, H=2)
         _, cache = same_attended(both, x, past, case)
-        for words, got, part in zip(("keys", "values"), cache, past, strict=True):
-            expectations.close(
-                got[:, :, :places], part, what=f"the old part of the {words}", case=case
-            )
+        for words in ("keys", "values"):
+            got, part = getattr(cache, words)[:, :, :places], getattr(past, words)
+            expectations.close(got, part, what=f"the old part of the {words}", case=case)
 
 
 @aspect
@@ -977,7 +975,7 @@ def test_attend_float32(student, reference, draw):
     x = draw.normal(2, 4, 3).mT
     past = random_past(draw, 2, 1, 20, 4, torch.float32)
     value, cache = same_attended(both, x, past, "float32, P=20, T=3, one head")
-    for part in (value, *cache):
+    for part in (value, cache.keys, cache.values):
         expectations.true(
             part.dtype == torch.float32, f"the results should be float32, not {part.dtype}."
         )
@@ -1008,10 +1006,11 @@ class Cached:
         return draw.integers(0, self.options["vocab_size"], rows, length)
 
     def past(self, draw, rows, places):
-        """A list of random caches, one for each block."""
+        """A cache of random numbers, one layer for each block."""
         heads, width = self.options["num_heads"], self.options["d_model"]
         count = self.options["num_layers"]
-        return [random_past(draw, rows, heads, places, width, self.dtype) for _ in range(count)]
+        layers = [random_past(draw, rows, heads, places, width, self.dtype) for _ in range(count)]
+        return KVCache(layers)
 
     def whole(self, ids):
         """What the student's own GPT says without a cache."""
@@ -1020,23 +1019,25 @@ class Cached:
     def parts_of(self, got, ids, past, places, case):
         """The logits and the caches, in the right shapes."""
         rows = len(ids)
-        logits, caches = expectations.pair(got, what="the result (logits, caches)")
+        logits, cache = expectations.pair(got, what="the result (logits, cache)")
         count, heads = self.options["num_layers"], self.options["num_heads"]
+        of_type(cache, KVCache, "the new cache", case)
+        caches = cache.layers
         expectations.true(
             isinstance(caches, (list, tuple)) and len(caches) == count,
-            f"there should be a list of {count} caches, one for each block, for {case}.",
+            f"the layers of the cache should be a list of {count}, one for each block, for {case}.",
         )
         shape = (rows, heads, places, self.options["d_model"] // heads)
         try:
-            for number, cache in enumerate(caches):
-                for words, part in zip(("keys", "values"), cached_pair(cache, case), strict=True):
+            for number, layer in enumerate(caches):
+                for words, part in zip(("keys", "values"), cached_pair(layer, case), strict=True):
                     expectations.shape(
                         part, shape, what=f"the {words} of block {number}", case=case
                     )
         except Mistake:
             if not _own_caches(self, ids, past, caches):
                 raise
-        return logits, caches
+        return logits, cache
 
     def close(self, logits, want, ids, past, case):
         """The logits are `want`, or what they are by the student's own attend_cached."""
@@ -1058,7 +1059,7 @@ class Cached:
         Without `whole` its two layers are applied as they should be, with the student's gelu.
         """
         options, state = self.options, self.state
-        before = 0 if past is None else past[0][0].shape[2]
+        before = 0 if past is None else past.past
         x = state["token.weight"][ids] + state["position.weight"][before : before + ids.shape[1]]
         caches = []
 
@@ -1081,7 +1082,7 @@ class Cached:
                 forward = parts.make(
                     "FeedForward", state=inner, dtype=self.dtype, d_model=options["d_model"]
                 )
-            old = None if past is None else past[number]
+            old = None if past is None else past.layers[number]
             inside = norm(x, f"{block}norm_1") if options.get("norm_first", True) else x
             value, cache = parts.proxy.attend_cached(attention, inside, old)
             caches.append(cache)
@@ -1104,18 +1105,20 @@ def own_layers(parts, state, x):
 
 def same_forward(both, ids, past, case):
     """One call is the reference's, logits and caches; `cache` stays as it is."""
-    want, want_caches = both.reference.cached_forward(both.theirs, ids, past)
+    want, want_cache = both.reference.cached_forward(both.theirs, ids, past)
     seen = both.student.observe("cached_forward", both.mine, ids, past, grad=False)
-    places = ids.shape[1] + (0 if past is None else past[0][0].shape[2])
-    logits, caches = both.parts_of(seen.value, ids, past, places, case)
+    places = ids.shape[1] + (0 if past is None else past.past)
+    logits, cache = both.parts_of(seen.value, ids, past, places, case)
+    caches = cache.layers
     if not _writes(both, past):
         expectations.unchanged(seen)
     expectations.shape(logits, want.shape, what="the logits", case=case)
     if past is not None:
-        for number, (cache, old) in enumerate(zip(caches, past, strict=True)):
-            for words, got, part in zip(("keys", "values"), cache, old, strict=True):
+        for number, (layer, old) in enumerate(zip(caches, past.layers, strict=True)):
+            for words in ("keys", "values"):
                 what = f"the old part of the {words} of block {number}"
-                got = got[:, :, : part.shape[2]]
+                part = getattr(old, words)
+                got = getattr(layer, words)[:, :, : part.shape[2]]
                 if not expectations.close_enough(got, part) and not _own_caches(
                     both, ids, past, caches
                 ):
@@ -1123,8 +1126,9 @@ def same_forward(both, ids, past, case):
     if not both.right:
         return logits
     try:
-        for number, (cache, old) in enumerate(zip(caches, want_caches, strict=True)):
-            for words, got, part in zip(("keys", "values"), cache, old, strict=True):
+        for number, (layer, right) in enumerate(zip(caches, want_cache.layers, strict=True)):
+            for words in ("keys", "values"):
+                got, part = getattr(layer, words), getattr(right, words)
                 expectations.close(got, part, what=f"the {words} of block {number}", case=case)
     except Mistake:
         if not _own_caches(both, ids, past, caches):
@@ -1143,8 +1147,9 @@ def _writes(both, past):
     def own(parts):
         given = {"state": inner, "dtype": both.dtype, "d_model": width, "num_heads": heads}
         attention = parts.proxy.module("CausalSelfAttention", **given)
-        x = torch.ones(len(past[0][0]), 1, width, dtype=both.dtype)
-        return parts.proxy.observe("attend_cached", attention, x, past[0], grad=False).mutated
+        first = past.layers[0]
+        x = torch.ones(len(first.keys), 1, width, dtype=both.dtype)
+        return parts.proxy.observe("attend_cached", attention, x, first, grad=False).mutated
 
     return bool(by_parts(both.student, own))
 
@@ -1153,9 +1158,11 @@ def _own_caches(both, ids, past, caches):
     """Whether the caches are those that the student's own attend_cached makes."""
     own = by_parts(both.student, lambda parts: both.by_parts(parts, ids, past))
     return own is not None and all(
-        expectations.close_enough(got, want)
-        for cache, made in zip(caches, own[1], strict=True)
-        for got, want in zip(cache, made, strict=True)
+        isinstance(layer, LayerCache)
+        and isinstance(made, LayerCache)
+        and expectations.close_enough(layer.keys, made.keys)
+        and expectations.close_enough(layer.values, made.values)
+        for layer, made in zip(caches, own[1], strict=True)
     )
 
 
@@ -1167,10 +1174,10 @@ def forward_in_steps(both, ids, lengths, case):
         step = ids[:, before : before + length]
         words = f"{case}, places {before} to {before + length - 1}"
         got = both.student.cached_forward(both.mine, step, past)
-        logits, caches = both.parts_of(got, step, past, before + length, words)
+        logits, cache = both.parts_of(got, step, past, before + length, words)
         want = wanted if both.right or whole is None else whole
         both.close(logits, want[:, before : before + length], step, past, words)
-        past, before = caches, before + length
+        past, before = cache, before + length
 
 
 @exercise("cached_forward")

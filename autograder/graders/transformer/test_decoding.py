@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 
-from autograder.graders.common import pair, refuses, same_number
+from autograder.graders.common import of_type, pair, refuses, same_number
 from autograder.graders.transformer.common import (
     BOS,
     EOS,
@@ -23,6 +25,7 @@ from autograder.graders.transformer.common import (
 from autograder.judging import expectations
 from autograder.judging.grader_marks import aspect, exercise, hidden
 from autograder.judging.proxy import StudentError, Todo
+from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
 
 def uncached(model, source, target):
@@ -442,67 +445,55 @@ def test_beam_tiny_probabilities(student, reference, draw):
 # What the tests of the cache share
 # --------------------------------------------------------------------------------------------
 
-CACHE = ("src_mask", "memory_keys", "memory_values", "keys", "values")
-
 
 def cache_of(memory, mask, state, num_layers, num_heads=2):
     """The cache before the first step, of a memory that is given."""
     layers = [f"decoder.layers.{index}.src_attn" for index in range(num_layers)]
     nothing = memory.new_zeros(len(memory), num_heads, 0, memory.shape[-1] // num_heads)
-    return {
-        "src_mask": mask,
-        "memory_keys": [heads(memory, state, f"{name}.k_proj", num_heads) for name in layers],
-        "memory_values": [heads(memory, state, f"{name}.v_proj", num_heads) for name in layers],
-        "keys": [nothing.clone() for _ in layers],
-        "values": [nothing.clone() for _ in layers],
-    }
+    kept = [
+        LayerCache(*(heads(memory, state, f"{name}.{kind}_proj", num_heads) for kind in "kv"))
+        for name in layers
+    ]
+    empty = [LayerCache(nothing.clone(), nothing.clone()) for _ in layers]
+    return DecoderCache(mask, KVCache(kept), KVCache(empty))
 
 
-def whole_cache(cache, shapes, case):
-    """A cache has the five entries, and its tensors the given shapes (or None), layer by layer."""
-    expectations.true(
-        isinstance(cache, dict),
-        f"the cache should be a dict, but is a {expectations.type_name(cache)}.",
-    )
-    for key in CACHE:
-        expectations.true(key in cache, f'the cache has no entry "{key}" for {case}.')
-    extra = sorted(set(cache) - set(CACHE))
-    expectations.true(not extra, f"the cache has other entries than the five: {', '.join(extra)}.")
-    for key, shape in shapes.items():
-        what = f'the entry "{key}"'
-        if key == "src_mask":
-            expectations.shape(cache[key], shape[0], what, case=case)
-            expectations.true(cache[key].dtype == torch.bool, f"{what} should be bool for {case}.")
-            continue
-        parts = as_list(cache[key], what, case)
+def whole_cache(cache, num_layers, case):
+    """A cache has the stated types, and as many layers: its tensors, by their names."""
+    of_type(cache, DecoderCache, "the cache", case)
+    tensors = {"src_mask": cache.src_mask}
+    for name in ("memory", "target"):
+        part = getattr(cache, name)
+        of_type(part, KVCache, f"{name} of the cache", case)
+        layers = as_list(part.layers, f"the layers of {name}", case)
         expectations.true(
-            len(parts) == len(shape),
-            f"{what} should hold {len(shape)} tensors, one for each layer, "
-            f"but holds {len(parts)} for {case}.",
+            len(layers) == num_layers,
+            f"{name} should have {num_layers} layers, one for each of the decoder, "
+            f"but has {len(layers)} for {case}.",
         )
-        for layer, (part, wanted) in enumerate(zip(parts, shape, strict=True)):
-            expectations.shape(part, wanted, f"{what}, layer {layer},", case=case)
+        for number, layer in enumerate(layers):
+            of_type(layer, LayerCache, f"{name}.layers[{number}]", case)
+            for kind in ("keys", "values"):
+                tensors[f"{name}.layers[{number}].{kind}"] = getattr(layer, kind)
+    return tensors
 
 
-def same_cache(cache, wanted, case, keys=CACHE):
-    """The entries of a cache are the wanted ones."""
-    whole_cache(
-        cache,
-        {
-            key: [tuple(wanted[key].shape)]
-            if key == "src_mask"
-            else [tuple(part.shape) for part in wanted[key]]
-            for key in CACHE
-        },
-        case,
+def shaped(tensors, shapes, case):
+    """Tensors of a cache have their shapes."""
+    for name, shape in shapes.items():
+        expectations.shape(tensors[name], shape, f"{name} of the cache", case=case)
+
+
+def same_cache(cache, wanted, case, values=True):
+    """A cache is the wanted one, at least in the shapes of its tensors."""
+    right = whole_cache(wanted, len(wanted.memory.layers), case)
+    tensors = whole_cache(cache, len(wanted.memory.layers), case)
+    shaped(tensors, {name: tuple(tensor.shape) for name, tensor in right.items()}, case)
+    expectations.true(
+        tensors["src_mask"].dtype == torch.bool, f"src_mask should be bool for {case}."
     )
-    for key in keys:
-        what = f'the entry "{key}"'
-        if key == "src_mask":
-            expectations.close(cache[key], wanted[key], what=what, case=case)
-            continue
-        for layer, (part, right) in enumerate(zip(cache[key], wanted[key], strict=True)):
-            expectations.close(part, right, what=f"{what}, layer {layer},", case=case)
+    for name, tensor in right.items() if values else ():
+        expectations.close(tensors[name], tensor, what=f"{name} of the cache", case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -528,9 +519,9 @@ def started(student, draw, num_layers, lengths, norm_first=False, dtype=torch.fl
 @aspect
 @exercise("start_cache")
 def test_cache_contract(student, draw):
-    """A dict of five entries, with one tensor a layer in each list and the stated shapes."""
+    """A DecoderCache of two KVCaches, with all layers of the decoder and the stated shapes."""
     seen, wanted = started(student, draw, 2, [3, 4])
-    same_cache(seen.value, wanted, "2 layers, B=2, S=4", keys=())
+    same_cache(seen.value, wanted, "2 layers, B=2, S=4", values=False)
     expectations.unchanged(seen)
 
 
@@ -566,17 +557,13 @@ def test_cache_other_models(student, draw):
 def random_cache(draw, num_layers, batch, length, sources, dtype=torch.float64):
     """A cache after `length` steps, of random numbers; `sources` are the lengths of the sources."""
 
-    def parts(steps):
-        return [draw.normal(batch, 2, steps, 4).to(dtype) for _ in range(num_layers)]
+    def layers(steps):
+        pairs = [draw.normal(2, batch, 2, steps, 4).to(dtype) for _ in range(num_layers)]
+        return KVCache([LayerCache(*pair.unbind()) for pair in pairs])
 
     longest = max(sources)
-    return {
-        "src_mask": (torch.arange(longest) < torch.tensor(sources).unsqueeze(1)).unsqueeze(1),
-        "memory_keys": parts(longest),
-        "memory_values": parts(longest),
-        "keys": parts(length),
-        "values": parts(length),
-    }
+    mask = (torch.arange(longest) < torch.tensor(sources).unsqueeze(1)).unsqueeze(1)
+    return DecoderCache(mask, layers(longest), layers(length))
 
 
 def same_step(student, reference, models, token, cache, case):
@@ -627,10 +614,11 @@ def test_step_grows_the_cache(student, draw):
     log_probs, after = expectations.pair(seen.value, what="the result (log_probs, cache)")
     case = "3 cached positions"
     expectations.shape(log_probs, (2, 8), what="the log-probabilities", case=case)
-    longer = [(2, 2, 4, 4)] * 2
-    whole_cache(after, {"keys": longer, "values": longer}, case)
-    cut = {key: [part[:, :, :3] for part in after[key]] for key in ("keys", "values")}
-    same_cache({**after, **cut}, cache, f"{case}, the old part")
+    tensors = whole_cache(after, 2, case)
+    shaped(tensors, {name: (2, 2, 4, 4) for name in tensors if name.startswith("target")}, case)
+    old = [LayerCache(one.keys[:, :, :3], one.values[:, :, :3]) for one in after.target.layers]
+    cut = DecoderCache(after.src_mask, after.memory, KVCache(old))
+    same_cache(cut, cache, f"{case}, the old part")
     expectations.unchanged(seen)
 
 
@@ -642,30 +630,31 @@ def test_step_source_mask(student, draw):
     token = draw.integers(4, 8, 2)
 
     def log_probs(**changes):
+        changed = dataclasses.replace(cache, **changes)
         return expectations.tensor(
-            expectations.pair(student.decode_step(model, token, {**cache, **changes}))[0],
+            expectations.pair(student.decode_step(model, token, changed))[0],
             what="the log-probabilities",
         )
 
     before = log_probs()
-    padding = ~cache["src_mask"].unsqueeze(-1)  # (2, 1, 4, 1)
-    hidden_changed = {
-        key: [torch.where(padding, part + 5.0, part) for part in cache[key]]
-        for key in ("memory_keys", "memory_values")
-    }
+    padding = ~cache.src_mask.unsqueeze(-1)  # (2, 1, 4, 1)
+    (memory,), (target,) = cache.memory.layers, cache.target.layers
+    other = [torch.where(padding, part + 5.0, part) for part in (memory.keys, memory.values)]
     expectations.close(
-        log_probs(**hidden_changed),
+        log_probs(memory=KVCache([LayerCache(*other)])),
         before,
         what="the log-probabilities",
         case="other memory at the padding",
     )
-    for key, place in (("memory_values", 1), ("keys", 0)):
-        changed = [part.clone() for part in cache[key]]
-        changed[0][:, :, place] += draw.normal(2, 2, 4).double()
-        gap = (log_probs(**{key: changed}) - before).abs().amax(-1)
+    for name, kind, place in (("memory", "values", 1), ("target", "keys", 0)):
+        layer = {"memory": memory, "target": target}[name]
+        part = getattr(layer, kind).clone()
+        part[:, :, place] += draw.normal(2, 2, 4).double()
+        changed = KVCache([dataclasses.replace(layer, **{kind: part})])
+        gap = (log_probs(**{name: changed}) - before).abs().amax(-1)
         expectations.true(
             bool((gap > 1e-9).all()),
-            f'the log-probabilities do not depend on entry {place} of "{key}" in the cache.',
+            f"the log-probabilities do not depend on position {place} of the {kind} in {name}.",
         )
 
 
@@ -715,9 +704,10 @@ def test_step_float32(student, draw):
     log_probs, after = expectations.pair(got, what="the result (log_probs, cache)")
     case = "12 cached positions, float32"
     expectations.shape(log_probs, (1, 8), what="the log-probabilities", case=case)
-    longer = [(1, 2, 13, 4)]
-    whole_cache(after, {"keys": longer, "values": longer}, case)
-    for tensor in (log_probs, after["keys"][0], after["values"][0]):
+    tensors = whole_cache(after, 1, case)
+    shaped(tensors, {name: (1, 2, 13, 4) for name in tensors if name.startswith("target")}, case)
+    (grown,) = after.target.layers
+    for tensor in (log_probs, grown.keys, grown.values):
         expectations.true(
             tensor.dtype == torch.float32, f"the results should be float32, not {tensor.dtype}."
         )

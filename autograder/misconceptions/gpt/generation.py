@@ -516,10 +516,10 @@ add(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "attend_cached", "gpt-cache")
-JOIN_K = "keys = torch.cat([cache[0], keys], dim=2)"
-JOIN_V = "values = torch.cat([cache[1], values], dim=2)"
+JOIN_K = "keys = torch.cat([cache.keys, keys], dim=2)"
+JOIN_V = "values = torch.cat([cache.values, values], dim=2)"
 VISIBLE = "visible = causal_mask(x.shape[1], keys.shape[2] - x.shape[1]).to(x.device)"
-RESULT = "return attention.out_proj(mixed), (keys, values)"
+RESULT = "return attention.out_proj(mixed), LayerCache(keys, values)"
 add(
     "cache_mask_without_past",
     "Your mask takes the new places for the first ones, so that they don't see all of the past; "
@@ -543,13 +543,16 @@ add(
 add(
     "cache_appended_in_front",
     "You put the new keys and values in front of the old ones; they come behind.",
-    (JOIN_K, "keys = torch.cat([keys, cache[0]], dim=2)"),
-    (JOIN_V, "values = torch.cat([values, cache[1]], dim=2)"),
+    (JOIN_K, "keys = torch.cat([keys, cache.keys], dim=2)"),
+    (JOIN_V, "values = torch.cat([values, cache.values], dim=2)"),
 )
 add(
     "cache_only_new_returned",
     "Your cache holds the new places only; the next step needs the old ones too.",
-    ("    if cache is not None:\n", "    new = (keys, values)\n    if cache is not None:\n"),
+    (
+        "    if cache is not None:\n",
+        "    new = LayerCache(keys, values)\n    if cache is not None:\n",
+    ),
     (RESULT, "return attention.out_proj(mixed), new"),
 )
 add(
@@ -560,14 +563,19 @@ add(
 add(
     "cache_values_not_joined",
     "You join the keys alone; the values belong to them, place by place.",
-    (JOIN_V, "values = torch.cat([torch.zeros_like(cache[1]), values], dim=2)"),
+    (JOIN_V, "values = torch.cat([torch.zeros_like(cache.values), values], dim=2)"),
 )
 add(
     "cache_exchanged",
-    "Your cache is (values, keys); keys come first.",
-    (RESULT, "return attention.out_proj(mixed), (values, keys)"),
-    (JOIN_K, "keys = torch.cat([cache[1], keys], dim=2)"),
-    (JOIN_V, "values = torch.cat([cache[0], values], dim=2)"),
+    "Keys and values of your cache are exchanged; LayerCache takes the keys first.",
+    (RESULT, "return attention.out_proj(mixed), LayerCache(values, keys)"),
+    (JOIN_K, "keys = torch.cat([cache.values, keys], dim=2)"),
+    (JOIN_V, "values = torch.cat([cache.keys, values], dim=2)"),
+)
+add(
+    "cache_plain_pair",
+    "Your new cache is a pair; make a LayerCache(keys, values) of it.",
+    (RESULT, "return attention.out_proj(mixed), (keys, values)"),
 )
 add(
     "cache_not_split",
@@ -575,45 +583,53 @@ add(
     (
         RESULT,
         "joined = tuple(part.transpose(1, 2).flatten(2) for part in (keys, values))\n"
-        "    return attention.out_proj(mixed), joined",
+        "    return attention.out_proj(mixed), LayerCache(*joined)",
     ),
     (
         JOIN_K,
-        "cache = [part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) "
-        "if part.dim() == 3 else part for part in cache]\n        " + JOIN_K,
+        "cache = LayerCache(*(part.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) "
+        "if part.dim() == 3 else part for part in (cache.keys, cache.values)))\n        " + JOIN_K,
     ),
 )
 add(
     "cache_not_transposed",
     "Your cache is (B, places, H, D/H); the heads come before the places.",
-    (RESULT, "return attention.out_proj(mixed), (keys.transpose(1, 2), values.transpose(1, 2))"),
-    (JOIN_K, "cache = [part.transpose(1, 2) for part in cache]\n        " + JOIN_K),
+    (
+        RESULT,
+        "turned = LayerCache(keys.transpose(1, 2), values.transpose(1, 2))\n"
+        "    return attention.out_proj(mixed), turned",
+    ),
+    (
+        JOIN_K,
+        "cache = LayerCache(cache.keys.transpose(1, 2), cache.values.transpose(1, 2))\n        "
+        + JOIN_K,
+    ),
 )
 add(
     "cache_wrong_axis",
     "You join along the axis of the features; the places are the third axis.",
-    (JOIN_K, "keys = torch.cat([cache[0], keys], dim=3)"),
-    (JOIN_V, "values = torch.cat([cache[1], values], dim=3)"),
+    (JOIN_K, "keys = torch.cat([cache.keys, keys], dim=3)"),
+    (JOIN_V, "values = torch.cat([cache.values, values], dim=3)"),
 )
 add(
     "cache_in_place",
     "You write into the cache that was given; other continuations still need it, so make new "
     "tensors.",
-    (JOIN_K, "cache[0].mul_(1.0 + 1e-3)\n        " + JOIN_K),
+    (JOIN_K, "cache.keys.mul_(1.0 + 1e-3)\n        " + JOIN_K),
 )
 add(
     "cache_queries_stored",
     "You store queries in place of the keys; past queries are never needed again.",
     (
         RESULT,
-        "return attention.out_proj(mixed), (torch.cat([keys[:, :, : -x.shape[1]], queries], "
-        "dim=2), values)",
+        "stored = torch.cat([keys[:, :, : -x.shape[1]], queries], dim=2)\n"
+        "    return attention.out_proj(mixed), LayerCache(stored, values)",
     ),
 )
 add(
     "cache_without_out_proj",
     "You return the joined heads; out_proj comes after them.",
-    (RESULT, "return mixed, (keys, values)"),
+    (RESULT, "return mixed, LayerCache(keys, values)"),
 )
 add(
     "cache_scale_of_width",
@@ -627,13 +643,14 @@ add(
     (
         RESULT,
         "mixed = nn.functional.dropout(attention.out_proj(mixed), 0.6, attention.training)\n"
-        "    return mixed, (keys, values)",
+        "    return mixed, LayerCache(keys, values)",
     ),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "cached_forward", "gpt-cache")
 PLACES = "places = torch.arange(past, end, device=ids.device)"
-OLD = "before = None if cache is None else cache[number]"
+OLD = "before = None if cache is None else cache.layers[number]"
+CLOSE = "return model.final_norm(x) @ model.token.weight.T, KVCache(layers)"
 KIND = "norm_first = isinstance(block, PreNormBlock)"
 add(
     "cached_positions_restart",
@@ -653,25 +670,30 @@ add(
 add(
     "cached_one_cache_for_all",
     "All blocks use the first one's cache; each has its own.",
-    (OLD, "before = None if cache is None else cache[0]"),
+    (OLD, OLD.replace("[number]", "[0]")),
 )
 add(
     "cached_caches_reversed",
-    "Your list of caches runs from the last block to the first.",
-    ("new_cache.append(pair)", "new_cache.insert(0, pair)"),
-    (OLD, "before = None if cache is None else cache[len(cache) - 1 - number]"),
+    "The layers of your cache run from the last block to the first.",
+    ("layers.append(layer)", "layers.insert(0, layer)"),
+    (OLD, OLD.replace("[number]", "[-1 - number]")),
 )
 add(
     "cached_last_cache_only",
     "You return the cache of the last block only; there is one for each.",
-    ("new_cache.append(pair)", "new_cache = [pair]"),
-    (OLD, "before = None if cache is None else cache[min(number, len(cache) - 1)]"),
+    ("layers.append(layer)", "layers = [layer]"),
+    (OLD, OLD.replace("[number]", "[min(number, len(cache.layers) - 1)]")),
 )
 add(
     "cached_past_appended",
-    "You put the new caches into the list that was given; return a new list.",
-    ("    new_cache = []\n", "    new_cache = [] if cache is None else cache\n"),
-    ("new_cache.append(pair)", "new_cache[number:number + 1] = [pair]"),
+    "You put the new layers into the list that was given; make a KVCache of a new list.",
+    ("    layers = []\n", "    layers = [] if cache is None else cache.layers\n"),
+    ("layers.append(layer)", "layers[number:number + 1] = [layer]"),
+)
+add(
+    "cached_plain_list",
+    "Your new cache is a list; make a KVCache(layers) of it.",
+    (CLOSE, "return model.final_norm(x) @ model.token.weight.T, layers"),
 )
 add(
     "cached_no_position",
@@ -707,8 +729,8 @@ add(
     "cached_last_logits_only",
     "You return the logits of the last place only; each new place has its own.",
     (
-        "return model.final_norm(x) @ model.token.weight.T, new_cache",
-        "return (model.final_norm(x) @ model.token.weight.T)[:, -1:], new_cache",
+        CLOSE,
+        "return (model.final_norm(x) @ model.token.weight.T)[:, -1:], KVCache(layers)",
     ),
 )
 add(

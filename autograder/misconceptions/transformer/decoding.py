@@ -475,6 +475,9 @@ add(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "start_cache", "trf-cache")
+KEPT = "kept = [LayerCache(keys, values) for keys, values in pairs]"
+EMPTY = "empty = [LayerCache(keys[:, :, :0], values[:, :, :0]) for keys, values in pairs]"
+STARTED = "return DecoderCache(src_mask, KVCache(kept), KVCache(empty))"
 PAIRS = "pairs = [layer.src_attn.project(memory, memory) for layer in model.decoder.layers]"
 add(
     "start_projected_by_self_attn",
@@ -513,77 +516,57 @@ add(
 )
 add(
     "start_mask_missing",
-    'Your "src_mask" is None; every later step needs the mask of the source.',
-    ('"src_mask": src_mask,', '"src_mask": None,'),
+    "Your src_mask is None; every later step needs the mask of the source.",
+    (STARTED, STARTED.replace("src_mask", "None")),
 )
 add(
     "start_mask_flat",
-    'Your "src_mask" has the shape (B, S); it is (B, 1, S), as pad_mask makes it.',
-    ('"src_mask": src_mask,', '"src_mask": src_mask.squeeze(1),'),
+    "Your src_mask has the shape (B, S); it is (B, 1, S), as pad_mask makes it.",
+    (STARTED, STARTED.replace("src_mask", "src_mask.squeeze(1)")),
 )
 add(
     "start_mask_inverted",
-    'Your "src_mask" is True at the padding; True means may be attended to.',
-    ('"src_mask": src_mask,', '"src_mask": ~src_mask,'),
+    "Your src_mask is True at the padding; True means may be attended to.",
+    (STARTED, STARTED.replace("src_mask", "~src_mask")),
 )
 add(
     "start_memory_instead",
     "Your cache holds the memory itself; it holds its keys and values for each layer.",
-    (
-        '        "memory_keys": [keys for keys, _ in pairs],  # N x (B, H, S, D/H)\n'
-        '        "memory_values": [values for _, values in pairs],  # N x (B, H, S, D/H)\n',
-        '        "memory": memory,\n',
-    ),
+    (STARTED, STARTED.replace("KVCache(kept)", "memory")),
 )
 add(
     "start_keys_and_values_swapped",
     "Keys and values of your memory are swapped; project returns (keys, values).",
-    (
-        '"memory_keys": [keys for keys, _ in pairs]',
-        '"memory_keys": [values for _, values in pairs]',
-    ),
-    (
-        '"memory_values": [values for _, values in pairs]',
-        '"memory_values": [keys for keys, _ in pairs]',
-    ),
+    (KEPT, KEPT.replace("(keys, values)", "(values, keys)")),
 )
 add(
     "start_values_are_keys",
     "Your values of the memory are its keys; project returns (keys, values).",
-    (
-        '"memory_values": [values for _, values in pairs]',
-        '"memory_values": [keys for keys, _ in pairs]',
-    ),
+    (KEPT, "kept = [LayerCache(keys, keys) for keys, _ in pairs]"),
 )
 add(
     "start_not_empty",
-    'Your "keys" and "values" begin with those of the memory; before the first step they are '
-    "empty.",
-    ("[keys[:, :, :0] for keys, _ in pairs]", "[keys for keys, _ in pairs]"),
-    ("[values[:, :, :0] for _, values in pairs]", "[values for _, values in pairs]"),
+    "Your target begins with the keys and values of the memory; before the first step it is empty.",
+    (EMPTY, "empty = [LayerCache(keys, values) for keys, values in pairs]"),
 )
 add(
     "start_zero_position",
-    'Your "keys" and "values" begin with one position of zeros, which would be attended to; begin '
-    "with none.",
-    ("[keys[:, :, :0] for keys, _ in pairs]", "[0 * keys[:, :, :1] for keys, _ in pairs]"),
+    "Your target begins with one position of zeros, which would be attended to; begin with none.",
     (
-        "[values[:, :, :0] for _, values in pairs]",
-        "[0 * values[:, :, :1] for _, values in pairs]",
+        EMPTY,
+        "empty = [LayerCache(0 * keys[:, :, :1], 0 * values[:, :, :1]) for keys, values in pairs]",
     ),
 )
 add(
     "start_none",
-    'Your "keys" and "values" are None at first; empty tensors (B, H, 0, D/H) need no case of '
-    "their own.",
-    ("[keys[:, :, :0] for keys, _ in pairs]", "[None for _ in pairs]"),
-    ("[values[:, :, :0] for _, values in pairs]", "[None for _ in pairs]"),
+    "The keys and values of your target are None at first; empty tensors (B, H, 0, D/H) need no "
+    "case of their own.",
+    (EMPTY, "empty = [LayerCache(None, None) for _ in pairs]"),
 )
 add(
     "start_empty_lists",
-    'Your "keys" and "values" are empty lists; they hold one empty tensor for each layer.',
-    ("[keys[:, :, :0] for keys, _ in pairs]", "[]"),
-    ("[values[:, :, :0] for _, values in pairs]", "[]"),
+    "Your target has no layers; it holds a LayerCache with empty tensors for each layer.",
+    (EMPTY, "empty = []"),
 )
 add(
     "start_heads_merged",
@@ -593,82 +576,89 @@ add(
         f"{PAIRS}\n"
         "    pairs = [tuple(x.transpose(1, 2).flatten(2) for x in pair) for pair in pairs]",
     ),
-    ("[keys[:, :, :0] for keys, _ in pairs]", "[keys[:, :0] for keys, _ in pairs]"),
-    ("[values[:, :, :0] for _, values in pairs]", "[values[:, :0] for _, values in pairs]"),
+    (EMPTY, "empty = [LayerCache(keys[:, :0], values[:, :0]) for keys, values in pairs]"),
 )
 add(
     "start_stacked",
-    "Your layers are stacked in one tensor; a list with one tensor for each layer is asked for.",
+    "Your layers are stacked in one LayerCache; a KVCache holds a list with one for each layer.",
     (
-        '"memory_keys": [keys for keys, _ in pairs]',
-        '"memory_keys": torch.stack([keys for keys, _ in pairs])',
+        STARTED,
+        "stacked = [torch.stack(parts) for parts in zip(*pairs)]\n"
+        "    return DecoderCache(src_mask, LayerCache(*stacked), KVCache(empty))",
     ),
-    (
-        '"memory_values": [values for _, values in pairs]',
-        '"memory_values": torch.stack([values for _, values in pairs])',
-    ),
+)
+add(
+    "start_plain_lists",
+    "Your memory and target are lists; make a KVCache of each.",
+    (STARTED, "return DecoderCache(src_mask, kept, empty)"),
+)
+add(
+    "start_dict",
+    "Your cache is a dict; a DecoderCache is asked for.",
+    (STARTED, "return dict(src_mask=src_mask, memory=KVCache(kept), target=KVCache(empty))"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "decode_step", "trf-cache")
-POSITION = 'position = cache["keys"][0].shape[2]'
-EMBED = "x = model.position(model.tgt_embed(token.unsqueeze(1)), past=position)"
+POSITION = "past=cache.past"
+EMBED = "x = model.position(model.tgt_embed(token.unsqueeze(1)), past=cache.past)"
 PROJECT = "new_keys, new_values = layer.self_attn.project(x, x)"
-KEYS = 'keys.append(torch.cat([cache["keys"][n], new_keys], dim=2))'
-VALUES = 'values.append(torch.cat([cache["values"][n], new_values], dim=2))'
-ATTEND = "return layer.self_attn.attend(x, keys[n], values[n])"
-MEMORY = 'memory = cache["memory_keys"][n], cache["memory_values"][n]'
-LOOK = 'return layer.src_attn.attend(x, *memory, cache["src_mask"])'
-CLOSE = 'return model.generator(x[:, 0]), {**cache, "keys": keys, "values": values}'
+OLD = "old = cache.target.layers[n]"
+KEYS = "keys = torch.cat([old.keys, new_keys], dim=2)"
+VALUES = "values = torch.cat([old.values, new_values], dim=2)"
+ATTEND = "return layer.self_attn.attend(x, keys, values)"
+MEMORY = "memory = cache.memory.layers[n]"
+LOOK = "return layer.src_attn.attend(x, memory.keys, memory.values, cache.src_mask)"
+GROWN = "grown = DecoderCache(cache.src_mask, cache.memory, KVCache(kept))"
+CLOSE = "return model.generator(x[:, 0]), grown"
 add(
     "step_position_zero",
     "Your token always stands at position 0; its position is the number of cached keys.",
-    (POSITION, "position = 0"),
+    (POSITION, "past=0"),
 )
 add(
     "step_position_from_one",
     "Your positions begin at 1; the first token stands at position 0.",
-    (POSITION, f"{POSITION} + 1"),
+    (POSITION, "past=cache.past + 1"),
 )
 add(
     "step_position_late",
     "Your position is one behind from the second step on; it is the number of cached keys.",
-    (POSITION, f"position = max(0, {POSITION.removeprefix('position = ')} - 1)"),
+    (POSITION, "past=max(0, cache.past - 1)"),
 )
 add(
     "step_position_missing",
-    "You don't add the code of the position; model.position does, with start=.",
+    "You don't add the code of the position; model.position does, with past=.",
     (EMBED, "x = model.tgt_embed(token.unsqueeze(1))"),
 )
 add(
     "step_position_of_the_source",
     "You take the position from the length of the source; it is the number of cached keys.",
-    (POSITION, 'position = cache["memory_keys"][0].shape[2]'),
+    (POSITION, "past=cache.memory.past"),
 )
 add(
     "step_keys_overwritten",
     "Your new keys and values replace the cached ones; append them.",
-    (KEYS, "keys.append(new_keys)"),
-    (VALUES, "values.append(new_values)"),
+    (KEYS, "keys = new_keys"),
+    (VALUES, "values = new_values"),
 )
 add(
     "step_keys_in_front",
     "Your new keys and values stand before the cached ones; append them at the end.",
-    (KEYS, 'keys.append(torch.cat([new_keys, cache["keys"][n]], dim=2))'),
-    (VALUES, 'values.append(torch.cat([new_values, cache["values"][n]], dim=2))'),
+    (KEYS, "keys = torch.cat([new_keys, old.keys], dim=2)"),
+    (VALUES, "values = torch.cat([new_values, old.values], dim=2)"),
 )
 add(
     "step_values_not_appended",
     "Your values stay those of the new token alone; append them to the cached ones as the keys.",
-    (VALUES, "values.append(new_values.expand_as(keys[n]))"),
+    (VALUES, "values = new_values.expand_as(keys)"),
 )
 add(
     "step_itself_not_seen",
     "Your token attends to the cached positions only; it sees itself as well, so append first.",
     (
         ATTEND,
-        'if cache["keys"][n].shape[2] == 0:\n'
-        "                return layer.self_attn.attend(x, keys[n], values[n])\n"
-        '            return layer.self_attn.attend(x, cache["keys"][n], cache["values"][n])',
+        f"if old.past == 0:\n                {ATTEND}\n"
+        "            return layer.self_attn.attend(x, old.keys, old.values)",
     ),
 )
 add(
@@ -679,8 +669,7 @@ add(
 add(
     "step_one_layer_for_all",
     "All layers use the cached keys and values of the first one; each has its own.",
-    (KEYS, KEYS.replace("[n]", "[0]")),
-    (VALUES, VALUES.replace("[n]", "[0]")),
+    (OLD, OLD.replace("[n]", "[0]")),
 )
 add(
     "step_memory_of_the_first_layer",
@@ -697,12 +686,12 @@ add(
 add(
     "step_memory_swapped",
     "Keys and values of the memory are swapped; attend takes the keys first.",
-    (MEMORY, 'memory = cache["memory_values"][n], cache["memory_keys"][n]'),
+    (LOOK, LOOK.replace("memory.keys, memory.values", "memory.values, memory.keys")),
 )
 add(
     "step_source_not_masked",
     "Your token attends to the padding of the source; hand src_mask to src_attn.attend.",
-    (LOOK, "return layer.src_attn.attend(x, *memory)"),
+    (LOOK, LOOK.replace(", cache.src_mask", "")),
     read="trf-mask-errors",
 )
 add(
@@ -782,29 +771,31 @@ add(
 add(
     "step_cache_changed",
     "You change the cache that you were given; put the longer keys and values into a new one.",
-    (
-        CLOSE,
-        'cache["keys"], cache["values"] = keys, values\n    return model.generator(x[:, 0]), cache',
-    ),
+    (GROWN, "cache.target.layers[:] = kept\n    grown = cache"),
 )
 add(
     "step_cache_not_grown",
     "You return the cache as it was; its keys and values are one position longer now.",
-    (CLOSE, "return model.generator(x[:, 0]), {**cache}"),
+    (GROWN, "grown = DecoderCache(cache.src_mask, cache.memory, cache.target)"),
 )
 add(
     "step_memory_dropped",
-    "Your new cache holds keys and values only; the next step needs src_mask and the memory too.",
-    (CLOSE, 'return model.generator(x[:, 0]), {"keys": keys, "values": values}'),
+    "Your new cache holds the target only; the next step needs src_mask and the memory too.",
+    (GROWN, "grown = DecoderCache(None, None, KVCache(kept))"),
+)
+add(
+    "step_target_alone_returned",
+    "You return a KVCache, that of the target; the next step needs a DecoderCache with src_mask "
+    "and the memory.",
+    (GROWN, "grown = KVCache(kept)"),
 )
 add(
     "step_source_mask_grown",
-    'You make "src_mask" one place longer; it belongs to the source, which does not grow.',
+    "You make src_mask one place longer; it belongs to the source, which does not grow.",
     (
-        CLOSE,
-        'mask = cache["src_mask"]\n'
-        '    longer = {**cache, "src_mask": torch.cat([mask, mask[:, :, :1]], dim=2)}\n'
-        '    return model.generator(x[:, 0]), {**longer, "keys": keys, "values": values}',
+        GROWN,
+        "mask = torch.cat([cache.src_mask, cache.src_mask[:, :, :1]], dim=2)\n"
+        "    grown = DecoderCache(mask, cache.memory, KVCache(kept))",
     ),
 )
 add(

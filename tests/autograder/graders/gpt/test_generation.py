@@ -215,11 +215,11 @@ style(
         qkv = attention.qkv(x).view(B, T, 3, H, D // H).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)
         if cache is not None:
-            k, v = (torch.cat(pair, dim=-2) for pair in zip(cache, (k, v)))
+            k, v = (torch.cat(pair, dim=-2) for pair in ((cache.keys, k), (cache.values, v)))
         P = k.shape[-2] - T
         hidden = torch.full((T, P + T), -math.inf, dtype=x.dtype).triu(P + 1)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=hidden)
-        return attention.out_proj(y.transpose(1, 2).reshape(B, T, D)), (k, v)
+        return attention.out_proj(y.transpose(1, 2).reshape(B, T, D)), LayerCache(k, v)
     """,
 )
 style(
@@ -239,14 +239,14 @@ style(
         q, k, v = split(q), split(k), split(v)
         P = 0
         if cache is not None:
-            P = cache[0].size(2)
-            k, v = torch.cat((cache[0], k), 2), torch.cat((cache[1], v), 2)
+            P = cache.past
+            k, v = torch.cat((cache.keys, k), 2), torch.cat((cache.values, v), 2)
         rows = []
         for t in range(T):
             scores = (q[:, :, t : t + 1] * k[:, :, : P + t + 1]).sum(-1) * d**-0.5
             rows.append((scores.softmax(-1).unsqueeze(-1) * v[:, :, : P + t + 1]).sum(2))
         y = torch.stack(rows, dim=1).reshape(B, T, D)
-        return [attention.out_proj(y), [k, v]]
+        return [attention.out_proj(y), LayerCache(values=v, keys=k)]
     """,
 )
 style(
@@ -256,7 +256,7 @@ style(
     import torch.nn.functional as F
 
     def cached_forward(model, ids, cache=None):
-        P = cache[0][0].size(-2) if cache else 0
+        P = cache.layers[-1].values.size(-2) if cache else 0
         T = ids.size(1)
         if P + T > model.max_length:
             raise ValueError(f"{P} + {T} > {model.max_length}")
@@ -265,7 +265,7 @@ style(
         x = model.token(ids) + model.position.weight[P : P + T]
         new = []
         for i, b in enumerate(model.blocks):
-            old = cache[i] if cache else None
+            old = cache.layers[i] if cache else None
             if isinstance(model.final_norm, nn.Identity):
                 y, c = attend_cached(b.attention, x, old)
                 x = b.norm_1(x + y)
@@ -277,12 +277,12 @@ style(
             new.append(c)
         logits = F.linear(model.final_norm(x), model.token.weight)
         model.train(was)
-        return logits, new
+        return logits, KVCache(tuple(new))
     """,
 )
 style(
     "cached_forward",
-    "a helper for a block, results as lists",
+    "a helper for a block, the result as a list",
     """
     import torch.nn.functional as F
 
@@ -298,17 +298,18 @@ style(
         return mlp(block.norm_2(x)) + x, pair
 
     def cached_forward(model, ids, cache=None):
-        cache = [None] * len(model.blocks) if cache is None else cache
-        first = 0 if cache[0] is None else cache[0][0].shape[2]
+        first = 0 if cache is None else cache.past
+        before = [None] * len(model.blocks) if cache is None else cache.layers
         if first + ids.shape[1] > model.position.num_embeddings:
             raise ValueError("too long")
         places = torch.arange(ids.shape[1]).expand_as(ids) + first
         x = model.token(ids) + model.position(places)
         caches = []
-        for block, old in zip(model.blocks, cache):
+        for block, old in zip(model.blocks, before):
             x, pair = through(block, x, old)
-            caches.append(list(pair))
-        return [torch.einsum("btd,vd->btv", model.final_norm(x), model.token.weight), caches]
+            caches.append(pair)
+        logits = torch.einsum("btd,vd->btv", model.final_norm(x), model.token.weight)
+        return [logits, KVCache(caches)]
     """,
 )
 

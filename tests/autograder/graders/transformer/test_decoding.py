@@ -129,7 +129,7 @@ style(
 )
 style(
     "start_cache",
-    "projections by hand, tuples",
+    "projections by hand, layers as tuples",
     """
     import torch.nn.functional as F
 
@@ -144,12 +144,10 @@ style(
             made = [F.linear(memory, one.weight, one.bias) for one in linears]
             return tuple(x.view(*x.shape[:2], H, width).movedim(2, 1).contiguous() for x in made)
 
-        cache = {"values": [], "keys": [], "src_mask": mask}
-        cache["memory_values"], cache["memory_keys"] = of("v_proj"), of("k_proj")
-        for _ in model.decoder.layers:
-            cache["keys"].append(torch.zeros(len(source), H, 0, width).to(memory))
-            cache["values"].append(torch.zeros(len(source), H, 0, width).to(memory))
-        return cache
+        kept = tuple(map(LayerCache, of("k_proj"), of("v_proj")))
+        nothing = torch.zeros(len(source), H, 0, width).to(memory)
+        empty = tuple(LayerCache(nothing, nothing) for _ in kept)
+        return DecoderCache(memory=KVCache(kept), target=KVCache(empty), src_mask=mask)
     """,
 )
 style(
@@ -158,14 +156,14 @@ style(
     """
     @torch.no_grad()
     def decode_step(model, token, cache):
-        B, H, past, width = cache["keys"][0].shape
+        B, H, past, width = cache.target.layers[0].keys.shape
         x = model.tgt_embed(token[:, None])
         # The code of a place: what is added to nothing.
         x = model.position(x, past)
         probe = torch.randn(1, 1, x.shape[-1], dtype=x.dtype)
         connection = model.decoder.layers[0].sublayer[0]
         first = not torch.allclose(connection(probe, torch.zeros_like), connection.norm(probe))
-        grown = {"keys": [], "values": []}
+        grown = []
 
         def split(y):
             return y.view(B, 1, H, width).transpose(1, 2)
@@ -178,16 +176,16 @@ style(
 
         for n, layer in enumerate(model.decoder.layers):
             def own(y):
-                keys = torch.cat([cache["keys"][n], split(layer.self_attn.k_proj(y))], 2)
-                values = torch.cat([cache["values"][n], split(layer.self_attn.v_proj(y))], 2)
-                grown["keys"].append(keys)
-                grown["values"].append(values)
+                old = cache.target.layers[n]
+                keys = torch.cat([old.keys, split(layer.self_attn.k_proj(y))], 2)
+                values = torch.cat([old.values, split(layer.self_attn.v_proj(y))], 2)
+                grown.append(LayerCache(keys, values))
                 every = torch.ones(B, 1, past + 1).bool()
                 return attend(layer.self_attn, y, keys, values, every)
 
             def other(y):
-                pair = cache["memory_keys"][n], cache["memory_values"][n]
-                return attend(layer.src_attn, y, *pair, cache["src_mask"])
+                kept = cache.memory.layers[n]
+                return attend(layer.src_attn, y, kept.keys, kept.values, cache.src_mask)
 
             for connection, part in zip(layer.sublayer, (own, other, layer.feed_forward)):
                 if first:
@@ -196,7 +194,9 @@ style(
                     x = connection.norm(x + part(x))
         if first:
             x = model.decoder.norm(x)
-        return model.generator(x)[:, 0, :], {**cache, **grown}
+        return model.generator(x)[:, 0, :], DecoderCache(
+            cache.src_mask, cache.memory, KVCache(grown)
+        )
     """,
 )
 style(
@@ -204,36 +204,38 @@ style(
     "tensors of the right length filled in, the whole cache copied",
     """
     import copy as copying
+    import dataclasses
 
     def decode_step(model, token, cache):
         cache = copying.deepcopy(cache)
-        position = cache["values"][-1].size(2)
+        position = cache.target.layers[-1].values.size(2)
+        layers = list(cache.target.layers)
         x = model.position(model.tgt_embed(token).unsqueeze(1), past=position)
         for n, layer in enumerate(model.decoder.layers):
-            def put(name, new):
-                old = cache[name][n]
-                longer = new.new_empty(*old.shape[:2], position + 1, old.shape[3])
-                longer[:, :, :position] = old
-                longer[:, :, position:] = new
-                cache[name] = [*cache[name][:n], longer, *cache[name][n + 1 :]]
-                return longer
+            def longer(old, new):
+                whole = new.new_empty(*old.shape[:2], position + 1, old.shape[3])
+                whole[:, :, :position] = old
+                whole[:, :, position:] = new
+                return whole
 
             def self_attention(y):
                 both = layer.self_attn.project(y, y)
-                return layer.self_attn.attend(y, *map(put, ("keys", "values"), both))
+                old = dataclasses.astuple(layers[n])
+                layers[n] = LayerCache(*map(longer, old, both))
+                return layer.self_attn.attend(y, layers[n].keys, layers[n].values)
 
             x = layer.sublayer[0](x, self_attention)
             x = layer.sublayer[1](
                 x,
                 lambda y: layer.src_attn.attend(
-                    y, cache["memory_keys"][n], cache["memory_values"][n], mask=cache["src_mask"]
+                    y, *dataclasses.astuple(cache.memory.layers[n]), mask=cache.src_mask
                 ),
             )
             x = layer.sublayer[2](x, layer.feed_forward)
         for name, module in model.decoder.named_children():
             if name == "norm":
                 x = module(x)
-        return model.generator(x.squeeze(1)), cache
+        return model.generator(x.squeeze(1)), dataclasses.replace(cache, target=KVCache(layers))
     """,
 )
 

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 # The unit whose class is graded, by us and by stock nbgrader, when none is named: stock nbgrader
 # takes minutes for it.
 GRADED = "attention-multi_head"
+# Hypotheses of a beam search, as many as in Vaswani et al. (2017), 6.1.
+BEAM = 4
 
 
 def check_latency(unit: str) -> list[Figure]:
@@ -223,9 +225,10 @@ def library_twin(model: Any, dropout: float = 0.1) -> nn.Module:
 def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
     """Our Transformer, on its clear and its fast path, beside `torch.nn.Transformer`.
 
-    A forward pass in evaluation mode, a training step with dropout and Adam, and greedy generation,
-    with and without a cache; generation with `torch.nn.Transformer` runs the whole prefix through
-    the decoder at each step. All have the same weights, and are compared before they are timed.
+    A forward pass in evaluation mode, a training step with dropout and Adam, greedy generation,
+    with and without a cache, and beam search, sentence by sentence and all at once with a cache.
+    Generation with `torch.nn.Transformer` runs the whole prefix through the decoder at each step.
+    All have the same weights, and are compared before they are timed.
 
     Args:
         sizes: those for this machine if not given.
@@ -311,6 +314,24 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
             transformer.label_smoothing_loss(said.float(), tgt_out).backward()
             optimisers[name].step()
 
+        # Searches, whose ties may fall either way, are compared in their scores.
+        few = source[: max(1, sizes.written // 4)]  # (R, T)
+        searches = {
+            "one by one": lambda: [
+                transformer.beam_search(fast, row[None], BEAM, sizes.length) for row in few
+            ],
+            "fast path, cache": lambda: transformer.cached_beam_search(
+                fast, few, BEAM, sizes.length
+            ),
+        }
+        with torch.no_grad():
+            refuse_other_values(
+                {
+                    name: torch.tensor([found[0][1] for found in search()])
+                    for name, search in searches.items()
+                }
+            )
+
         passes, steps, writings = sizes.rounds
         where = "GPU" if on_gpu else "one thread"
         shape = (
@@ -335,6 +356,11 @@ def transformer_speed(sizes: Sizes | None = None) -> list[Figure]:
                     ("fast path, cache", "torch.nn.Transformer"),
                 ],
                 f"{sizes.written} sentences of {sizes.length} tokens, {where}",
+            )  # fmt: skip
+            figures += compared(
+                "beam search", taking_turns(searches, writings, clock),
+                [("fast path, cache", "one by one")],
+                f"{len(few)} sentences of {sizes.length} tokens, beam of {BEAM}, {where}",
             )  # fmt: skip
     return figures
 

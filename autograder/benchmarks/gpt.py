@@ -1,8 +1,9 @@
 """GPT's part of the bench: training and generation beside two libraries, in tokens per second.
 
-Our GPT on its clear and its fast path, Hugging Face's `GPT2LMHeadModel` and a plain
-`torch.nn.TransformerEncoder` get the same weights, the same tokens and the same optimiser, say the
-same before they are timed, and take turns. Without dropout, as large language models are trained.
+Our GPT on its clear and its fast path, Hugging Face's `GPT2LMHeadModel`, a plain
+`torch.nn.TransformerEncoder` and a GPT as nanoGPT writes it get the same weights, the same tokens
+and the same optimiser, say the same before they are timed, and take turns. Without dropout, as
+large language models are trained.
 
 On a CPU they get one thread, and processor time counts. On a GPU the model is GPT-2's smallest at
 1024 tokens, in bf16, compiled, and the share of the hardware's speed that our fast path reaches is
@@ -155,6 +156,54 @@ def hugging_face_twin(model: Any) -> nn.Module:
     return twin
 
 
+def plain_twin(model: Any) -> nn.Module:
+    """A GPT as short as nanoGPT's (Karpathy 2022), with the weights of a pre-norm GPT.
+
+    Fused attention and GELU, no dropout; it writes without a cache.
+
+    Args:
+        model: a `GPT` of `solutions.gpt` with norm_first=True.
+
+    Returns:
+        A module from ids (B, T) to logits (B, T, V), its output tied to its embedding.
+    """
+    from torch import nn
+    from torch.nn import functional as F
+
+    heads = model.blocks[0].attention.num_heads
+
+    class Block(nn.Module):
+        def __init__(self, block: Any) -> None:
+            super().__init__()
+            self.ln_1, self.ln_2 = block.norm_1, block.norm_2
+            self.c_attn, self.c_proj = block.attention.qkv, block.attention.out_proj
+            self.c_fc, self.mlp_proj = block.feed_forward.w_1, block.feed_forward.w_2
+
+        def forward(self, x: Tensor) -> Tensor:
+            batch, size, width = x.shape
+            parts = self.c_attn(self.ln_1(x)).split(width, dim=2)  # 3 x (B, T, D)
+            split = (part.view(batch, size, heads, -1).transpose(1, 2) for part in parts)
+            y = F.scaled_dot_product_attention(*split, is_causal=True)  # (B, H, T, D/H)
+            x = x + self.c_proj(y.transpose(1, 2).reshape(batch, size, width))  # (B, T, D)
+            return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
+
+    class Plain(nn.Module):
+        def __init__(self, parts: Any) -> None:
+            super().__init__()
+            self.max_length = parts.max_length
+            self.token, self.position = parts.token, parts.position
+            self.h = nn.ModuleList(map(Block, parts.blocks))
+            self.ln_f = parts.final_norm
+
+        def forward(self, ids: Tensor) -> Tensor:
+            x = self.token(ids) + self.position.weight[: ids.shape[1]]  # (B, T, D)
+            for block in self.h:
+                x = block(x)  # (B, T, D)
+            return F.linear(self.ln_f(x), self.token.weight)  # (B, T, V)
+
+    return Plain(copy.deepcopy(model))
+
+
 def product_speed(device: torch.device, dtype: torch.dtype, size: int, rounds: int = 9) -> float:
     """Operations per second of one large matrix product, the best of several rounds."""
     import torch
@@ -209,6 +258,7 @@ def gpt_speed(sizes: Sizes | None = None) -> list[Figure]:
             "fast path": fast,
             "Hugging Face": hugging_face_twin(clear),
             "torch.nn": library_twin(clear),
+            "nanoGPT": plain_twin(clear),
         }
         ids = torch.randint(sizes.vocabulary, (sizes.batch, sizes.context + 1))  # (B, T + 1)
         inputs, targets = ids.to(machine.device)[:, :-1], ids.to(machine.device)[:, 1:]  # (B, T)
@@ -227,6 +277,7 @@ def gpt_speed(sizes: Sizes | None = None) -> list[Figure]:
                 do_sample=False, pad_token_id=0,
             ),
             "torch.nn": lambda: gpt.generate(models["torch.nn"], prompt, count, temperature=0),
+            "nanoGPT": lambda: gpt.generate(models["nanoGPT"], prompt, count, temperature=0),
         }  # fmt: skip
         for model in models.values():
             model.eval()

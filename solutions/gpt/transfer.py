@@ -47,6 +47,7 @@ from typing import TYPE_CHECKING, Any
 from solutions.gpt.generation import generate
 from solutions.gpt.model import CausalSelfAttention, FeedForward, PreNormBlock
 from solutions.gpt.training import decay_groups
+from toolkit.kv_cache import KVCache, LayerCache
 from toolkit.module_swap import swap_modules
 
 if TYPE_CHECKING:
@@ -923,12 +924,14 @@ class _Remembering(nn.Module):
         self.model = model
         self.max_length = model.max_length
         self.seen = 0
-        self.cache = []
+        layers = []
         for block in model.blocks:
             heads = block.attention.num_heads
             size = (batch, heads, length, model.token.embedding_dim // heads)
             empty = model.token.weight.new_empty
-            self.cache.append((empty(size), empty(size)))  # (B, H, length, D/H) each
+            layers.append(LayerCache(empty(size), empty(size)))  # (B, H, length, D/H) each
+        # Its tensors are as long as they will ever be, and written to: nothing else reads them.
+        self.cache = KVCache(layers)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids (B, T), one more than before, or others -> the last logits (B, 1, V)."""
@@ -937,14 +940,14 @@ class _Remembering(nn.Module):
         start = self.seen if end == self.seen + 1 else 0
         self.seen = end
         x = model.token(ids[:, start:]) + model.position.weight[start:end]  # (B, T - start, D)
-        for block, (keys, values) in zip(model.blocks, self.cache, strict=True):
+        for block, kept in zip(model.blocks, self.cache.layers, strict=True):
             norm_first = isinstance(block, PreNormBlock)
             attention, network = block.attention, block.feed_forward
             parts = attention.qkv(block.norm_1(x) if norm_first else x)  # (B, T - start, 3 D)
             parts = parts.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
-            queries, keys[:, :, start:end], values[:, :, start:end] = parts.unbind(0)
+            queries, kept.keys[:, :, start:end], kept.values[:, :, start:end] = parts.unbind(0)
             mixed = F.scaled_dot_product_attention(
-                queries, keys[:, :, :end], values[:, :, :end], is_causal=start == 0
+                queries, kept.keys[:, :, :end], kept.values[:, :, :end], is_causal=start == 0
             )  # (B, H, T - start, D/H)
             x = x + attention.out_proj(mixed.transpose(1, 2).flatten(2))  # (B, T - start, D)
             x = x if norm_first else block.norm_1(x)

@@ -32,7 +32,11 @@ def make() -> gpt.GPT:
     return model
 
 
-TWINS = {"torch.nn": bench_gpt.library_twin, "Hugging Face": bench_gpt.hugging_face_twin}
+TWINS = {
+    "torch.nn": bench_gpt.library_twin,
+    "Hugging Face": bench_gpt.hugging_face_twin,
+    "nanoGPT": bench_gpt.plain_twin,
+}
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -48,7 +52,7 @@ def test_a_twin_says_and_learns_what_our_model_does(name: str) -> None:
         F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten()).backward()
         said.append(logits)
     torch.testing.assert_close(said[1], said[0])
-    table = twin.token if name == "torch.nn" else twin.transformer.wte
+    table = twin.transformer.wte if name == "Hugging Face" else twin.token
     torch.testing.assert_close(table.weight.grad, model.token.weight.grad)
     assert sum(p.numel() for p in twin.parameters()) == sum(p.numel() for p in model.parameters())
     assert not any(module.p for module in twin.modules() if isinstance(module, nn.Dropout))
@@ -60,7 +64,7 @@ def test_every_path_is_measured_beside_the_libraries() -> None:
     figures = {figure.name: figure for figure in bench_gpt.gpt_speed(TINY)}
     for what in ("training", "generation"):
         assert figures[f"{what}, fast path"].unit == "tokens/s"
-        for other in ("clear path", "Hugging Face", "torch.nn"):
+        for other in ("clear path", "Hugging Face", "torch.nn", "nanoGPT"):
             assert figures[f"{what}, {other}"].unit == "tokens/s"
             assert figures[f"{what}, fast path against {other}"].unit == "times faster"
     assert figures["training, fast path"].detail.endswith("3 x 6 tokens, one thread")

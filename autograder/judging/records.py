@@ -7,6 +7,7 @@ values cross the border; graders see the records themselves.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 from autograder.sandbox.executor import RECORD
@@ -21,10 +22,12 @@ _FIELDS = {
 def restored(value: Any) -> Any:
     """The same nesting with the record itself wherever a dict stands for one.
 
-    What says that it is a record of an unknown type, or has other fields, stays a dict.
+    What says that it is a record of an unknown type, or has other fields, stays a dict, and what
+    holds no record stays the same object.
     """
     if isinstance(value, (list, tuple)):
-        return type(value)(map(restored, value))
+        items = [restored(item) for item in value]
+        return value if all(map(operator.is_, items, value)) else type(value)(items)
     if not isinstance(value, dict):
         return value
     fields = {key: restored(item) for key, item in value.items()}
@@ -33,4 +36,4 @@ def restored(value: Any) -> Any:
         kind, wanted = _FIELDS[name]
         if list(fields) == [RECORD, *wanted]:
             return kind(**{key: fields[key] for key in wanted})
-    return fields
+    return value if all(map(operator.is_, fields.values(), value.values())) else fields

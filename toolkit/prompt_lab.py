@@ -1,6 +1,6 @@
 """Learning from a prompt, in the small: what examples in the input do while no weight changes.
 
-    result = few_shot(GPT, init_weights)
+    result = few_shot(make_model)
     print(result.table())
     print(attention_to_answer(result).table())
     print(shots_of(model, encode, build_prompt, answer_scores, CODE_PATTERNS).table())
@@ -9,7 +9,7 @@
   stands nowhere but in the prompt. A small GPT is trained on it and then asked.
 * A model that was trained on something else: the loss of an answer by the number of examples.
 
-Modules and functions that the chapter builds are arguments. A *GPT* is called with (vocab_size,
+Modules and functions that the chapter builds are arguments. A *GPT* is made of (vocab_size,
 max_length, d_model, num_layers, num_heads, dropout=) and has `token`, `position`, `blocks` (each
 with `norm_1` and `attention`, and that with `qkv` and `num_heads`); its forward takes ids (B, T)
 and returns logits (B, T, V).
@@ -248,15 +248,14 @@ class FewShot:
 
 
 def few_shot(
-    GPT: Callable[..., nn.Module], init_weights: Callable[[nn.Module], nn.Module], *,
-    shots: Sequence[int] = (0, 1, 2, 4, 8),
+    make_model: Callable[..., nn.Module], *, shots: Sequence[int] = (0, 1, 2, 4, 8),
     seeds: Sequence[int] = (0, 1, 2), steps: int = 560, tests: int = 600,
     prepare: Callable[[nn.Module], nn.Module] | None = None, task: MappingTask | None = None,
 ) -> FewShot:  # fmt: skip
     """Train small GPTs on rows with a mapping each, and ask them by prompts.
 
     Args:
-        GPT, init_weights: the chapter's class, and the function that draws its weights.
+        make_model: the chapter's; it makes a GPT with new weights.
         shots: numbers of examples, each below the pairs of a training row.
         seeds: one model is trained for each.
         steps: of each training.
@@ -276,8 +275,8 @@ def few_shot(
     split: dict[bool, dict[int, list[float]]] = {True: {}, False: {}}
     for seed in seeds:
         torch.manual_seed(seed)
-        model = GPT(task.vocab_size, task.max_length, _WIDTH, _LAYERS, _HEADS, dropout=0.0)
-        model = rescale(init_weights(model), _START)
+        size = task.vocab_size, task.max_length, _WIDTH, _LAYERS, _HEADS
+        model = rescale(make_model(*size, dropout=0.0), _START)
         model = model if prepare is None else prepare(model)
         began = time.process_time()
         result.losses.append(train_on_mappings(model, task, steps, seed=seed))

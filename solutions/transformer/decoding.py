@@ -103,8 +103,8 @@ class TableModel(nn.Module):
 #   is never padding alone.
 # * `ValueError` if `max_length` is smaller than 1.
 #
-# (Decoding needs neither gradients nor dropout. Where you use it for real, call `model.eval()`
-# before and wrap the call in `torch.no_grad()`.)
+# Decoding needs neither gradients nor dropout. `@torch.no_grad()` before the function, which is
+# given, keeps PyTorch from recording for gradients; `model.eval()` is for whoever calls it.
 #
 # *Example.* If the first row becomes `7, EOS` and the second `5, 6, 8, EOS`, the result is
 # $\begin{pmatrix}7&2&0&0\\5&6&8&2\end{pmatrix}$.
@@ -132,8 +132,11 @@ class TableModel(nn.Module):
 
 
 # %% exercise="greedy_decode" points=4 section="trf-greedy"
+@torch.no_grad()
 def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
     """Produce for every source the token that looks best at each step.
+
+    No gradient is recorded.
 
     Args:
         model: anything with ``encode``, ``decode`` and ``generator``.
@@ -235,10 +238,13 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 
 
 # %% exercise="beam_search" points=5 section="trf-beam"
+@torch.no_grad()
 def beam_search(
     model: nn.Module, source: Tensor, beam_size: int, max_length: int, alpha: float = 0.6
 ) -> list[tuple[list[int], float]]:
     """Keep the beam_size best beginnings at each step (length penalty: Wu et al. 2016, eq. 14).
+
+    No gradient is recorded.
 
     Args:
         model: anything with ``encode``, ``decode`` and ``generator``; probabilities may be 0.

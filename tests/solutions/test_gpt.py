@@ -952,7 +952,7 @@ def test_training_equals_a_loop_with_steps_of_our_own(norm_first, clip):
 
 def test_training_teaches_a_small_model_its_text():
     stream = torch.tensor([5, 9, 7, 11, 6] * 40)
-    model = gpt.init_weights(gpt.GPT(12, 8, 16, 1, 2, dropout=0.0))
+    model = gpt.make_model(12, 8, 16, 1, 2, dropout=0.0)
     losses = gpt.train(model, stream, 80, 8, 8, 0.02, 8)
     assert len(losses) == 80
     assert all(isinstance(loss, float) for loss in losses)
@@ -1443,6 +1443,12 @@ def test_the_mean_does_not_favour_short_answers():
 # ------------------------------------------------------------------------- fast path and operations
 
 
+def flat_step(model: nn.Module, ids: Tensor) -> list[Tensor]:
+    """The loss of a model on ids, and the gradient of each parameter."""
+    loss = gpt.language_model_loss(model(ids), ids)
+    return [loss, *torch.autograd.grad(loss, list(model.parameters()))]
+
+
 @NORMS
 @DTYPES
 def test_the_fast_path_equals_the_clear_one(dtype, norm_first):
@@ -1450,13 +1456,30 @@ def test_the_fast_path_equals_the_clear_one(dtype, norm_first):
     fast = gpt.fused(copy.deepcopy(clear))
     assert list(fast.state_dict()) == list(clear.state_dict())
     ids = tokens(3, CONTEXT)
-    same = []
-    for model in (clear, fast):
-        loss = gpt.language_model_loss(model(ids), ids)
-        same.append((loss, torch.autograd.grad(loss, list(model.parameters()))))
-    close(same[1][0], same[0][0])
-    for a, b in zip(same[1][1], same[0][1], strict=True):
+    for a, b in zip(*(flat_step(model, ids) for model in (fast, clear)), strict=True):
         close(a, b)
+
+
+@PATHS
+def test_a_compiled_model_has_the_same_loss_and_gradients(fast):
+    """As one graph: with ``fullgraph`` a part that can't be captured raises an error."""
+    model, ids = maybe_fused(perturbed(small()), fast), tokens(3, CONTEXT)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    for a, b in zip(*(flat_step(each, ids) for each in (compiled, model)), strict=True):
+        close(a, b)
+
+
+@PATHS
+def test_a_compiled_step_takes_and_returns_typed_caches(fast):
+    model, ids = maybe_fused(perturbed(small()), fast).eval(), tokens(3, 5)
+    step = torch.compile(gpt.cached_forward, fullgraph=True, backend="aot_eager", dynamic=True)
+    with torch.no_grad():
+        cache, found = None, []
+        for piece in ids.split((2, 1, 1, 1), dim=1):
+            logits, cache = step(model, piece, cache)
+            found.append(logits)
+        close(torch.cat(found, dim=1), model(ids))
+    assert cache.past == 5
 
 
 def test_a_fused_model_shares_the_parameters_and_leaves_the_clear_one_as_it_is():
@@ -1534,7 +1557,7 @@ def distance(found: list[Tensor], wanted: list[Tensor]) -> float:
 @NORMS
 def test_the_gpu_computes_what_the_cpu_does(norm_first, fast, compiled):
     """float32: within 1e-4 of the length of all gradients; bfloat16: within 5 percent."""
-    model = gpt.init_weights(gpt.GPT(256, 64, 64, 3, 4, 0.0, norm_first))
+    model = gpt.make_model(256, 64, 64, 3, 4, 0.0, norm_first)
     ids = tokens(4, 64, vocab=256)
     loss, gradients = step_of(model, ids)
     there = maybe_fused(copy.deepcopy(model).cuda(), fast)
@@ -1552,7 +1575,7 @@ def test_the_gpu_computes_what_the_cpu_does(norm_first, fast, compiled):
 def test_training_on_the_gpu_goes_as_on_the_cpu():
     """One possible block and no dropout: losses within 0.1 percent over 20 steps."""
     stream = tokens(33, vocab=64)
-    model = gpt.init_weights(gpt.GPT(64, 32, 32, 2, 4, 0.0))
+    model = gpt.make_model(64, 32, 32, 2, 4, 0.0)
     there = copy.deepcopy(model).cuda()
     losses = gpt.train(model, stream, 20, 32, 4, 0.01, 4)
     assert gpt.train(there, stream.cuda(), 20, 32, 4, 0.01, 4) == pytest.approx(losses, rel=1e-3)
@@ -1567,7 +1590,7 @@ def test_training_on_the_gpu_goes_as_on_the_cpu():
 
 @CUDA
 def test_writing_on_the_gpu_is_greedy_alike_and_seeded_there():
-    model = gpt.init_weights(gpt.GPT(64, 16, 32, 2, 4, 0.0)).double()
+    model = gpt.make_model(64, 16, 32, 2, 4, 0.0).double()
     there = copy.deepcopy(model).cuda()
     ids = tokens(3, 4, vocab=64)
     wanted = gpt.generate(model, ids, 20, temperature=0)

@@ -309,17 +309,6 @@ def test_what_the_mask_hides_has_no_weight_at_all(fast):
     close(extreme, module(1e9 * query, key, key, mask))
 
 
-def test_a_query_that_may_attend_to_nothing_stays_finite():
-    """As padding on the left has it, before the first real token."""
-    module = tr.MultiHeadAttention(8, 2)
-    x = leaf(2, 5, 8, dtype=torch.float32)
-    mask = tr.subsequent_mask(5) & tr.pad_mask(torch.tensor([[0, 0, 4, 5, 6], [4, 5, 6, 7, 8]]))
-    out = module(x, x, x, mask)
-    (gradient,) = torch.autograd.grad(out.sum(), [x])
-    assert out.isfinite().all()
-    assert gradient.isfinite().all()
-
-
 def revealing(module: tr.MultiHeadAttention) -> tr.MultiHeadAttention:
     """All scores 0, values and output as they come in: one-hot values show the weights."""
     with torch.no_grad():
@@ -865,6 +854,33 @@ def test_the_fast_path_has_the_same_values_and_gradients(norm_first, training):
         )
     for a, b in zip(*gradients, strict=True):
         close(b, a)
+
+
+@PATHS
+def test_a_compiled_model_has_the_same_values_and_gradients(fast):
+    """As one graph: with ``fullgraph`` a part that can't be captured raises an error."""
+    model = maybe_fused(transformer(True), fast)
+    src, tgt = ids_of_lengths([9, 4, 6], 11), ids_of_lengths([5, 8, 3], 13, BOS)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    found, expected = (
+        (out, *torch.autograd.grad((out * cotangent(out)).sum(), model.parameters()))
+        for out in (compiled(src, tgt), model(src, tgt))
+    )
+    for a, b in zip(found, expected, strict=True):
+        close(a, b)
+
+
+@PATHS
+def test_a_compiled_step_takes_and_returns_typed_caches(fast):
+    model = maybe_fused(transformer(), fast).eval()
+    step = torch.compile(tr.decode_step, fullgraph=True, backend="aot_eager", dynamic=True)
+    with torch.no_grad():
+        cache = other = tr.start_cache(model, ids_of_lengths([4, 3], 11))
+        for token in (BOS, 4, 5):
+            found, other = step(model, torch.tensor([token, token]), other)
+            expected, cache = tr.decode_step(model, torch.tensor([token, token]), cache)
+            close(found, expected)
+        assert other.past == cache.past == 3
 
 
 @ORDERS
@@ -1444,20 +1460,19 @@ def test_beam_search_with_a_cache_finds_for_each_row_what_it_finds_alone(
             same_hypotheses(ours, wanted)
 
 
-def test_decoding_with_a_cache_records_no_gradient(monkeypatch):
-    honest, seen = tr.decode_step, []
-
-    def watched(*given):
-        log_probs, cache = honest(*given)
-        seen.append(log_probs.requires_grad)
-        return log_probs, cache
-
-    monkeypatch.setattr("solutions.transformer.decoding.decode_step", watched)
-    model, source = transformer().eval(), ids_of_lengths([4, 3], 11)
-    tr.cached_greedy_decode(model, source, 3)
-    tr.cached_beam_search(model, source, 2, 3)
-    assert seen
-    assert not any(seen)
+def test_decoding_records_no_gradient():
+    model, source, seen = transformer().eval(), ids_of_lengths([4], 11), []
+    model.generator.register_forward_hook(lambda *call: seen.append(call[2].requires_grad))
+    for decode in (
+        lambda: tr.greedy_decode(model, source, 3),
+        lambda: tr.beam_search(model, source, 2, 3),
+        lambda: tr.cached_greedy_decode(model, source, 3),
+        lambda: tr.cached_beam_search(model, source, 2, 3),
+    ):
+        decode()
+        assert seen
+        assert not any(seen)
+        seen.clear()
 
 
 def test_gradients_flow_through_the_cache():

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from solutions.gpt import GPT, init_weights
+from solutions.gpt import make_model
 from toolkit import norm_lab as lab
 
 
@@ -25,8 +25,8 @@ def _one_thread() -> Iterator[None]:
 
 def make(depth: int, norm_first: bool, seed: int = 0) -> nn.Module:
     torch.manual_seed(seed)
-    model = GPT(11, 12, 16, depth, 2, dropout=0.0, norm_first=norm_first)
-    return lab.same_start(init_weights(model))
+    model = make_model(11, 12, 16, depth, 2, dropout=0.0, norm_first=norm_first)
+    return lab.same_start(model)
 
 
 STREAM = torch.arange(400) % 11
@@ -46,8 +46,7 @@ def test_a_narrow_model_starts_with_branches_as_strong_as_a_wide_one() -> None:
     sizes = {}
     for width in (24, 768):
         torch.manual_seed(0)
-        model = GPT(11, 12, width, 1, 2, dropout=0.0)
-        model = lab.same_start(init_weights(model))
+        model = lab.same_start(make_model(11, 12, width, 1, 2, dropout=0.0))
         sizes[width] = lab.rms(model.blocks[0].feed_forward.w_1(x[:, :width]))
     assert sizes[24] == pytest.approx(sizes[768], rel=0.15)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from solutions.gpt import GPT, answer_scores, build_prompt, init_weights
+from solutions.gpt import GPT, answer_scores, build_prompt, make_model
 from toolkit import prompt_lab as lab
 
 
@@ -47,7 +47,7 @@ class Reader(nn.Module):
 @pytest.fixture(scope="module")
 def read() -> lab.FewShot:
     """A perfect reader, asked without having been trained to any effect."""
-    return lab.few_shot(Reader, lambda model: model, seeds=(0, 1), steps=1, tests=400)
+    return lab.few_shot(Reader, seeds=(0, 1), steps=1, tests=400)
 
 
 # --------------------------------------------------------------------------- a made language
@@ -124,7 +124,7 @@ def test_the_table_and_the_figure_show_what_was_measured(read: lab.FewShot) -> N
 def test_a_gpt_learns_to_copy_from_the_prompt() -> None:
     task = lab.MappingTask(inputs=3, labels=8, pairs=4)
     found = lab.few_shot(
-        GPT, init_weights, shots=(0, 1, 2), seeds=(0,), steps=150, tests=300, task=task
+        make_model, shots=(0, 1, 2), seeds=(0,), steps=150, tests=300, task=task
     )
     assert found.mean("new", 0) < 0.25 < 0.3 < found.mean("new", 1) < found.mean("new", 2)
     assert found.mean("new", 2) == pytest.approx(found.ideal[2], abs=0.15)
@@ -142,9 +142,9 @@ def test_a_gpt_learns_to_copy_from_the_prompt() -> None:
 
 def test_bad_numbers_of_examples_are_refused() -> None:
     with pytest.raises(ValueError, match="from 0 to 8"):
-        lab.few_shot(Reader, lambda model: model, shots=(0, 9))
+        lab.few_shot(Reader, shots=(0, 9))
     with pytest.raises(ValueError, match="needs a seed"):
-        lab.few_shot(Reader, lambda model: model, seeds=())
+        lab.few_shot(Reader, seeds=())
 
 
 def test_a_model_that_changes_while_it_is_asked_is_found_out() -> None:
@@ -155,7 +155,7 @@ def test_a_model_that_changes_while_it_is_asked_is_found_out() -> None:
             return super().forward(ids)
 
     with pytest.raises(RuntimeError, match="changed"):
-        lab.few_shot(Learner, lambda model: model, seeds=(0,), steps=1, tests=5)
+        lab.few_shot(Learner, seeds=(0,), steps=1, tests=5)
 
 
 # --------------------------------------------------------------------------- where it looks

@@ -4,7 +4,7 @@ It unpacks to one folder that works where it is, without installing anything of 
 
     gpt-training/gpt-training.ipynb       with given.py beside it, README.md, requirements.txt
     gpt-training/autograder/              the checks: the modules that they import, and no others
-    gpt-training/toolkit/                 what the notebook is given
+    gpt-training/toolkit/                 what notebook and checks import of it, and no more
     gpt-training/exercises/gpt-training/  assignment.json, recorded.bin
 
 `given.py` holds parts of earlier units, as the reference has them: these are no secret any more.
@@ -169,7 +169,9 @@ def contents(unit: str, book: str = "") -> dict[str, bytes]:
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
     files["autograder/__main__.py"] = MAIN.encode()
     files |= {name: text.encode() for name, text in graders.items()}
-    used = _imports(_notebook_code(files[notebook]), "toolkit")
+    code = [_notebook_code(files[notebook])]
+    code += [text.decode() for name, text in files.items() if name.endswith(".py")]
+    used = {name for text in code for name in _imports(text, "toolkit")}
     for module in sorted(modules({"toolkit", *used}, "toolkit")):
         file = _file(module)
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()

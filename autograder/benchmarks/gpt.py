@@ -182,8 +182,8 @@ def plain_twin(model: Any) -> nn.Module:
         def forward(self, x: Tensor) -> Tensor:
             batch, size, width = x.shape
             parts = self.c_attn(self.ln_1(x)).split(width, dim=2)  # 3 x (B, T, D)
-            split = (part.view(batch, size, heads, -1).transpose(1, 2) for part in parts)
-            y = F.scaled_dot_product_attention(*split, is_causal=True)  # (B, H, T, D/H)
+            q, k, v = (part.view(batch, size, heads, -1).transpose(1, 2) for part in parts)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (B, H, T, D/H)
             x = x + self.c_proj(y.transpose(1, 2).reshape(batch, size, width))  # (B, T, D)
             return x + self.mlp_proj(F.gelu(self.c_fc(self.ln_2(x)), approximate="tanh"))
 

@@ -40,6 +40,8 @@ from solutions.gpt.training import (
 )
 from solutions.gpt.transfer import (
     ChoiceClassifier,
+    FusedAttention,
+    FusedFeedForward,
     GPTClassifier,
     SimilarityClassifier,
     answer_scores,
@@ -68,6 +70,8 @@ __all__ = [
     "CausalSelfAttention",
     "ChoiceClassifier",
     "FeedForward",
+    "FusedAttention",
+    "FusedFeedForward",
     "GPTClassifier",
     "PostNormBlock",
     "PreNormBlock",

@@ -547,14 +547,12 @@ def cached_beam_search(
         # All extensions of a source in one row, beside places for those that it no longer has.
         totals = log_probs.new_full((batch, beam_size, size), -math.inf)  # (B, K, V)
         totals[owners, slots] = so_far.unsqueeze(1) + log_probs
-        best, places = totals.flatten(1).topk(min(beam_size, beam_size * size))  # (B, K) each
+        best, places = totals.flatten(1).topk(beam_size)  # (B, K) each
         row_of = {pair: row for row, pair in enumerate(zip(owners, slots, strict=True))}
         rows, tokens, extended, new_owners, new_slots = [], [], [], [], []
         for owner, survivors in enumerate(zip(best.tolist(), places.tolist(), strict=True)):
-            used = 0
-            for total, place in list(zip(*survivors, strict=True))[
-                : beam_size - len(finished[owner])
-            ]:
+            used, left = 0, beam_size - len(finished[owner])
+            for total, place in list(zip(*survivors, strict=True))[:left]:
                 if total == -math.inf:
                     break
                 slot, chosen = divmod(place, size)

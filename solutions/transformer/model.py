@@ -947,16 +947,16 @@ class FusedAttention(MultiHeadAttention):
             return self._mix(*parts, mask)  # (B, Tq, D)
         return super().forward(query, key, value, mask)
 
-    def _heads(self, x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-        """What each of the layers makes of x (B, T, D), split into heads (B, H, T, D/H)."""
+    def _heads(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
+        """What each of the projections makes of x (B, T, D), split into heads (B, H, T, D/H)."""
         batch, length, width = x.shape
         # Joining the weights copies them, which pays only if enough tokens share the product.
-        if len(layers) == 1 or batch * length < width:
-            made = [layer(x) for layer in layers]  # n x (B, T, D)
+        if len(projections) == 1 or batch * length < width:
+            made = [projection(x) for projection in projections]  # n x (B, T, D)
         else:
-            weight = torch.cat([layer.weight for layer in layers])  # (n D, D)
-            bias = torch.cat([layer.bias for layer in layers])  # (n D,)
-            made = F.linear(x, weight, bias).chunk(len(layers), dim=-1)  # n x (B, T, D)
+            weight = torch.cat([projection.weight for projection in projections])  # (n D, D)
+            bias = torch.cat([projection.bias for projection in projections])  # (n D,)
+            made = F.linear(x, weight, bias).chunk(len(projections), dim=-1)  # n x (B, T, D)
         return tuple(part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in made)
 
     def _mix(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

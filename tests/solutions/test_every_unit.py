@@ -149,7 +149,12 @@ def _imported(nodes):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             found.add(node.module)
-    return {name if name.startswith("solutions") else name.split(".")[0] for name in found}
+    ours = ("solutions", "toolkit")
+    return {name if name.startswith(ours) else name.split(".")[0] for name in found}
+
+
+# Modules of the toolkit that import nothing but PyTorch and the standard library.
+LIGHT = {"toolkit.kv_cache", "toolkit.module_swap"}
 
 
 def test_the_module_imports_only_torch_the_standard_library_and_earlier_units(unit):
@@ -157,9 +162,17 @@ def test_the_module_imports_only_torch_the_standard_library_and_earlier_units(un
     tree = ast.parse(solution(unit).read_text(encoding="utf-8"))
     chapter, _, name = unit.partition("-")
     before = CHAPTERS[chapter][: CHAPTERS[chapter].index(name)]
-    allowed = {"torch", *sys.stdlib_module_names, *(f"solutions.{chapter}.{u}" for u in before)}
+    known = {"torch", *sys.stdlib_module_names}
+    allowed = {*known, *LIGHT, *(f"solutions.{chapter}.{u}" for u in before)}
     assert _imported(tree.body) <= allowed
-    assert _imported(ast.walk(tree)) <= {"toolkit", *allowed}
+    late = _imported(ast.walk(tree)) - allowed
+    assert all(name.startswith("toolkit") for name in late)
+
+
+@pytest.mark.parametrize("name", sorted(LIGHT))
+def test_what_the_modules_import_of_the_toolkit_needs_no_other_library(name):
+    tree = ast.parse((SOLUTIONS.parent / f"{name.replace('.', '/')}.py").read_text("utf-8"))
+    assert _imported(ast.walk(tree)) <= {"torch", *sys.stdlib_module_names}
 
 
 def test_the_chapters_package_hands_on_every_name_of_its_units(unit, module):

@@ -123,9 +123,7 @@ def test_the_table_and_the_figure_show_what_was_measured(read: lab.FewShot) -> N
 
 def test_a_gpt_learns_to_copy_from_the_prompt() -> None:
     task = lab.MappingTask(inputs=3, labels=8, pairs=4)
-    found = lab.few_shot(
-        make_model, shots=(0, 1, 2), seeds=(0,), steps=150, tests=300, task=task
-    )
+    found = lab.few_shot(make_model, shots=(0, 1, 2), seeds=(0,), steps=150, tests=300, task=task)
     assert found.mean("new", 0) < 0.25 < 0.3 < found.mean("new", 1) < found.mean("new", 2)
     assert found.mean("new", 2) == pytest.approx(found.ideal[2], abs=0.15)
     assert found.when_shown[1][0] > 0.9

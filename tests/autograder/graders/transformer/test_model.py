@@ -257,7 +257,7 @@ style(
                 elif p.dim() == 1:
                     p.fill_(0)
                 elif "lut" in name:
-                    p.normal_(0, math.sqrt(1 / d_model))
+                    p.normal_(0, d_model**-0.5)
                 else:
                     bound = (6 / (p.size(0) + p.size(1))) ** 0.5
                     p.copy_(2 * bound * torch.rand(p.shape) - bound)

@@ -2,8 +2,8 @@
 
 A class graded beside stock nbgrader on the same honest submissions, with the marks compared; the
 latency of `check`; the kill rate of `verify`; the speed of our Transformer beside
-`torch.nn.Transformer`, and of our GPT beside Hugging Face's and `torch.nn.TransformerEncoder`;
-seconds to build the book. Printed as a table and written to build/bench.json.
+`torch.nn.Transformer`, and of our GPT beside Hugging Face's, `torch.nn.TransformerEncoder` and one
+as nanoGPT writes it; seconds to build the book. Printed as a table and written to build/bench.json.
 
 Grading a class of 100 beside stock nbgrader takes ten minutes, most of them stock nbgrader's; how
 the cost grows from 10 to 1,000 submissions is measured only when asked for (`--only growth`).

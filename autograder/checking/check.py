@@ -466,8 +466,8 @@ def _noting(
     def noted(request: dict[str, Any]) -> dict[str, Any]:
         entry = asked.setdefault(graders.running, _Asked({}, request, request))
         entry.last = request
-        if request["op"] == "create":
-            entry.create[request["handle"]] = request
+        made = request.get("made", [request] if request["op"] == "create" else [])
+        entry.create |= {one["handle"]: one for one in made}
         return execute(request)
 
     return noted
@@ -479,7 +479,7 @@ def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> tuple[st
     for position, test in enumerate(result.tests):
         entry = asked.get(test.name)
         if test.outcome == "failed" and entry is not None:
-            request = entry.last
+            request = entry.last = entry.last.get("asked", entry.last)
             size = _size([request.get("args"), request.get("kwargs")])
             # Creating a module is a case only where nothing else failed.
             plain = request["op"] in ("create", "inspect") or test.message.startswith(PUT_OFF)

@@ -28,6 +28,9 @@ GRADIENT_SLACK = 5.0
 # Sums that cancel leave rounding errors as large as their terms, which are of order 1 here.
 LEAST_SCALE = 0.1
 
+# How a sentence on an argument that is changed ends.
+IN_PLACE = " in place; work on a copy, since the caller still needs it."
+
 
 def tolerance(expected: torch.Tensor) -> float:
     """Absolute error allowed: the dtype's relative error times the scale of the finite values."""
@@ -191,16 +194,18 @@ def raises(
     raise Mistake(f"{what} should raise {' or '.join(names)}, but was accepted.", misconception)
 
 
+def changed_in_place(labels: Sequence[str], what: str = "your code") -> str:
+    """The sentence on arguments that a call has changed."""
+    names = ", ".join(map(argument, labels))
+    return f"{what} changes {names}{IN_PLACE}"
+
+
 def unchanged(
     seen: Observation, what: str = "your code", *, misconception: str | None = None
 ) -> None:
     """No input was changed in place."""
     if seen.mutated:
-        names = ", ".join(_input(label) for label in seen.mutated)
-        raise Mistake(
-            f"{what} changes {names} in place; work on a copy, since the caller still needs it.",
-            misconception,
-        )
+        raise Mistake(changed_in_place(seen.mutated, what), misconception)
 
 
 def gradients(
@@ -216,7 +221,7 @@ def gradients(
         if only is not None and label not in only:
             continue
         got = seen.grads.get(label)
-        name = f"{what} with respect to {_input(label)}"
+        name = f"{what} with respect to {argument(label)}"
         if gradient is None or not bool(gradient.abs().max() > 0):
             if got is not None and bool(got.abs().max() > 0):
                 raise Mistake(f"{name} should be zero: nothing depends on it.", misconception)
@@ -271,7 +276,8 @@ def _dtype(values: torch.Tensor) -> str:
     return str(values.dtype).removeprefix("torch.")
 
 
-def _input(label: str) -> str:
+def argument(label: str) -> str:
+    """How to call an argument that has a position (`"0"`) or a name for a label."""
     head = label.split(".")[0]
     if head.isdigit():
         ordinal = ("first", "second", "third", "fourth", "fifth", "sixth")

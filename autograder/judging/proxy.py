@@ -196,6 +196,13 @@ class Proxy:
         self._ask(request, f"Your {name}")
         return Handle(self, request["handle"], name)
 
+    def repeat(self, name: str, request: Request) -> list[str]:
+        """What `sandbox.side_effects` notices when a call is made several times."""
+        found = self._ask({"op": "repeat", "name": name, **request}, f"Your {name}").value
+        if not isinstance(found, list) or not all(isinstance(fact, str) for fact in found):
+            raise Mistake(f"Your {name} does not say what it does when it is asked again.")
+        return found
+
     def aside(self) -> Proxy:
         """Another way to the same implementation: what is asked there is not in the transcript.
 

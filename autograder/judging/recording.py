@@ -45,6 +45,10 @@ class Recording:
 
         return execute
 
+    def requests(self, test: str) -> list[Request]:
+        """What `asked_again` asks in `test`."""
+        return self.data["tests"][test]["requests"]
+
     def candidates(self, exercise: str) -> list[str]:
         """The misconceptions of an exercise, in their file's order."""
         return [name for name, entry in self.data["says"].items() if entry[2] == exercise]
@@ -93,6 +97,7 @@ def record(unit: str, graders: Graders) -> Recording:
             "reference": [exchange.outcome for exchange in reference],
             "asked": [diagnosis.fingerprint(exchange.request) for exchange in student],
             "answers": answers,
+            "requests": graders.requests_again(item.exercise, SEED) if item.item is None else [],
         }
     says = {
         mistake.name: [mistake.says, mistake.section, mistake.exercise]

@@ -27,7 +27,7 @@ from _pytest.main import Session
 from _pytest.runner import runtestprotocol
 
 from autograder.common.paths import graders
-from autograder.judging import diagnosis, foresight, scoring
+from autograder.judging import asked_again, diagnosis, foresight, scoring
 from autograder.judging.diagnosis import Candidate, Evidence
 from autograder.judging.foresight import Execute, Messages, Script, constant_part, scripts_of
 from autograder.judging.known_answers import Ask, Departed, Inconstant, Known, Step, snapshot
@@ -35,7 +35,7 @@ from autograder.judging.memory import Conversation, Memory, Remember, Replays
 from autograder.judging.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.judging.recording import Recording
 from autograder.judging.results import ExerciseResult, TestResult
-from autograder.sandbox.executor import Executor
+from autograder.sandbox.executor import Executor, Request
 from autograder.units.assignment import Assignment, Exercise, load
 
 # After this many calls without an end the rest of an exercise's tests is not waited for.
@@ -116,9 +116,9 @@ class Draw:
 
 @dataclass
 class _Item:
-    """A collected test and its marks."""
+    """A collected test and its marks; or, without an `item` of pytest's, `asked_again`."""
 
-    item: pytest.Item
+    item: pytest.Item | None
     name: str
     purpose: str
     exercise: str
@@ -129,7 +129,7 @@ class _Item:
     plain: dict[str, Any] | None  # arguments of a test that needs none of pytest's own machinery
 
 
-GIVEN = ("student", "reference", "draw")
+GIVEN = ("student", "reference", "draw", "requests")
 UNUSUAL = ("skip", "skipif", "xfail", "usefixtures", "filterwarnings")
 
 
@@ -159,6 +159,7 @@ class _Current:
         self.student: Proxy | None = None
         self.reference: Proxy | None = None
         self.draw: Draw | None = None
+        self.requests: list[Request] = []  # those of `asked_again`
 
 
 def _plugin(current: _Current) -> Any:
@@ -237,7 +238,10 @@ class Graders:
         unknown = {item.exercise for item in self.items} - known
         if unknown:
             raise ValueError(f"graders of {unit} name unknown exercises: {sorted(unknown)}")
+        judged = dict.fromkeys(item.exercise for item in self.items)
+        self.items += map(_asked_again, judged)
         self.running = ""  # the test that is asking
+        self._repeated: dict[tuple[int, str], list[Request]] = {}
         self._memo: dict[tuple[int, str], Conversation] = {}
         self._known = Known()
         self._scripts: dict[tuple[int, str], list[Script]] = {}
@@ -346,6 +350,7 @@ class Graders:
                     evidence.append(seen)
                     if stop_at_failure and test.outcome != "passed":
                         break
+            scoring.tell_once(tests)
             scoring.earn_refusals(exercise.name, tests, evidence)
             result = scoring.score(exercise.name, exercise.points, exercise.section, tests)
             aspects = {item.name for item in items if item.aspect}
@@ -437,8 +442,15 @@ class Graders:
         recording: Recording | None,
     ) -> tuple[TestResult, Evidence]:
         rng = zlib.crc32(f"{seed}:{item.name}".encode())
+        requests: list[Request] = []
+        if item.item is None:
+            if recording is None:
+                requests = self.requests_again(item.exercise, seed)
+            else:
+                requests = recording.requests(item.name)
         self.running = item.name
         current = self._current
+        current.requests = requests
         current.draw = Draw(seed, item.name)
         current.student = student = Proxy(execute, rng=rng)
         if recording is not None:
@@ -478,11 +490,27 @@ class Graders:
         message = f"The answer has an unexpected form ({type(error).__name__}: {error})."
         return _result(item, "failed", message), seen
 
+    def requests_again(self, exercise: str, seed: int) -> list[Request]:
+        """What `asked_again` asks: of the calls that the exercise's visible tests make."""
+        if (seed, exercise) not in self._repeated:
+            own = (one for one in self.items if one.exercise == exercise and one.item)
+            namespace = self._executor().namespace
+            with _chance_put_back():
+                talks = [
+                    self._judge(one, Executor(namespace).execute, seed, None)[1].transcript
+                    for one in own
+                    if not one.hidden
+                ]
+                found = asked_again.requests_of(exercise, talks, namespace)
+            self._repeated[seed, exercise] = found
+        return self._repeated[seed, exercise]
+
     def _call(self, item: _Item) -> BaseException | None:
         """Run one test; returns what it raised."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if item.plain is None:
+                assert item.item is not None
                 self._plugin.error = None
                 runtestprotocol(item.item, log=False, nextitem=None)
                 error, self._plugin.error = self._plugin.error, None
@@ -606,6 +634,21 @@ def _chance_put_back() -> Iterator[None]:
     finally:
         random.setstate(states[0])
         torch.set_rng_state(states[1])
+
+
+def _asked_again(exercise: str) -> _Item:
+    """The test that every exercise has besides its graders."""
+    return _Item(
+        item=None,
+        name=asked_again.test_name(exercise),
+        purpose=asked_again.PURPOSE,
+        exercise=exercise,
+        weight=1.0,
+        hidden=False,
+        aspect=True,
+        function=functools.partial(asked_again.ask, exercise),
+        plain=dict.fromkeys(("student", "reference", "requests")),
+    )
 
 
 def _result(item: _Item, outcome: str, message: str = "") -> TestResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from autograder.judging.diagnosis import Evidence
+from autograder.judging.expectations import IN_PLACE
 from autograder.judging.results import ExerciseResult, TestResult
 
 
@@ -49,6 +50,17 @@ def earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) 
     if any(test.outcome == "passed" and test.name in answered for test in tests):
         return
     put_off(tests, f"Refusing bad input counts once {name} answers good input.")
+
+
+def tell_once(tests: list[TestResult]) -> None:
+    """An argument that is changed in place costs once: where a test says it, `asked_again` is free.
+
+    It is the last of an exercise's tests.
+    """
+    *others, last = tests
+    said = [test for test in others if test.outcome == "failed" and IN_PLACE in test.message]
+    if said and last.name.endswith("_asked_again") and IN_PLACE in last.message:
+        last.weight = 0.0
 
 
 def without_values(tests: list[TestResult], evidence: list[Evidence], aspects: set[str]) -> bool:

@@ -1,0 +1,327 @@
+"""Asks one call several times: what does the answer depend on, and what does the call leave behind?
+
+A right function answers the same to the same question, whatever was asked before it, and leaves its
+arguments, its parameters and the modules that it is given as they were. Here a call is made with
+the same seed and another, in train and eval mode, with and without gradients, after other calls,
+and after the caller has written over an answer. Only answers of one implementation are compared
+with one another, so that no reference is needed.
+
+This file is copied into the sandbox: it imports PyTorch and the standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from autograder.sandbox.executor import Executor, Outcome, Request
+
+# What can be found, besides CHANGES with the label of an argument.
+CHANGES = "changes "  # an argument, in place
+CHANCE, EACH_TIME = "chance", "chance each time"  # another seed, another answer: ever, always
+FIXED = "fixed"  # no seed gives another answer, although one should
+UNSEEDED = "unseeded"  # the same seed, another answer
+MODE = "mode"  # the other one of train and eval, another answer
+GRADIENT = "gradient"  # other answers with and without gradients
+MEMORY = "memory"  # after another call, another answer
+SHARED = "shared"  # after the caller has written over an answer, another one
+PARAMETERS = "parameters"  # the call changes the module's own, or those of a module it is given
+TRAINING = "training"  # it leaves a module in another mode
+REQUIRES_GRAD = "requires_grad"  # it freezes or thaws parameters
+GRAD = "grad"  # it leaves gradients in parameters
+
+SEEDS = 4
+# So many seeds without another answer say that there is none: where the reference answers
+# otherwise with each of `SEEDS`, even a chance of 3/4 of the same answer comes to 1e-8.
+SEEDS_FOR_FIXED = 64
+TOLERANCE = 1e-5  # of the largest value
+
+
+class _NoAnswer(Exception):
+    """The call raised an error, or did not end."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome["kind"])
+        self.outcome = outcome
+
+
+def found(executor: Executor, request: Request) -> list[str] | Outcome:
+    """What is noticed about the call `request["asked"]`, sorted; an outcome if it has no answer.
+
+    Args:
+        executor: carries requests out; it has no modules afterwards.
+        request: `made`, the requests that make the modules; `asked`, a call or an invocation of
+            them; `expected`, what is noticed about a right implementation: it is not looked for.
+    """
+    try:
+        return sorted(_Inquiry(executor, request).facts())
+    except _NoAnswer as none:
+        return none.outcome
+
+
+class _Inquiry:
+    def __init__(self, executor: Executor, request: Request) -> None:
+        self._executor = executor
+        self._made: list[Request] = request["made"]
+        self._asked: Request = request["asked"]
+        self._expected: list[str] = request["expected"]
+        self._states: dict[int, dict[str, torch.Tensor]] = {}
+        self._facts: set[str] = set()
+
+    def facts(self) -> set[str]:
+        if not self._nothing_matters():
+            self._find_out()
+        return self._facts
+
+    def _nothing_matters(self) -> bool:
+        """Whether all is well, asked at once in as few calls as may be: mostly it is."""
+        if EACH_TIME in self._expected:
+            return False
+        changes: list[dict[str, Any]] = []
+        if UNSEEDED not in self._expected:
+            changes += [{"python_rng": 1}]
+        if CHANCE not in self._expected:
+            changes += [{"rng": self._asked["rng"] + number} for number in range(1, SEEDS + 1)]
+        if self._has_mode and MODE not in self._expected:
+            changes += [self._other_mode()]
+        if self._asked.get("grad") and GRADIENT not in self._expected:
+            changes += [{"grad": False}]
+        if MEMORY in self._expected:  # as where a model is trained
+            answer = self._afresh()
+            return all(alike(answer, self._try_afresh(**change)) for change in changes)
+        longer = _longer(self._asked)
+        other, further = ({k: change(self._asked.get(k)) for k in ("args", "kwargs")}
+                          for change in (_flipped, longer))  # fmt: skip
+        answer = self._afresh()
+        once = [self._try(**other), self._try(**further)]
+        rest = [self._try()]
+        if SHARED not in self._expected:
+            rest += [self._try(spoil=True), self._try()]
+        self._make()
+        again = [self._try(**further), self._try(**other)]
+        rest += [self._try(**change) for change in changes]
+        return all(alike(answer, one) for one in rest) and alike(once, again[::-1])
+
+    def _find_out(self) -> None:
+        """What it is that matters, one thing after the other."""
+        answer = self._afresh()
+        # Whatever else is random, the rest is compared under the same seed; where no seed holds,
+        # nothing can be.
+        if not alike(answer, self._try_afresh()):
+            self._facts.add(UNSEEDED)
+            return
+        self._note_unless(UNSEEDED, answer, self._try_afresh(python_rng=1))
+        self._other_seeds(answer)
+        if self._has_mode:
+            self._note_unless(MODE, answer, self._try_afresh(**self._other_mode()))
+        if self._asked.get("grad"):
+            self._note_unless(GRADIENT, answer, self._try_afresh(grad=False))
+        for change in (_flipped, _longer(self._asked)):
+            other = {key: change(self._asked.get(key)) for key in ("args", "kwargs")}
+            alone = self._try_afresh(**other)
+            self._make()
+            first, after, last = self._try(), self._try(**other), self._try()
+            if not alike([answer, alone, answer], [first, after, last]):
+                self._facts.add(MEMORY)
+        self._make()
+        self._try(spoil=True)
+        self._note_unless(SHARED, answer, self._try())
+
+    def _other_seeds(self, answer: Any) -> None:
+        varies = EACH_TIME in self._expected
+        count = SEEDS_FOR_FIXED if varies else SEEDS
+        different = 0
+        for number in range(1, count + 1):
+            different += not alike(answer, self._try_afresh(rng=self._asked["rng"] + number))
+            if varies and different:
+                return  # as it should be
+        if varies:
+            self._facts.add(FIXED)
+        if different:
+            self._facts.add(CHANCE)
+        if different == count:
+            self._facts.add(EACH_TIME)
+
+    @property
+    def _has_mode(self) -> bool:
+        return "training" in self._asked or bool(self._asked.get("modules"))
+
+    def _other_mode(self) -> dict[str, Any]:
+        if "training" in self._asked:
+            return {"training": not self._asked["training"]}
+        return {"modules": {name: not mode for name, mode in self._asked["modules"].items()}}
+
+    def _note_unless(self, fact: str, answer: Any, other: Any) -> None:
+        if not alike(answer, other):
+            self._facts.add(fact)
+
+    # How it is asked.
+
+    def _afresh(self, **changes: Any) -> Any:
+        self._make()
+        return self._ask(**changes)
+
+    def _try_afresh(self, **changes: Any) -> Any:
+        self._make()
+        return self._try(**changes)
+
+    def _try(self, **changes: Any) -> Any:
+        """The answer, or that there is none."""
+        try:
+            return self._ask(**changes)
+        except _NoAnswer:
+            return _NoAnswer
+
+    def _make(self) -> None:
+        """Make the modules anew, with the parameters of the first time."""
+        self._executor.handles.clear()
+        for request in self._made:
+            self._carried_out(request)
+        for handle, module in self._executor.handles.items():
+            if handle in self._states:
+                with contextlib.suppress(RuntimeError):  # other names: told by the parameters
+                    module.load_state_dict(self._states[handle])
+            else:
+                state = module.state_dict()
+                self._states[handle] = {name: one.clone() for name, one in state.items()}
+
+    def _ask(self, **changes: Any) -> Any:
+        request = {**self._asked, **changes}
+        modules = self._executor.handles.values()
+        before = [_of_parameters(module) for module in modules]
+        outcome = self._carried_out(request)
+        self._facts |= {CHANGES + label for label in outcome["mutated"]}
+        for (values, wanted), module in zip(before, modules, strict=True):
+            now, wants = _of_parameters(module)
+            if now.keys() != values.keys() or not all(
+                _same_numbers(now[name], value) for name, value in values.items()
+            ):
+                self._facts.add(PARAMETERS)
+            elif wants != wanted:
+                self._facts.add(REQUIRES_GRAD)
+            if any(parameter.grad is not None for parameter in module.parameters()):
+                self._facts.add(GRAD)
+        modes = {int(name): mode for name, mode in request.get("modules", {}).items()}
+        if "training" in request:
+            modes[request["handle"]] = request["training"]
+        for handle, mode in modes.items():
+            if any(one.training != mode for one in self._executor.handles[handle].modules()):
+                self._facts.add(TRAINING)
+        return outcome["value"]
+
+    def _carried_out(self, request: Request) -> Outcome:
+        outcome = self._executor.carry_out(request)
+        if outcome["kind"] != "value":
+            raise _NoAnswer(outcome)
+        return outcome
+
+
+def _of_parameters(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, bool]]:
+    """Copies of a module's parameters, and whether each wants a gradient."""
+    parameters = dict(module.named_parameters())
+    values = {name: one.detach().clone() for name, one in parameters.items()}
+    return values, {name: one.requires_grad for name, one in parameters.items()}
+
+
+def alike(left: Any, right: Any) -> bool:
+    """Equal up to rounding, through nested lists, tuples and dicts; others by their type."""
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        both = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+        return both and _same_numbers(left, right)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(alike, left, right))
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(alike(left[key], right[key]) for key in left)
+    if isinstance(left, float) and isinstance(right, float):
+        both_nan = math.isnan(left) and math.isnan(right)
+        return both_nan or math.isclose(left, right, rel_tol=TOLERANCE)
+    if isinstance(left, (bool, int, str, bytes, type(None), type)):
+        return bool(left == right)
+    return type(left) is type(right)
+
+
+def _same_numbers(left: torch.Tensor, right: torch.Tensor) -> bool:
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    if torch.equal(left, right):
+        return True
+    if not left.is_floating_point():
+        return False
+    left, right = left.detach().double(), right.detach().double()
+    finite = left[left.isfinite()].abs()
+    limit = TOLERANCE * max(float(finite.max()) if finite.numel() else 0.0, 0.1)
+    near = ((left - right).abs() <= limit) | (left == right) | (left.isnan() & right.isnan())
+    return bool(near.all())
+
+
+# Other questions of the same kind. They need not be good ones: an error is an answer, too.
+
+
+def _flipped(value: Any) -> Any:
+    """The same shapes, and the same values in another order."""
+    if isinstance(value, torch.Tensor):
+        sizes = [axis for axis, size in enumerate(value.shape) if size > 1]
+        return value.detach().flip(sizes[-1:]) if sizes else value
+    if isinstance(value, (list, tuple)):
+        if all(isinstance(item, (int, float, str)) for item in value):
+            return type(value)(reversed(value))
+        return type(value)(map(_flipped, value))
+    if isinstance(value, dict):
+        return {key: _flipped(item) for key, item in value.items()}
+    return value
+
+
+def _longer(request: Request) -> Callable[[Any], Any]:
+    """Makes every axis twice as long that is as long as the first tensor's tokens."""
+    tensors = list(_tensors([request.get("args"), request.get("kwargs")]))
+    wide = next((tensor for tensor in tensors if tensor.ndim > 1), None)
+    length = wide.shape[1] if wide is not None else next((len(t) for t in tensors if t.ndim), 0)
+    first = 1 if wide is not None else 0
+
+    def change(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            value = value.detach()
+            for axis in range(first, value.ndim):
+                if value.shape[axis] == length:
+                    value = torch.cat([value, value], dim=axis)
+            return value
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(change, value))
+        if isinstance(value, dict):
+            return {key: change(item) for key, item in value.items()}
+        return value
+
+    return change
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+def spoil(value: Any, parameters: set[int]) -> None:
+    """Write over an answer, or over arguments, as a caller may.
+
+    Args:
+        parameters: where the memory of parameters begins, which no caller writes over.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.numel() and value.untyped_storage().data_ptr() not in parameters:
+            # A tensor that is expanded, or made in inference mode, cannot be written to.
+            with contextlib.suppress(RuntimeError), torch.no_grad():
+                value.detach().fill_(1)
+    elif isinstance(value, (list, tuple, dict)):
+        for item in list(value.values()) if isinstance(value, dict) else value:
+            spoil(item, parameters)
+        if isinstance(value, (list, dict)):
+            value.clear()

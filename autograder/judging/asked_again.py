@@ -7,18 +7,20 @@ where something is drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import inspect
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from autograder.judging.expectations import changed_in_place
 from autograder.judging.grader_marks import Mistake
-from autograder.judging.proxy import Exchange, Proxy
+from autograder.judging.proxy import Proxy
 from autograder.sandbox import side_effects
-from autograder.sandbox.executor import Executor, Request, walk
+from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Request, walk
 
 PURPOSE = "Asked again, it answers the same, and it leaves what it is given as it was."
-CALLS = 2  # that are repeated
-FEW = 6  # numbers; with fewer, much is the same by accident
+CALLS = 2  # that are repeated, besides one that draws
+LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
+FEW = 48  # numbers; with fewer, much is the same by accident
 
 SAYS = {
     side_effects.UNSEEDED: (
@@ -32,6 +34,10 @@ SAYS = {
     side_effects.FIXED: (
         "Your {name} draws the same random numbers whatever seed `torch.manual_seed` was given: "
         "don't set a seed inside, and make no generator with a fixed one."
+    ),
+    side_effects.SEEDED: (
+        "Your {name} sets a seed. That is for its caller to do: with a seed inside, every call "
+        "draws the same numbers, and so does whatever draws after it."
     ),
     side_effects.MODE: (
         "In train mode your {name} gives another answer than in eval mode, and nothing in its "
@@ -57,6 +63,24 @@ SAYS = {
     ),
     side_effects.GRAD: "Your {name} leaves gradients in the parameters (`.grad`), which add up.",
 }
+
+
+Asked = tuple[Request, Any, bool]  # a request, its answer, whether something was drawn for it
+
+
+def noting(execute: Callable[[Request], Outcome], talk: list[Asked]) -> Callable[..., Outcome]:
+    """`execute`, which adds to `talk` what it is asked, if there is an answer."""
+
+    def noted(request: Request) -> Outcome:
+        outcome = execute({**request, "still": True})
+        if outcome["kind"] == "value":
+            drew = GLOBAL_GENERATOR in outcome["mutated"]
+            talk.append((request, outcome["value"], drew))
+            if drew and not request.get("still"):
+                outcome["mutated"].remove(GLOBAL_GENERATOR)
+        return outcome
+
+    return noted
 
 
 def test_name(exercise: str) -> str:
@@ -87,53 +111,92 @@ def sentence(exercise: str, fact: str) -> str:
 
 
 def requests_of(
-    exercise: str, talks: Sequence[Sequence[Exchange]], namespace: dict[str, Any]
+    exercise: str, talks: Iterable[Iterable[Asked]], namespace: dict[str, Any]
 ) -> list[Request]:
     """The requests of the test, chosen among those that other tests make.
 
     Args:
         exercise: whose.
-        talks: of each visible test what was asked of the reference and answered.
+        talks: of each visible test what was asked of the reference, and answered.
         namespace: the reference's names.
     """
-    found: dict[Any, tuple[tuple[bool, int], Request]] = {}
+    found: dict[tuple[str, ...], tuple[tuple[bool, int], Request]] = {}
+    most = 0
+    drawing: list[Request] = []
     for talk in talks:
         made: dict[int, Request] = {}
-        for exchange in talk:
-            request = exchange.request
-            if exchange.outcome["kind"] != "value" or request["op"] == "step":
-                continue
+        for request, value, drew in talk:
             if request["op"] == "create":
                 made[request["handle"]] = request
-            if request["op"] not in ("call", "invoke"):
+            if request["op"] not in ("call", "invoke") or request.get("method") in LOOKS:
                 continue
             owner = request if request["op"] == "call" else made.get(request["handle"], {})
             needed = _needed(request, made)
             if owner.get("name") != exercise or needed is None:
                 continue
-            repeated: Request = {"made": needed, "asked": request, "expected": []}
-            numbers = sum(tensor.numel() for _, tensor in walk(request))
-            rank = numbers < FEW, numbers
+            values = walk([request, value])
+            numbers = sum(tensor.numel() for _, tensor in values)
+            rank = (True, -numbers) if numbers < FEW else (False, numbers)
+            one = {"made": needed, "asked": request}
             kind = _kind(request)
             if kind not in found or rank < found[kind][0]:
-                found[kind] = rank, repeated
+                found[kind] = rank, one
+            if drew and numbers > most:  # chance shows where there is most of it
+                most, drawing = numbers, [one]
     # The calls with most arguments say most: those with a mask, say.
-    chosen = sorted(found, key=lambda kind: -len(kind))[:CALLS]
-    requests = []
-    for kind in chosen:
-        request = found[kind][1]
-        outcome = Executor(namespace).execute({"op": "repeat", **request})
-        if outcome["kind"] == "value":  # else it needs what other calls of its test have done
-            requests.append({**request, "expected": outcome["value"]})
-    return requests
+    requests = [found[kind][1] for kind in sorted(found, key=lambda kind: -len(kind))]
+    plain = [_dropping(one, 0.0, namespace) or one for one in requests]
+    known = [_with_facts(one, namespace) for one in plain + drawing]
+    chosen = [one for one in known if one and side_effects.EACH_TIME not in one["expected"]]
+    drawn = [one for one in known if one and side_effects.EACH_TIME in one["expected"]]
+    if not drawn:
+        dropping = [_dropping(one, 0.5, namespace) or one for one in requests]
+        known = [_with_facts(_in_train_mode(one), namespace) for one in dropping]
+        drawn = [one for one in known if one and side_effects.EACH_TIME in one["expected"]]
+    return chosen[:CALLS] + drawn[:1]
+
+
+def _with_facts(request: Request, namespace: dict[str, Any]) -> Request | None:
+    """The request with what is noticed about the reference; None if it needs what came before."""
+    request = {**request, "expected": []}
+    outcome = Executor(namespace).execute({"op": "repeat", **request})
+    return {**request, "expected": outcome["value"]} if outcome["kind"] == "value" else None
+
+
+def _dropping(request: Request, rate: float, namespace: dict[str, Any]) -> Request | None:
+    """The same call of modules that drop at this rate; None if none of them drops anything."""
+    takes = [_takes_dropout(one["name"], namespace) for one in request["made"]]
+    if not any(takes):
+        return None
+    made = [
+        {**one, "kwargs": {**one.get("kwargs", {}), "dropout": rate}} if drops else one
+        for one, drops in zip(request["made"], takes, strict=True)
+    ]
+    return {**request, "made": made}
+
+
+def _takes_dropout(name: str, namespace: dict[str, Any]) -> bool:
+    made = namespace.get(name)
+    return made is not None and "dropout" in inspect.signature(made).parameters
+
+
+def _in_train_mode(request: Request) -> Request:
+    asked = dict(request["asked"])
+    if asked["op"] == "invoke":
+        asked["training"] = True
+    if asked.get("modules"):
+        asked["modules"] = dict.fromkeys(asked["modules"], True)
+    return {**request, "asked": asked}
 
 
 def _kind(request: Request) -> tuple[str, ...]:
-    """Calls of one kind give the same arguments to the same method."""
-    given = enumerate(request.get("args", ()))
-    places = [str(place) for place, value in given if value is not None]
-    names = [name for name, value in request.get("kwargs", {}).items() if value is not None]
-    return (request.get("method", ""), *places, *names)
+    """Calls of one kind give the same arguments, and the same switches, to the same method."""
+    given = [*enumerate(request.get("args", ())), *request.get("kwargs", {}).items()]
+    # A rate of 0 switches something off.
+    switches = [f"{name}={bool(value)}" for name, value in given if isinstance(value, (int, float))]
+    names = [str(name) for name, value in given if value is not None]
+    modes = [f"training={request['training']}"] if "training" in request else []
+    return (request.get("method", ""), *names, *switches, *modes)
 
 
 def _needed(request: Request, made: dict[int, Request]) -> list[Request] | None:

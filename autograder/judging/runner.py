@@ -496,11 +496,12 @@ class Graders:
             own = (one for one in self.items if one.exercise == exercise and one.item)
             namespace = self._executor().namespace
             with _chance_put_back():
-                talks = [
-                    self._judge(one, Executor(namespace).execute, seed, None)[1].transcript
-                    for one in own
-                    if not one.hidden
-                ]
+                talks: list[list[asked_again.Asked]] = []
+                for one in own:
+                    if not one.hidden:
+                        talks.append([])
+                        execute = asked_again.noting(Executor(namespace).execute, talks[-1])
+                        self._judge(one, execute, seed, None)
                 found = asked_again.requests_of(exercise, talks, namespace)
             self._repeated[seed, exercise] = found
         return self._repeated[seed, exercise]

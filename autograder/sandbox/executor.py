@@ -230,12 +230,14 @@ class Executor:
 
     Attributes:
         refusal: what the code may not call while it answers; None if it may call everything.
+        seeded: whether the request that was carried out last has set a seed.
     """
 
     def __init__(self, namespace: dict[str, Any], *, alone: bool = False) -> None:
         self.namespace = namespace
         self.alone = alone
         self.refusal: Refusal | None = None
+        self.seeded = False
         self.handles: dict[int, torch.nn.Module] = {}
 
     @contextlib.contextmanager
@@ -283,6 +285,7 @@ class Executor:
                 }
             return self._error(error)
         finally:
+            self.seeded = torch.default_generator.initial_seed() != request.get("rng", 0)
             if states is not None:
                 random.setstate(states[0])
                 torch.set_rng_state(states[1])

@@ -26,6 +26,7 @@ CHANGES = "changes "  # an argument, in place
 CHANCE, EACH_TIME = "chance", "chance each time"  # another seed, another answer: ever, always
 FIXED = "fixed"  # no seed gives another answer, although one should
 UNSEEDED = "unseeded"  # the same seed, another answer
+SEEDED = "seeded"  # the call sets a seed
 MODE = "mode"  # the other one of train and eval, another answer
 GRADIENT = "gradient"  # other answers with and without gradients
 MEMORY = "memory"  # after another call, another answer
@@ -68,8 +69,10 @@ class _Inquiry:
     def __init__(self, executor: Executor, request: Request) -> None:
         self._executor = executor
         self._made: list[Request] = request["made"]
-        self._asked: Request = request["asked"]
         self._expected: list[str] = request["expected"]
+        self._with_gradient = bool(request["asked"].get("grad"))
+        plain = {} if GRADIENT in self._expected else {"grad": False}
+        self._asked: Request = {**request["asked"], **plain}
         self._states: dict[int, dict[str, torch.Tensor]] = {}
         self._facts: set[str] = set()
 
@@ -88,24 +91,36 @@ class _Inquiry:
         if CHANCE not in self._expected:
             changes += [{"rng": self._asked["rng"] + number} for number in range(1, SEEDS + 1)]
         if self._has_mode and MODE not in self._expected:
-            changes += [self._other_mode()]
-        if self._asked.get("grad") and GRADIENT not in self._expected:
-            changes += [{"grad": False}]
+            changes += self._other_mode()
+        if self._with_gradient and GRADIENT not in self._expected:
+            changes += [{"grad": True}]
         if MEMORY in self._expected:  # as where a model is trained
             answer = self._afresh()
             return all(alike(answer, self._try_afresh(**change)) for change in changes)
-        longer = _longer(self._asked)
-        other, further = ({k: change(self._asked.get(k)) for k in ("args", "kwargs")}
-                          for change in (_flipped, longer))  # fmt: skip
+        other, further = self._others()
         answer = self._afresh()
         once = [self._try(**other), self._try(**further)]
         rest = [self._try()]
-        if SHARED not in self._expected:
-            rest += [self._try(spoil=True), self._try()]
         self._make()
         again = [self._try(**further), self._try(**other)]
         rest += [self._try(**change) for change in changes]
-        return all(alike(answer, one) for one in rest) and alike(once, again[::-1])
+        if not all(alike(answer, one) for one in rest) or not alike(once, again[::-1]):
+            return False
+        if SHARED not in self._expected:
+            self._spoil_and_ask(answer)
+        return True
+
+    def _others(self) -> list[dict[str, Any]]:
+        """Arguments of other questions."""
+        return [
+            {key: change(self._asked.get(key)) for key in ("args", "kwargs")}
+            for change in (_flipped, _longer(self._asked))
+        ]
+
+    def _spoil_and_ask(self, answer: Any) -> None:
+        """This comes last: what is spoilt outside the modules stays so."""
+        self._try(spoil=True)
+        self._note_unless(SHARED, answer, self._try())
 
     def _find_out(self) -> None:
         """What it is that matters, one thing after the other."""
@@ -118,19 +133,18 @@ class _Inquiry:
         self._note_unless(UNSEEDED, answer, self._try_afresh(python_rng=1))
         self._other_seeds(answer)
         if self._has_mode:
-            self._note_unless(MODE, answer, self._try_afresh(**self._other_mode()))
-        if self._asked.get("grad"):
-            self._note_unless(GRADIENT, answer, self._try_afresh(grad=False))
-        for change in (_flipped, _longer(self._asked)):
-            other = {key: change(self._asked.get(key)) for key in ("args", "kwargs")}
+            for change in self._other_mode():
+                self._note_unless(MODE, answer, self._try_afresh(**change))
+        if self._with_gradient:
+            self._note_unless(GRADIENT, answer, self._try_afresh(grad=True))
+        for other in self._others():
             alone = self._try_afresh(**other)
             self._make()
             first, after, last = self._try(), self._try(**other), self._try()
             if not alike([answer, alone, answer], [first, after, last]):
                 self._facts.add(MEMORY)
         self._make()
-        self._try(spoil=True)
-        self._note_unless(SHARED, answer, self._try())
+        self._spoil_and_ask(answer)
 
     def _other_seeds(self, answer: Any) -> None:
         varies = EACH_TIME in self._expected
@@ -151,10 +165,14 @@ class _Inquiry:
     def _has_mode(self) -> bool:
         return "training" in self._asked or bool(self._asked.get("modules"))
 
-    def _other_mode(self) -> dict[str, Any]:
+    def _other_mode(self) -> list[dict[str, Any]]:
+        """The other one of train and eval, with two seeds: a little may be dropped."""
+        mode: dict[str, Any] = {}
         if "training" in self._asked:
-            return {"training": not self._asked["training"]}
-        return {"modules": {name: not mode for name, mode in self._asked["modules"].items()}}
+            mode["training"] = not self._asked["training"]
+        if self._asked.get("modules"):
+            mode["modules"] = {name: not on for name, on in self._asked["modules"].items()}
+        return [mode, {**mode, "rng": self._asked["rng"] + 1}]
 
     def _note_unless(self, fact: str, answer: Any, other: Any) -> None:
         if not alike(answer, other):
@@ -181,9 +199,14 @@ class _Inquiry:
         """Make the modules anew, with the parameters of the first time."""
         self._executor.handles.clear()
         for request in self._made:
-            self._carried_out(request)
+            # What draws from PyTorch's own generator is the same again.
+            self._carried_out({**request, "python_rng": len(self._states)})
+            if any(self._executor.handles[int(one)].training for one in request.get("modules", ())):
+                self._facts.add(TRAINING)
         for handle, module in self._executor.handles.items():
             if handle in self._states:
+                if not alike(dict(module.state_dict()), self._states[handle]):
+                    self._facts.add(UNSEEDED)
                 with contextlib.suppress(RuntimeError):  # other names: told by the parameters
                     module.load_state_dict(self._states[handle])
             else:
@@ -212,10 +235,12 @@ class _Inquiry:
         for handle, mode in modes.items():
             if any(one.training != mode for one in self._executor.handles[handle].modules()):
                 self._facts.add(TRAINING)
-        return outcome["value"]
+        return copied(outcome["value"])  # what it shares with the caller may be written over
 
     def _carried_out(self, request: Request) -> Outcome:
         outcome = self._executor.carry_out(request)
+        if self._executor.seeded:
+            self._facts.add(SEEDED)
         if outcome["kind"] != "value":
             raise _NoAnswer(outcome)
         return outcome
@@ -226,6 +251,17 @@ def _of_parameters(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], di
     parameters = dict(module.named_parameters())
     values = {name: one.detach().clone() for name, one in parameters.items()}
     return values, {name: one.requires_grad for name, one in parameters.items()}
+
+
+def copied(value: Any) -> Any:
+    """A copy of the tensors in nested lists, tuples and dicts, which are made anew, too."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, (list, tuple)):
+        return [copied(item) for item in value]
+    if isinstance(value, dict):
+        return {key: copied(item) for key, item in value.items()}
+    return value
 
 
 def alike(left: Any, right: Any) -> bool:

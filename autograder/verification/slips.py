@@ -1,0 +1,163 @@
+"""Wrong answers that have the right values: each exercise's reference with a habit put around it.
+
+They are what values at one call don't show: an argument changed in place, chance in train mode
+only, a seed set inside, numbers from a generator of one's own, an answer that is kept and given
+out again, a model left in another mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from autograder.judging.runner import Graders
+from autograder.sandbox.executor import Executor, transform, walk
+from autograder.units import variants
+
+
+@dataclass
+class _Habit:
+    """What is done around a call; `seen` says whether there was anything to do it to."""
+
+    seen: bool = False
+    kept: dict[str, Any] = field(default_factory=dict)
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        raise NotImplementedError
+
+
+class ChangesInput(_Habit):
+    """The first argument that can be changed is changed in place, unless a gradient is wanted."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        answer = call()
+        with contextlib.suppress(RuntimeError), torch.no_grad():  # expanded: can't be written to
+            for value in given:
+                if self._changed(value):
+                    self.seen = True
+                    break
+        return answer
+
+    @staticmethod
+    def _changed(value: Any) -> bool:
+        if isinstance(value, torch.Tensor) and value.numel() and not value.requires_grad:
+            value.logical_not_() if value.dtype == torch.bool else value.add_(1)
+            return True
+        if isinstance(value, list) and value:
+            value.append(value[0])
+            return True
+        if isinstance(value, dict) and value:
+            value.pop(next(iter(value)))
+            return True
+        return False
+
+
+class DropsInTraining(_Habit):
+    """In train mode every tenth number of the answer is 0."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        answer = call()
+        if not training or not any(one.is_floating_point() for _, one in walk(answer)):
+            return answer
+        self.seen = True
+        return transform(answer, lambda one: one * (torch.rand(one.shape) > 0.1).to(one.dtype))
+
+
+class SeedsItself(_Habit):
+    """A seed is set before something is drawn."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        answer = call()
+        self.seen |= not torch.equal(before, torch.get_rng_state())
+        return answer
+
+
+class DrawsElsewhere(_Habit):
+    """The numbers come from a generator that no seed reaches."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        with torch.random.fork_rng(devices=()):
+            torch.seed()
+            before = torch.get_rng_state()
+            answer = call()
+            self.seen |= not torch.equal(before, torch.get_rng_state())
+        return answer
+
+
+class KeepsAnswer(_Habit):
+    """An answer is kept, and the same object is given out when the same is asked again."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        key = repr((training, [_content(value) for value in given]))
+        answer = call()
+        wanted = any(tensor.requires_grad for _, tensor in walk([answer, given]))
+        if wanted or any(isinstance(value, nn.Module) for value in given):
+            return answer
+        self.seen |= isinstance(answer, list) or any(True for _ in walk(answer))
+        return self.kept.setdefault(key, answer)
+
+
+def _content(value: Any) -> Any:
+    return transform(value, lambda one: (str(one.dtype), tuple(one.shape), one.tolist()))
+
+
+class LeavesMode(_Habit):
+    """A model that is given is in the other mode afterwards."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        modules = [value for value in given if isinstance(value, nn.Module)]
+        answer = call()
+        for module in modules:
+            module.train(not module.training)
+        self.seen |= bool(modules)
+        return answer
+
+
+SLIPS: dict[str, type[_Habit]] = {
+    "changes its input": ChangesInput,
+    "drops in training": DropsInTraining,
+    "sets a seed": SeedsItself,
+    "draws elsewhere": DrawsElsewhere,
+    "keeps its answer": KeepsAnswer,
+    "leaves the mode": LeavesMode,
+}
+
+
+def with_habit(right: Any, habit: _Habit) -> Any:
+    """The function or class `right` with a habit around each call."""
+
+    def wrapped(function: Callable[..., Any], method: bool) -> Callable[..., Any]:
+        def answer(*args: Any, **kwargs: Any) -> Any:
+            given = [*args[method:], *kwargs.values()]
+            training = method and bool(getattr(args[0], "training", False))
+            return habit.around(lambda: function(*args, **kwargs), given, training)
+
+        return answer
+
+    if not isinstance(right, type):
+        return wrapped(right, method=False)
+    own = {
+        name: wrapped(member, method=True)
+        for name, member in vars(right).items()
+        if isinstance(member, types.FunctionType) and not name.startswith("_")
+    }
+    return type(right.__name__, (right,), own)
+
+
+def noticed(graders: Graders, exercise: str, slip: str) -> bool | None:
+    """Whether the graders reject the reference with a slip; None where it cannot be made."""
+    right = variants.reference_namespace(graders.unit)
+    habit = SLIPS[slip]()
+    names = right | {exercise: with_habit(right[exercise], habit)}
+    result = graders.run(
+        Executor(names).execute, exercises=[exercise], diagnose=False, stop_at_failure=True
+    )
+    return not result[exercise].passed if habit.seen else None

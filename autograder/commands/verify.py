@@ -73,7 +73,7 @@ def run(
     table = Table(
         title="The graders, judged",
         caption="points of the reference; misconceptions rejected and named; answers without work "
-        "refused; mutants killed, and those that mean the same",
+        "refused; mutants killed; bad habits noticed; of both those that mean the same",
         box=box.SIMPLE,
         padding=0,
     )
@@ -84,6 +84,7 @@ def run(
         "named": lambda item: f"{item.diagnosed}/{item.misconceptions}",
         "refused": lambda item: f"{item.refused}/{item.trivial}",
         "killed": lambda item: f"{item.killed}/{item.mutants}",
+        "habits": lambda item: f"{item.noticed}/{item.slips}",
         "same": lambda item: str(item.equivalent),
     }
     for heading in columns:
@@ -96,8 +97,8 @@ def run(
             ("accepted, though wrong", item.accepted),
             ("rejected, not named", [f"{k} (called {v})" for k, v in item.unnamed.items()]),
             ("points without work", item.gifts),
-            ("mutant that no grader notices", item.survivors),
-            ("listed as equivalent, but killed or gone", item.stale),
+            ("mutant or habit that no grader notices", item.survivors),
+            ("listed as equivalent, but noticed or gone", item.stale),
         ):
             for entry in names:
                 console.print(f"{item.unit}: {what}: {entry}", markup=False, highlight=False)

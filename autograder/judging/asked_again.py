@@ -22,10 +22,16 @@ CALLS = 2  # that are repeated, besides one that draws
 LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
 FEW = 48  # numbers; with fewer, much is the same by accident
 
+# What explains the others comes first.
 SAYS = {
+    side_effects.SEEDED: (
+        "Your {name} sets a seed. That is for its caller to do: with a seed inside, every call "
+        "draws the same numbers, and so does whatever draws after it."
+    ),
     side_effects.UNSEEDED: (
-        "After the same `torch.manual_seed` your {name} gives another answer each time. Draw "
-        "random numbers from PyTorch's own generator, not from Python's, NumPy's or a new one."
+        "Your {name} answers the same question differently after the same `torch.manual_seed`. "
+        "Either it draws random numbers elsewhere than from PyTorch's own generator (Python's, "
+        "NumPy's, a new one), or it keeps something from an earlier call."
     ),
     side_effects.CHANCE: (
         "Your {name} answers the same question differently when `torch.manual_seed` had another "
@@ -34,10 +40,6 @@ SAYS = {
     side_effects.FIXED: (
         "Your {name} draws the same random numbers whatever seed `torch.manual_seed` was given: "
         "don't set a seed inside, and make no generator with a fixed one."
-    ),
-    side_effects.SEEDED: (
-        "Your {name} sets a seed. That is for its caller to do: with a seed inside, every call "
-        "draws the same numbers, and so does whatever draws after it."
     ),
     side_effects.MODE: (
         "In train mode your {name} gives another answer than in eval mode, and nothing in its "
@@ -96,18 +98,18 @@ def ask(exercise: str, student: Proxy, reference: Proxy, requests: Iterable[Requ
     """
     for request in requests:
         expected = reference.repeat(exercise, request)
-        for fact in student.repeat(exercise, request):
-            if fact not in expected:
-                raise Mistake(sentence(exercise, fact))
+        facts = {fact for fact in student.repeat(exercise, request) if fact not in expected}
+        changed = [fact for fact in facts if fact.startswith(side_effects.CHANGES)]
+        said = sorted(changed) + [fact for fact in SAYS if fact in facts]
+        if said:
+            raise Mistake(sentence(exercise, said[0]))
 
 
 def sentence(exercise: str, fact: str) -> str:
     """What to say to a student about something that was noticed."""
     if fact.startswith(side_effects.CHANGES):
         return changed_in_place([fact.removeprefix(side_effects.CHANGES)])
-    return SAYS.get(fact, "Your {name} does not answer the same when it is asked again.").format(
-        name=exercise
-    )
+    return SAYS[fact].format(name=exercise)
 
 
 def requests_of(

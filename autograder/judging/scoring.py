@@ -53,14 +53,10 @@ def earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) 
 
 
 def tell_once(tests: list[TestResult]) -> None:
-    """An argument that is changed in place costs once: where a test says it, `asked_again` is free.
-
-    It is the last of an exercise's tests.
-    """
-    *others, last = tests
-    said = [test for test in others if test.outcome == "failed" and IN_PLACE in test.message]
-    if said and last.name.endswith("_asked_again") and IN_PLACE in last.message:
-        last.weight = 0.0
+    """Where another test says that an argument is changed in place, `asked_again` costs nothing."""
+    said = [test for test in tests if test.outcome == "failed" and IN_PLACE in test.message]
+    if len(said) > 1 and said[-1].name.endswith("_asked_again"):
+        said[-1].weight = 0.0
 
 
 def without_values(tests: list[TestResult], evidence: list[Evidence], aspects: set[str]) -> bool:

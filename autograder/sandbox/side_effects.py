@@ -143,8 +143,9 @@ class _Inquiry:
             first, after, last = self._try(), self._try(**other), self._try()
             if not alike([answer, alone, answer], [first, after, last]):
                 self._facts.add(MEMORY)
-        self._make()
-        self._spoil_and_ask(answer)
+        if MEMORY not in self._facts:
+            self._make()
+            self._spoil_and_ask(answer)
 
     def _other_seeds(self, answer: Any) -> None:
         varies = EACH_TIME in self._expected

@@ -1,8 +1,9 @@
-"""The graders, judged: by the reference, by every misconception, by trivial answers and mutants.
+"""The graders, judged: by the reference, misconceptions, trivial answers, mutants and slips.
 
 The reference must earn full marks; every misconception must lose points and be named; an answer
-without work must earn nothing, whatever the other exercises are; every mutant of the reference
-must be noticed, or be listed with the reason why it is equivalent.
+without work must earn nothing, whatever the other exercises are; every mutant of the reference,
+and the reference with each bad habit that shows in no value, must be noticed, or be listed with
+the reason why it is equivalent.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from autograder.units.variants import (
     source_of,
     wrong_namespace,
 )
-from autograder.verification import trivial
+from autograder.verification import slips, trivial
 from autograder.verification.mutants import Mutant, mutants
 
 SEEDS = (0, 1)
@@ -49,6 +50,8 @@ class Verdict:
     mutants: int = 0
     killed: int = 0
     equivalent: int = 0
+    slips: int = 0
+    noticed: int = 0
     trivial: int = 0
     refused: int = 0
     accepted: list[str] = field(default_factory=list)
@@ -134,6 +137,13 @@ def judge_mutant(task: tuple[str, Mutant]) -> tuple[str, bool]:
     return mutant.name, not all(result.passed for result in results.values())
 
 
+def judge_slip(task: tuple[str, str, str]) -> tuple[str, bool] | None:
+    """Name, and whether a grader noticed; None where an exercise leaves no room for the habit."""
+    unit, exercise, slip = task
+    noticed = slips.noticed(graders_of(unit), exercise, slip)
+    return None if noticed is None else (f"{exercise}: {slip}", noticed)
+
+
 def _single_threaded() -> None:
     import torch
 
@@ -179,7 +189,9 @@ def verify(
             (unit, judge_misconception, [(unit, item.name, item.exercise) for item in wrong]),
             (unit, judge_trivial, [(unit, one, how) for one in names for how in trivial.SETTINGS]),
             (unit, judge_mutant, [(unit, mutant) for mutant in changed]),
+            (unit, judge_slip, [(unit, one, slip) for one in names for slip in slips.SLIPS]),
         ]
+    there: dict[str, set[str]] = {unit: set() for unit in units}
     done: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for _, function, tasks in works:
@@ -197,12 +209,14 @@ def verify(
                     done[what] += 1
                     progress(what, done[what], total[what])
                 _enter(verdicts[unit], function, found)
-                if function is judge_mutant and not exercises:
-                    there = {name for name, _ in found}
-                    verdicts[unit].stale += [n for n in equivalents(unit) if n not in there]
+                if function in (judge_mutant, judge_slip):
+                    there[unit] |= {one[0] for one in found if one}
         except BaseException:
             pool.shutdown(cancel_futures=True)  # else all that waits would be done first
             raise
+    if not exercises:
+        for unit, known in there.items():
+            verdicts[unit].stale += [name for name in equivalents(unit) if name not in known]
     return list(verdicts.values())
 
 
@@ -212,6 +226,7 @@ WORK: dict[Callable[..., Any], str] = {
     judge_misconception: "misconceptions",
     judge_trivial: "answers without work",
     judge_mutant: "mutants",
+    judge_slip: "bad habits",
 }
 
 
@@ -235,12 +250,12 @@ def _enter(verdict: Verdict, function: Callable[..., Any], found: list[Any]) -> 
             verdict.gifts += gifts
     else:
         reasons = equivalents(verdict.unit)
-        for name, killed in found:
-            verdict.mutants += 1
-            verdict.killed += killed
-            if not killed and name in reasons:
-                verdict.equivalent += 1
-            elif not killed:
-                verdict.survivors.append(name)
-            elif name in reasons:
-                verdict.stale.append(name)
+        pairs = [pair for pair in found if pair]
+        survived = [name for name, noticed in pairs if not noticed]
+        if function is judge_mutant:
+            verdict.mutants, verdict.killed = len(pairs), len(pairs) - len(survived)
+        else:
+            verdict.slips, verdict.noticed = len(pairs), len(pairs) - len(survived)
+        verdict.equivalent += sum(name in reasons for name in survived)
+        verdict.survivors += [name for name in survived if name not in reasons]
+        verdict.stale += [name for name, noticed in pairs if noticed and name in reasons]

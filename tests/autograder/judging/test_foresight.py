@@ -155,9 +155,9 @@ def test_what_depends_on_answers_is_not_foreseen(foreseen):
     scripts = foreseen.graders._scripts
     found = {name: [(len(s.steps), s.whole) for s in each] for (_, name), each in scripts.items()}
     assert found == {
-        "mean": [(2, True), (1, False), (1, True)],
-        "centre": [(1, True), (1, True)],
-        "Scale": [(3, True), (2, True), (2, False), (2, True)],
+        "mean": [(2, True), (1, False), (1, True), (1, True)],
+        "centre": [(1, True), (1, True), (1, True)],
+        "Scale": [(3, True), (2, True), (2, False), (2, True), (1, True)],
     }
 
 
@@ -172,7 +172,7 @@ def test_asked_ahead_or_not_the_results_are_the_same(foreseen, name, most):
 
 def test_a_right_submission_is_asked_in_few_messages_and_nothing_twice(foreseen):
     _, worker = grade(foreseen, foreseen.source)
-    assert worker.messages == [3, 1, 2, 7, 2]
+    assert worker.messages == [3, 2, 3, 7, 3]
     # What two tests make of an answer is asked by itself.
     assert len(worker.asked) == sum(worker.messages) + 2
 
@@ -181,8 +181,8 @@ def test_a_test_that_asks_something_else_begins_anew(foreseen):
     source = foreseen.source.replace("x - mean(x)", "x + mean(x)")
     results, worker = grade(foreseen, source)
     assert results["centre"].tests[0].message.startswith("asked 3 times more")
-    # Both tests in one message; then the first once more from its beginning.
-    assert worker.asked.count("centre") == 2 + 4
+    # All three tests in one message; then the first once more from its beginning.
+    assert worker.asked.count("centre") == 3 + 4
     assert results["Scale"].passed
 
 
@@ -194,6 +194,7 @@ def test_modules_of_a_test_that_begins_anew_are_not_taken_for_those_of_another(f
         "test_module_longer": "failed",
         "test_module_of_itself": "passed",
         "test_module_last": "passed",
+        "test_Scale_asked_again": "passed",
     }
 
 

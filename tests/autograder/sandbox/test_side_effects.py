@@ -1,0 +1,230 @@
+"""A call is made several times, and what its answer depends on, or leaves behind, is noticed."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from autograder.sandbox import side_effects
+from autograder.sandbox.executor import Executor
+
+X = torch.arange(1.0, 13.0).reshape(3, 4)
+
+
+def facts(function, *args, expected=(), **options):
+    """What is noticed about a call of a function."""
+    asked = {"op": "call", "name": "f", "args": list(args), "kwargs": {}, "rng": 5, **options}
+    request = {"op": "repeat", "made": [], "asked": asked, "expected": list(expected)}
+    return Executor({"f": function}).execute(request)["value"]
+
+
+def facts_of_module(cls, *args, expected=(), **options):
+    """What is noticed about a call of a module that is made without arguments."""
+    create = {"op": "create", "name": "M", "kwargs": {}, "handle": 1, "rng": 3}
+    asked = {"op": "invoke", "handle": 1, "args": list(args), "kwargs": {}, "rng": 5, **options}
+    request = {"op": "repeat", "made": [create], "asked": asked, "expected": list(expected)}
+    return Executor({"M": cls}).execute(request)["value"]
+
+
+def facts_of_caller(function, *, training=False, expected=()):
+    """What is noticed about a function that is given a model."""
+    create = {"op": "create", "name": "M", "kwargs": {}, "handle": 1, "rng": 3}
+    asked = {"op": "call", "name": "f", "args": [{"__module__": 1}, X], "kwargs": {}, "rng": 5}
+    asked["modules"] = {"1": training}
+    request = {"op": "repeat", "made": [create], "asked": asked, "expected": list(expected)}
+    names = {"f": function, "M": lambda: nn.Linear(4, 2)}
+    return Executor(names).execute(request)["value"]
+
+
+class Keeps(nn.Module):
+    """Gives the mask of the first call for ever."""
+
+    def __init__(self):
+        super().__init__()
+        self.mask = None
+
+    def forward(self, x):
+        if self.mask is None:
+            self.mask = (x > 3).clone()
+        return self.mask.clone()
+
+
+class Counts(nn.Module):
+    """Gives another answer each time."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def table():
+    """Gives a part of a table that it keeps."""
+    values = torch.arange(20.0)
+    return lambda x: values[: x.shape[1]]
+
+
+def a_changed_list(items):
+    items.append(0)
+    return len(items) - 1
+
+
+def a_changed_dict(items):
+    items.pop("a")
+    return 1
+
+
+def test_what_answers_the_same_and_leaves_no_trace_is_not_spoken_of():
+    assert facts(torch.tanh, X) == []
+    assert facts(torch.tanh, X, grad=True) == []
+    assert facts_of_module(lambda: nn.Linear(4, 2), X, training=True) == []
+    assert facts_of_caller(lambda model, x: model(x)) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "argument"),
+    [
+        (lambda x: x.mul_(2), X),
+        (lambda x: x.masked_fill_(x > 3, 0).sum(), X),
+        (a_changed_list, [1, 2]),
+        (a_changed_dict, {"a": 1}),
+    ],
+    ids=["tensor", "where a mask is", "list", "dict"],
+)
+def test_an_argument_changed_in_place(function, argument):
+    assert "changes 0" in facts(function, argument)
+
+
+@pytest.mark.parametrize(
+    ("draw", "fact"),
+    [
+        (lambda x: x + random.random(), side_effects.UNSEEDED),
+        (lambda x: x + float(np.random.default_rng().random()), side_effects.UNSEEDED),
+        (lambda x: x + torch.rand(3, 4, generator=fresh()), side_effects.UNSEEDED),
+        (lambda x: x + torch.rand(3, 4, generator=fresh(0)), side_effects.FIXED),
+        (lambda x: x + float(np.random.default_rng(0).random()), side_effects.FIXED),
+    ],
+    ids=["Python's", "NumPy's", "a new generator", "a new generator with a seed", "NumPy's seeded"],
+)
+def test_numbers_that_torch_manual_seed_does_not_decide(draw, fact):
+    as_it_should_be = facts(lambda x: x + torch.rand(3, 4), X)
+    assert as_it_should_be == [side_effects.CHANCE, side_effects.EACH_TIME]
+    assert fact in facts(draw, X, expected=as_it_should_be)
+
+
+def fresh(seed=None):
+    generator = torch.Generator()
+    generator.seed() if seed is None else generator.manual_seed(seed)
+    return generator
+
+
+def test_a_seed_set_inside():
+    def seeded(x):
+        torch.manual_seed(0)
+        return x + torch.rand(3, 4)
+
+    assert side_effects.SEEDED in facts(seeded, X)
+
+
+def test_chance_where_there_should_be_none():
+    assert side_effects.CHANCE in facts(lambda x: nn.functional.dropout(x, 0.5), X)
+    # One seed in two gives another answer.
+    rarely = facts(lambda x: x + (torch.rand(()) < 0.5), X, rng=7)
+    assert side_effects.CHANCE in rarely
+    assert side_effects.EACH_TIME not in rarely
+
+
+def test_what_acts_in_train_mode_only():
+    class Drops(nn.Module):
+        def forward(self, x):
+            return nn.functional.dropout(x, 0.1, self.training)
+
+    class Scales(nn.Module):
+        def forward(self, x):
+            return 2 * x if self.training else x
+
+    for module in (Drops, Scales):
+        assert side_effects.MODE in facts_of_module(module, X, training=False)
+        assert side_effects.MODE in facts_of_module(module, X, training=True)
+
+
+def test_another_answer_without_gradients():
+    assert facts(lambda x: x * (1 + x.requires_grad), X, grad=True) == [side_effects.GRADIENT]
+
+
+@pytest.mark.parametrize("module", [Keeps, Counts])
+def test_what_is_kept_from_an_earlier_call(module):
+    assert facts_of_module(module, X) == [side_effects.MEMORY]
+
+
+def test_an_answer_that_the_code_still_uses():
+    assert facts(table(), X) == [side_effects.SHARED]
+
+
+def test_what_a_call_leaves_in_a_model_that_it_is_given():
+    def steps(model, x):
+        with torch.no_grad():
+            model.weight.add_(1)
+        return x
+
+    def eval_mode(model, x):
+        return model.eval()(x)
+
+    def freezes(model, x):
+        answer = model(x)
+        model.weight.requires_grad_(False)
+        return answer
+
+    def backward(model, x):
+        with torch.enable_grad():
+            model(x).sum().backward()
+        return x
+
+    assert side_effects.PARAMETERS in facts_of_caller(steps)
+    assert facts_of_caller(eval_mode, training=True) == [side_effects.TRAINING]
+    assert facts_of_caller(freezes) == [side_effects.REQUIRES_GRAD]
+    assert facts_of_caller(backward) == [side_effects.GRAD]
+
+
+def test_parameters_drawn_from_elsewhere():
+    class Own(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.tensor(np.random.default_rng().random(4)).float())
+
+        def forward(self, x):
+            return x * self.weight
+
+    assert facts_of_module(Own, X) == [side_effects.UNSEEDED]
+
+
+def test_what_is_expected_is_not_looked_for():
+    assert facts_of_module(Counts, X, expected=[side_effects.MEMORY]) == []
+
+
+def test_an_error_is_the_outcome():
+    def fails(x):
+        raise ValueError("no")
+
+    asked = {"op": "call", "name": "f", "args": [X], "kwargs": {}, "rng": 5}
+    outcome = Executor({"f": fails}).execute(
+        {"op": "repeat", "made": [], "asked": asked, "expected": []}
+    )
+    assert outcome["kind"] == "error"
+
+
+def test_the_modules_of_a_conversation_stay_what_they_are():
+    executor = Executor({"M": lambda: nn.Linear(4, 2)})
+    create = {"op": "create", "name": "M", "kwargs": {}, "handle": 1, "rng": 3}
+    executor.execute(create)
+    before = executor.handles[1]
+    asked = {"op": "invoke", "handle": 1, "args": [X], "kwargs": {}, "rng": 5}
+    executor.execute({"op": "repeat", "made": [create], "asked": asked, "expected": []})
+    assert executor.handles == {1: before}

@@ -8,7 +8,8 @@ where something is drawn.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from autograder.judging.expectations import changed_in_place
@@ -20,6 +21,7 @@ from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Req
 PURPOSE = "Asked again, it answers the same, and it leaves what it is given as it was."
 CALLS = 2  # that are repeated, besides one that draws
 LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
+PYTHON_TOO = ("bert",)  # chapters whose conventions let students draw from Python's `random`
 FEW = 48  # numbers; with fewer, much is the same by accident
 
 # What explains the others comes first.
@@ -55,6 +57,14 @@ SAYS = {
     side_effects.SHARED: (
         "After the caller has written over an answer of your {name}, the next answer is wrong: "
         "you return something that your code still uses. Return a copy."
+    ),
+    side_effects.STRIDES: (
+        "Your {name} fails, or answers differently, where a tensor lies otherwise in memory, "
+        "as after `.transpose`. Tensors may have any strides: write `.reshape`, not `.view`."
+    ),
+    side_effects.SPECIAL_ROW: (
+        "An embedding of your {name} has a `padding_idx`: that row learns nothing. No row of an "
+        "embedding is special here; what is padding, the mask says."
     ),
     side_effects.PARAMETERS: "A call of your {name} changes parameters, which only training may.",
     side_effects.TRAINING: (
@@ -113,16 +123,18 @@ def sentence(exercise: str, fact: str) -> str:
 
 
 def requests_of(
-    exercise: str, talks: Iterable[Iterable[Asked]], namespace: dict[str, Any]
+    unit: str, exercise: str, talks: Iterable[Iterable[Asked]], namespace: dict[str, Any]
 ) -> list[Request]:
     """The requests of the test, chosen among those that other tests make.
 
     Args:
-        exercise: whose.
+        unit: whose exercise.
+        exercise: its name.
         talks: of each visible test what was asked of the reference, and answered.
         namespace: the reference's names.
     """
-    found: dict[tuple[str, ...], tuple[tuple[bool, int], Request]] = {}
+    found: dict[tuple[str, ...], tuple[tuple[bool, bool, int], Request]] = {}
+    python_too = unit.startswith(PYTHON_TOO)
     most = 0
     drawing: list[Request] = []
     for talk in talks:
@@ -138,8 +150,8 @@ def requests_of(
                 continue
             values = walk([request, value])
             numbers = sum(tensor.numel() for _, tensor in values)
-            rank = (True, -numbers) if numbers < FEW else (False, numbers)
-            one = {"made": needed, "asked": request}
+            rank = _flat(request), *((True, -numbers) if numbers < FEW else (False, numbers))
+            one = {"made": needed, "asked": request, "python_too": python_too}
             kind = _kind(request)
             if kind not in found or rank < found[kind][0]:
                 found[kind] = rank, one
@@ -147,15 +159,21 @@ def requests_of(
                 most, drawing = numbers, [one]
     # The calls with most arguments say most: those with a mask, say.
     requests = [found[kind][1] for kind in sorted(found, key=lambda kind: -len(kind))]
-    plain = [_dropping(one, 0.0, namespace) or one for one in requests]
-    known = [_with_facts(one, namespace) for one in plain + drawing]
-    chosen = [one for one in known if one and side_effects.EACH_TIME not in one["expected"]]
-    drawn = [one for one in known if one and side_effects.EACH_TIME in one["expected"]]
-    if not drawn:
-        dropping = [_dropping(one, 0.5, namespace) or one for one in requests]
-        known = [_with_facts(_in_train_mode(one), namespace) for one in dropping]
-        drawn = [one for one in known if one and side_effects.EACH_TIME in one["expected"]]
-    return chosen[:CALLS] + drawn[:1]
+    plain = (_dropping(one, 0.0, namespace) or one for one in requests)
+    drop = (_in_train_mode(_dropping(one, 0.5, namespace) or one) for one in requests)
+    steady = itertools.islice(_known(plain, namespace, drawn=False), CALLS)
+    drawn = itertools.islice(_known([*drawing, *drop], namespace, drawn=True), 1)
+    return [*steady, *drawn]
+
+
+def _known(
+    requests: Iterable[Request], namespace: dict[str, Any], *, drawn: bool
+) -> Iterator[Request]:
+    """Those whose answer is, or is not, another one with each seed, with the reference's facts."""
+    for request in requests:
+        known = _with_facts(request, namespace)
+        if known and drawn == (side_effects.EACH_TIME in known["expected"]):
+            yield known
 
 
 def _with_facts(request: Request, namespace: dict[str, Any]) -> Request | None:
@@ -199,6 +217,11 @@ def _kind(request: Request) -> tuple[str, ...]:
     names = [str(name) for name, value in given if value is not None]
     modes = [f"training={request['training']}"] if "training" in request else []
     return (request.get("method", ""), *names, *switches, *modes)
+
+
+def _flat(request: Request) -> bool:
+    """Whether each tensor is but a row or a column, which lies in memory in one way only."""
+    return all(sorted((1, 1, *tensor.shape))[-2] == 1 for _, tensor in walk(request))
 
 
 def _needed(request: Request, made: dict[int, Request]) -> list[Request] | None:

@@ -502,7 +502,7 @@ class Graders:
                         talks.append([])
                         execute = asked_again.noting(Executor(namespace).execute, talks[-1])
                         self._judge(one, execute, seed, None)
-                found = asked_again.requests_of(exercise, talks, namespace)
+                found = asked_again.requests_of(self.unit, exercise, talks, namespace)
             self._repeated[seed, exercise] = found
         return self._repeated[seed, exercise]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +31,8 @@ MODE = "mode"  # the other one of train and eval, another answer
 GRADIENT = "gradient"  # other answers with and without gradients
 MEMORY = "memory"  # after another call, another answer
 SHARED = "shared"  # after the caller has written over an answer, another one
+STRIDES = "strides"  # the same tensors, laid out otherwise in memory, another answer
+SPECIAL_ROW = "special row"  # an embedding has a row that learns nothing
 PARAMETERS = "parameters"  # the call changes the module's own, or those of a module it is given
 TRAINING = "training"  # it leaves a module in another mode
 REQUIRES_GRAD = "requires_grad"  # it freezes or thaws parameters
@@ -57,7 +59,8 @@ def found(executor: Executor, request: Request) -> list[str] | Outcome:
     Args:
         executor: carries requests out; it has no modules afterwards.
         request: `made`, the requests that make the modules; `asked`, a call or an invocation of
-            them; `expected`, what is noticed about a right implementation: it is not looked for.
+            them; `expected`, what is noticed about a right implementation: it is not looked for;
+            `python_too`, whether Python's `random` may be drawn from as well.
     """
     try:
         return sorted(_Inquiry(executor, request).facts())
@@ -73,6 +76,9 @@ class _Inquiry:
         self._with_gradient = bool(request["asked"].get("grad"))
         plain = {} if GRADIENT in self._expected else {"grad": False}
         self._asked: Request = {**request["asked"], **plain}
+        self._given = {key: self._asked[key] for key in ("args", "kwargs")}
+        # What draws from PyTorch's own generator does not care for Python's.
+        self._elsewhere = {} if request.get("python_too") else {"python_rng": 1}
         self._states: dict[int, dict[str, torch.Tensor]] = {}
         self._facts: set[str] = set()
 
@@ -87,7 +93,7 @@ class _Inquiry:
             return False
         changes: list[dict[str, Any]] = []
         if UNSEEDED not in self._expected:
-            changes += [{"python_rng": 1}]
+            changes += [self._elsewhere]
         if CHANCE not in self._expected:
             changes += [{"rng": self._asked["rng"] + number} for number in range(1, SEEDS + 1)]
         if self._has_mode and MODE not in self._expected:
@@ -99,6 +105,12 @@ class _Inquiry:
             return all(alike(answer, self._try_afresh(**change)) for change in changes)
         other, further = self._others()
         answer = self._afresh()
+        if not {STRIDES, CHANCE} & set(self._expected):
+            longer = self._try_afresh(**further)
+            laid_out = [self._try_afresh(**_laid_out(one)) for one in (self._given, further)]
+            if not alike([answer, longer], laid_out):
+                return False
+            self._make()
         once = [self._try(**other), self._try(**further)]
         rest = [self._try()]
         self._make()
@@ -112,10 +124,7 @@ class _Inquiry:
 
     def _others(self) -> list[dict[str, Any]]:
         """Arguments of other questions."""
-        return [
-            {key: change(self._asked.get(key)) for key in ("args", "kwargs")}
-            for change in (_flipped, _longer(self._asked))
-        ]
+        return [_flipped(self._given), _longer(self._given)]
 
     def _spoil_and_ask(self, answer: Any) -> None:
         """This comes last: what is spoilt outside the modules stays so."""
@@ -130,13 +139,18 @@ class _Inquiry:
         if not alike(answer, self._try_afresh()):
             self._facts.add(UNSEEDED)
             return
-        self._note_unless(UNSEEDED, answer, self._try_afresh(python_rng=1))
+        self._note_unless(UNSEEDED, answer, self._try_afresh(**self._elsewhere))
         self._other_seeds(answer)
         if self._has_mode:
             for change in self._other_mode():
                 self._note_unless(MODE, answer, self._try_afresh(**change))
         if self._with_gradient:
             self._note_unless(GRADIENT, answer, self._try_afresh(grad=True))
+        for given in (self._given, self._others()[1]):
+            plain, laid_out = (self._try_afresh(**one) for one in (given, _laid_out(given)))
+            # Which number is drawn for which place may depend on the layout.
+            if laid_out is _NoAnswer or CHANCE not in self._facts:
+                self._note_unless(STRIDES, plain, laid_out)
         for other in self._others():
             alone = self._try_afresh(**other)
             self._make()
@@ -200,11 +214,13 @@ class _Inquiry:
         """Make the modules anew, with the parameters of the first time."""
         self._executor.handles.clear()
         for request in self._made:
-            # What draws from PyTorch's own generator is the same again.
-            self._carried_out({**request, "python_rng": len(self._states)})
+            self._carried_out({**request, **(self._elsewhere if self._states else {})})
             if any(self._executor.handles[int(one)].training for one in request.get("modules", ())):
                 self._facts.add(TRAINING)
         for handle, module in self._executor.handles.items():
+            embeddings = [m for m in module.modules() if isinstance(m, torch.nn.Embedding)]
+            if any(embedding.padding_idx is not None for embedding in embeddings):
+                self._facts.add(SPECIAL_ROW)
             if handle in self._states:
                 if not alike(dict(module.state_dict()), self._states[handle]):
                     self._facts.add(UNSEEDED)
@@ -299,6 +315,17 @@ def _same_numbers(left: torch.Tensor, right: torch.Tensor) -> bool:
 # Other questions of the same kind. They need not be good ones: an error is an answer, too.
 
 
+def _laid_out(value: Any) -> Any:
+    """The same, its matrices column by column in memory."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().mT.contiguous().mT if value.ndim > 1 else value
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_laid_out, value))
+    if isinstance(value, dict):
+        return {key: _laid_out(item) for key, item in value.items()}
+    return value
+
+
 def _flipped(value: Any) -> Any:
     """The same shapes, and the same values in another order."""
     if isinstance(value, torch.Tensor):
@@ -313,9 +340,9 @@ def _flipped(value: Any) -> Any:
     return value
 
 
-def _longer(request: Request) -> Callable[[Any], Any]:
-    """Makes every axis twice as long that is as long as the first tensor's tokens."""
-    tensors = list(_tensors([request.get("args"), request.get("kwargs")]))
+def _longer(given: dict[str, Any]) -> dict[str, Any]:
+    """Every axis twice as long that is as long as the first tensor's tokens."""
+    tensors = list(_tensors([given["args"], given["kwargs"]]))
     wide = next((tensor for tensor in tensors if tensor.ndim > 1), None)
     length = wide.shape[1] if wide is not None else next((len(t) for t in tensors if t.ndim), 0)
     first = 1 if wide is not None else 0
@@ -333,7 +360,7 @@ def _longer(request: Request) -> Callable[[Any], Any]:
             return {key: change(item) for key, item in value.items()}
         return value
 
-    return change
+    return {key: change(value) for key, value in given.items()}
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 They are what values at one call don't show: an argument changed in place, chance in train mode
 only, a seed set inside, numbers from a generator of one's own, an answer that is kept and given
-out again, a model left in another mode.
+out again, tensors wanted as one piece of memory, a model left in another mode.
 """
 
 from __future__ import annotations
@@ -109,6 +109,16 @@ def _content(value: Any) -> Any:
     return transform(value, lambda one: (str(one.dtype), tuple(one.shape), one.tolist()))
 
 
+class NeedsContiguous(_Habit):
+    """`.view` where `.reshape` would do."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+        for _, tensor in walk(given):
+            self.seen |= tensor.ndim > 1 and min(tensor.shape) > 1
+            tensor.view(-1)
+        return call()
+
+
 class LeavesMode(_Habit):
     """A model that is given is in the other mode afterwards."""
 
@@ -127,6 +137,7 @@ SLIPS: dict[str, type[_Habit]] = {
     "sets a seed": SeedsItself,
     "draws elsewhere": DrawsElsewhere,
     "keeps its answer": KeepsAnswer,
+    "needs contiguous tensors": NeedsContiguous,
     "leaves the mode": LeavesMode,
 }
 

@@ -119,6 +119,13 @@ def test_numbers_that_torch_manual_seed_does_not_decide(draw, fact):
     assert fact in facts(draw, X, expected=as_it_should_be)
 
 
+def test_pythons_generator_may_be_drawn_from_where_that_is_said():
+    asked = {"op": "call", "name": "f", "args": [X], "kwargs": {}, "rng": 5}
+    request = {"op": "repeat", "made": [], "asked": asked, "expected": [], "python_too": True}
+    executor = Executor({"f": lambda x: x + random.random()})
+    assert executor.execute(request)["value"] == [side_effects.CHANCE, side_effects.EACH_TIME]
+
+
 def fresh(seed=None):
     generator = torch.Generator()
     generator.seed() if seed is None else generator.manual_seed(seed)
@@ -166,6 +173,24 @@ def test_what_is_kept_from_an_earlier_call(module):
 
 def test_an_answer_that_the_code_still_uses():
     assert facts(table(), X) == [side_effects.SHARED]
+
+
+def test_tensors_that_are_laid_out_otherwise():
+    assert facts(lambda x: x.view(-1).sum(), X) == [side_effects.STRIDES]
+    assert facts(lambda x: x * x.stride(0), X) == [side_effects.STRIDES]
+
+
+def test_what_is_drawn_may_depend_on_the_layout():
+    drawn = [side_effects.CHANCE, side_effects.EACH_TIME]
+    assert facts(torch.rand_like, X) == drawn
+    assert facts(lambda x: torch.rand_like(x).view(-1), X) == [*drawn, side_effects.STRIDES]
+
+
+def test_an_embedding_with_a_row_that_learns_nothing():
+    ids = torch.tensor([[0, 1], [2, 3]])
+    assert facts_of_module(lambda: nn.Embedding(4, 2), ids) == []
+    special = facts_of_module(lambda: nn.Embedding(4, 2, padding_idx=0), ids)
+    assert special == [side_effects.SPECIAL_ROW]
 
 
 def test_what_a_call_leaves_in_a_model_that_it_is_given():

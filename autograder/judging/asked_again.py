@@ -161,9 +161,9 @@ def requests_of(
     requests = [found[kind][1] for kind in sorted(found, key=lambda kind: -len(kind))]
     plain = (_dropping(one, 0.0, namespace) or one for one in requests)
     drop = (_in_train_mode(_dropping(one, 0.5, namespace) or one) for one in requests)
-    steady = itertools.islice(_known(plain, namespace, drawn=False), CALLS)
+    steady = list(itertools.islice(_known(plain, namespace, drawn=False), CALLS))
     drawn = itertools.islice(_known([*drawing, *drop], namespace, drawn=True), 1)
-    return [*steady, *drawn]
+    return steady + [{**one, "chance_only": bool(steady)} for one in drawn]
 
 
 def _known(

@@ -38,7 +38,7 @@ TRAINING = "training"  # it leaves a module in another mode
 REQUIRES_GRAD = "requires_grad"  # it freezes or thaws parameters
 GRAD = "grad"  # it leaves gradients in parameters
 
-SEEDS = 4
+SEEDS = 6
 # So many seeds without another answer say that there is none: where the reference answers
 # otherwise with each of `SEEDS`, even a chance of 3/4 of the same answer comes to 1e-8.
 SEEDS_FOR_FIXED = 64
@@ -60,7 +60,8 @@ def found(executor: Executor, request: Request) -> list[str] | Outcome:
         executor: carries requests out; it has no modules afterwards.
         request: `made`, the requests that make the modules; `asked`, a call or an invocation of
             them; `expected`, what is noticed about a right implementation: it is not looked for;
-            `python_too`, whether Python's `random` may be drawn from as well.
+            `chance_only`, whether nothing else is looked for; `python_too`, whether Python's
+            `random` may be drawn from as well.
     """
     try:
         return sorted(_Inquiry(executor, request).facts())
@@ -79,48 +80,52 @@ class _Inquiry:
         self._given = {key: self._asked[key] for key in ("args", "kwargs")}
         # What draws from PyTorch's own generator does not care for Python's.
         self._elsewhere = {} if request.get("python_too") else {"python_rng": 1}
+        self._chance_only = bool(request.get("chance_only"))
         self._states: dict[int, dict[str, torch.Tensor]] = {}
         self._facts: set[str] = set()
 
     def facts(self) -> set[str]:
-        if not self._nothing_matters():
+        if self._chance_only:
+            self._look_at_chance(self._afresh())
+        elif EACH_TIME in self._expected or not self._nothing_matters():
             self._find_out()
         return self._facts
 
     def _nothing_matters(self) -> bool:
         """Whether all is well, asked at once in as few calls as may be: mostly it is."""
-        if EACH_TIME in self._expected:
-            return False
-        changes: list[dict[str, Any]] = []
-        if UNSEEDED not in self._expected:
-            changes += [self._elsewhere]
-        if CHANCE not in self._expected:
-            changes += [{"rng": self._asked["rng"] + number} for number in range(1, SEEDS + 1)]
-        if self._has_mode and MODE not in self._expected:
-            changes += self._other_mode()
-        if self._with_gradient and GRADIENT not in self._expected:
-            changes += [{"grad": True}]
         if MEMORY in self._expected:  # as where a model is trained
             answer = self._afresh()
-            return all(alike(answer, self._try_afresh(**change)) for change in changes)
+            return all(alike(answer, self._try_afresh(**change)) for change in self._changes())
         other, further = self._others()
         answer = self._afresh()
-        if not {STRIDES, CHANCE} & set(self._expected):
-            longer = self._try_afresh(**further)
-            laid_out = [self._try_afresh(**_laid_out(one)) for one in (self._given, further)]
-            if not alike([answer, longer], laid_out):
-                return False
-            self._make()
-        once = [self._try(**other), self._try(**further)]
-        rest = [self._try()]
+        once = [self._try(**other), self._try(**further), self._try()]
         self._make()
+        if not {STRIDES, CHANCE} & set(self._expected):
+            further = _laid_out(further)
         again = [self._try(**further), self._try(**other)]
-        rest += [self._try(**change) for change in changes]
-        if not all(alike(answer, one) for one in rest) or not alike(once, again[::-1]):
+        rest = [self._try(**change) for change in self._changes()]
+        if not alike(once, [*again[::-1], answer]) or not all(alike(answer, one) for one in rest):
             return False
         if SHARED not in self._expected:
             self._spoil_and_ask(answer)
         return True
+
+    def _changes(self) -> Iterator[dict[str, Any]]:
+        """What should not matter, several things at a time."""
+        expected = set(self._expected)
+        for number in range(1, SEEDS + 1):
+            change: dict[str, Any] = {}
+            if not {CHANCE, UNSEEDED} & expected:
+                change |= {"rng": self._asked["rng"] + number}
+            if UNSEEDED not in expected:
+                change |= self._elsewhere
+            if self._has_mode and MODE not in expected and number > 1:
+                change |= self._other_mode()
+            if self._with_gradient and GRADIENT not in expected and number == 2:
+                change |= {"grad": True}
+            if not {STRIDES, CHANCE} & expected and number == 3:
+                change |= _laid_out(self._given)
+            yield change
 
     def _others(self) -> list[dict[str, Any]]:
         """Arguments of other questions."""
@@ -134,22 +139,19 @@ class _Inquiry:
     def _find_out(self) -> None:
         """What it is that matters, one thing after the other."""
         answer = self._afresh()
-        # Whatever else is random, the rest is compared under the same seed; where no seed holds,
-        # nothing can be.
-        if not alike(answer, self._try_afresh()):
-            self._facts.add(UNSEEDED)
+        if not self._look_at_chance(answer):
             return
-        self._note_unless(UNSEEDED, answer, self._try_afresh(**self._elsewhere))
-        self._other_seeds(answer)
+        chance = CHANCE in self._facts or EACH_TIME in self._expected
         if self._has_mode:
-            for change in self._other_mode():
+            for number in range(1 if chance else SEEDS):  # a little may be dropped
+                change = {**self._other_mode(), "rng": self._asked["rng"] + number}
                 self._note_unless(MODE, answer, self._try_afresh(**change))
         if self._with_gradient:
             self._note_unless(GRADIENT, answer, self._try_afresh(grad=True))
         for given in (self._given, self._others()[1]):
             plain, laid_out = (self._try_afresh(**one) for one in (given, _laid_out(given)))
             # Which number is drawn for which place may depend on the layout.
-            if laid_out is _NoAnswer or CHANCE not in self._facts:
+            if laid_out is _NoAnswer or not chance:
                 self._note_unless(STRIDES, plain, laid_out)
         for other in self._others():
             alone = self._try_afresh(**other)
@@ -161,33 +163,39 @@ class _Inquiry:
             self._make()
             self._spoil_and_ask(answer)
 
-    def _other_seeds(self, answer: Any) -> None:
+    def _look_at_chance(self, answer: Any) -> bool:
+        """What of chance there is; whether one seed gives one answer, so that more can be said."""
+        if not alike(answer, self._try_afresh()):
+            self._facts.add(UNSEEDED)
+            return False
+        self._note_unless(UNSEEDED, answer, self._try_afresh(**self._elsewhere))
         varies = EACH_TIME in self._expected
         count = SEEDS_FOR_FIXED if varies else SEEDS
         different = 0
         for number in range(1, count + 1):
             different += not alike(answer, self._try_afresh(rng=self._asked["rng"] + number))
             if varies and different:
-                return  # as it should be
+                return True  # as it should be
         if varies:
             self._facts.add(FIXED)
         if different:
             self._facts.add(CHANCE)
         if different == count:
             self._facts.add(EACH_TIME)
+        return True
 
     @property
     def _has_mode(self) -> bool:
         return "training" in self._asked or bool(self._asked.get("modules"))
 
-    def _other_mode(self) -> list[dict[str, Any]]:
-        """The other one of train and eval, with two seeds: a little may be dropped."""
+    def _other_mode(self) -> dict[str, Any]:
+        """The other one of train and eval."""
         mode: dict[str, Any] = {}
         if "training" in self._asked:
             mode["training"] = not self._asked["training"]
         if self._asked.get("modules"):
             mode["modules"] = {name: not on for name, on in self._asked["modules"].items()}
-        return [mode, {**mode, "rng": self._asked["rng"] + 1}]
+        return mode
 
     def _note_unless(self, fact: str, answer: Any, other: Any) -> None:
         if not alike(answer, other):

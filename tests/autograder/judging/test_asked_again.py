@@ -9,7 +9,10 @@ import pytest
 from autograder.common import paths
 from autograder.judging import asked_again
 from autograder.judging.recording import SEED, record
+from autograder.judging.runner import Graders
 from autograder.sandbox import side_effects
+from autograder.sandbox.executor import Executor
+from autograder.units.variants import load_variant
 from autograder.verification.verify import graders_of
 
 
@@ -19,20 +22,29 @@ def last(result):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("new", "said"),
     [
-        ("return x - mean", "return torch.rand(()) + x - mean", "another seed"),
-        ("return x - mean", "torch.manual_seed(0)\n    return x - mean", "sets a seed"),
-        ("return x - mean", "import random\n    return random.random() + x - mean", "elsewhere"),
+        ("torch.manual_seed(0)\n        return x * self.weight", "sets a seed"),
+        ("return x * self.weight * (1 + self.training)", "train mode"),
+        (
+            "self.asked = getattr(self, 'asked', 0) + 1\n"
+            "        return x * self.weight * (1 + (self.asked > 2))",
+            "asked before",
+        ),
     ],
 )
-def test_what_is_noticed_is_said_of_the_exercise(toy, old, new, said):
-    source = toy.source.replace(old, new)
-    assert source != toy.source
-    outcome, message = last(toy.run(source)["centre"])
-    assert outcome == "failed"
-    assert said in message
-    assert "Your centre" in message
+def test_what_is_noticed_is_said_of_the_exercise(toy, new, said):
+    result = toy.run(toy.source.replace("return x * self.weight", new))["Scale"]
+    assert [test.outcome for test in result.tests] == ["passed", "failed"]
+    assert "your Scale" in result.message.replace("Your", "your")
+    assert said in result.message
+
+
+def test_it_waits_until_some_value_is_right(toy):
+    source = toy.source.replace("return x * self.weight", "return 3 * x * self.weight.exp()")
+    result = toy.run(source)["Scale"]
+    assert last(result) == ("failed", "This counts once Scale gives right values.")
+    assert result.message != last(result)[1]
 
 
 def test_it_is_not_told_of_right_work(toy):
@@ -40,12 +52,35 @@ def test_it_is_not_told_of_right_work(toy):
     assert [last(result) for result in results.values()] == [("passed", "")] * 3
 
 
+TWO_TESTS = """
+from autograder.judging import expectations
+from autograder.judging.grader_marks import exercise
+
+@exercise("centre")
+def test_values(student, reference, draw):
+    x = draw.normal(3, 4)
+    expectations.close(student.centre(x), reference.centre(x), "the result")
+
+@exercise("centre")
+def test_in_place(student, draw):
+    expectations.unchanged(student.observe("centre", draw.normal(3, 4)), "centre")
+"""
+
+
 def test_an_input_changed_in_place_costs_once(toy):
+    path = toy.path.with_name("test_two.py")
+    path.write_text(TWO_TESTS)
     source = toy.source.replace(
         "return x - mean(x).unsqueeze(-1)", "x -= mean(x).unsqueeze(-1)\n    return x.clone()"
     )
-    tests = toy.run(source)["centre"].tests
-    assert [test.weight for test in tests if "in place" in test.message] == [1.0, 0.0]
+    graders = Graders("toy", path=path, assignment=toy.assignment)
+    result = graders.run(Executor(load_variant(source, "student")).execute)["centre"]
+    assert [(test.outcome, test.weight) for test in result.tests] == [
+        ("passed", 1.0),
+        ("failed", 1.0),
+        ("failed", 0.0),
+    ]
+    assert result.points == 1  # of 2
 
 
 def test_a_recording_asks_the_same(toy):

@@ -448,7 +448,9 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
     }
     conventions = path.with_name("conventions.md")
     if conventions.is_file():
-        head["conventions"] = conventions.read_text(encoding="utf-8").strip()
+        # Those of the chapter, then those of all chapters.
+        texts = [one.read_text(encoding="utf-8") for one in (conventions, paths.CONVENTIONS)]
+        head["conventions"] = "".join(texts).strip()
     # Below the title.
     first = next((i for i, cell in enumerate(source.cells) if cell.cell_type == "markdown"), -1) + 1
     source.cells[first:first] = [

@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 ROOT = PACKAGE.parent
 SOLUTIONS = ROOT / "solutions"
 EXERCISES = ROOT / "exercises"
+CONVENTIONS = SOLUTIONS / "conventions.md"  # of all chapters
 GRADERS = PACKAGE / "graders"
 BUILD = ROOT / "build"
 GIVEN = "given.py"  # beside a notebook: what earlier units of its chapter have built

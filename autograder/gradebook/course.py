@@ -298,6 +298,7 @@ def _made_from(unit: str, points: dict[str, float], url: str) -> str:
     for file in (
         source,
         source.with_name("conventions.md"),
+        paths.CONVENTIONS,
         *(machinery / f"{name}.py" for name in ("builder", "given", "overview", "picture")),
     ):
         content = file.read_bytes() if file.is_file() else b""

@@ -21,7 +21,8 @@ from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Req
 PURPOSE = "Asked again, it answers the same, and it leaves what it is given as it was."
 CALLS = 2  # that are repeated, besides one that draws
 LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
-PYTHON_TOO = ("bert",)  # chapters whose conventions let students draw from Python's `random`
+# Chapters whose conventions let students draw from Python's `random`, too.
+PYTHON_TOO = ("bert", "seq2seq")
 FEW = 48  # numbers; with fewer, much is the same by accident
 
 # What explains the others comes first.
@@ -109,6 +110,8 @@ def ask(exercise: str, student: Proxy, reference: Proxy, requests: Iterable[Requ
     for request in requests:
         expected = reference.repeat(exercise, request)
         facts = {fact for fact in student.repeat(exercise, request) if fact not in expected}
+        if side_effects.PARAMETERS in expected:
+            facts.discard(side_effects.GRAD)  # who takes a step may leave its gradients
         changed = [fact for fact in facts if fact.startswith(side_effects.CHANGES)]
         said = sorted(changed) + [fact for fact in SAYS if fact in facts]
         if said:
@@ -141,7 +144,8 @@ def requests_of(
         made: dict[int, Request] = {}
         for request, value, drew in talk:
             if request["op"] == "create":
-                made[request["handle"]] = request
+                # With parameters of its own, which may have other names.
+                made[request["handle"]] = {**request, "state": None}
             if request["op"] not in ("call", "invoke") or request.get("method") in LOOKS:
                 continue
             owner = request if request["op"] == "call" else made.get(request["handle"], {})

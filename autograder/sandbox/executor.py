@@ -401,7 +401,7 @@ class Executor:
         named = dict(zip(kwargs, used[first:], strict=True))
         wanted = with_grad or request.get("autograd")
         with contextlib.nullcontext() if wanted else torch.no_grad():
-            value = function(*used[:first], **named)
+            value = given_back = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
                 value = without_records(_listed(value))
         moved = chance is not None and not torch.equal(chance, torch.get_rng_state())
@@ -424,7 +424,7 @@ class Executor:
         if request.get("spoil"):
             modules = self.handles.values()
             owned = {p.untyped_storage().data_ptr() for m in modules for p in m.parameters()}
-            side_effects.spoil([value, used], owned)
+            side_effects.spoil([value, given_back, used], owned)
         return {
             "kind": "value",
             "value": answer,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -51,7 +53,7 @@ class PositionalGraders(UnitGraders):
                 except ValueError as error:
                     learned[key] = error
                     raise
-                return learned[key]
+                return copy.deepcopy(learned[key])
 
             return function
 
@@ -60,7 +62,7 @@ class PositionalGraders(UnitGraders):
                 value = learned.get((name, plain(args), plain(kwargs)))
                 if isinstance(value, ValueError):
                     raise value
-                return value
+                return copy.deepcopy(value)
 
             return function
 

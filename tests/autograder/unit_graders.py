@@ -21,7 +21,6 @@ import textwrap
 import types
 from collections.abc import Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 
@@ -95,8 +94,11 @@ def given_parts(unit: str) -> Iterator[None]:
     """Let `from given import ...` find what the unit is given, as in the folder of its notebook."""
     parts = types.ModuleType("given")
     exec(given.source(unit), vars(parts))
-    with mock.patch.dict(sys.modules, {"given": parts}):
+    sys.modules["given"] = parts
+    try:
         yield
+    finally:  # what was imported in the meantime stays
+        del sys.modules["given"]
 
 
 def changed(unit: str, source: str) -> dict[str, Any]:

@@ -22,7 +22,7 @@ PURPOSE = "Asked again, it answers the same, and it leaves what it is given as i
 CALLS = 2  # that are repeated, besides one that draws
 LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
 # Chapters whose conventions let students draw from Python's `random`, too.
-PYTHON_TOO = ("bert", "seq2seq")
+PYTHON_TOO = ("bert",)
 FEW = 48  # numbers; with fewer, much is the same by accident
 
 # What explains the others comes first.

@@ -177,18 +177,6 @@ class Seq2Seq(nn.Module):
 """
 style(
     "Seq2Seq",
-    "numbers of Python's random",
-    "import random\n"
-    + FORCING.replace(
-        "COINS",
-        "word = own.clone()\n"
-        "                for b in range(B):\n"
-        "                    if random.random() < teacher_forcing_ratio:\n"
-        "                        word[b] = target_in[b, t + 1]",
-    ),
-)
-style(
-    "Seq2Seq",
     "the other coin, masked_scatter",
     FORCING.replace(
         "COINS",

@@ -54,6 +54,11 @@ def test_dot_score_refuses_other_widths(student, draw):
         lambda: mine(draw.normal(1, 2, 1), draw.normal(1, 2, 3)),
         what="a query of width 1 with a key of width 3",
     )
+    expectations.raises(
+        "ValueError",
+        lambda: mine(draw.normal(1, 2, 3), draw.normal(1, 2, 1)),
+        what="a query of width 3 with a key of width 1",
+    )
 
 
 @hidden
@@ -148,8 +153,9 @@ def test_bilinear_mask(student, reference, draw):
     mine, theirs = pair(
         student, reference, "BilinearScore", bilinear_state(draw, 3, 4), query_dim=3, key_dim=4
     )
-    query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
-    for shape in [(2, 3, 4), (2, 1, 4)]:
+    # As many rows as queries: a mask without a batch dimension is (Tq, Tk) all the same.
+    query, key = draw.normal(3, 3, 3), draw.normal(3, 4, 4)
+    for shape in [(3, 3, 4), (3, 1, 4), (3, 4)]:
         mask = draw.mask(*shape, keep=0.6)
         expectations.close(
             mine(query, key, mask),
@@ -270,8 +276,9 @@ def test_additive_values(student, reference, draw):
 def test_additive_mask(student, reference, draw):
     """Where the mask is False the score is -inf."""
     mine, theirs = additive_pair(student, reference, draw, 3, 4, 5)
-    query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
-    for shape in [(2, 3, 4), (2, 1, 4)]:
+    # As many rows as queries: a mask without a batch dimension is (Tq, Tk) all the same.
+    query, key = draw.normal(3, 3, 3), draw.normal(3, 4, 4)
+    for shape in [(3, 3, 4), (3, 1, 4), (3, 4)]:
         mask = draw.mask(*shape, keep=0.6)
         expectations.close(
             mine(query, key, mask),
@@ -374,8 +381,9 @@ def test_concat_values(student, reference, draw):
 def test_concat_mask(student, reference, draw):
     """Where the mask is False the score is -inf."""
     mine, theirs = concat_pair(student, reference, draw, 3, 4, 5)
-    query, key = draw.normal(2, 3, 3), draw.normal(2, 4, 4)
-    for shape in [(2, 3, 4), (2, 1, 4)]:
+    # As many rows as queries: a mask without a batch dimension is (Tq, Tk) all the same.
+    query, key = draw.normal(3, 3, 3), draw.normal(3, 4, 4)
+    for shape in [(3, 3, 4), (3, 1, 4), (3, 4)]:
         mask = draw.mask(*shape, keep=0.6)
         expectations.close(
             mine(query, key, mask),
@@ -526,9 +534,16 @@ def test_softmax_large_scores(student, reference, draw):
             case=case,
         )
     scores = draw.normal(2, 4, dtype=torch.float64)
-    scores[:, 1] += 1000
     mask = torch.ones(2, 4, dtype=torch.bool)
     mask[:, 1] = False
+    shifted = scores - 10_000
+    expectations.close(
+        student.masked_softmax(shifted, mask),
+        reference.masked_softmax(shifted, mask),
+        what="the weights",
+        case="scores around -10000, one of them masked",
+    )
+    scores[:, 1] += 1000
     expectations.close(
         student.masked_softmax(scores, mask),
         reference.masked_softmax(scores, mask),

@@ -321,6 +321,7 @@ def test_padding_mask_refuses(student):
     for case, lengths, longest in [
         ("the lengths [2, -1]", torch.tensor([2, -1]), None),
         ("the lengths [2, 5] with max_length=4", torch.tensor([2, 5]), 4),
+        ("the lengths [1, 3] with max_length=0", torch.tensor([1, 3]), 0),
         ("float lengths", torch.tensor([2.0, 3.0]), None),
         ("boolean lengths", torch.tensor([True, True]), None),
     ]:
@@ -487,8 +488,8 @@ def test_self_values(student, reference, draw):
 def test_self_mask(student, reference, draw):
     """A mask that broadcasts to (B, T, T) is applied to the scores."""
     mine, theirs = self_pair(student, reference, draw, 4, 3)
-    x = draw.normal(3, 4, 4)
-    for shape in [(3, 4, 4), (4, 4), (3, 1, 4)]:
+    x = draw.normal(4, 4, 4)  # as many rows as tokens: (4, 4) is (T, T) all the same
+    for shape in [(4, 4, 4), (4, 4), (4, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
         same_results(mine(x, mask), theirs(x, mask), OUTPUT, f"mask of shape {shape}")
 

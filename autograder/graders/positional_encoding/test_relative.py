@@ -39,6 +39,7 @@ def test_learned_values(student, reference, draw):
     for batch, length, max_length, d_model in [
         (2, 3, 5, 4),
         (1, 2, 6, 3),
+        (2, 1, 5, 2),
         (1, 1, 1, 1),
         (4, 4, 4, 2),
     ]:
@@ -200,7 +201,7 @@ def test_relative_values(student, reference, draw):
 def test_relative_mask_for_all(student, reference, draw):
     """A (T, T) mask holds for every example and head; True means may attend."""
     mine, theirs = relative_pair(student, reference, draw, 6, 3, 2)
-    x = draw.normal(2, 5, 6)
+    x = draw.normal(5, 5, 6)  # as many rows as tokens
     for mask, case in [
         (draw.mask(5, 5, keep=0.6), "a mask of shape (T, T)"),
         (torch.ones(5, 5).tril().bool(), "a causal mask"),

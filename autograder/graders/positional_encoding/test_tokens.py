@@ -207,7 +207,13 @@ def test_train_bpe_stops(student, reference):
 @exercise("train_bpe")
 def test_train_bpe_bytes(student, reference):
     """Tokens start as the bytes of UTF-8, so é is two of them."""
-    for text, count in [("é", 1), ("aéé éé aaé a aa", 2), ("éé aaa ü aüü éaü a üaé", 4)]:
+    for text, count in [
+        ("é", 1),
+        ("e\u0301", 1),  # two characters, drawn as one
+        ("Aa aA Aa", 1),
+        ("aéé éé aaé a aa", 2),
+        ("éé aaa ü aüü éaü a üaé", 4),
+    ]:
         same_training(student, reference, text, count)
 
 
@@ -307,6 +313,8 @@ def test_bpe_encode_bytes(student, reference):
     """The text is taken as its UTF-8 bytes; without merges these are the ids."""
     for text, merges in [
         ("é", []),
+        ("e\u0301", []),  # two characters, drawn as one
+        ("Ab aB", [(A, B)]),
         ("aé 你", [(0xC3, 0xA9)]),
         ("🙂é", [(0xF0, 0x9F), (256, 0x99)]),
     ]:

@@ -32,7 +32,14 @@ from autograder.judging.proxy import StudentError, Todo
 @exercise("sequence_log_prob")
 def test_log_prob_values(student, reference, draw):
     """For each row the log-probabilities of its targets are added up."""
-    for batch, steps, vocabulary in [(1, 1, 2), (1, 3, 5), (2, 4, 4), (4, 4, 4), (3, 2, 7)]:
+    for batch, steps, vocabulary in [
+        (1, 1, 2),
+        (3, 1, 5),
+        (1, 3, 5),
+        (2, 4, 4),
+        (4, 4, 4),
+        (3, 2, 7),
+    ]:
         logits = draw.normal(batch, steps, vocabulary, scale=2.0)
         targets = draw.integers(0, vocabulary, batch, steps)
         case = sizes(B=batch, U=steps, V=vocabulary)
@@ -77,8 +84,8 @@ def test_log_prob_refusals(student, draw):
     """Shapes that do not fit and real targets outside the vocabulary are refused."""
     logits, targets = draw.normal(2, 3, 4), draw.integers(0, 4, 2, 3)
     mask = torch.ones(2, 3, dtype=torch.bool)
-    beyond, below = targets.clone(), targets.clone()
-    beyond[1, 2], below[0, 1] = 4, -1
+    beyond, below, hundred = targets.clone(), targets.clone(), targets.clone()
+    beyond[1, 2], below[0, 1], hundred[0, 1] = 4, -1, -100
     refuses(
         student.sequence_log_prob,
         {
@@ -97,7 +104,8 @@ def test_log_prob_refusals(student, draw):
                 torch.cat([targets, targets[:, :1]], dim=1),
             ),
             "a real target of -1": (logits, below, mask),
-            "a real target of -100": (logits, below * 100),
+            "a real target of -100": (logits, hundred),
+            "a real target of -100 with a mask": (logits, hundred, mask),
         },
     )
 

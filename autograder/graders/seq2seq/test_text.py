@@ -361,6 +361,10 @@ def test_pad_longer(student, reference, draw):
 @exercise("pad_to_length")
 def test_pad_default_keeps_the_start(student, reference, draw):
     """Unless told otherwise the first ids are kept; short sequences are the same either way."""
+    given = [[2**24 + 1, 5], [-100, 6]]  # too large for float32, and no id but an int
+    same_padded(
+        student.pad_to_length(given, 3), reference.pad_to_length(given, 3), case=f"{given} to 3"
+    )
     given = sequences(draw, [6, 2])
     same_padded(
         student.pad_to_length(given, 4),

@@ -1,11 +1,11 @@
 """What the BERT chapter is given: pre-training, fine-tuning on four tasks, rivals, pages.
 
-    corpus = docstrings.Corpus.make()
-    model = BertForPreTraining(len(corpus.pieces), **sizes())
-    run = pretrain(model, corpus, parts)
-    comparison = compare(model, corpus, docstrings.make_tasks(corpus), parts)
+    shipped = models.load("bert")
+    corpus = docstrings.Corpus(docstrings.read(), shipped.tokenizer)
+    check = evaluate(shipped.model, corpus, parts, split="test")
+    comparison = compare(shipped.model, corpus, docstrings.make_tasks(corpus), parts)
 
-* Pre-training: both losses at every step, and what the model knows of documents held out.
+* Pre-training: both losses at every step, and what a model knows of documents held out.
 * Fine-tuning: a copy of the encoder with one of the three heads, a few labelled examples.
 * Rivals: the same network from random weights, and logistic regression on bags of words.
 * Pages: masked words and tags.
@@ -25,7 +25,7 @@ import random
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,22 +52,9 @@ MAX_LENGTH = 64  # of an input, special tokens included
 MaskTokens = Callable[[Tensor, int], tuple[Tensor, Tensor]]
 Sentence = list[int]
 Pair = tuple[Sentence, Sentence, int]
-MakePairs = Callable[[list[list[Sentence]]], list[Pair]]
 
-# The BERT of the chapter and its training, for about 35 seconds of one core: 960,000 tokens, which
-# is five times through the training documents, and 130,000 masked pieces to name. It then names 20
-# percent of the held-out ones, where frequency alone names 5. In shorter trainings 2 heads, a rate
-# of 3e-3, sinusoids as first positions and leaving out next sentences were within a point of it
-# after as many steps; rates of 5e-4, 1e-3 and 5e-3 were behind. Next sentences stay at chance, with
-# 2 layers also with that loss alone; 3 layers at 2e-4 with that loss alone had 59 percent after 25
-# seconds, but masked words need the larger rate. With 4200 steps they are at 61 percent, and masked
-# words at 24.
-SIZES: dict[str, Any] = {
-    "d_model": 64, "num_layers": 2, "num_heads": 4, "d_ff": 256, "max_length": MAX_LENGTH,
-    "dropout": 0.0,
-}  # fmt: skip
+# Of a training that one only sees begin; that of the shipped model is in `toolkit.pretrain.bert`.
 BATCH = 16
-STEPS = 1700
 RATE = 2e-3
 # Few labels, because that is what pre-training is for; the same steps and rate for both networks.
 LABELLED = {"module": 100, "pair": 400, "span": 300, "tagging": 60}
@@ -119,12 +106,11 @@ def _orders(lengths: Tensor, batch: int) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class Check:
-    """What a model knows of documents that it was not trained on, after so many steps.
+    """What a model knows of documents that it was not trained on.
 
     Losses in nats, accuracies as shares: of the masked places, and of the sentence pairs.
     """
 
-    step: int
     mlm_loss: float
     mlm_accuracy: float
     nsp_loss: float
@@ -135,38 +121,18 @@ class Check:
 class Pretraining:
     """What a pre-training went through.
 
-    history: of `toolkit.training.fit`, with the sum of both losses.
-    mlm, nsp: each loss at each step. checks: on the validation documents, the first untrained.
-    tokens: trained on, padding not counted. predicted: places whose piece was to be named.
-    seconds: by the clock; cpu_seconds: of the processor; both without the checks.
+    mlm, nsp: each loss at each step. tokens: trained on, padding not counted. predicted: places
+    whose piece was to be named.
     """
 
-    history: training.History = field(repr=False)
     mlm: list[float] = field(repr=False)
     nsp: list[float] = field(repr=False)
-    checks: list[Check]
     tokens: int
     predicted: int
-    seconds: float
-    cpu_seconds: float
 
     @property
     def steps(self) -> int:
-        return len(self.history.loss)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """By the processor's time."""
-        return self.tokens / self.cpu_seconds
-
-
-def sizes(preset: device.Preset | None = None) -> dict[str, Any]:
-    """Keyword arguments for the BERT of the chapter: small on a CPU, larger on a GPU."""
-    chosen = preset or device.preset()
-    if chosen.name == "cpu":
-        return dict(SIZES)
-    return SIZES | {"d_model": 256, "num_layers": 4, "num_heads": 8, "d_ff": 1024,
-                    "dropout": 0.1}  # fmt: skip
+        return len(self.mlm)
 
 
 def start(model: nn.Module, seed: int = 0) -> nn.Module:
@@ -189,10 +155,8 @@ def start(model: nn.Module, seed: int = 0) -> nn.Module:
 
 
 def pretrain(
-    model: nn.Module, corpus: Corpus, parts: Any, *, steps: int | None = None,
-    batch: int | None = None, lr: float | None = None, mask: MaskTokens | None = None,
-    pairs: MakePairs | None = None, nsp: bool = True, mlm: bool = True, checks: int = 6,
-    seed: int = 0, preset: device.Preset | None = None, progress: bool = True, **more: Any,
+    model: nn.Module, corpus: Corpus, parts: Any, steps: int, *, batch: int = BATCH,
+    lr: float = RATE, seed: int = 0, preset: device.Preset | None = None, progress: bool = True,
 ) -> Pretraining:  # fmt: skip
     """Train on masked words and on next sentences, over and over through the training documents.
 
@@ -202,30 +166,10 @@ def pretrain(
     Args:
         model: with `bert(input_ids, token_type_ids, mask) -> (hidden (B, T, D), pooled (B, D))`,
             `mlm` (on (..., D)) and `nsp` (on (B, D)); trained in place, afterwards in eval mode.
-        steps, batch, rate: how many, of how many pairs, largest learning rate; chosen for about 35
-            seconds of one core if not given, and for more on a GPU.
-        mask: called with ids (B, T) and the vocabulary's size for corrupted ids and labels;
-            `parts.mask_tokens` if not given.
-        pairs: called with the documents for (first, second, label) at the beginning of each pass;
-            `parts.next_sentence_pairs` if not given.
-        nsp, mlm: whether each loss counts.
-        checks: how often to look at the validation documents, before and after included; 0 never.
-        more: for `toolkit.training.fit`, such as checkpoint.
-
-    Raises:
-        ValueError: neither loss counts.
+        parts: with `build_input`, `next_sentence_pairs` and `mask_tokens`.
+        steps, batch, lr: how many, of how many pairs, and the largest learning rate.
     """
-    if not (nsp or mlm):
-        raise ValueError(
-            "without masked words and without next sentences there is nothing to learn"
-        )
     chosen = preset or device.preset()
-    gpu = chosen.name != "cpu"
-    steps = steps or (6000 if gpu else STEPS)
-    batch = batch or (64 if gpu else BATCH)
-    lr = lr or (1e-3 if gpu else RATE)
-    mask = mask or parts.mask_tokens
-    pairs = pairs or parts.next_sentence_pairs
     documents = corpus.documents("train")
     words = len(corpus.pieces)
     queue: list[tuple[Rows, Tensor]] = []
@@ -233,7 +177,7 @@ def pretrain(
     losses: dict[str, list[Tensor]] = {"mlm": [], "nsp": []}
 
     def fill() -> None:
-        rows, labels = _inputs(pairs(documents), parts.build_input)
+        rows, labels = _inputs(parts.next_sentence_pairs(documents), parts.build_input)
         for order in _orders(rows.mask.sum(1), batch):
             queue.append((rows.take(order, torch.device("cpu")), labels[order]))
 
@@ -241,66 +185,32 @@ def pretrain(
         if not queue:
             fill()
         rows, labels = queue.pop()
-        ids, targets = mask(rows.ids, words)  # (B, T) both, drawn on the CPU
+        ids, targets = parts.mask_tokens(rows.ids, words)  # (B, T) both, drawn on the CPU
         rows, tokens = rows.take(torch.arange(len(ids)), chosen.device), int(rows.mask.sum())
         hidden, pooled = model.bert(ids.to(chosen.device), rows.token_type_ids, rows.mask)
         place = targets != IGNORE  # (B, T)
-        total = hidden.new_zeros(())
-        if mlm and place.any():
+        mlm = hidden.new_zeros(())
+        if place.any():
             scores = model.mlm(hidden[place.to(chosen.device)])  # (places, V)
-            part = F.cross_entropy(scores.float(), targets[place].to(chosen.device))
-            total = total + part
-            losses["mlm"].append(part.detach())
-        elif mlm:
-            losses["mlm"].append(total.detach())
-        if nsp:
-            part = F.cross_entropy(model.nsp(pooled).float(), labels.to(chosen.device))
-            total = total + part
-            losses["nsp"].append(part.detach())
+            mlm = F.cross_entropy(scores.float(), targets[place].to(chosen.device))
+        nsp = F.cross_entropy(model.nsp(pooled).float(), labels.to(chosen.device))
+        losses["mlm"].append(mlm.detach())
+        losses["nsp"].append(nsp.detach())
         seen["tokens"] += tokens
         seen["predicted"] += int(place.sum())
-        return total, tokens
+        return mlm + nsp, tokens
 
-    made: list[Check] = []
-    spent = 0.0
-
-    def check() -> float:
-        nonlocal spent
-        began = time.process_time()
-        made.append(
-            evaluate(
-                model,
-                corpus,
-                parts,
-                mask=mask,
-                pairs=pairs,
-                step=len(losses["mlm" if mlm else "nsp"]),
-            )
-        )
-        spent += time.process_time() - began
-        return made[-1].mlm_loss + made[-1].nsp_loss
-
-    model.to(chosen.device)
-    if checks:
-        check()
-        spent = 0.0
-        more = {"validate": check, "validate_every": -(-steps // max(1, checks - 1))} | more
     state = random.getstate()
     random.seed(seed)
-    began = time.process_time()
     try:
-        history = training.fit(
+        training.fit(
             model, loss, steps, lr=lr, schedule="warm-up", seed=seed, optimiser=adam,
-            preset=chosen, progress=progress, **more,
+            preset=chosen, progress=progress,
         )  # fmt: skip
     finally:
         random.setstate(state)
-    used = time.process_time() - began - spent
-    numbers = {k: torch.stack(v).tolist() if v else [] for k, v in losses.items()}
-    return Pretraining(
-        history, numbers["mlm"], numbers["nsp"], made, seen["tokens"], seen["predicted"],
-        history.seconds, used,
-    )  # fmt: skip
+    numbers = {name: torch.stack(values).tolist() for name, values in losses.items()}
+    return Pretraining(numbers["mlm"], numbers["nsp"], seen["tokens"], seen["predicted"])
 
 
 def adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
@@ -317,13 +227,14 @@ def _inputs(pairs: Sequence[Pair], build_input: Callable) -> tuple[Rows, Tensor]
 @torch.no_grad()
 def evaluate(
     model: nn.Module, corpus: Corpus, parts: Any, *, split: str = "validation",
-    mask: MaskTokens | None = None, pairs: MakePairs | None = None, most: int = 600, seed: int = 0,
-    step: int = 0,
+    mask: MaskTokens | None = None, most: int = 600, seed: int = 0,
 ) -> Check:  # fmt: skip
     """Both losses and accuracies on documents of another split: the same pairs and the same masked
     places in every call.
 
     Args:
+        mask: called with ids (B, T) and the vocabulary's size for corrupted ids and labels;
+            `parts.mask_tokens` if not given.
         most: pairs to look at, drawn from all.
     """
     mask = mask or parts.mask_tokens
@@ -331,7 +242,7 @@ def evaluate(
     mode = model.training
     model.eval()
     with training.seeded(seed):
-        made = (pairs or parts.next_sentence_pairs)(corpus.documents(split))
+        made = parts.next_sentence_pairs(corpus.documents(split))
         rows, labels = _inputs(random.sample(made, min(most, len(made))), parts.build_input)
         sums = Counter()
         for order in _orders(rows.mask.sum(1), 64):
@@ -352,7 +263,7 @@ def evaluate(
         (name, what): sums[name, what] / max(1, sums[name, "all"])
         for name in ("mlm", "nsp") for what in ("loss", "right")
     }  # fmt: skip
-    return Check(step, of["mlm", "loss"], of["mlm", "right"], of["nsp", "loss"], of["nsp", "right"])
+    return Check(of["mlm", "loss"], of["mlm", "right"], of["nsp", "loss"], of["nsp", "right"])
 
 
 def unigram(corpus: Corpus, split: str = "validation") -> tuple[float, float]:
@@ -371,53 +282,33 @@ def unigram(corpus: Corpus, split: str = "validation") -> tuple[float, float]:
     return float(loss), float((ids == share.argmax()).double().mean())
 
 
-def pretraining_figure(run: Pretraining, corpus: Corpus) -> Figure:
-    """Both losses, smoothed over 25 steps, with the held-out ones; and both accuracies.
+def curves_figure(curves: Sequence[Mapping[str, str]], frequency: float) -> Figure:
+    """Both losses of a finished training, with those on held-out documents, and both accuracies.
 
-    Raises:
-        ValueError: the run has no checks.
+    Args:
+        curves: of `toolkit.models.Shipped.curves`.
+        frequency: nats of a masked word by the words' frequency alone.
     """
-    if not run.checks:
-        raise ValueError("this run has no checks: pre-train with checks=6")
-    guess, share = unigram(corpus)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.5))
-    steps = [check.step for check in run.checks]
-    for name, losses, colour in (("masked words", run.mlm, 0), ("next sentence", run.nsp, 1)):
-        if losses:
-            kind = "mlm" if colour == 0 else "nsp"
-            ends = range(25, len(losses) + 1, 25) if len(losses) >= 25 else [len(losses)]
-            means = [statistics.fmean(losses[max(0, e - 25) : e]) for e in ends]
-            left.plot(list(ends), means, color=plots.PALETTE[colour], label=name)
-            held = [getattr(check, f"{kind}_loss") for check in run.checks]
-            left.plot(steps, held, "o", color=plots.PALETTE[colour], label=f"{name}, held out")
-            right.plot(
-                steps, [getattr(check, f"{kind}_accuracy") for check in run.checks], "o-",
-                color=plots.PALETTE[colour], label=name,
-            )  # fmt: skip
-    left.axhline(guess, color=plots.INK, linestyle=":", linewidth=1, label="frequency alone")
-    right.axhline(share, color=plots.PALETTE[0], linestyle=":", linewidth=1)
+
+    def draw(ax: Any, column: str, **style: Any) -> None:
+        points = [(int(row["step"]), float(row[column])) for row in curves if row[column]]
+        ax.plot(*zip(*points, strict=True), **style)
+
+    for name, kind, colour in zip(
+        ("masked words", "next sentence"), ("mlm", "nsp"), plots.PALETTE, strict=False
+    ):
+        draw(left, f"{kind}_loss", color=colour, linewidth=0.8, label=name)
+        draw(left, f"held_out_{kind}_loss", color=colour, marker="o", markersize=3, linestyle="",
+             label=f"{name}, held out")  # fmt: skip
+        draw(right, f"held_out_{kind}_accuracy", color=colour, marker="o", markersize=3, label=name)
+    left.axhline(frequency, color=plots.INK, linestyle=":", linewidth=1, label="frequency alone")
     right.axhline(0.5, color=plots.PALETTE[1], linestyle=":", linewidth=1)
     left.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None), title="Losses")
     right.set(xlabel="step", ylabel="share right", ylim=(0, 1), title="Held-out accuracy")
     left.legend(fontsize=8)
     right.legend(fontsize=8)
     return figure
-
-
-@torch.no_grad()
-def nsp_accuracy(model: nn.Module, pairs: Sequence[Pair], parts: Any) -> float:
-    """Share of pairs (first, second, label) of which the NSP head says the label."""
-    where = next(model.parameters()).device
-    mode = model.training
-    model.eval()
-    rows, labels = _inputs(pairs, parts.build_input)
-    right = 0
-    for order in rows.mask.sum(1).argsort().split(64):
-        part = rows.take(order, where)
-        scores = model.nsp(model.bert(part.ids, part.token_type_ids, part.mask)[1])  # (B, 2)
-        right += int((scores.argmax(-1).cpu() == labels[order]).sum())
-    model.train(mode)
-    return right / len(pairs)
 
 
 # --------------------------------------------------------------------------- fine-tuning
@@ -834,49 +725,6 @@ class Comparison:
         """Standard deviation over the seeds, 0 for a single one."""
         scores = self.scores[task, way]
         return statistics.stdev(scores) if len(scores) > 1 else 0.0
-
-    def table(self) -> str:
-        """As HTML: mean and spread in percent, a row a task."""
-        head = "".join(f"<th scope=col>{html.escape(way)}</th>" for way in self.ways)
-        lines = []
-        for task in self.tasks:
-            cells = "".join(
-                f"<td>{100 * self.mean(task, way):.1f} ± {100 * self.spread(task, way):.1f}</td>"
-                for way in self.ways
-            )
-            lines.append(
-                f"<tr><th scope=row>{task}</th><td>{self.metrics[task]}</td>"
-                f"<td>{self.labelled[task]}</td>{cells}"
-                f"<td>{100 * self.majority[task]:.1f}</td></tr>"
-            )
-        return (
-            "<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:13px;"
-            "border-collapse:separate;border-spacing:.7em 0'>"
-            "<tr><th scope=col>task</th><th scope=col>metric</th>"
-            f"<th scope=col>labelled</th>{head}<th scope=col>constant answer</th></tr>"
-            f"{''.join(lines)}</table></div>"
-        )
-
-    def figure(self) -> Figure:
-        """A group of bars for each task: means, with a point for each seed."""
-        figure, ax = plt.subplots(figsize=(8.2, 3.6))
-        width = 0.8 / len(self.ways)
-        for k, way in enumerate(self.ways):
-            xs = [n + (k - (len(self.ways) - 1) / 2) * width for n in range(len(self.tasks))]
-            ax.bar(xs, [self.mean(t, way) for t in self.tasks], width * 0.92,
-                   color=plots.PALETTE[k], label=way)  # fmt: skip
-            for x, task in zip(xs, self.tasks, strict=True):
-                scores = self.scores[task, way]
-                ax.plot([x] * len(scores), scores, "o", color=plots.INK, markersize=3)
-        for n, task in enumerate(self.tasks):
-            ends = [n - 0.45, n + 0.45]
-            label = "constant answer" if n == 0 else None
-            ax.plot(ends, [self.majority[task]] * 2, ":", color=plots.INK, linewidth=1, label=label)
-        labels = [f"{t}\n{self.metrics[t]}, {self.labelled[t]} labelled" for t in self.tasks]
-        ax.set_xticks(range(len(self.tasks)), labels)
-        ax.set(ylabel="score on test", ylim=(0, 1))
-        ax.legend(ncols=2, fontsize=8)
-        return figure
 
 
 def compare(

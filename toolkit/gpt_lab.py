@@ -1,9 +1,8 @@
 """What the GPT chapter is given: pre-training on code, samples and their judge, fine-tuning.
 
-    corpus = code_corpus.Corpus.make(positional_encoding)
-    model = start(gpt.fused(gpt.GPT(len(corpus.tokens), **sizes())), gpt)
-    run = pretrain(model, corpus, gpt)
-    verdict = judge(sample(model, corpus, gpt, 100), corpus)
+    shipped = models.load("gpt")
+    corpus = toolkit.pretrain.gpt.corpus(shipped.tokenizer)
+    verdict = judge(sample(shipped.model, corpus, gpt, 100), corpus)
 
 * Pre-training: the loss at every step, and the loss on modules held out beside that of counting.
 * Samples: functions that the model writes, judged by whether Python would compile them (nothing is
@@ -42,19 +41,10 @@ from torch.nn import functional as F
 from toolkit import device, plots, text, training, widgets
 from toolkit.code_corpus import END, EXTRACT, NAMES, PAD, SPECIAL, START, Corpus, Example, Task
 
-# The GPT of the chapter and its training, for about 36 seconds of one core: 1.2 million tokens, six
-# times through the training stream, to 3.04 nats per held-out token, where counting pairs of tokens
-# gives 3.49. In trainings of 25 seconds the weights of `start` were 0.04 nats better than a
-# deviation of 0.02; of the rates 6e-3 was 0.08 behind 1e-2, and 2e-2 as good. A batch of 8 was as
-# good, one of 32 was 0.2 behind; 3 layers, and widths of 48 and 96, were no better.
-SIZES: dict[str, Any] = {
-    "max_length": 96, "d_model": 64, "num_layers": 2, "num_heads": 4, "dropout": 0.0,
-}  # fmt: skip
-STEPS = 800
+# Of a training that one only sees begin; that of the shipped model is in `toolkit.pretrain.gpt`.
 BATCH = 16
 RATE = 1e-2
-WARMUP = 80
-SNAPSHOTS = (0.0, 0.1, 0.3, 1.0)  # shares of the steps after which the weights are kept
+WARMUP = 20
 
 
 @contextlib.contextmanager
@@ -87,59 +77,28 @@ def _where(model: nn.Module) -> torch.device:
 
 @dataclass(frozen=True)
 class Check:
-    """What a model knows of a held-out stream after so many steps and tokens of training.
+    """What a model knows of a held-out stream.
 
     loss: nats per token. bits_per_byte: the same for a byte of text.
     """
 
-    step: int
-    tokens: int
     loss: float
     bits_per_byte: float
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The weights after so many steps and tokens: `at` makes a model of them."""
-
-    step: int
-    tokens: int
-    state: dict[str, Tensor] = field(repr=False)
 
 
 @dataclass(frozen=True)
 class Pretraining:
     """What a pre-training went through.
 
-    losses: of every step, before its update. checks: on the validation stream, the first
-    untrained. snapshots: weights, the first untrained and the last trained. tokens: targets that
-    were trained on. seconds: by the clock; cpu_seconds: of the processor; both without checks.
+    losses: of every step, before its update. tokens: targets that were trained on.
     """
 
     losses: list[float] = field(repr=False)
-    checks: list[Check]
-    snapshots: list[Snapshot] = field(repr=False)
     tokens: int
-    seconds: float = field(compare=False)
-    cpu_seconds: float = field(compare=False)
 
     @property
     def steps(self) -> int:
         return len(self.losses)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """By the clock."""
-        return self.tokens / self.seconds
-
-
-def sizes(preset: device.Preset | None = None) -> dict[str, Any]:
-    """Keyword arguments for the GPT of the chapter: small on a CPU, larger on a GPU."""
-    chosen = preset or device.preset()
-    if chosen.name == "cpu":
-        return dict(SIZES)
-    # The stream is short: a network much larger than this would learn it by heart.
-    return SIZES | {"d_model": 128, "num_layers": 4, "dropout": 0.1}
 
 
 def start(model: nn.Module, parts: Any, seed: int = 0) -> nn.Module:
@@ -158,96 +117,45 @@ def start(model: nn.Module, parts: Any, seed: int = 0) -> nn.Module:
 
 
 def pretrain(
-    model: nn.Module, corpus: Corpus, parts: Any, *, steps: int | None = None,
-    batch: int | None = None, lr: float | None = None, warmup_steps: int | None = None,
-    weight_decay: float = 0.1, checks: int = 7, snapshots: Sequence[float] = SNAPSHOTS,
-    seed: int = 0, preset: device.Preset | None = None, progress: bool = True, **more: Any,
+    model: nn.Module, corpus: Corpus, parts: Any, steps: int, *, batch: int = BATCH,
+    lr: float = RATE, warmup_steps: int = WARMUP, weight_decay: float = 0.1, seed: int = 0,
+    preset: device.Preset | None = None, progress: bool = True,
 ) -> Pretraining:  # fmt: skip
-    """Train on blocks of the training stream, as the chapter's `train` does, and look on the way.
+    """Train on blocks of the training stream, as the chapter's `train` does.
 
     Args:
         model: forward(ids (B, T)) -> logits (B, T, V), with `max_length`; trained in place,
-            afterwards in eval mode.
+            afterwards in eval mode and on the CPU.
         parts: with `sample_blocks`, `decay_groups` and `cosine_lr`.
         steps, batch, lr, warmup_steps: how many, of how many blocks as long as the context, the
-            largest learning rate and the steps up to it; chosen for at most 40 seconds of one core
-            if not given, and for more on a GPU.
-        checks: how often to look at the validation stream, before and after included; 0 never.
-        snapshots: shares of the steps after which to keep the weights, 0 to 1.
-        more: for `toolkit.training.fit`, such as checkpoint.
-
-    Raises:
-        ValueError: a share of the steps that is not from 0 to 1.
+            largest learning rate and the steps up to it.
     """
-    if any(not 0 <= share <= 1 for share in snapshots):
-        raise ValueError(f"snapshots are shares of the steps, from 0 to 1, not {tuple(snapshots)}")
     chosen = preset or device.preset()
-    gpu = chosen.name != "cpu"
-    steps = steps or STEPS
-    batch = batch or (2 * BATCH if gpu else BATCH)
-    lr = lr or (RATE / 2 if gpu else RATE)
-    warmup_steps = min(WARMUP if warmup_steps is None else warmup_steps, steps - 1)
+    warmup_steps = min(warmup_steps, steps - 1)
     length = model.max_length
     stream = corpus.stream("train").to(chosen.device)
-    wanted = {round(share * steps) for share in snapshots}
-    kept: list[Snapshot] = []
-    made: list[Check] = []
-    done, spent = 0, 0.0
-
-    def keep() -> None:
-        if done in wanted:
-            state = {name: x.detach().cpu().clone() for name, x in model.state_dict().items()}
-            kept.append(Snapshot(done, done * batch * length, state))
 
     def loss(step: int) -> tuple[Tensor, int]:
-        nonlocal done
-        done = step
-        keep()
         inputs, targets = parts.sample_blocks(stream, length, batch)  # (B, T) both
         logits = model(inputs)  # (B, T, V)
-        done += 1
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten()), targets.numel()
-
-    def check() -> float:
-        nonlocal spent
-        began = time.process_time()
-        made.append(evaluate(model, corpus, step=done, tokens=done * batch * length))
-        spent += time.process_time() - began
-        return made[-1].loss
 
     def optimiser(_: Any, lr: float) -> torch.optim.Optimizer:
         groups = parts.decay_groups(model, weight_decay)
         return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), eps=1e-8, fused=True)
 
-    model.to(chosen.device)
-    if checks:
-        check()
-        spent = 0.0
-        more = {"validate": check, "validate_every": -(-steps // max(1, checks - 1))} | more
-    began = time.process_time()
     history = training.fit(
         model, loss, steps, lr=lr, optimiser=optimiser, seed=seed, preset=chosen,
         schedule=lambda step: parts.cosine_lr(step + 1, 1.0, warmup_steps, steps),
-        progress=progress, **more,
+        progress=progress,
     )  # fmt: skip
-    used = time.process_time() - began - spent
-    done = steps
-    keep()
-    tokens = steps * batch * length
-    return Pretraining(history.loss, made, kept, tokens, history.seconds, used)
-
-
-def at(model: nn.Module, snapshot: Snapshot) -> nn.Module:
-    """A copy of a model with the weights of a snapshot, in eval mode."""
-    made = copy.deepcopy(model)
-    made.load_state_dict(snapshot.state)
-    return made.eval()
+    model.cpu()
+    return Pretraining(history.loss, steps * batch * length)
 
 
 def evaluate(
-    model: nn.Module, corpus: Corpus, *, split: str = "validation", most: int = 20_000,
-    step: int = 0, tokens: int = 0,
-) -> Check:  # fmt: skip
+    model: nn.Module, corpus: Corpus, *, split: str = "validation", most: int = 20_000
+) -> Check:
     """The mean loss over the beginning of a split's stream, in blocks that follow each other.
 
     Args:
@@ -262,7 +170,7 @@ def evaluate(
             total += float(F.cross_entropy(logits, targets.flatten(), reduction="sum"))
             number += targets.numel()
     loss = total / number
-    return Check(step, tokens, loss, corpus.bits_per_byte(loss, split))
+    return Check(loss, corpus.bits_per_byte(loss, split))
 
 
 def ngram(corpus: Corpus, order: int) -> Tensor:
@@ -302,31 +210,6 @@ def baselines(corpus: Corpus, split: str = "validation", most: int = 20_000) -> 
     for order, name in ((1, "unigram"), (2, "bigram")):
         found[name] = -float(ngram(corpus, order)[ids[:-1], ids[1:]].double().mean())
     return found
-
-
-def pretraining_figure(run: Pretraining, corpus: Corpus) -> Figure:
-    """The loss of training, smoothed over 20 steps, that on held-out modules, and counting.
-
-    Raises:
-        ValueError: the run has no checks.
-    """
-    if not run.checks:
-        raise ValueError("this run has no checks: pre-train with checks=7")
-    figure, ax = plt.subplots(figsize=(7.2, 3.8))
-    ends = range(20, run.steps + 1, 20) if run.steps >= 20 else [run.steps]
-    means = [statistics.fmean(run.losses[max(0, end - 20) : end]) for end in ends]
-    each = run.tokens / run.steps / 1e6
-    ax.plot([end * each for end in ends], means, color=plots.PALETTE[0], label="training")
-    ax.plot(
-        [check.tokens / 1e6 for check in run.checks], [check.loss for check in run.checks], "o-",
-        color=plots.PALETTE[1], label="modules held out",
-    )  # fmt: skip
-    for name, loss in baselines(corpus).items():
-        ax.axhline(loss, color=plots.INK, linestyle=":", linewidth=1)
-        ax.text(run.tokens / 1e6, loss, name, ha="right", va="bottom", fontsize=8)
-    ax.set(xlabel="million tokens trained on", ylabel="loss (nats per token)", ylim=(0, None))
-    ax.legend(fontsize=8)
-    return figure
 
 
 # --------------------------------------------------------------------------- samples
@@ -445,7 +328,7 @@ def _cut(samples: Sequence[Sample], corpus: Corpus, like: Sequence[Sample]) -> l
     return [_as_sample(corpus, [START, *s.ids[: other.tokens]], 1) for s, other in pairs]
 
 
-def real(corpus: Corpus, count: int, split: str = "test", length: int = 96) -> list[Sample]:
+def real(corpus: Corpus, count: int, split: str = "test", length: int = 128) -> list[Sample]:
     """Functions of a split as if they were samples, cut where those are."""
     return [_as_sample(corpus, row[:length], 1) for row in corpus.documents(split)[:count]]
 
@@ -627,19 +510,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def compile_study(
-    model: nn.Module, run: Pretraining, corpus: Corpus, parts: Any, *, count: int = 60,
+    model: nn.Module, untrained: nn.Module, corpus: Corpus, parts: Any, *, count: int = 60,
     seeds: Sequence[int] = (0, 1, 2), settings: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Study:  # fmt: skip
     """What compiles of functions written in different ways, with what it is to be compared to.
 
     * Tokens of counting, in texts as long as those of the trained network at temperature 1.
     * The trained network with several settings, and on from `def` lines of the test part.
-    * The network after a part of its training, at temperature 1; untrained, when it does not know
-      where to end, cut to the same lengths.
+    * The same network untrained, at temperature 1; as it does not know where to end, its texts are
+      cut to the same lengths.
     * Functions of the test part, cut where samples are: what cannot be surpassed.
 
     Args:
-        model: trained by `pretrain`, of which `run` keeps the way.
+        model, untrained: the trained network, and one with new weights.
         count: samples of a way for each seed.
         settings: name to arguments of `sample`; `SETTINGS` if not given, which has "temperature 1".
 
@@ -673,17 +556,11 @@ def compile_study(
         lambda seed: sample(model, corpus, parts, prompts=lines, seed=seed),
     )
     groups["trained"].append("after a def line")
-    groups["less training, temperature 1"] = []
-    for snapshot in run.snapshots[:-1]:
-        name = f"after {snapshot.tokens // 1000}k tokens" if snapshot.tokens else "untrained"
-        other = at(model, snapshot)
-
-        def write(seed: int, other: nn.Module = other, trained: int = snapshot.tokens) -> list:
-            made = sample(other, corpus, parts, count, seed=seed)
-            return made if trained else _cut(made, corpus, plain[seed])
-
-        add(name, write)
-        groups["less training, temperature 1"].append(name)
+    add(
+        "untrained",
+        lambda seed: _cut(sample(untrained, corpus, parts, count, seed=seed), corpus, plain[seed]),
+    )
+    groups["no training, temperature 1"] = ["untrained"]
     shares = real(corpus, count * len(seeds))
     add("functions held out", lambda seed: shares[list(seeds).index(seed) :: len(seeds)])
     groups["real"] = ["functions held out"]

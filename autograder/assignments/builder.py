@@ -31,7 +31,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions
 from traitlets.config import Config
 
-from autograder.assignments import given, overview, picture
+from autograder.assignments import given, last_cells, overview, picture
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
 from autograder.units.assignment import (
@@ -456,7 +456,8 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
     source.cells[first:first] = [
         nbformat.v4.new_markdown_cell(text, id=name) for name, text in head.items()
     ]
-    notebook = nbformat.v4.new_notebook(cells=source.cells)
+    cells = source.cells + last_cells.of(source.unit, path.parents[2])
+    notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.nbformat_minor = 5
     notebook.metadata = NotebookNode(
         kernelspec=NotebookNode(KERNEL), language_info=NotebookNode(name="python")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autograder.checking import ungraded
 from autograder.common import cards, paths
 from autograder.common.cards import Card, Line
 from autograder.common.errors import AssignmentError
@@ -40,7 +41,8 @@ NOT_RUN = "Its remaining tests were not run."
 
 
 def checks_for(unit: str) -> Checks:
-    """The `check` function of a unit's notebook."""
+    """The `check` function of a unit's notebook, which may have `%%ungraded` cells from now on."""
+    ungraded.register()
     return Checks(unit)
 
 

@@ -28,7 +28,7 @@ from typing import Any, NoReturn
 from autograder.checking.check import NOT_RUN, Judge, brief
 from autograder.common import paths
 from autograder.common.cards import Card, Line
-from autograder.common.cells import source_of
+from autograder.common.cells import is_ungraded, source_of
 from autograder.common.errors import AssignmentError
 from autograder.sandbox import timelimit
 from autograder.sandbox.timelimit import GRACE_SECONDS, TimeLimit, TimeUp, did_not_return
@@ -285,12 +285,13 @@ def _lines(process: subprocess.Popen[bytes], patience: float) -> Iterator[bytes]
 
 
 def read_cells(path: Path) -> list[str]:
-    """The source of each code cell.
+    """The source of each code cell; "" for what is not graded, so that numbers stay.
 
     Raises:
         AssignmentError: there is no readable notebook at `path`.
     """
-    return [source_of(cell) for cell in read_notebook(path) if cell.get("cell_type") == "code"]
+    sources = [source_of(cell) for cell in read_notebook(path) if cell.get("cell_type") == "code"]
+    return ["" if is_ungraded(source) else source for source in sources]
 
 
 def read_notebook(path: Path) -> list[dict[str, Any]]:

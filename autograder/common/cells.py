@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 
+# The first line of cells that are not graded: `%%ungraded`, in the notebook a magic that runs them.
+UNGRADED = "ungraded"
+
+
 @dataclass(frozen=True)
 class Cell:
     """One code cell: its id, its source as the student wrote it, and a name for people."""
@@ -21,11 +25,19 @@ def runs(cell: Mapping[str, Any]) -> bool:
 
     Every code cell with something in it is run, in the order of the notebook, except nbgrader's
     test cells: the graders run outside the notebook and whatever stands in those cells is theirs.
+    Cells that say themselves that they are not graded are left out too.
     """
     if cell.get("cell_type") != "code" or not source_of(cell).strip():
         return False
+    if is_ungraded(source_of(cell)):
+        return False
     nbgrader = _mapping(_mapping(cell.get("metadata")).get("nbgrader"))
     return not (nbgrader.get("grade") is True and nbgrader.get("solution") is not True)
+
+
+def is_ungraded(source: str) -> bool:
+    """Whether a cell's first line is `%%ungraded`."""
+    return source.lstrip().partition("\n")[0].split() == [f"%%{UNGRADED}"]
 
 
 def source_of(cell: Mapping[str, Any]) -> str:

@@ -55,6 +55,11 @@ def graders(unit: str, root: Path = ROOT) -> Path:
     return root / "autograder" / "graders" / inside(unit, ".py", "test_")
 
 
+def ungraded(unit: str, root: Path = ROOT) -> Path:
+    """The cells at the end of the unit's notebook, which are not graded."""
+    return root / "autograder" / "ungraded" / inside(unit, ".py")
+
+
 def given(unit: str, root: Path = ROOT) -> Path:
     """What the unit is given of earlier units; there is no such file if it needs nothing."""
     return root / "exercises" / unit / GIVEN

@@ -26,7 +26,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import bert_lab, code_corpus, docstrings, models, plots, training
+from toolkit import (
+    bert_lab,
+    code_corpus,
+    device,
+    docstrings,
+    models,
+    plots,
+    position_lab,
+    tasks,
+    training,
+    transformer_lab,
+    widgets,
+)
+from toolkit.code_corpus import END, START
 from toolkit.pretrain import bert, common, gpt, translator
 from toolkit.translation import BOS, EOS, PAD, collate, tokenize
 
@@ -166,7 +179,9 @@ class RecurrentTranslator(nn.Module):
     def _attend(self, s: Tensor, states: Tensor, mask: Tensor) -> Tensor:
         """The weights (B, S) of additive attention (Bahdanau et al. 2015, A.1.2)."""
         at = {n.removeprefix("look.score."): t for n, t in self.weights.items()}
-        both = (s @ at["query_projection.weight"].T)[:, None] + states @ at["key_projection.weight"].T
+        both = (s @ at["query_projection.weight"].T)[:, None] + states @ at[
+            "key_projection.weight"
+        ].T
         scores = (both.tanh() @ at["energy.weight"].T)[..., 0]  # (B, S)
         return scores.masked_fill(~mask, -torch.inf).softmax(-1)
 
@@ -216,24 +231,62 @@ def look_tensors(shipped: ShippedWeights) -> dict[str, Tensor]:
     return shipped.tensors("core.look.")
 
 
+def translate_recurrently(translator: nn.Module, shipped: ShippedWeights, text: str) -> str:
+    """A translation by greedy search, with a translator that has `start` and `step`."""
+    ids = transformer_lab.greedy_recurrent(translator, shipped.source(text), MAX_LENGTH)  # (1, n)
+    return shipped.tokenizer.decode(ids[0])
+
+
+def alignment(translator: RecurrentTranslator, shipped: ShippedWeights, text: str) -> Any:
+    """A translation, and where each of its tokens looks in the source, as a table to display."""
+    from IPython.display import HTML
+
+    ids = transformer_lab.greedy_recurrent(translator, shipped.source(text), MAX_LENGTH)[0]  # (n,)
+    weights = torch.stack(translator.attn_weights, 1)[0]  # (n, S)
+    rows = [*shipped.tokenizer.tokens(ids), "<eos>"][: len(weights)]
+    caption = f"{text} → {shipped.tokenizer.decode(ids)}"
+    return HTML(
+        widgets.side_by_side(widgets.heat_table(weights, rows, shipped.words(text), caption))
+    )
+
+
 # --------------------------------------------------------------------------- Transformer
 
 
 class PlainTransformer:
-    """The shipped Transformer by functions of PyTorch, with positions of one's own.
+    """The shipped Transformer by functions of PyTorch, with parts of one's own in their places.
 
     Args:
         shipped: a Transformer.
         position: vectors (B, T, D) -> vectors with positions; None for the paper's sines.
+        embeddings, attention, norm, feed_forward: the chapter's classes `Embeddings`,
+            `MultiHeadAttention`, `LayerNorm` and `PositionwiseFeedForward`. One is made for each
+            place where the model has such a part, with the shipped weights.
+
+    Raises:
+        RuntimeError: a class has other parameters than the chapter's.
     """
 
     def __init__(
-        self, shipped: ShippedWeights, position: Callable[[Tensor], Tensor] | None = None
+        self,
+        shipped: ShippedWeights,
+        position: Callable[[Tensor], Tensor] | None = None,
+        *,
+        embeddings: type[nn.Module] | None = None,
+        attention: type[nn.Module] | None = None,
+        norm: type[nn.Module] | None = None,
+        feed_forward: type[nn.Module] | None = None,
     ) -> None:
-        self.shipped = shipped
-        self.heads, self.layers = (shipped.sizes[n] for n in ("num_heads", "num_layers"))
-        self.first = shipped.sizes["norm_first"]
+        self.shipped, self.sizes = shipped, shipped.sizes
+        self.layers, self.first = (shipped.sizes[n] for n in ("num_layers", "norm_first"))
         self.position = _add_sines if position is None else position
+        self.classes = {
+            "embed": (embeddings, ("src_vocab_size", "d_model")),
+            "attn": (attention, ("d_model", "num_heads")),
+            "norm": (norm, ("d_model",)),
+            "feed_forward": (feed_forward, ("d_model", "d_ff")),
+        }
+        self.made: dict[str, nn.Module] = {}
 
     def __call__(self, src: Tensor, tgt: Tensor) -> Tensor:
         """src (B, S), tgt (B, U) -> log-probabilities (B, U, V)."""
@@ -252,72 +305,89 @@ class PlainTransformer:
         memory = self._embed(src)  # (B, S, D)
         for number in range(self.layers):
             memory = self._layer(f"encoder.layers.{number}.", memory, mask)
-        memory = self._last("encoder.", memory)
+        memory = self._norm("encoder.norm.", memory) if self.first else memory
         x = self._embed(tgt)  # (B, U, D)
-        past = torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).tril()  # (U, U)
+        past = torch.ones(1, tgt.shape[1], tgt.shape[1], dtype=torch.bool).tril()  # (1, U, U)
         for number in range(layer):
             x = self._layer(f"decoder.layers.{number}.", x, past, memory, mask)
         if layer == self.layers:
-            return self._last("decoder.", x), memory, mask
-        at = self.shipped.tensors(f"decoder.layers.{layer}.")
-        x = self._residual(at, 0, x, lambda y: attend(at, "self_attn.", y, y, self.heads, past))
-        return self._norm(at, "sublayer.1.norm.", x) if self.first else x, memory, mask
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        table = self.shipped.state["src_embed.lut.weight"]  # (V, D), of both languages
-        return self.position(table[ids] * math.sqrt(table.shape[1]))  # (B, T, D)
+            return self._norm("decoder.norm.", x) if self.first else x, memory, mask
+        at = f"decoder.layers.{layer}."
+        x = self._residual(f"{at}sublayer.0.norm.", x,
+                           lambda y: self._attend(f"{at}self_attn.", y, y, past))  # fmt: skip
+        return self._norm(f"{at}sublayer.1.norm.", x) if self.first else x, memory, mask
 
     def _layer(
-        self, prefix: str, x: Tensor, mask: Tensor,
+        self, at: str, x: Tensor, mask: Tensor,
         memory: Tensor | None = None, memory_mask: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        at = self.shipped.tensors(prefix)
-        x = self._residual(at, 0, x, lambda y: attend(at, "self_attn.", y, y, self.heads, mask))
-        last = 1
+        parts: list[Callable[[Tensor], Tensor]] = [
+            lambda y: self._attend(f"{at}self_attn.", y, y, mask)
+        ]
         if memory is not None:
-            x = self._residual(
-                at, 1, x, lambda y: attend(at, "src_attn.", y, memory, self.heads, memory_mask)
-            )
-            last = 2
-        return self._residual(at, last, x, lambda y: _feed_forward(at, "feed_forward.", y, F.relu))
+            parts.append(lambda y: self._attend(f"{at}src_attn.", y, memory, memory_mask))
+        parts.append(lambda y: self._feed_forward(f"{at}feed_forward.", y))
+        for number, part in enumerate(parts):
+            x = self._residual(f"{at}sublayer.{number}.norm.", x, part)
+        return x
 
-    def _residual(
-        self, at: dict[str, Tensor], number: int, x: Tensor, part: Callable[[Tensor], Tensor]
-    ) -> Tensor:
-        prefix = f"sublayer.{number}.norm."
-        if self.first:
-            return x + part(self._norm(at, prefix, x))
-        return self._norm(at, prefix, x + part(x))
+    def _residual(self, norm: str, x: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+        return x + part(self._norm(norm, x)) if self.first else self._norm(norm, x + part(x))
 
-    def _last(self, prefix: str, x: Tensor) -> Tensor:
-        """The norm after a stack, which only pre-norm has."""
-        return self._norm(self.shipped.tensors(prefix), "norm.", x) if self.first else x
+    def _own(self, kind: str, prefix: str) -> nn.Module | None:
+        """The module of one's own at a place, if there is a class for it."""
+        made, names = self.classes[kind]
+        if made is not None and prefix not in self.made:
+            module = made(*(self.sizes[name] for name in names))
+            module.load_state_dict(self.shipped.tensors(prefix))
+            self.made[prefix] = module.eval()
+        return self.made.get(prefix)
 
-    def _norm(self, at: dict[str, Tensor], prefix: str, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], at[prefix + "gamma"], at[prefix + "beta"], 1e-5)
+    def _embed(self, ids: Tensor) -> Tensor:
+        own = self._own("embed", "src_embed.")  # of both languages
+        if own is not None:
+            return self.position(own(ids))  # (B, T, D)
+        table = self.shipped.state["src_embed.lut.weight"]  # (V, D)
+        return self.position(table[ids] * math.sqrt(table.shape[1]))  # (B, T, D)
+
+    def _attend(self, at: str, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
+        own = self._own("attn", at)
+        if own is not None:
+            return own(query, key, key, mask)
+        return attend(self.shipped.tensors(at), query, key, self.sizes["num_heads"], mask)
+
+    def _feed_forward(self, at: str, x: Tensor) -> Tensor:
+        own = self._own("feed_forward", at)
+        return _feed_forward(self.shipped.tensors(at), x, F.relu) if own is None else own(x)
+
+    def _norm(self, at: str, x: Tensor) -> Tensor:
+        own = self._own("norm", at)
+        if own is not None:
+            return own(x)
+        found = self.shipped.tensors(at)
+        return F.layer_norm(x, x.shape[-1:], found["gamma"], found["beta"], 1e-5)
 
 
 def attend(
-    at: dict[str, Tensor], prefix: str, query: Tensor, key: Tensor, heads: int,
-    mask: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Multi-head attention with the tensors `q_proj.weight` … behind a prefix: (B, Tq, D)."""
+    at: dict[str, Tensor], query: Tensor, key: Tensor, heads: int, mask: Tensor | None = None
+) -> Tensor:
+    """Multi-head attention with the tensors `q_proj.weight` …: (B, Tq, D)."""
     q, k, v = (
-        F.linear(x, at[f"{prefix}{name}_proj.weight"], at[f"{prefix}{name}_proj.bias"])
+        F.linear(x, at[f"{name}_proj.weight"], at[f"{name}_proj.bias"])
         .unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, T, D/H)
         for name, x in (("q", query), ("k", key), ("v", key))
     )  # fmt: skip
-    if mask is not None and mask.dim() == 3:
+    if mask is not None:
         mask = mask.unsqueeze(1)  # (B, 1, 1 or Tq, Tk)
     joined = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2)
-    return F.linear(joined, at[f"{prefix}out_proj.weight"], at[f"{prefix}out_proj.bias"])
+    return F.linear(joined, at["out_proj.weight"], at["out_proj.bias"])
 
 
 def _feed_forward(
-    at: dict[str, Tensor], prefix: str, x: Tensor, activation: Callable[[Tensor], Tensor]
+    at: dict[str, Tensor], x: Tensor, activation: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    inner = activation(F.linear(x, at[prefix + "w_1.weight"], at[prefix + "w_1.bias"]))
-    return F.linear(inner, at[prefix + "w_2.weight"], at[prefix + "w_2.bias"])
+    inner = activation(F.linear(x, at["w_1.weight"], at["w_1.bias"]))
+    return F.linear(inner, at["w_2.weight"], at["w_2.bias"])
 
 
 def _add_sines(x: Tensor) -> Tensor:
@@ -362,19 +432,41 @@ def layer_inputs(shipped: ShippedWeights, text: str) -> tuple[list[str], list[Te
     ids = [pieces.special.cls, *pieces.encode(text), pieces.special.sep]
     at = shipped.tensors("bert.embeddings.")
     x = at["token.weight"][ids] + at["position.weight"][: len(ids)] + at["segment.weight"][0]
-    x = _norm(at, "norm.", x[None])  # (1, T, D)
+    x = _bert_norm(at, "norm.", x[None])  # (1, T, D)
     inputs = []
     for number in range(shipped.sizes["num_layers"]):
         inputs.append(x)
-        at = shipped.tensors(f"bert.layers.{number}.")
-        mixed = attend(at, "attention.", x, x, shipped.sizes["num_heads"])
-        x = _norm(at, "attention_norm.", x + mixed)
-        x = _norm(at, "output_norm.", x + _feed_forward(at, "", x, F.gelu))
+        prefix = f"bert.layers.{number}."
+        at, inside = shipped.tensors(prefix), shipped.tensors(f"{prefix}attention.")
+        x = _bert_norm(at, "attention_norm.", x + attend(inside, x, x, shipped.sizes["num_heads"]))
+        x = _bert_norm(at, "output_norm.", x + _feed_forward(at, x, F.gelu))
     return [pieces.names[i] for i in ids], inputs
 
 
-def _norm(at: dict[str, Tensor], prefix: str, x: Tensor) -> Tensor:
+def _bert_norm(at: dict[str, Tensor], prefix: str, x: Tensor) -> Tensor:
     return F.layer_norm(x, x.shape[-1:], at[prefix + "weight"], at[prefix + "bias"], 1e-12)
+
+
+def with_one(x: Tensor) -> Tensor:
+    """Vectors (..., D) with a 1 at their end, which a layer without bias can add a bias by."""
+    return torch.cat([x, torch.ones_like(x[..., :1])], -1)  # (..., D + 1)
+
+
+def head_tensors(shipped: ShippedWeights, layer: int, head: int) -> dict[str, Tensor]:
+    """The projections of one head of the shipped BERT for inputs from `with_one`.
+
+    Returns:
+        "q_proj.weight", "k_proj.weight" and "v_proj.weight", each (D / H, D + 1).
+    """
+    at = shipped.tensors(f"bert.layers.{layer}.attention.")
+    size = shipped.sizes["d_model"] // shipped.sizes["num_heads"]
+    rows = slice(head * size, (head + 1) * size)
+    return {
+        f"{name}_proj.weight": torch.cat(
+            [at[f"{name}_proj.weight"][rows], at[f"{name}_proj.bias"][rows, None]], 1
+        )
+        for name in ("q", "k", "v")
+    }
 
 
 def gaps(model: nn.Module, shipped: ShippedWeights, text: str, k: int = 5) -> str:
@@ -432,9 +524,26 @@ def sentence_pairs(
 
 def functions(shipped: ShippedWeights) -> Tensor:
     """The functions that lie beside the shipped GPT as one stream (M,), START and END around each."""
-    rows = ([code_corpus.START, *shipped.tokenizer.encode(f), code_corpus.END]
+    rows = ([START, *shipped.tokenizer.encode(f), END]
             for f in shipped.held_out())  # fmt: skip
     return torch.tensor(list(itertools.chain.from_iterable(rows)))
+
+
+@torch.no_grad()
+def write_on(model: nn.Module, shipped: ShippedWeights, prompt: str, most: int = 60) -> str:
+    """What a GPT goes on with after the beginning of a function, the most probable token each time.
+
+    Args:
+        model: ids (1, T) -> logits (1, T, V); is in eval mode meanwhile.
+        most: tokens of the whole at most.
+    """
+    mode = model.training
+    model.eval()
+    ids = torch.tensor([[START, *shipped.tokenizer.encode(prompt)]])  # (1, T)
+    while ids[0, -1] != END and ids.shape[1] < most:
+        ids = torch.cat([ids, model(ids)[:, -1].argmax(-1, keepdim=True)], 1)  # (1, T + 1)
+    model.train(mode)
+    return shipped.tokenizer.decode(ids[0].tolist())
 
 
 def translation_pairs(
@@ -471,6 +580,91 @@ def function_task(shipped: ShippedWeights, name: str = "name") -> code_corpus.Ta
     return code_corpus.make_tasks(corpus)[name]
 
 
+def tagged(
+    task: docstrings.Task, align_labels: Callable[[Any, Any], list[int]], size: int = 16
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Batches of the task "tagging" without end.
+
+    Args:
+        align_labels: labels of words and the word of each token -> labels of tokens.
+
+    Yields:
+        input_ids (B, T), mask (B, T) bool, labels (B, T).
+    """
+    while True:
+        for part in _shuffled(task.train, size):
+            rows = [bert_input(example) for example in part]
+            labels = [align_labels(e.word_labels, words)
+                      for e, (_, words) in zip(part, rows, strict=True)]  # fmt: skip
+            ids = _padded([ids for ids, _ in rows], docstrings.PAD)
+            yield ids, ids != docstrings.PAD, _padded(labels, docstrings.IGNORE)
+
+
+def bert_input(example: docstrings.Example) -> tuple[list[int], list[int | None]]:
+    """The ids of an example of "tagging" with [CLS] and [SEP], and the word of each or None."""
+    ids = [docstrings.CLS, *example.first, docstrings.SEP]
+    return ids, [None, *example.word_ids, None]
+
+
+def labelled_functions(task: code_corpus.Task, size: int = 8) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of a task whose examples have one text, without end: ids (B, T) and labels (B,)."""
+    while True:
+        for part in _shuffled(task.train, size):
+            rows = [gpt_input(example) for example in part]
+            yield _padded(rows, code_corpus.PAD), torch.tensor([e.label for e in part])
+
+
+def gpt_input(example: code_corpus.Example) -> list[int]:
+    """The ids of an example that has one text, between START and EXTRACT."""
+    return [START, *example.first, code_corpus.EXTRACT]
+
+
+def _shuffled(items: Sequence[Item], size: int) -> list[list[Item]]:
+    order = random.sample(list(items), len(items))
+    return [order[begin : begin + size] for begin in range(0, len(order), size)]
+
+
+def _padded(rows: Sequence[Sequence[int]], pad: int) -> Tensor:
+    tensors = [torch.tensor(row) for row in rows]
+    return nn.utils.rnn.pad_sequence(tensors, batch_first=True, padding_value=pad)  # (B, T)
+
+
+def sentences(shipped: ShippedWeights, size: int = 16) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of sentences from the text beside the shipped BERT: ids (B, T) and mask (B, T)."""
+    rows = [s[:40] for d in bert.encode(shipped.held_out(), shipped.tokenizer) for s in d]
+    while True:
+        for part in _shuffled([row for row in rows if len(row) > 3], size):
+            ids = _padded(part, docstrings.PAD)
+            yield ids, ids != docstrings.PAD
+
+
+def learn_to_look_back(
+    encoder: nn.Module, seconds: float, back: int = 3, length: int = 16, symbols: int = 8
+) -> Tensor:
+    """Train an encoder to name the token some positions before, on rows of one length.
+
+    Args:
+        encoder: ids (B, T) -> logits (B, T, symbols), such as `position_lab.Encoder`.
+        back: how far back the token stands.
+
+    Returns:
+        (2 length,): the share of right answers at each position of rows twice as long; NaN at the
+        first `back`.
+    """
+    draw = torch.Generator().manual_seed(0)
+
+    def loss(_: int) -> Tensor:
+        rows = tasks.recall_back(64, length, back, symbols, draw)
+        return F.cross_entropy(encoder(rows.tokens).flatten(0, 1), rows.targets.flatten(),
+                               ignore_index=-1)  # fmt: skip
+
+    preset = device.preset("cpu")
+    training.fit(encoder, loss, None, seconds=seconds, lr=5e-3, preset=preset, progress=False)
+    return position_lab.right_by_position(
+        encoder, *tasks.recall_back(200, 2 * length, back, symbols, draw)
+    )
+
+
 # --------------------------------------------------------------------------- pictures
 
 
@@ -487,21 +681,21 @@ def loss_curve(losses: Sequence[float], title: str = "") -> None:
     ax.set_title(title)
 
 
-def attention_maps(weights: Tensor, rows: Sequence[str], columns: Sequence[str]) -> None:
+def attention_maps(
+    weights: Tensor, rows: Sequence[str], columns: Sequence[str], titles: Sequence[str] = ()
+) -> None:
     """Draw where queries look: weights (Tq, Tk), or a map for each head of (H, Tq, Tk)."""
     plots.use_style()
     stack = weights.detach()[None] if weights.dim() == 2 else weights.detach()
     across = min(2, len(stack))
     down = -(-len(stack) // across)
     size = (2.2 + 0.32 * len(columns), 1.6 + 0.27 * len(rows))
-    _, axes = plt.subplots(
-        down, across, figsize=(across * size[0], down * size[1]), squeeze=False
-    )
+    _, axes = plt.subplots(down, across, figsize=(across * size[0], down * size[1]), squeeze=False)
     for head, ax in enumerate(axes.flat):
         if head >= len(stack):
             ax.set_visible(False)
             continue
-        title = f"head {head}" if len(stack) > 1 else ""
+        title = titles[head] if titles else f"head {head}"
         plots.attention_map(ax, stack[head], rows, columns, title=title)
 
 
@@ -510,10 +704,19 @@ def similarity_map(vectors: Tensor, labels: Sequence[str] | None = None, title: 
     plots.use_style()
     unit = F.normalize(vectors.detach(), dim=-1)  # (n, D)
     cosines = (unit @ unit.T).numpy()  # (n, n)
-    _, ax = plt.subplots(figsize=(5.5, 4.2))
+    _, ax = plt.subplots(figsize=(5.5, 4.2) if labels is None else (7, 2.6))
     image = ax.imshow(cosines, cmap="RdBu_r", vmin=-1, vmax=1)
     if labels is not None:
         ax.set_yticks(range(len(labels)), labels)
         ax.set_xticks(range(len(labels)), [str(i + 1) for i in range(len(labels))])
     ax.set_title(title)
     plt.colorbar(image, ax=ax, label="cosine")
+
+
+def by_position(shares: dict[str, Tensor], title: str = "") -> None:
+    """Draw shares of right answers by position, a line a name."""
+    plots.use_style()
+    _, ax = plt.subplots(figsize=(5.5, 3))
+    places = range(len(next(iter(shares.values()))))
+    plots.curves(ax, list(places), shares, x_label="position", y_label="right", title=title)
+    ax.set_ylim(-0.05, 1.05)

@@ -78,7 +78,9 @@ def explained(error: Exception, namespace: dict[str, Any]) -> str:
     words = " ".join(str(error).split())
     if isinstance(error, NotImplementedError):
         found = YOURS.search(words)
-        return f"Write {found[1]} first: this cell uses it." if found else f"Not written yet: {words}"
+        return (
+            f"Write {found[1]} first: this cell uses it." if found else f"Not written yet: {words}"
+        )
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
         name = getattr(error.obj, "LACKS", {}).get(error.name)
         if name is not None:

@@ -1,0 +1,22 @@
+"""Your learned positions load those of the shipped BERT; and your relative attention, trained for ten
+seconds, still finds the token three back in rows longer than any it has seen."""
+
+from solutions.positional_encoding.relative import LearnedPositions, RelativeSelfAttention
+
+# isort: split
+# %%
+from toolkit import own_models, position_lab
+
+shipped = own_models.read("bert")
+positions = LearnedPositions(128, 96)
+positions.load_state_dict({"table.weight": shipped.state["bert.embeddings.position.weight"]})
+own_models.similarity_map(positions.table.weight[:60], title="positions 0 to 59 of BERT")
+
+# %%
+learned = position_lab.Encoder(8, 8, 32, positions=LearnedPositions(32, 32))
+relative = position_lab.Encoder(8, 8, 32, attention=lambda: RelativeSelfAttention(32, 4, 4))
+found = {
+    "learned": own_models.learn_to_look_back(learned, seconds=10),
+    "relative": own_models.learn_to_look_back(relative, seconds=10),
+}
+own_models.by_position(found, "trained on 16 positions")

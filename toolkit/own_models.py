@@ -18,7 +18,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import matplotlib.pyplot as plt
@@ -290,7 +289,7 @@ class PlainTransformer:
 
     def __call__(self, src: Tensor, tgt: Tensor) -> Tensor:
         """src (B, S), tgt (B, U) -> log-probabilities (B, U, V)."""
-        x, memory, _ = self.inputs(src, tgt, self.layers)
+        x, _, _ = self.inputs(src, tgt, self.layers)
         at = self.shipped.tensors("generator.")
         return F.linear(x, at["proj.weight"], at["proj.bias"]).log_softmax(-1)
 
@@ -485,12 +484,12 @@ def gaps(model: nn.Module, shipped: ShippedWeights, text: str, k: int = 5) -> st
 # --------------------------------------------------------------------------- text to train on
 
 
-def for_seconds(seconds: float, items: Iterable[Item]) -> Iterator[Item]:
-    """The items, until the time is up; at least one."""
+def for_seconds(seconds: float, items: Iterable[Item], at_least: int = 20) -> Iterator[Item]:
+    """The items, until the time is up and there were `at_least` of them."""
     end = time.monotonic() + seconds
-    for item in items:
+    for count, item in enumerate(items, 1):
         yield item
-        if time.monotonic() >= end:
+        if count >= at_least and time.monotonic() >= end:
             break
 
 
@@ -523,7 +522,7 @@ def sentence_pairs(
 
 
 def functions(shipped: ShippedWeights) -> Tensor:
-    """The functions that lie beside the shipped GPT as one stream (M,), START and END around each."""
+    """The functions that lie beside the shipped GPT as a stream (M,), START and END around each."""
     rows = ([START, *shipped.tokenizer.encode(f), END]
             for f in shipped.held_out())  # fmt: skip
     return torch.tensor(list(itertools.chain.from_iterable(rows)))
@@ -639,7 +638,7 @@ def sentences(shipped: ShippedWeights, size: int = 16) -> Iterator[tuple[Tensor,
 
 
 def learn_to_look_back(
-    encoder: nn.Module, seconds: float, back: int = 3, length: int = 16, symbols: int = 8
+    encoder: nn.Module, steps: int, back: int = 3, length: int = 16, symbols: int = 8
 ) -> Tensor:
     """Train an encoder to name the token some positions before, on rows of one length.
 
@@ -659,7 +658,7 @@ def learn_to_look_back(
                                ignore_index=-1)  # fmt: skip
 
     preset = device.preset("cpu")
-    training.fit(encoder, loss, None, seconds=seconds, lr=5e-3, preset=preset, progress=False)
+    training.fit(encoder, loss, steps, lr=5e-3, preset=preset, progress=False)
     return position_lab.right_by_position(
         encoder, *tasks.recall_back(200, 2 * length, back, symbols, draw)
     )

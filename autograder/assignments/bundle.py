@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from autograder.common import paths
+from autograder.common.cells import is_ungraded, source_of
 from autograder.common.errors import AssignmentError
 from autograder.judging.recording import FILE
 from autograder.units.assignment import Assignment, load
@@ -220,8 +221,10 @@ def _file(module: str) -> Path:
 def _notebook_code(data: bytes) -> str:
     import json
 
-    cells = json.loads(data)["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    sources = [source_of(c) for c in json.loads(data)["cells"] if c["cell_type"] == "code"]
+    return "\n".join(
+        source.partition("\n")[2] if is_ungraded(source) else source for source in sources
+    )
 
 
 # Graders without their hidden tests.

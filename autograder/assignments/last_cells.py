@@ -1,8 +1,8 @@
 """The cells at the end of a unit's notebook, in which students use what they have built.
 
-They stand in `autograder/ungraded/<chapter>/<unit>.py`, not in the unit's reference module: that one
-is imported for grading and by the book, and these run a model or train one. There they are code that
-ruff and mypy read, and that runs as it stands:
+They stand in `autograder/ungraded/<chapter>/<unit>.py`, not in the unit's reference module: that
+one is imported for grading and by the book, and these run a model or train one. There they are
+code that ruff reads, and that runs as it stands:
 
     \"""What the cells do, in a sentence.\"""
 

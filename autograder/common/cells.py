@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-
 # The first line of cells that are not graded: `%%ungraded`, in the notebook a magic that runs them.
 UNGRADED = "ungraded"
 

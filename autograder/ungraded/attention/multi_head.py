@@ -1,5 +1,5 @@
-"""Your multi-head attention loads the attention between the two languages of the shipped translator,
-and you see where each head looks."""
+"""Your multi-head attention loads the attention between the two languages of the shipped
+translator, and you see where each head looks."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""Your decoder step translates with the trained weights of the shipped recurrent translator, and you
-see which source token it looks at while it writes."""
+"""Your decoder step translates with the trained weights of the shipped recurrent translator, and
+you see which source token it looks at while it writes."""
 
 from solutions.attention.scores import AttentionDecoderStep
 

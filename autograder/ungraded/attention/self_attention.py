@@ -1,5 +1,5 @@
-"""Your self-attention loads two heads of the shipped BERT, of which one looks at the token before and
-one at the token after; the causal one can't look ahead."""
+"""Your self-attention loads two heads of the shipped BERT, of which one looks at the token before
+and one at the token after; the causal one can't look ahead."""
 
 import torch
 

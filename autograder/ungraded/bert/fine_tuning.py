@@ -1,5 +1,5 @@
-"""Your tagger turns the shipped BERT, in half a minute of fine-tuning, into a model that finds the names
-of parameters in sentences of documentation."""
+"""Your tagger turns the shipped BERT, in half a minute of fine-tuning, into a model that finds the
+names of parameters in sentences of documentation."""
 
 import torch
 
@@ -16,7 +16,8 @@ bert.load_state_dict(shipped.tensors("bert."))
 tagger = Tagger(bert, len(task.labels))
 optimiser = torch.optim.Adam(tagger.parameters(), lr=5e-4)
 losses = []
-for ids, mask, labels in own_models.for_seconds(30, own_models.tagged(task, align_labels)):
+seconds = 30  # longer learns more
+for ids, mask, labels in own_models.for_seconds(seconds, own_models.tagged(task, align_labels)):
     loss = tagger.loss(tagger(ids, mask=mask), labels)
     optimiser.zero_grad()
     loss.backward()

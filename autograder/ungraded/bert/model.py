@@ -1,7 +1,5 @@
-"""Your BERT loads the trained weights of the shipped one, and a map shows which sentences it takes for
-similar."""
-
-import torch
+"""Your BERT loads the trained weights of the shipped one, and a map shows which sentences it takes
+for similar."""
 
 from solutions.bert.model import BertModel, build_input, pad_batch
 

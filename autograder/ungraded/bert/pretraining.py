@@ -19,8 +19,9 @@ vocab_size = shipped.sizes["vocab_size"]
 model = BertForPreTraining(vocab_size, d_model=64, num_layers=2, num_heads=4, d_ff=256)
 optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
 losses = []
+seconds = 30  # longer learns more
 batches = own_models.sentence_pairs(shipped, next_sentence_pairs)
-for ids, token_type_ids, mask, is_random in own_models.for_seconds(30, batches):
+for ids, token_type_ids, mask, is_random in own_models.for_seconds(seconds, batches):
     corrupted, labels = mask_tokens(ids, vocab_size)
     loss = pretraining_loss(*model(corrupted, token_type_ids, mask), labels, is_random)
     optimiser.zero_grad()

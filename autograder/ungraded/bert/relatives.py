@@ -1,5 +1,6 @@
-"""Your two language models, one in each direction, train for half a minute, and the loss falls; then they
-draw the tokens that your function puts in place of others, for a discriminator to find."""
+"""Your two language models, one in each direction, train for half a minute, and the loss falls;
+then they draw the tokens that your function puts in place of others, for a discriminator to
+find."""
 
 import torch
 
@@ -14,7 +15,8 @@ names = shipped.tokenizer.names
 elmo = TwoDirections(len(names), embed_dim=64, hidden_size=96)
 optimiser = torch.optim.Adam(elmo.parameters(), lr=5e-3)
 losses = []
-for ids, mask in own_models.for_seconds(30, own_models.sentences(shipped)):
+seconds = 30  # longer learns more
+for ids, mask in own_models.for_seconds(seconds, own_models.sentences(shipped)):
     loss = elmo.loss(ids, mask)
     optimiser.zero_grad()
     loss.backward()

@@ -1,5 +1,5 @@
-"""Your sampler lets the shipped GPT write Python functions: at temperature 0 the same one each time,
-then four with nucleus sampling."""
+"""Your sampler lets the shipped GPT write Python functions: at temperature 0 the same one each
+time, then four with nucleus sampling."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""Your GPT loads the trained weights of the shipped one and goes on from the first line of a function,
-each time with the most probable token."""
+"""Your GPT loads the trained weights of the shipped one and goes on from the first line of a
+function, each time with the most probable token."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""Your training trains a small GPT on Python functions for about half a minute, and the loss falls; then
-it writes what it has learned."""
+"""Your training trains a small GPT on Python functions for about half a minute, and the loss falls;
+then it writes what it has learned."""
 
 from solutions.gpt.training import GPT, init_weights, train
 
@@ -11,7 +11,8 @@ shipped = own_models.read("gpt")
 stream = own_models.functions(shipped)  # (M,), functions one after the other
 vocab_size = shipped.sizes["vocab_size"]
 gpt = init_weights(GPT(vocab_size, max_length=128, d_model=64, num_layers=2, num_heads=4))
-losses = train(gpt, stream, total_steps=800, length=64, batch_size=8, max_lr=5e-3, warmup_steps=40)
+steps = 800  # more learn more
+losses = train(gpt, stream, steps, length=64, batch_size=8, max_lr=5e-3, warmup_steps=steps // 20)
 own_models.loss_curve(losses, "your GPT, from random weights")
 
 # %%

@@ -1,5 +1,5 @@
-"""Your classifier turns the shipped GPT, in half a minute of fine-tuning, into a model that says what a
-function was called; and your scores say which line the GPT itself would rather write."""
+"""Your classifier turns the shipped GPT, in half a minute of fine-tuning, into a model that says
+what a function was called; and your scores say which line the GPT itself would rather write."""
 
 import torch
 
@@ -16,7 +16,8 @@ gpt.load_state_dict(shipped.tensors())
 classifier = GPTClassifier(gpt, len(task.labels))
 optimiser = torch.optim.Adam(classifier.parameters(), lr=5e-4)
 losses = []
-for ids, labels in own_models.for_seconds(30, own_models.labelled_functions(task)):
+seconds = 30  # longer learns more
+for ids, labels in own_models.for_seconds(seconds, own_models.labelled_functions(task)):
     scores, logits = classifier(ids)
     loss, task_loss, _ = joint_loss(scores, labels, logits, ids)
     optimiser.zero_grad()

@@ -1,5 +1,5 @@
-"""Your learned positions load those of the shipped BERT; and your relative attention, trained for ten
-seconds, still finds the token three back in rows longer than any it has seen."""
+"""Your learned positions load those of the shipped BERT; and your relative attention, after some
+seconds of training, still finds the token three back in rows longer than any it has seen."""
 
 from solutions.positional_encoding.relative import LearnedPositions, RelativeSelfAttention
 
@@ -15,8 +15,9 @@ own_models.similarity_map(positions.table.weight[:60], title="positions 0 to 59 
 # %%
 learned = position_lab.Encoder(8, 8, 32, positions=LearnedPositions(32, 32))
 relative = position_lab.Encoder(8, 8, 32, attention=lambda: RelativeSelfAttention(32, 4, 4))
+steps = 400
 found = {
-    "learned": own_models.learn_to_look_back(learned, seconds=10),
-    "relative": own_models.learn_to_look_back(relative, seconds=10),
+    "learned": own_models.learn_to_look_back(learned, steps),
+    "relative": own_models.learn_to_look_back(relative, steps),
 }
 own_models.by_position(found, "trained on 16 positions")

@@ -1,5 +1,5 @@
-"""The shipped Transformer translates with your positional encoding, and without any; a map shows which
-positions your code takes for neighbours."""
+"""The shipped Transformer translates with your positional encoding, and without any; a map shows
+which positions your code takes for neighbours."""
 
 import torch
 

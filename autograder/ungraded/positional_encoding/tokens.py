@@ -1,5 +1,5 @@
-"""Your byte-pair encoding learns its merges from a file, take one of your own; and the shipped BERT's
-embeddings in your class know which tokens are alike."""
+"""Your byte-pair encoding learns its merges from a file, take one of your own; and the shipped
+BERT's embeddings in your class know which tokens are alike."""
 
 import torch
 

@@ -1,5 +1,5 @@
-"""Your searches translate a date and a list with the shipped recurrent translator, and you see which
-other sentences your beam has kept."""
+"""Your searches translate a date and a list with the shipped recurrent translator, and you see
+which other sentences your beam has kept."""
 
 from solutions.seq2seq.decoding import beam_search, greedy_decode
 

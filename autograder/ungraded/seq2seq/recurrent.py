@@ -1,4 +1,5 @@
-"""Your GRU cells and your encoder run the shipped recurrent translator, with its trained weights."""
+"""Your GRU cells and your encoder run the shipped recurrent translator, with its trained
+weights."""
 
 from solutions.seq2seq.recurrent import BidirectionalEncoder, GRUCell
 

@@ -428,6 +428,17 @@ def test_a_right_notebook_passes(tmp_path: Path, solutions: dict[str, str]) -> N
     assert [card.name for card in report.cards] == list(NAMES)
 
 
+def test_ungraded_cells_are_not_run(tmp_path: Path, solutions: dict[str, str]) -> None:
+    path = write_notebook(tmp_path / f"{UNIT}.ipynb", solutions, {})
+    notebook = nbformat.read(path, as_version=4)
+    assert notebook.cells[-1].source.startswith("%%ungraded\n")
+    notebook.cells[-1].source = f"%%ungraded\ndel {NAMES[0]}\n1 / 0"
+    path.write_text(nbformat.writes(notebook), encoding="utf-8")
+    report = check_notebook(path, NAMES[:1])
+    assert report.passed
+    assert report.troubles == ()
+
+
 def test_a_cell_that_fails_is_reported_and_the_others_count(
     tmp_path: Path, solutions: dict[str, str]
 ) -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from nbformat import NotebookNode
 
 from autograder.common import paths
+from autograder.common.cells import is_ungraded
 from autograder.gradebook import classroom
 from autograder.gradebook.course import quiet_database
 from autograder.gradebook.database import default_url, opened
@@ -26,6 +28,20 @@ WRONG = "def causal_mask(length):\n    return torch.ones(length, length, dtype=t
 # What would count if a student's own given.py did: nothing of the unit, or an answer to it.
 BROKEN = "raise RuntimeError('the student has another given.py')\n"
 GENEROUS = "from torch.nn.functional import *\n\nanswer = scaled_dot_product_attention\n"
+# A last cell that would leave a trace, and take the first exercise's points away.
+TRAP = """%%ungraded
+open({trace!r}, "w").close()
+def {name}(*anything):
+    return None
+"""
+
+
+def trapped(notebook: NotebookNode, trace: Path) -> NotebookNode:
+    """A notebook whose ungraded cell would write a file and spoil an answer."""
+    last = [cell for cell in notebook.cells if is_ungraded(cell.source)]
+    assert last
+    last[-1].source = TRAP.format(trace=str(trace), name=FIRST)
+    return notebook
 
 
 def marks(course: Path) -> dict[str, dict[str, float | None]]:
@@ -46,7 +62,7 @@ def submitted(tmp_path_factory: pytest.TempPathFactory, solved) -> Path:
     folder = tmp_path_factory.mktemp("class") / "submitted"
     importing = solved(**{FIRST: f"from given import answer as {FIRST}"})
     for student, notebook, given in (
-        ("own-broken", solved(), BROKEN),
+        ("own-broken", trapped(solved(), folder.parent / "trace"), BROKEN),
         ("wrong", solved(causal_mask=WRONG), None),
         ("own-generous", importing, paths.given(UNIT).read_text(encoding="utf-8") + GENEROUS),
     ):
@@ -99,3 +115,16 @@ def test_feedback_and_export_go_on(stock):
     nbgrader("export", "--to", str(stock / "marks.csv"), cwd=stock, HOME=str(stock.parent))
     assert (stock / "feedback" / "wrong" / UNIT / f"{UNIT}.html").is_file()
     assert (stock / "marks.csv").read_text(encoding="utf-8").count(UNIT) == 3
+
+
+@pytest.mark.slow
+def test_ungraded_cells_are_not_run(stock, submitted, solved, tmp_path):
+    graded = stock / "autograded" / "own-broken" / UNIT / f"{UNIT}.ipynb"
+    last = nbformat.read(graded, as_version=4).cells[-1]
+    assert (is_ungraded(last.source), last.execution_count is not None) == (True, True)
+    assert last.outputs == []
+    notebook = put(tmp_path / f"{UNIT}.ipynb", trapped(solved(), submitted.parent / "trace"))
+    shutil.copyfile(paths.given(UNIT), tmp_path / paths.GIVEN)
+    said = nbgrader("validate", notebook.name, cwd=tmp_path, PYTHONPATH=str(paths.ROOT))
+    assert "passes all the tests" in said
+    assert not (submitted.parent / "trace").exists()

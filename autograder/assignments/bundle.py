@@ -5,6 +5,7 @@ It unpacks to one folder that works where it is, without installing anything of 
     gpt-training/gpt-training.ipynb       with given.py beside it, README.md, requirements.txt
     gpt-training/autograder/              the checks: the modules that they import, and no others
     gpt-training/toolkit/                 what notebook and checks import of it, and no more
+    gpt-training/models/gpt/              the trained models that the notebook's last cells read
     gpt-training/exercises/gpt-training/  assignment.json, recorded.bin
 
 `given.py` holds parts of earlier units, as the reference has them: these are no secret any more.
@@ -49,7 +50,7 @@ START = (
 )
 GRADERS = "autograder.graders"
 NEEDED = ("torch", "numpy", "ipykernel", "jupyterlab", "notebook", "pytest", "rich", "typer")
-OPTIONAL = ("matplotlib", "ipywidgets")
+OPTIONAL = ("matplotlib", "ipywidgets", "safetensors", "tokenizers", "tqdm", "babel")
 STAMP = (1980, 1, 1, 0, 0, 0)  # The oldest time a zip can tell: the same bytes for each run.
 
 MAIN = '''"""`python -m autograder check NOTEBOOK`: the checks, from the command line."""
@@ -176,9 +177,32 @@ def contents(unit: str, book: str = "") -> dict[str, bytes]:
     for module in sorted(modules({"toolkit", *used}, "toolkit")):
         file = _file(module)
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
+    for name in sorted(_models(code[0])):
+        files |= _model_files(name)
     files["requirements.txt"] = _requirements(files).encode()
     files["README.md"] = _readme(assignment, paths.GIVEN in files).encode()
     return files
+
+
+def _models(code: str) -> set[str]:
+    """The trained models that a notebook's cells read: `own_models.read("gpt")`."""
+    return {
+        str(node.args[0].value)
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) == "own_models.read"
+        and isinstance(node.args[0], ast.Constant)
+    }
+
+
+def _model_files(name: str) -> dict[str, bytes]:
+    """What reading a model needs: weights, sizes, tokenizer, held-out text; and its card."""
+    folder = paths.ROOT / "models" / name
+    wanted = ["model.safetensors", "config.json", "tokenizer.json", "held_out.*", "README.md"]
+    found = [path for pattern in wanted for path in folder.glob(pattern)]
+    if len(found) < len(wanted):
+        raise BundleError(f"models/{name} is not complete; git checkout models/{name} brings it.")
+    return {path.relative_to(paths.ROOT).as_posix(): path.read_bytes() for path in found}
 
 
 def modules(start: Iterable[str], package: str) -> set[str]:

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 import traceback
-from types import ModuleType
 from typing import Any
 
 from autograder.common.cells import UNGRADED
@@ -81,10 +80,6 @@ def explained(error: Exception, namespace: dict[str, Any]) -> str:
         return (
             f"Write {found[1]} first: this cell uses it." if found else f"Not written yet: {words}"
         )
-    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
-        name = getattr(error.obj, "LACKS", {}).get(error.name)
-        if name is not None:
-            return name
     if isinstance(error, NameError) and error.name:
         return f"{error.name} is not defined yet: run the cells above this one first."
     words = f"{type(error).__name__}: {words}" if words else type(error).__name__

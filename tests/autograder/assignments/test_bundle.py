@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import re
 import shutil
 import subprocess
 import symtable
@@ -17,6 +18,7 @@ import pytest
 
 from autograder.assignments import builder, bundle, recorded, recorder
 from autograder.common import paths
+from autograder.common.cells import is_ungraded
 from autograder.judging.recording import Recording
 from autograder.judging.runner import Graders
 from autograder.units.assignment import load
@@ -91,6 +93,40 @@ def fill(folder: Path, changes: dict[str, tuple[str, str]], name: str = "filled.
     return path
 
 
+RUN = "namespace = {{}}\nfor cell in {cells!r}: exec(cell, namespace)\n"
+OFFLINE = """
+import socket
+def refused(*_, **__): raise OSError("there is no network")
+socket.socket.connect = socket.getaddrinfo = refused
+"""
+
+
+def graded(path: Path) -> list[str]:
+    """The code cells of a notebook but the last, ungraded ones."""
+    cells = nbformat.read(path, as_version=4).cells
+    return [c.source for c in cells if c.cell_type == "code" and not is_ungraded(c.source)]
+
+
+def test_the_last_cells_find_their_models_there(unpacked: Path) -> None:
+    path = fill(unpacked, {})
+    cells = nbformat.read(path, as_version=4).cells
+    last = [cell.source.partition("\n")[2] for cell in cells if is_ungraded(cell.source)]
+    answers = [source for source in graded(path) if not source.startswith('check("')]
+    run = RUN.format(cells=[*answers, *last, "print(shipped.name, len(maps), own_models.__file__)"])
+    name, count, file = alone(unpacked, OFFLINE + run).splitlines()[-1].split()
+    path.unlink()
+    assert (name, count) == ("bert", "3")
+    assert Path(file).is_relative_to(unpacked.resolve())
+
+
+def test_every_unit_brings_the_models_that_its_last_cells_read() -> None:
+    for unit in paths.UNITS:
+        script = paths.ungraded(unit).read_text(encoding="utf-8")
+        files = bundle.contents(unit)
+        brought = {name.split("/")[1] for name in files if name.startswith("models/")}
+        assert brought == set(re.findall(r"own_models\.read\(\"(.+?)\"\)", script)), unit
+
+
 def test_the_folder_works_without_the_course(unpacked: Path) -> None:
     out = alone(
         unpacked,
@@ -105,10 +141,7 @@ def test_the_folder_works_without_the_course(unpacked: Path) -> None:
 
 def test_a_filled_in_notebook_gets_its_diagnosis_there(unpacked: Path) -> None:
     path = fill(unpacked, {"scaled_dot_product_attention": ("math.sqrt(d_k)", "d_k")})
-    cells = [
-        cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"
-    ]
-    out = alone(unpacked, f"namespace = {{}}\nfor cell in {cells!r}: exec(cell, namespace)\n")
+    out = alone(unpacked, RUN.format(cells=graded(path)))
     path.unlink()
     assert out.count("✓ `") == 3  # the masks; both self-attentions call what is wrong
     headline = next(line for line in out.splitlines() if line.startswith("✗") and "√d_k" in line)
@@ -131,9 +164,7 @@ def test_the_command_line_works_there(unpacked: Path) -> None:
 
 
 def test_the_untouched_notebook_is_friendly(unpacked: Path) -> None:
-    notebook = nbformat.read(unpacked / f"{UNIT}.ipynb", as_version=4)
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    out = alone(unpacked, f"namespace = {{}}\nfor cell in {cells!r}: exec(cell, namespace)\n")
+    out = alone(unpacked, RUN.format(cells=graded(unpacked / f"{UNIT}.ipynb")))
     assert out.count("is not written yet") == len(ATTENTION.names)
     assert "✗" not in out
 

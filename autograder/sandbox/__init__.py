@@ -11,6 +11,7 @@ __all__ = [
     "limits",
     "meter",
     "session",
+    "side_effects",
     "timelimit",
     "wire",
 ]

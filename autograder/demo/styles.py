@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from autograder.common import paths
+from autograder.common.cells import is_ungraded
 from autograder.units.assignment import load
 from autograder.units.variants import reference_answers
 
@@ -170,6 +171,7 @@ def _in_notebook(unit: str) -> frozenset[str]:
             for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
             if cell["cell_type"] == "code"
             and not cell["metadata"].get("nbgrader", {}).get("solution")
+            and not is_ungraded("".join(cell["source"]))
         )
     )
 

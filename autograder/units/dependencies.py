@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from autograder.common import paths
+from autograder.common.cells import is_ungraded
 
 PACKAGES = ("autograder", "solutions", "toolkit")
 # What marks a submission. The sandbox starts the last two by their path.
@@ -60,11 +61,11 @@ def digest(files: Iterable[Path], root: Path = paths.ROOT) -> str:
 
 
 def _cells(notebook: Path) -> Iterator[str]:
-    """The code cells of a notebook that was handed out."""
+    """The code cells of a notebook that was handed out, but for those that are not graded."""
     if not notebook.is_file():
         return
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code":
+        if cell["cell_type"] == "code" and not is_ungraded("".join(cell["source"])):
             # Magic commands are no Python and import nothing of ours.
             lines = "".join(cell["source"]).splitlines()
             yield "\n".join(line for line in lines if not line.lstrip().startswith(("%", "!")))

@@ -98,7 +98,7 @@ def pool_process() -> psutil.Process:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         for child in psutil.Process().children():
-            if "pool_process.main" in " ".join(child.cmdline()):
+            if "pool_process.main" in " ".join(command(child)):
                 return child
         time.sleep(0.05)
     raise AssertionError("there is no pool process")
@@ -107,15 +107,21 @@ def pool_process() -> psutil.Process:
 def workers() -> list[psutil.Process]:
     """Those that the pool process has forked: they run the same command."""
     pool = pool_process()
-    return [child for child in pool.children() if child.cmdline() == pool.cmdline()]
+    return [child for child in pool.children() if command(child) == pool.cmdline()]
+
+
+def command(process: psutil.Process) -> list[str]:
+    """The words of its command; none if it has just ended."""
+    with suppress(psutil.NoSuchProcess):
+        return process.cmdline()
+    return []
 
 
 def sandboxes(of: psutil.Process) -> list[str]:
     """The folders that the sandboxes of a process see."""
     words: list[str] = []
     for child in of.children(recursive=True):
-        with suppress(psutil.NoSuchProcess):  # It has just ended.
-            words += child.cmdline()
+        words += command(child)
     return [word for word in words if "autograder-view-" in word]
 
 

@@ -16,7 +16,8 @@ from autograder.judging.expectations import changed_in_place
 from autograder.judging.grader_marks import Mistake
 from autograder.judging.proxy import Proxy
 from autograder.sandbox import side_effects
-from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Request, walk
+from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Request
+from autograder.sandbox.nesting import walk
 
 PURPOSE = "Asked again, it answers the same, and it leaves what it is given as it was."
 CALLS = 2  # that are repeated, besides one that draws

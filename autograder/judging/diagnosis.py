@@ -13,7 +13,8 @@ import torch
 
 from autograder.judging.expectations import GRADIENT_SLACK, close_enough
 from autograder.judging.proxy import Exchange
-from autograder.sandbox.executor import Outcome, Request, walk
+from autograder.sandbox.executor import Outcome, Request
+from autograder.sandbox.nesting import walk
 
 # Kinds of outcome that say nothing about which mistake was made.
 MUTE = ("todo", "missing", "timeout", "crash", "memory", "protocol")

@@ -19,7 +19,8 @@ import torch
 
 from autograder.judging.known_answers import Departed, Step, same_request, snapshot
 from autograder.sandbox.batch import MOST_FRAMES
-from autograder.sandbox.executor import Outcome, Request, transform, walk
+from autograder.sandbox.executor import Outcome, Request
+from autograder.sandbox.nesting import transform, walk
 
 MAX_BYTES = 8 << 20  # of requests in one message
 

@@ -25,7 +25,8 @@ import torch
 from autograder.judging.diagnosis import Evidence
 from autograder.judging.proxy import Exchange
 from autograder.judging.results import TestResult
-from autograder.sandbox.executor import Outcome, Request, clone_input, transform
+from autograder.sandbox.executor import Outcome, Request, clone_input
+from autograder.sandbox.nesting import transform
 
 if TYPE_CHECKING:
     from autograder.sandbox.session import Answer

@@ -9,7 +9,8 @@ from typing import Any
 from autograder.judging.diagnosis import Replay
 from autograder.judging.known_answers import same_request
 from autograder.judging.proxy import Exchange
-from autograder.sandbox.executor import Executor, Outcome, Request, walk
+from autograder.sandbox.executor import Executor, Outcome, Request
+from autograder.sandbox.nesting import walk
 
 # Answers of wrong modules that are kept for the next submission with the same mistake, in bytes.
 MAX_REPLAYED = 96 << 20

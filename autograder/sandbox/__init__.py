@@ -10,6 +10,7 @@ __all__ = [
     "launcher",
     "limits",
     "meter",
+    "nesting",
     "session",
     "side_effects",
     "timelimit",

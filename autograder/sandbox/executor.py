@@ -23,6 +23,7 @@ import torch
 
 from autograder.sandbox import side_effects
 from autograder.sandbox.forbidden_calls import Refusal
+from autograder.sandbox.nesting import SCALARS, transform, walk
 
 Request = dict[str, Any]
 Outcome = dict[str, Any]
@@ -42,10 +43,6 @@ GLOBAL_GENERATOR = "torch.default_generator"
 MOST_LISTED = 10_000
 
 
-# The types of what holds no tensor and cannot be changed in place.
-SCALARS = frozenset([int, float, bool, str, type(None)])
-
-
 def clone_input(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same shape, strides and values that shares no memory with the original."""
     source = tensor.detach() if tensor.requires_grad else tensor
@@ -61,35 +58,6 @@ def clone_input(tensor: torch.Tensor) -> torch.Tensor:
         source.shape, source.stride(), dtype=source.dtype, device=source.device
     )
     return copy.copy_(source)
-
-
-def walk(value: Any, label: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor inside nested lists, tuples and dicts, with a label such as `0` or `mask`."""
-    if isinstance(value, torch.Tensor):
-        yield label, value
-    elif isinstance(value, (list, tuple)):
-        for index, item in enumerate(value):
-            if type(item) not in SCALARS:
-                yield from walk(item, f"{label}.{index}" if label else str(index))
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            if type(item) not in SCALARS:
-                yield from walk(item, f"{label}.{key}" if label else str(key))
-
-
-def transform(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """The same nesting of lists, tuples and dicts with `change` applied to every tensor."""
-    if type(value) in SCALARS:
-        return value
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, list):
-        return [item if type(item) in SCALARS else transform(item, change) for item in value]
-    if isinstance(value, tuple):
-        return tuple([transform(item, change) for item in value])
-    if isinstance(value, dict):
-        return {key: transform(item, change) for key, item in value.items()}
-    return value
 
 
 def same_tensor(left: torch.Tensor, right: torch.Tensor) -> bool:

@@ -29,7 +29,7 @@ from autograder.sandbox.limits import Limits, SandboxUnavailable
 
 COPIED = (
     *("batch.py", "executor.py", "forbidden_calls.py"),
-    *("fork_server.py", "side_effects.py", "wire.py", "worker.py"),
+    *("fork_server.py", "nesting.py", "side_effects.py", "wire.py", "worker.py"),
 )
 OURS = ("autograder", "solutions", "toolkit", "exercises", "book", "tests")
 START_SECONDS = 120.0  # a cold disk and a busy machine

@@ -6,7 +6,7 @@ the same seed and another, in train and eval mode, with and without gradients, a
 and after the caller has written over an answer. Only answers of one implementation are compared
 with one another, so that no reference is needed.
 
-This file is copied into the sandbox: it imports PyTorch and the standard library only.
+This file is copied into the sandbox: it imports what is copied with it only.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from autograder.sandbox.nesting import transform, walk
 
 if TYPE_CHECKING:
     from autograder.sandbox.executor import Executor, Outcome, Request
@@ -260,7 +262,8 @@ class _Inquiry:
         for handle, mode in modes.items():
             if any(one.training != mode for one in self._executor.handles[handle].modules()):
                 self._facts.add(TRAINING)
-        return copied(outcome["value"])  # what it shares with the caller may be written over
+        # A copy: what it shares with the caller may be written over.
+        return transform(outcome["value"], lambda tensor: tensor.detach().clone())
 
     def _carried_out(self, request: Request) -> Outcome:
         outcome = self._executor.carry_out(request)
@@ -276,17 +279,6 @@ def _of_parameters(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], di
     parameters = dict(module.named_parameters())
     values = {name: one.detach().clone() for name, one in parameters.items()}
     return values, {name: one.requires_grad for name, one in parameters.items()}
-
-
-def copied(value: Any) -> Any:
-    """A copy of the tensors in nested lists, tuples and dicts, which are made anew, too."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().clone()
-    if isinstance(value, (list, tuple)):
-        return [copied(item) for item in value]
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return value
 
 
 def alike(left: Any, right: Any) -> bool:
@@ -325,13 +317,7 @@ def _same_numbers(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 def _laid_out(value: Any) -> Any:
     """The same, its matrices column by column in memory."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().mT.contiguous().mT if value.ndim > 1 else value
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_laid_out, value))
-    if isinstance(value, dict):
-        return {key: _laid_out(item) for key, item in value.items()}
-    return value
+    return transform(value, lambda tensor: tensor.mT.contiguous().mT if tensor.ndim > 1 else tensor)
 
 
 def _flipped(value: Any) -> Any:
@@ -350,35 +336,18 @@ def _flipped(value: Any) -> Any:
 
 def _longer(given: dict[str, Any]) -> dict[str, Any]:
     """Every axis twice as long that is as long as the first tensor's tokens."""
-    tensors = list(_tensors([given["args"], given["kwargs"]]))
+    tensors = [tensor for _, tensor in walk(given)]
     wide = next((tensor for tensor in tensors if tensor.ndim > 1), None)
     length = wide.shape[1] if wide is not None else next((len(t) for t in tensors if t.ndim), 0)
     first = 1 if wide is not None else 0
 
-    def change(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            value = value.detach()
-            for axis in range(first, value.ndim):
-                if value.shape[axis] == length:
-                    value = torch.cat([value, value], dim=axis)
-            return value
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(change, value))
-        if isinstance(value, dict):
-            return {key: change(item) for key, item in value.items()}
-        return value
+    def twice(tensor: torch.Tensor) -> torch.Tensor:
+        for axis in range(first, tensor.ndim):
+            if tensor.shape[axis] == length:
+                tensor = torch.cat([tensor, tensor], dim=axis)
+        return tensor
 
-    return {key: change(value) for key, value in given.items()}
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
+    return {key: transform(value, twice) for key, value in given.items()}
 
 
 def spoil(value: Any, parameters: set[int]) -> None:

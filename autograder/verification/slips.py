@@ -17,7 +17,8 @@ import torch
 from torch import nn
 
 from autograder.judging.runner import Graders
-from autograder.sandbox.executor import Executor, transform, walk
+from autograder.sandbox.executor import Executor
+from autograder.sandbox.nesting import transform, walk
 from autograder.units import variants
 
 

@@ -9,7 +9,8 @@ import torch
 
 from autograder.judging.memory import Memory, Replays
 from autograder.judging.proxy import Exchange
-from autograder.sandbox.executor import Executor, walk
+from autograder.sandbox.executor import Executor
+from autograder.sandbox.nesting import walk
 from autograder.units import variants
 from autograder.verification.verify import graders_of
 

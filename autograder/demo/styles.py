@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 
 from autograder.common import paths
-from autograder.common.cells import is_ungraded
+from autograder.common.cells import runs, source_of
 from autograder.units.assignment import load
 from autograder.units.variants import reference_answers
 
@@ -167,11 +167,9 @@ def _in_notebook(unit: str) -> frozenset[str]:
     path = paths.EXERCISES / unit / f"{unit}.ipynb"
     return frozenset().union(
         *(
-            _names("".join(cell["source"]))[0]
+            _names(source_of(cell))[0]
             for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
-            if cell["cell_type"] == "code"
-            and not cell["metadata"].get("nbgrader", {}).get("solution")
-            and not is_ungraded("".join(cell["source"]))
+            if runs(cell) and not cell["metadata"].get("nbgrader", {}).get("solution")
         )
     )
 

@@ -299,7 +299,11 @@ def _made_from(unit: str, points: dict[str, float], url: str) -> str:
         source,
         source.with_name("conventions.md"),
         paths.CONVENTIONS,
-        *(machinery / f"{name}.py" for name in ("builder", "given", "overview", "picture")),
+        paths.ungraded(unit, source.parents[2]),
+        *(
+            machinery / f"{name}.py"
+            for name in ("builder", "given", "last_cells", "overview", "picture")
+        ),
     ):
         content = file.read_bytes() if file.is_file() else b""
         digest.update(b"%d " % len(content) + content)

@@ -363,7 +363,7 @@ class Graders:
                         evidence.append(seen)
                     if stop_at_failure and test.outcome != "passed":
                         break
-            scoring.tell_once(tests)
+            scoring.tell_once(exercise.name, tests)
             scoring.earn_refusals(exercise.name, tests, evidence)
             result = scoring.score(exercise.name, exercise.points, exercise.section, tests)
             if not counts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from autograder.judging import asked_again
 from autograder.judging.diagnosis import Evidence
 from autograder.judging.expectations import IN_PLACE
 from autograder.judging.results import ExerciseResult, TestResult
@@ -52,10 +53,10 @@ def earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) 
     put_off(tests, f"Refusing bad input counts once {name} answers good input.")
 
 
-def tell_once(tests: list[TestResult]) -> None:
+def tell_once(name: str, tests: list[TestResult]) -> None:
     """Where another test says that an argument is changed in place, `asked_again` costs nothing."""
     said = [test for test in tests if test.outcome == "failed" and IN_PLACE in test.message]
-    if len(said) > 1 and said[-1].name.endswith("_asked_again"):
+    if len(said) > 1 and said[-1].name == asked_again.test_name(name):
         said[-1].weight = 0.0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from autograder.common import paths
-from autograder.common.cells import is_ungraded
+from autograder.common.cells import runs, source_of
 
 PACKAGES = ("autograder", "solutions", "toolkit")
 # What marks a submission. The sandbox starts the last two by their path.
@@ -61,13 +61,13 @@ def digest(files: Iterable[Path], root: Path = paths.ROOT) -> str:
 
 
 def _cells(notebook: Path) -> Iterator[str]:
-    """The code cells of a notebook that was handed out, but for those that are not graded."""
+    """The cells of a notebook that was handed out which are run when it is graded."""
     if not notebook.is_file():
         return
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code" and not is_ungraded("".join(cell["source"])):
+        if runs(cell):
             # Magic commands are no Python and import nothing of ours.
-            lines = "".join(cell["source"]).splitlines()
+            lines = source_of(cell).splitlines()
             yield "\n".join(line for line in lines if not line.lstrip().startswith(("%", "!")))
 
 

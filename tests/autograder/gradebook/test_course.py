@@ -107,6 +107,20 @@ def test_a_course_is_made_anew_when_what_it_was_made_from_changes(
         assert any(new in one for one in made)
 
 
+def test_a_course_is_made_anew_when_its_last_cells_change(course, solutions):
+    root = solutions.parents[1]
+    script = paths.ungraded(UNIT, root)
+    script.parent.mkdir(parents=True)
+    shutil.copyfile(paths.ungraded(UNIT), script)
+    prepare(course, UNIT)
+    before = state(course)
+    script.write_text(script.read_text(encoding="utf-8") + "\n# %%\nprint('one more')\n")
+    prepare(course, UNIT)
+    assert state(course) != before
+    released = course / "release" / UNIT / f"{UNIT}.ipynb"
+    assert "one more" in released.read_text(encoding="utf-8")
+
+
 def test_points_and_gradebook_make_a_course_anew():
     made = [
         courses._made_from(UNIT, {"causal_mask": 1.0}, ""),

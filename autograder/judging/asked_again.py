@@ -19,7 +19,7 @@ from autograder.sandbox import side_effects
 from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Request
 from autograder.sandbox.nesting import walk
 
-PURPOSE = "Asked again, it answers the same, and it leaves what it is given as it was."
+PURPOSE = "Called again, in any mode and layout, it answers the same and leaves no trace."
 CALLS = 2  # that are repeated, besides one that draws
 LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
 # Chapters whose conventions let students draw from Python's `random`, too.
@@ -29,53 +29,64 @@ FEW = 48  # numbers; with fewer, much is the same by accident
 # What explains the others comes first.
 SAYS = {
     side_effects.SEEDED: (
-        "Your {name} sets a seed. That is for its caller to do: with a seed inside, every call "
-        "draws the same numbers, and so does whatever draws after it."
+        "Your {name} sets a seed. Leave that to its caller: with a seed set inside, the same "
+        "numbers are drawn every time."
     ),
     side_effects.UNSEEDED: (
-        "Your {name} answers the same question differently after the same `torch.manual_seed`. "
-        "Either it draws random numbers elsewhere than from PyTorch's own generator (Python's, "
-        "NumPy's, a new one), or it keeps something from an earlier call."
+        "After the same `torch.manual_seed` your {name} answers the same question differently. "
+        "Either it draws random numbers from another generator than PyTorch's own (NumPy's, say, "
+        "or a new one), or it keeps something from an earlier call, or it reads memory that "
+        "`torch.empty` left unfilled."
     ),
     side_effects.CHANCE: (
-        "Your {name} answers the same question differently when `torch.manual_seed` had another "
-        "seed, and nothing in it is random. Is something dropped, or drawn anew in each call?"
+        "After another seed your {name} answers the same question differently, but its result "
+        "should not be random here. Is there dropout in it, or a layer that is made in each call, "
+        "with new weights?"
     ),
     side_effects.FIXED: (
-        "Your {name} draws the same random numbers whatever seed `torch.manual_seed` was given: "
-        "don't set a seed inside, and make no generator with a fixed one."
+        "Your {name} draws the same random numbers whatever seed `torch.manual_seed` was given. "
+        "Make no generator with a seed of its own, and draw anew in each call."
     ),
     side_effects.MODE: (
-        "In train mode your {name} gives another answer than in eval mode, and nothing in its "
-        "formula depends on the mode."
+        "In train mode your {name} gives another answer than in eval mode; here they should agree. "
+        "Look for `self.training`, and for dropout that nobody asked for."
     ),
     side_effects.GRADIENT: (
-        "Your {name} gives another answer when gradients are recorded than under `torch.no_grad()`."
+        "Under `torch.no_grad()` your {name} gives another answer than without it. Look for code "
+        "that asks whether a tensor has `requires_grad`."
     ),
     side_effects.MEMORY: (
-        "The answer of your {name} depends on what it was asked before. Something is kept from an "
-        "earlier call, such as a mask, a table or a state: make it anew in each call."
+        "The answer of your {name} depends on what it was asked before. One call keeps something "
+        "for the next, such as a mask or a state: make it anew in each call."
     ),
     side_effects.SHARED: (
-        "After the caller has written over an answer of your {name}, the next answer is wrong: "
-        "you return something that your code still uses. Return a copy."
+        "When the caller writes into an answer of your {name}, the next answer changes: you return "
+        "a tensor or a list that your code uses again. Return a copy of it, a tensor's `.clone()`."
     ),
     side_effects.STRIDES: (
-        "Your {name} fails, or answers differently, where a tensor lies otherwise in memory, "
-        "as after `.transpose`. Tensors may have any strides: write `.reshape`, not `.view`."
+        "Your {name} fails, or answers differently, where a tensor that it is given is not "
+        "contiguous, as after `.transpose`. Where you have `.view`, write `.reshape`."
     ),
     side_effects.SPECIAL_ROW: (
-        "An embedding of your {name} has a `padding_idx`: that row learns nothing. No row of an "
-        "embedding is special here; what is padding, the mask says."
+        "An embedding of your {name} has a `padding_idx`, so one of its rows never learns. Leave "
+        "it out: what is padding, the mask says."
     ),
-    side_effects.PARAMETERS: "A call of your {name} changes parameters, which only training may.",
+    side_effects.PARAMETERS: (
+        "A call of your {name} changes the weights of a module, which only training may do. Look "
+        "for an operation in place on a weight, such as `*=`."
+    ),
     side_effects.TRAINING: (
-        "Your {name} leaves the model in another mode (train or eval) than it found it in."
+        "Your {name} leaves the model in another mode (train or eval) than it found it in. Keep "
+        "`model.training` before you change it, and go back with `model.train(...)`."
     ),
     side_effects.REQUIRES_GRAD: (
-        "Your {name} leaves `requires_grad` of the model's parameters otherwise than it found it."
+        "Your {name} changes `requires_grad` of the model's weights and leaves it so. To do "
+        "without gradients, use `torch.no_grad()`."
     ),
-    side_effects.GRAD: "Your {name} leaves gradients in the parameters (`.grad`), which add up.",
+    side_effects.GRAD: (
+        "Your {name} leaves gradients in the `.grad` of the model's weights, to which the next "
+        "backward pass adds. Use `torch.autograd.grad`, or set them to None afterwards."
+    ),
 }
 
 

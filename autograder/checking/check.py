@@ -24,6 +24,7 @@ from autograder.checking import ungraded
 from autograder.common import cards, paths
 from autograder.common.cards import Card, Line
 from autograder.common.errors import AssignmentError
+from autograder.judging.results import PUT_OFF
 from autograder.sandbox.timelimit import TimeLimit, TimeUp
 from autograder.units.assignment import Assignment, Exercise, did_you_mean, folder, load
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from autograder.judging.runner import Graders
     from autograder.sandbox.executor import Outcome, Request
 
-# How the runner puts off a test that an answer without work passes too.
-PUT_OFF = ("Refusing bad input counts once", "This counts once")
 # A failing case this small is shown with its values, a larger one with its shapes.
 SHOWN_VALUES = 12
 NOT_RUN = "Its remaining tests were not run."
@@ -315,10 +314,7 @@ class Judge:
 
 def _first_message(result: ExerciseResult) -> str:
     """The sentence to read first: the diagnosis, or what the first failed test saw."""
-    if not result.message.startswith(PUT_OFF):
-        return result.message
-    failed = [test.message for test in result.tests if test.outcome == "failed"]
-    return next((message for message in failed if not message.startswith(PUT_OFF)), "")
+    return "" if result.message.startswith(PUT_OFF) else result.message
 
 
 def _sentence(message: str) -> str:

@@ -18,8 +18,8 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.common import paths
-from autograder.common.cells import cells_of
-from autograder.grading import repair
+from autograder.common.cells import Cell, cells_of
+from autograder.grading import earlier_parts, repair
 from autograder.grading.collect import Submission
 from autograder.grading.repair import RepairedNotebook
 from autograder.judging.results import FOR_A_LOOK, ExerciseResult, SubmissionResult
@@ -203,27 +203,20 @@ class Marker:
         assert self._sandbox is not None
         seen: set[str] = set()
         cells = cells_of(nb)
-        limits = self.limits
-        with Session(self._sandbox, cells, limits, meter=self.meter) as session:
-
-            def ask(*question: Any) -> Answer:
-                answer = session.ask(*question)
-                seen.add(answer.kind)
-                return answer
-
+        with Session(self._sandbox, cells, self.limits, meter=self.meter) as session:
             reports = session.load()
             seen |= {report.status for report in reports}
-            exercises, notes = self._judge(ask, session, tell)
-            if session.used_up:
-                notes.append(f"stopped: {session.used_up}")
-            named = dict.fromkeys(
-                name for cell in cells for name in WORTH_A_LOOK.findall(cell.source)
+            exercises, notes = self._judge(session, seen, tell)
+        if not session.used_up:
+            notes += self._judge_with_reference(exercises, cells, tell)
+        else:
+            notes.append(f"stopped: {session.used_up}")
+        named = dict.fromkeys(name for cell in cells for name in WORTH_A_LOOK.findall(cell.source))
+        if named and any(exercise.forbids for exercise in self.assignment.exercises):
+            notes.append(
+                f"{FOR_A_LOOK}: its code names {', '.join(named)}, by which it could call what "
+                "an exercise forbids"
             )
-            if named and any(exercise.forbids for exercise in self.assignment.exercises):
-                notes.append(
-                    f"{FOR_A_LOOK}: its code names {', '.join(named)}, by which it could call what "
-                    "an exercise forbids"
-                )
         result = SubmissionResult(
             "",
             status=(
@@ -252,16 +245,47 @@ class Marker:
                 result.printed[report.cell.id] = said.encode("utf-8", "replace").decode("utf-8")
         return result
 
+    def _judge_with_reference(
+        self,
+        exercises: dict[str, ExerciseResult],
+        cells: list[Cell],
+        tell: Callable[[ExerciseResult], None],
+    ) -> list[str]:
+        """Judge what failed again, with the course's earlier exercises; see `earlier_parts`."""
+        from autograder.sandbox.session import Session
+
+        assert self._sandbox is not None
+        notes: list[str] = []
+        for one in earlier_parts.rounds(self.assignment, exercises, cells):
+            both = earlier_parts.with_reference(self.unit, cells, one.replaced)
+            with Session(self._sandbox, both, self.limits, meter=self.meter) as session:
+                again, faults = self._judge(session, set(), exercises=one.exercises)
+            if faults or session.used_up:
+                continue
+            notes += earlier_parts.credit(self.assignment, exercises, again, one, cells)
+            for name in one.exercises:
+                tell(exercises[name])
+        return notes
+
     def _judge(
         self,
-        ask: Callable[..., Answer],
         session: Session,
-        tell: Callable[[ExerciseResult], None],
+        seen: set[str],
+        tell: Callable[[ExerciseResult], None] = lambda result: None,
+        exercises: list[str] | None = None,
     ) -> tuple[dict[str, ExerciseResult], list[str]]:
-        """All exercises; where a grader itself fails, all the others."""
+        """All exercises, or those named; where a grader itself fails, all the others.
+
+        `seen` takes the kinds of outcomes.
+        """
         from autograder.sandbox.session import request_frame
 
         assert self._graders is not None
+
+        def ask(*question: Any) -> Answer:
+            answer = session.ask(*question)
+            seen.add(answer.kind)
+            return answer
 
         def execute(request: dict[str, Any]) -> dict[str, Any]:
             return ask(request, request_frame(request)).outcome
@@ -276,24 +300,26 @@ class Marker:
             tell=tell,
         )
         try:
-            return run(), []
+            return run(exercises=exercises), []
         except (KeyboardInterrupt, SandboxUnavailable):
             raise
         except Exception:
-            exercises: dict[str, ExerciseResult] = {}
+            results: dict[str, ExerciseResult] = {}
             notes: list[str] = []
             for exercise in self.assignment.exercises:
                 name = exercise.name
+                if exercises is not None and name not in exercises:
+                    continue
                 try:
-                    exercises |= run(exercises=[name])
+                    results |= run(exercises=[name])
                 except (KeyboardInterrupt, SandboxUnavailable):
                     raise
                 except Exception as error:
                     reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
                     notes.append(f"{UNJUDGED} {name}: the grader failed ({reason})")
                     message = "The grader failed on this; your instructor has been told."
-                    exercises[name] = ExerciseResult(name, 0.0, exercise.points, message=message)
-            return exercises, notes
+                    results[name] = ExerciseResult(name, 0.0, exercise.points, message=message)
+            return results, notes
 
 
 @dataclass

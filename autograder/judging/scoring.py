@@ -5,11 +5,14 @@ from __future__ import annotations
 from autograder.judging import asked_again
 from autograder.judging.diagnosis import Evidence
 from autograder.judging.expectations import IN_PLACE
-from autograder.judging.results import ExerciseResult, TestResult
+from autograder.judging.results import PUT_OFF, ExerciseResult, TestResult
 
 
 def score(name: str, points: float, section: str, tests: list[TestResult]) -> ExerciseResult:
-    """The passed share of the points; the first line is what the first failed test says."""
+    """The passed share of the points; the first line is what the first failed test says.
+
+    Values come first: tests that don't count before values are right are passed over.
+    """
     total = sum(test.weight for test in tests)
     passed = sum(test.weight for test in tests if test.outcome == "passed")
     share = passed / total if total else 0.0
@@ -18,7 +21,8 @@ def score(name: str, points: float, section: str, tests: list[TestResult]) -> Ex
     if open_tests and all(test.outcome == "todo" for test in open_tests):
         result.message = f"{name} is not written yet."
     elif open_tests:
-        result.message = next(test.message for test in open_tests if test.outcome == "failed")
+        failed = [test.message for test in open_tests if test.outcome == "failed"]
+        result.message = next((m for m in failed if not m.startswith(PUT_OFF)), failed[0])
     return result
 
 

@@ -386,6 +386,18 @@ def test_checking_leaves_the_notebooks_random_numbers_alone(scores: dict[str, An
 # Points for stock nbgrader.
 
 
+def test_stock_points_don_t_count_an_earlier_mistake_again(notebook: dict[str, Any]) -> None:
+    def points(name: str) -> float:
+        exec(f"got = points({UNIT!r}, {name!r})", notebook)
+        return float(notebook["got"])
+
+    notebook["points"] = stock.points
+    run_cell(notebook, WRONG_CAUSAL)
+    assert points("causal_mask") < SELF_ATTENTION.exercise("causal_mask").points
+    assert points("MaskedSelfAttention") == SELF_ATTENTION.exercise("MaskedSelfAttention").points
+    assert notebook["causal_mask"](2).all(), "the notebook's own is back in its place"
+
+
 def test_stock_points_are_floats_and_count_hidden_tests(
     notebook: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

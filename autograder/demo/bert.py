@@ -121,9 +121,6 @@ def _step(call: str, before: str = "") -> str:
     return _STEP.format(call=call, before=before) + "\n"
 
 
-# What uses a cheat's exercise without calling, by it, what is forbidden to itself.
-UNTOUCHED = {"forbidden-attention": ("BertLayer",)}
-
 # name: (exercise, what it does, cell)
 FORBIDDEN = {
     "forbidden-direct": ("gelu", "calls F.gelu", _gelu("F.gelu(x)")),

@@ -114,12 +114,6 @@ def _block(name: str, layer: str, norm_first: bool, last: str, call: str) -> str
     return _BLOCK.format(name=name, layer=layer, **more) + "\n"
 
 
-# What uses a cheat's exercise without calling, by it, what is forbidden to itself.
-UNTOUCHED = {
-    "forbidden-alias": ("PostNormBlock", "PreNormBlock"),
-    "forbidden-attention": ("PostNormBlock", "PreNormBlock"),
-}
-
 # name: (exercise, what it does, cell)
 FORBIDDEN = {
     "forbidden-direct": (

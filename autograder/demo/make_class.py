@@ -28,7 +28,7 @@ from autograder.common import paths
 from autograder.common.errors import AssignmentError
 from autograder.demo.cheats import CHEATS, PREAMBLE
 from autograder.demo.styles import Style, styles
-from autograder.units.assignment import Assignment, Exercise, load
+from autograder.units.assignment import Assignment, load
 from autograder.units.variants import (
     cells_of_source,
     changed_source,
@@ -94,14 +94,12 @@ class Extras:
     Args:
         mistakes: the names of the misconceptions that one student each makes.
         forbidden: right answers with a forbidden call, by name: exercise, what it does, cell.
-        untouched: exercises that use a cheat's one without calling, by it, what they forbid.
         tampering: cheats whose cell attacks the grader itself when it is run: that costs every
             exercise that forbids anything.
     """
 
     mistakes: tuple[str, ...]
     forbidden: dict[str, tuple[str, str, str]]
-    untouched: dict[str, tuple[str, ...]]
     tampering: tuple[str, ...]
 
 
@@ -117,7 +115,6 @@ def extras(unit: str) -> Extras:
             for name, cheat in getattr(content, "FORBIDDEN", {}).items()
             if cheat[0] in names
         },
-        getattr(content, "UNTOUCHED", {}),
         getattr(content, "TAMPERING", ()),
     )
 
@@ -219,27 +216,12 @@ class Maker:
         """Everything right, as the reference has it."""
         return self.blank().answer(self.right, self.full)
 
-    def dependents(self, name: str) -> tuple[str, ...]:
-        """The exercises whose answers use that of `name`, itself first, in order."""
-        found = [name]
-        for exercise in self.assignment.exercises:
-            if exercise.name not in found and set(exercise.needs) & set(found):
-                found.append(exercise.name)
-        return tuple(found)
-
-    def alike(self, name: str, other: str) -> bool:
-        """Whether two exercises forbid a function in common."""
-        one, two = (set(self.assignment.exercise(each).forbids) for each in (name, other))
-        return bool(one & two)
-
     @functools.cached_property
-    def leaves(self) -> list[Exercise]:
-        """Exercises that no other one uses, so that losing one costs just its own points.
-
-        Functions, where there are any among them.
-        """
-        unused = [one for one in self.assignment.exercises if len(self.dependents(one.name)) == 1]
-        return [one for one in unused if not one.name[0].isupper()] or unused
+    def leaves(self) -> list[str]:
+        """Exercises that no other one uses; functions, where there are any among them."""
+        used = {need for exercise in self.assignment.exercises for need in exercise.needs}
+        unused = [name for name in self.full if name not in used]
+        return [name for name in unused if not name[0].isupper()] or unused
 
     # Handing in.
 
@@ -321,21 +303,21 @@ class Maker:
         return work, self.full | self.judged(chosen)
 
     def judged(self, chosen: Any) -> dict[str, float]:
-        """The points of the exercises that a misconception touches."""
+        """The points of the exercise that a misconception is in; it costs others nothing."""
         from autograder.sandbox.executor import Executor
 
         namespace = load_variant(changed_source(self.unit, chosen), f"demo_{chosen.name}")
         results = _graders(self.unit).run(
             Executor(namespace).execute,
             seed=self.seed,
-            exercises=self.dependents(chosen.exercise),
+            exercises=[chosen.exercise],
             diagnose=False,
         )
         return {name: result.points for name, result in results.items()}
 
     def accidents(self) -> None:
         """Code that hangs, dies or says more than it should, beside right answers."""
-        hang, bomb, leave, broken = (self.leaves[-1 - k % len(self.leaves)].name for k in range(4))
+        hang, bomb, leave, broken = (self.leaves[-1 - k % len(self.leaves)] for k in range(4))
         work = self.complete()
         work.write(hang, f"def {hang}(*args, **kwargs):\n    while True:\n        pass\n")
         about = f"a loop without end in {hang}"
@@ -399,7 +381,7 @@ class Maker:
         """Right answers in notebooks that something happened to."""
         names = list(self.full)
         middle = self.assignment.exercises[len(names) // 2].name
-        leaf = self.leaves[-1].name
+        leaf = self.leaves[-1]
 
         def damaged(student: str, about: str, work: Any, words: Sequence[str], **more: Any) -> None:
             more = {"statuses": ["repaired"], **more}
@@ -524,12 +506,7 @@ class Maker:
         for name, (exercise, about, source) in more.forbidden.items():
             work = self.complete()
             work.write(exercise, source)
-            untouched = more.untouched.get(name, ())
-            lost = [
-                each
-                for each in self.dependents(exercise)
-                if self.alike(each, exercise) and each not in untouched
-            ]
+            lost = [exercise]
             if name in more.tampering:
                 lost = [each.name for each in self.assignment.exercises if each.forbids]
             self.hand_in(

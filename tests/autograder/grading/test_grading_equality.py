@@ -43,7 +43,7 @@ def submissions(tmp_path_factory) -> list[Submission]:
     work.write(exercise, source)
     maker.hand_in("forbidden", "", "cheat", work)
     work = maker.blank()
-    name = maker.leaves[0].name
+    name = maker.leaves[0]
     sleeps = f"import time\n\n\ndef {name}(*given, **named):\n    time.sleep(1000)\n"
     work.write(name, sleeps)
     maker.hand_in("asleep", "", "accident", work)

@@ -227,17 +227,32 @@ class _CandidateSearch:
 
     def _agrees(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
         return all(
-            answer is not None and same_outcome(exchange.outcome, answer)
-            for exchange, answer in zip(seen.transcript, answers, strict=True)
+            answer is not None
+            and (
+                same_outcome(exchange.outcome, answer)
+                or self._both_accept(seen, place, exchange.outcome, answer)
+            )
+            for place, (exchange, answer) in enumerate(zip(seen.transcript, answers, strict=True))
         )
+
+    def _both_accept(self, seen: Evidence, place: int, own: Outcome, other: Outcome) -> bool:
+        """Whether both give a value where the reference refuses; which, says nothing then."""
+        if not own["kind"] == other["kind"] == "value":
+            return False
+        correct = self._correct(seen)[place]
+        return correct is not None and correct["kind"] == "error"
+
+    def _correct(self, seen: Evidence) -> list[Outcome | None]:
+        """The reference's answers."""
+        if seen.test not in self._right:
+            self._right[seen.test] = list(self._reference(seen.test, seen.transcript))
+        return self._right[seen.test]
 
     def _is_wrong(self, seen: Evidence) -> bool:
         """Whether the student's code has answered something else than the reference."""
-        if seen.test not in self._right:
-            self._right[seen.test] = list(self._reference(seen.test, seen.transcript))
         return any(
             correct is not None and not same_outcome(exchange.outcome, correct)
-            for exchange, correct in zip(seen.transcript, self._right[seen.test], strict=True)
+            for exchange, correct in zip(seen.transcript, self._correct(seen), strict=True)
         )
 
     def _contradicts(self, candidate: Candidate) -> bool:

@@ -285,7 +285,7 @@ class Handle:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The state dict."""
-        return self._described("state", torch.Tensor, "inspect")
+        return self._described("state", torch.Tensor, "inspect", state=True)
 
     def step(self, *args: Any, lr: float = 0.1, **kwargs: Any) -> dict[str, torch.Tensor]:
         """The state after one step of gradient descent on a random weighted sum of outputs."""

@@ -153,7 +153,11 @@ def diagnose(
         return None, False
     passed = [item for item in evidence if not item.failed]
     search = _CandidateSearch(failed, passed, reference)
-    winner = search.winner(list(candidates))
+    known = list(candidates)
+    winner = search.winner(known)
+    if winner is None and search.accepts_refused():
+        search.refused_values_count = False
+        winner = search.winner(known)
     if winner is not None:
         return winner
     hints = [item.hint for item in failed if item.hint and item.hint != "forbidden"]
@@ -190,6 +194,9 @@ class _CandidateSearch:
         self._passed = passed
         self._reference = reference
         self._right: dict[str, list[Outcome | None]] = {}
+        # Whether it matters which value is given where the reference refuses: another student's
+        # module has other parameters.
+        self.refused_values_count = True
 
     def winner(self, candidates: list[Candidate]) -> tuple[str, bool] | None:
         """Who explains most of the failed tests, and whether the first; of equals the first.
@@ -212,6 +219,16 @@ class _CandidateSearch:
             explains.append(self._explains(candidate, self._failed[len(explains)]))
             heapq.heappush(queue, (most + (not explains[-1]), place))
         return None
+
+    def accepts_refused(self) -> bool:
+        """Whether the student's code gives a value where the reference refuses."""
+        return any(
+            exchange.outcome["kind"] == "value"
+            and correct is not None
+            and correct["kind"] == "error"
+            for seen in self._failed
+            for exchange, correct in zip(seen.transcript, self._correct(seen), strict=True)
+        )
 
     def explains_all(self, candidate: Candidate) -> bool:
         """Whether a candidate answers every test as the student's code did."""
@@ -236,8 +253,8 @@ class _CandidateSearch:
         )
 
     def _both_accept(self, seen: Evidence, place: int, own: Outcome, other: Outcome) -> bool:
-        """Whether both give a value where the reference refuses; which, says nothing then."""
-        if not own["kind"] == other["kind"] == "value":
+        """Whether both give a value where the reference refuses, if that is enough."""
+        if self.refused_values_count or not (own["kind"] == other["kind"] == "value"):
             return False
         correct = self._correct(seen)[place]
         return correct is not None and correct["kind"] == "error"

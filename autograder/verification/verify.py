@@ -27,7 +27,7 @@ from autograder.units.variants import (
     source_of,
     wrong_namespace,
 )
-from autograder.verification import slips, trivial
+from autograder.verification import initial_values, slips, trivial
 from autograder.verification.mutants import Mutant, mutants
 
 SEEDS = (0, 1)
@@ -56,6 +56,7 @@ class Verdict:
     refused: int = 0
     accepted: list[str] = field(default_factory=list)
     unnamed: dict[str, str | None] = field(default_factory=dict)
+    as_initialised: list[str] = field(default_factory=list)
     survivors: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     gifts: list[str] = field(default_factory=list)
@@ -101,14 +102,22 @@ def equivalents(unit: str) -> dict[str, str]:
     return {entry["mutant"]: entry["reason"] for entry in entries}
 
 
-def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | None]:
-    """Name, whether it lost points, and what the diagnosis called it."""
+def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | None, bool]:
+    """Name, whether it lost points, what the diagnosis called it, and whether only as it stands.
+
+    A module is judged with other initial values. Where it is not named then, as where the text
+    fixes them, it is judged with those of the reference.
+    """
     unit, name, exercise = task
-    results = graders_of(unit).run(
-        Executor(wrong_namespace(unit, name)).execute, exercises=[exercise]
-    )
-    result = results[exercise]
-    return name, result.points < result.max_points, result.misconception
+    wrong = wrong_namespace(unit, name)
+    other = initial_values.redrawn(wrong, exercise)
+    for namespace in (wrong,) if other is None else (other, wrong):
+        results = graders_of(unit).run(Executor(namespace).execute, exercises=[exercise])
+        result = results[exercise]
+        lost = result.points < result.max_points
+        if lost and result.misconception == name:
+            break
+    return name, lost, result.misconception, other is not None and namespace is wrong
 
 
 def judge_trivial(task: tuple[str, str, str]) -> tuple[int, list[str]]:
@@ -235,8 +244,10 @@ def _enter(verdict: Verdict, function: Callable[..., Any], found: list[Any]) -> 
     if function is judge_reference:
         verdict.reference = min(found)
     elif function is judge_misconception:
-        for name, lost, named in found:
+        for name, lost, named, as_it_stands in found:
             verdict.misconceptions += 1
+            if as_it_stands:
+                verdict.as_initialised.append(name)
             verdict.rejected += lost
             verdict.diagnosed += named == name
             if not lost:

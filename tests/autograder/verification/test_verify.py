@@ -64,3 +64,32 @@ def test_a_listed_mutant_that_is_noticed_or_gone_is_reported(judged, monkeypatch
     }
     monkeypatch.setattr(verify, "equivalents", lambda unit: listed)
     assert set(judged().stale) == set(listed)
+
+
+def test_a_mistake_that_is_named_with_the_references_initial_values_only_is_listed(
+    judged, monkeypatch
+):
+    started = variants.Misconception(
+        "starts_at_zero",
+        "Scale",
+        "You start with zeros; start with ones.",
+        "toy-scale",
+        swap=[("torch.ones(width)", "torch.zeros(width)")],
+    )
+    forgets = variants.Misconception(
+        "forgets_weight",
+        "Scale",
+        "You return x as it is.",
+        "toy-scale",
+        swap=[("x * self.weight", "x")],
+    )
+    known = {item.name: item for item in (started, forgets)}
+    wrong = {
+        name: variants.load_variant(variants.source_of("toy").replace(*item.swap[0]), name)
+        for name, item in known.items()
+    }
+    monkeypatch.setattr(variants, "misconceptions", lambda unit: tuple(known.values()))
+    monkeypatch.setattr(variants, "wrong_namespace", lambda unit, name: wrong[name])
+    verdict = judged()
+    assert "forgets_weight" not in verdict.as_initialised
+    assert verdict.as_initialised == ["starts_at_zero"]

@@ -6,10 +6,10 @@ BIN    := $(VENV)/bin
 RUN    := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python
 STAMP  := $(VENV)/.ready
 
-.PHONY: course test book exercises demo serve bench verify lint clean help
+.PHONY: course test book exercises demo serve bench verify verify-full lint clean help
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
 
 course: $(STAMP) ## set up, generate, build the book, grade a demonstration class
 	@$(RUN) -m autograder.commands.make_course
@@ -36,6 +36,9 @@ bench: $(STAMP) ## measure grading, check, verify, the models and the book; writ
 
 verify: $(STAMP) ## judge the graders by misconceptions and mutants
 	@$(RUN) -m autograder verify
+
+verify-full: $(STAMP) ## the same at 20 seeds; takes most of an hour
+	@$(RUN) -m autograder verify --seeds 20 --json build/verify-full.json
 
 lint: $(STAMP) ## ruff, spelling, types, which package imports which
 	@$(BIN)/ruff check --quiet . && $(BIN)/ruff format --quiet --check .

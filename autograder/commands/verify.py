@@ -39,6 +39,12 @@ def run(
         Path | None, typer.Option("--json", help="Write the verdicts to this file.")
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes to use.")] = os.cpu_count() or 1,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Judge reference and misconceptions at this many seeds, from 0 on."
+        ),
+    ] = None,
 ) -> None:
     """Judge the graders: reference, misconceptions, answers without work and mutants.
 
@@ -48,6 +54,7 @@ def run(
     """
     import torch
 
+    from autograder.verification.seeds import VARIABLE, rotating
     from autograder.verification.verify import verify
 
     torch.set_num_threads(1)
@@ -68,7 +75,8 @@ def run(
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done)
 
-        verdicts = verify(wanted, jobs=jobs, exercises=exercise, progress=progress)
+        chosen = [rotating()] if seeds is None else range(seeds)
+        verdicts = verify(wanted, jobs=jobs, exercises=exercise, seeds=chosen, progress=progress)
 
     table = Table(
         title="The graders, judged",
@@ -92,6 +100,8 @@ def run(
     for item in verdicts:
         table.add_row(item.unit, *(text(item) for text in columns.values()))
     console.print(table)
+    if seeds is None:
+        console.print(f"At the seed {chosen[0]}; {VARIABLE}={chosen[0]} repeats it.")
     for item in verdicts:
         for what, names in (
             ("accepted, though wrong", item.accepted),

@@ -30,7 +30,6 @@ from autograder.units.variants import (
 from autograder.verification import initial_values, slips, trivial
 from autograder.verification.mutants import Mutant, mutants
 
-SEEDS = (0, 1)
 # Of the processor, whatever else the machine does; the reference answers any exercise in less than
 # one. A mutant that goes on for longer never ends, and is waited for in vain.
 SECONDS_PER_MUTANT = 4
@@ -102,17 +101,18 @@ def equivalents(unit: str) -> dict[str, str]:
     return {entry["mutant"]: entry["reason"] for entry in entries}
 
 
-def judge_misconception(task: tuple[str, str, str]) -> tuple[str, bool, str | None, bool]:
+def judge_misconception(task: tuple[str, str, str, int]) -> tuple[str, bool, str | None, bool]:
     """Name, whether it lost points, what the diagnosis called it, and whether only as it stands.
 
     A module is judged with other initial values. Where it is not named then, as where the text
     fixes them, it is judged with those of the reference.
     """
-    unit, name, exercise = task
+    unit, name, exercise, seed = task
     wrong = wrong_namespace(unit, name)
     other = initial_values.redrawn(wrong, exercise)
     for namespace in (wrong,) if other is None else (other, wrong):
-        results = graders_of(unit).run(Executor(namespace).execute, exercises=[exercise])
+        execute = Executor(namespace).execute
+        results = graders_of(unit).run(execute, seed=seed, exercises=[exercise])
         result = results[exercise]
         lost = result.points < result.max_points
         if lost and result.misconception == name:
@@ -172,6 +172,7 @@ def verify(
     *,
     jobs: int = 1,
     exercises: Sequence[str] | None = None,
+    seeds: Sequence[int] = (0,),
     progress: Callable[[str, int, int], None] = lambda what, done, total: None,
 ) -> list[Verdict]:
     """Judge the graders of these units, a verdict each.
@@ -180,6 +181,8 @@ def verify(
         units: whose graders.
         jobs: processes to use.
         exercises: only these; all by default.
+        seeds: of the inputs with which the reference and the misconceptions are judged. A
+            misconception is to be rejected and named at each of them.
         progress: told what is being done, how many are done, and of how many.
     """
     verdicts = {}
@@ -194,8 +197,12 @@ def verify(
         wrong = [item for item in misconceptions(unit) if item.exercise in names]
         changed = [mutant for mutant in mutants(source_of(unit)) if mutant.exercise in names]
         works += [
-            (unit, judge_reference, [(unit, seed, names) for seed in SEEDS]),
-            (unit, judge_misconception, [(unit, item.name, item.exercise) for item in wrong]),
+            (unit, judge_reference, [(unit, seed, names) for seed in seeds]),
+            (
+                unit,
+                judge_misconception,
+                [(unit, item.name, item.exercise, seed) for item in wrong for seed in seeds],
+            ),
             (unit, judge_trivial, [(unit, one, how) for one in names for how in trivial.SETTINGS]),
             (unit, judge_mutant, [(unit, mutant) for mutant in changed]),
             (unit, judge_slip, [(unit, one, slip) for one in names for slip in slips.SLIPS]),
@@ -244,16 +251,21 @@ def _enter(verdict: Verdict, function: Callable[..., Any], found: list[Any]) -> 
     if function is judge_reference:
         verdict.reference = min(found)
     elif function is judge_misconception:
-        for name, lost, named, as_it_stands in found:
+        by_name: dict[str, list[tuple[bool, str | None, bool]]] = {}
+        for name, *judged in found:
+            by_name.setdefault(name, []).append(tuple(judged))
+        for name, at_seeds in by_name.items():
             verdict.misconceptions += 1
-            if as_it_stands:
-                verdict.as_initialised.append(name)
+            lost = all(one for one, _, _ in at_seeds)
+            others = [named for _, named, _ in at_seeds if named != name]
             verdict.rejected += lost
-            verdict.diagnosed += named == name
+            verdict.diagnosed += not others
+            if any(as_it_stands for _, _, as_it_stands in at_seeds):
+                verdict.as_initialised.append(name)
             if not lost:
                 verdict.accepted.append(name)
-            elif named != name:
-                verdict.unnamed[name] = named
+            elif others:
+                verdict.unnamed[name] = others[0]
     elif function is judge_trivial:
         for count, gifts in found:
             verdict.trivial += count

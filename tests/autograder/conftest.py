@@ -228,13 +228,11 @@ def graders(request: pytest.FixtureRequest) -> Graders:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each style and each notable mistake of a unit's graders, or each early one."""
+    """One test for each style of a unit's graders, or each early mistake."""
     if "styled" in metafunc.fixturenames:
         styles = list(metafunc.cls.styles)
         names = [f"{exercise}-{name}".replace(" ", "_") for exercise, name in styles]
         metafunc.parametrize("styled", styles, ids=names)
-    if "mistaken" in metafunc.fixturenames:
-        metafunc.parametrize("mistaken", metafunc.cls.notable)
     if "early" in metafunc.fixturenames:
         metafunc.parametrize("early", metafunc.cls.kept)
     if "made" in metafunc.fixturenames:

@@ -5,7 +5,6 @@ A unit's test file names it in `UNIT`, for the fixture `graders`, and has a subc
     class TestGraders(UnitGraders):
         unit = UNIT
         styles = STYLES
-        notable = ("attention_not_scaled", ...)
 """
 
 from __future__ import annotations
@@ -21,8 +20,6 @@ import textwrap
 import types
 from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from autograder.assignments import given
 from autograder.assignments.builder import instructor
@@ -46,8 +43,7 @@ from autograder.units.variants import (
     source_of,
     wrong_namespace,
 )
-
-SEEDS = (0, 1, 2)
+from autograder.verification.seeds import VARIABLE, rotating
 
 
 class Styles(dict[tuple[str, str], str]):
@@ -165,18 +161,18 @@ def with_part(unit: str, mistake: str) -> dict[str, Any]:
 
 
 class UnitGraders:
-    """Every right answer earns everything, in any style; a wrong one loses points, and is named."""
+    """Every right answer earns everything, in any style. `verify` judges the wrong ones."""
 
     unit: str
     styles: Styles
-    notable: tuple[str, ...]  # mistakes of the sources and of public code; `verify` tries all
 
     # Right answers.
 
     def test_a_right_answer_in_another_style_passes_every_test(self, graders, styled):
         namespace = changed(self.unit, self.styles[styled])
-        for seed in SEEDS:
-            assert failures(graders, namespace, [styled[0]], seed) == []
+        seed = rotating()
+        found = failures(graders, namespace, [styled[0]], seed)
+        assert found == [], f"{VARIABLE}={seed} repeats it"
 
     def test_a_whole_notebook_in_another_style_earns_every_point(self, graders):
         for style in styles(self.unit).values():
@@ -192,12 +188,6 @@ class UnitGraders:
         for style in styles(self.unit).values():
             solved += [name for name, answer in style.answers.items() if answer != right[name]]
         assert [e.name for e in graders.assignment.exercises if solved.count(e.name) < 2] == []
-
-    @pytest.mark.parametrize("seed", range(2, 5))  # `verify` asks at 0 and 1.
-    def test_the_reference_earns_every_point_at_any_seed(self, graders, seed):
-        execute = Executor(reference_namespace(self.unit)).execute
-        results = graders.run(execute, seed=seed, diagnose=False)
-        assert {r.name: r.message for r in results.values() if r.points < r.max_points} == {}
 
     # Forbidden answers.
 
@@ -255,14 +245,6 @@ class UnitGraders:
         made = [misconception(self.unit, name) for name in make_class.extras(self.unit).mistakes]
         exercises = {mistake.exercise for mistake in made}
         assert len(exercises) == len(made) >= 3
-
-    def test_a_known_mistake_loses_points_and_is_named(self, graders, mistaken):
-        mistake = misconception(self.unit, mistaken)
-        execute = Executor(wrong_namespace(self.unit, mistaken)).execute
-        result = graders.run(execute, exercises=[mistake.exercise])[mistake.exercise]
-        assert result.points < result.max_points
-        assert result.misconception == mistaken
-        assert result.message == mistake.says
 
 
 class EarlierParts:

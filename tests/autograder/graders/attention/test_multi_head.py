@@ -417,17 +417,3 @@ class CrossAttention(nn.Module):
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "split_by_view",
-        "merge_without_transpose",
-        "heads_mask_per_head",
-        "heads_split_result",
-        "heads_dropout_fixed",
-        "fused_not_interleaved",
-        "fused_width_overwritten",
-        "per_head_concatenated",
-        "to_fused_stacked",
-        "to_per_head_not_transposed",
-        "to_torch_order_k_q_v",
-        "cross_queries_from_memory",
-    )

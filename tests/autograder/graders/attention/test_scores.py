@@ -399,14 +399,3 @@ def test_a_mistake_with_random_numbers_of_its_own_is_still_named(graders, exerci
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "concat_linear",
-        "bilinear_weight_per_position",
-        "softmax_without_exp",
-        "softmax_finite_fill",
-        "softmax_nan_rows",
-        "softmax_mask_zero_after",
-        "context_own_value_only",
-        "decoder_scores_new_state",
-        "dropout_without_rescale",
-    )

@@ -285,16 +285,3 @@ def test_a_scale_kept_in_float32_is_right_for_float64_too(graders, seed):
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "attention_scaled_by_d_k",
-        "attention_not_scaled",
-        "attention_hard",
-        "attention_softmax_over_queries",
-        "attention_mask_zero_before",
-        "attention_weights_after_dropout",
-        "causal_inverted",
-        "padding_on_queries",
-        "decoder_mask_padding_only",
-        "self_scaled_by_input",
-        "masked_self_one_ahead",
-    )

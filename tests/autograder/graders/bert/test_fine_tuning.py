@@ -439,25 +439,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "classifier_reads_hidden_cls",
-        "classifier_loss_without_class_0",
-        "span_padding_zero",
-        "span_mask_not_passed",
-        "span_loss_outside_at_the_last_place",
-        "best_span_each_alone",
-        "best_span_passage_ignored",
-        "best_span_null_reversed",
-        "align_every_piece",
-        "align_word_0_is_special",
-        "tagger_loss_nan",
-        "tags_last_piece",
-        "crf_score_transitions_transposed",
-        "crf_partition_overflows",
-        "viterbi_greedy",
-        "viterbi_paths_over_padding",
-        "bilstm_reads_padding_first",
-    )
 
 
 TASKS = ["SequenceClassifier", "SpanFinder", "Tagger"]

@@ -446,37 +446,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "input_without_closing_sep",
-        "input_last_sep_in_segment_0",
-        "input_cuts_second_only",
-        "input_cuts_the_result",
-        "gelu_by_tanh",
-        "gelu_by_sigmoid",
-        "embeddings_concatenated",
-        "embeddings_third_each",
-        "embeddings_position_by_row",
-        "embeddings_dropout_before_norm",
-        "embeddings_eps",
-        "attention_causal",
-        "attention_mask_on_queries",
-        "attention_mask_inverted",
-        "attention_scaled_by_width",
-        "attention_heads_without_transpose",
-        "layer_pre_norm",
-        "layer_relu",
-        "layer_attention_without_dropout",
-        "model_pooler_without_tanh",
-        "model_pooler_mean",
-        "model_layers_shared",
-        "model_mask_first_layer_only",
-        "model_not_initialised",
-        "count_without_pooler",
-        "count_table_twice",
-        "rename_outputs_confused",
-        "rename_old_norms_refused",
-        "rename_unknown_dropped",
-    )
 
 
 # What becomes of an early mistake in the exercises that use it: those that must still pass.

@@ -400,25 +400,6 @@ def test_a_step_with_a_right_loss_of_its_own_needs_no_right_pretraining_loss(gra
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "mask_always",
-        "mask_specials_chosen",
-        "mask_one_draw_per_row",
-        "mask_labels_zero",
-        "words_by_pieces",
-        "words_one_fate",
-        "epochs_drawn_once",
-        "pairs_same_document",
-        "pairs_labels_swapped",
-        "head_untied",
-        "head_without_bias",
-        "pretraining_nsp_not_pooled",
-        "loss_nsp_ignores_zero",
-        "loss_nan_without_labels",
-        "step_gradients_accumulate",
-        "step_shared_twice",
-        "likelihood_all_at_once",
-    )
 
 
 HEADS = ["BertForPreTraining", "pretraining_step", "pseudo_log_likelihood"]

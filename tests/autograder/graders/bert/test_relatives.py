@@ -320,18 +320,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "shared_encoder_separate_layers",
-        "permutation_masks_order_for_rank",
-        "relative_attention_gradient_to_memory",
-        "relative_attention_codes_not_shifted",
-        "update_memory_not_detached",
-        "replaced_wherever_chosen",
-        "replaced_by_argmax",
-        "detection_only_where_replaced",
-        "two_directions_padding_read_first",
-        "two_directions_both_predict_next",
-    )
 
 
 # What becomes of an early mistake in the exercises that use it: those that must still pass.

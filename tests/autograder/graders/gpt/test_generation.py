@@ -317,16 +317,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "top_k_ties_cut",
-        "top_p_crossing_dropped",
-        "top_p_not_sorted_back",
-        "sample_top_p_first",
-        "generate_not_cropped",
-        "generate_stop_goes_on",
-        "cache_mask_without_past",
-        "cached_positions_restart",
-    )
 
 
 # What becomes of an early mistake in the exercises that use it: those that must still pass.

@@ -377,33 +377,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "mask_one_ahead",
-        "mask_past_ignored",
-        "window_one_too_wide",
-        "window_of_blocks",
-        "attention_unscaled",
-        "attention_scaled_by_width",
-        "attention_mask_transposed",
-        "attention_mask_after_softmax",
-        "attention_softmax_over_queries",
-        "attention_parts_within_heads",
-        "attention_heads_without_transpose",
-        "attention_merged_without_transpose",
-        "attention_result_not_dropped",
-        "gelu_exact",
-        "ffn_not_dropped",
-        "post_pre_norm",
-        "pre_shortcut_from_norm",
-        "pre_without_second_norm",
-        "gpt_head_untied",
-        "gpt_head_tied_once",
-        "gpt_final_norm_missing",
-        "gpt_final_norm_always",
-        "gpt_positions_from_1",
-        "gpt_embeddings_scaled",
-        "gpt_blocks_without_dropout",
-    )
 
 
 BLOCKS = ["PostNormBlock", "PreNormBlock"]

@@ -418,27 +418,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "init_residual_by_root_of_n",
-        "init_only_attention_scaled",
-        "init_post_norm_scaled",
-        "init_variance",
-        "init_norms_zero",
-        "count_head_twice",
-        "count_without_final_norm",
-        "likelihood_without_shift",
-        "likelihood_mask_by_inputs",
-        "lm_loss_mean_of_means",
-        "lm_loss_divided_by_all",
-        "lm_loss_nan_without_targets",
-        "blocks_last_start_left_out",
-        "blocks_targets_are_inputs",
-        "groups_by_name_bias",
-        "adamw_decay_in_gradient",
-        "adamw_eps_inside_root",
-        "train_gradients_accumulate",
-        "train_shifted_twice",
-    )
 
 
 # What becomes of an early mistake in the exercises that use it: those that must still pass.

@@ -386,24 +386,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "rename_not_transposed",
-        "rename_square_not_transposed",
-        "rename_masks_kept",
-        "rename_unknown_dropped",
-        "response_mask_on_prompt",
-        "response_mask_shifted",
-        "entailment_without_extract",
-        "similarity_one_order",
-        "classifier_reads_last_column",
-        "classifier_two_passes",
-        "joint_convex",
-        "joint_padding_counted",
-        "prompt_trailing_space",
-        "answers_without_shift",
-        "answers_prompt_counted",
-        "answers_sum_for_mean",
-    )
 
 
 USERS = ["GPTClassifier", "answer_scores"]

@@ -311,11 +311,3 @@ def test_a_mistake_in_code_of_its_own_is_named(graders, exercise, source, name):
 class TestGraders(PositionalGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "learned_from_the_end",
-        "indices_i_minus_j",
-        "indices_not_shifted",
-        "relative_offsets_unscaled",
-        "relative_without_value_offsets",
-        "relative_mask_per_head",
-    )

@@ -299,20 +299,3 @@ def test_a_mistake_in_code_of_its_own_is_named(graders, exercise, source, name):
 class TestGraders(PositionalGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "binary_most_significant_first",
-        "frequencies_from_one_to_d",
-        "frequencies_up_to_base",
-        "vector_first_pair_slow",
-        "vector_angle_to_the_power",
-        "vector_own_frequency",
-        "table_odd_fails",
-        "table_from_one",
-        "encoding_batch_row",
-        "encoding_parameter",
-        "encoding_dropout_before_sum",
-        "half_up_to_base",
-        "columns_inverse",
-        "rotation_transposed",
-        "rotation_diagonal_only",
-    )

@@ -306,14 +306,3 @@ def test_a_mistake_in_code_of_its_own_is_named(graders, exercise, source, name):
 class TestGraders(PositionalGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "merge_overlapping",
-        "bpe_across_chunks",
-        "bpe_ties_first_seen",
-        "bpe_chunk_once",
-        "encode_text_order",
-        "encode_characters",
-        "decode_token_by_token",
-        "wordpiece_partial",
-        "embedding_not_scaled",
-    )

@@ -223,16 +223,3 @@ def test_a_search_does_not_answer_for_the_encoder(graders, name):
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "log_prob_log_of_product",
-        "loss_mean_of_means",
-        "loss_padding_counted",
-        "greedy_rows_go_on",
-        "greedy_eos_dropped",
-        "greedy_bos_included",
-        "exhaustive_greedy",
-        "exhaustive_product",
-        "beam_state_not_reordered",
-        "beam_length_with_bos",
-        "beam_normalised_during_search",
-    )

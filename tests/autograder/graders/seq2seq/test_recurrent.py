@@ -275,22 +275,3 @@ def test_a_mistake_with_random_numbers_of_its_own_is_still_named(graders, coins,
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "rnn_without_state_bias",
-        "gru_z_swapped",
-        "gru_order_z_r_n",
-        "gru_reset_before_product",
-        "lstm_input_and_forget_swapped",
-        "lstm_output_without_tanh",
-        "encoder_final_after_padding",
-        "encoder_final_column_of_states",
-        "bidirectional_halves",
-        "bidirectional_backward_in_padding",
-        "step_relu_on_embedding",
-        "forcing_inverted",
-        "forcing_per_batch",
-        "forcing_per_step",
-        "forcing_per_row",
-        "forcing_shifted",
-        "forcing_starts_from_zeros",
-    )

@@ -176,9 +176,3 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "vocabulary_specials_twice",
-        "pad_keep_swapped",
-        "pad_mask_from_ids",
-        "windows_lose_the_tail",
-    )

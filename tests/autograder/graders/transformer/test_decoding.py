@@ -243,17 +243,3 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "greedy_stops_with_the_first",
-        "greedy_stops_on_read",
-        "greedy_eos_dropped",
-        "greedy_source_not_masked",
-        "beam_plain_length",
-        "beam_length_without_eos",
-        "beam_penalty_during_search",
-        "beam_finished_dropped",
-        "start_projected_by_self_attn",
-        "step_position_zero",
-        "step_cache_changed",
-        "step_norm_first_always",
-    )

@@ -356,22 +356,6 @@ def test_what_is_asked_aside_is_no_evidence(graders):
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "clones_one_module",
-        "encoder_layer_attention_without_dropout",
-        "encoder_layer_dropout_fixed",
-        "encoder_norm_never",
-        "encoder_one_layer_again_and_again",
-        "decoder_layer_query_and_key_from_memory",
-        "decoder_layer_src_mask_ignored",
-        "decoder_memory_from_layer_before",
-        "generator_softmax",
-        "model_forward_without_std_mask",
-        "make_model_layers_begin_alike",
-        "make_model_xavier_on_embeddings",
-        "make_model_shared_by_copying",
-        "make_model_shared_by_xavier",
-    )
 
 
 # What becomes of an early mistake in the exercises that use it: those that must still pass.

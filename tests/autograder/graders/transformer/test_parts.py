@@ -262,29 +262,6 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "embeddings_unscaled",
-        "embeddings_xavier",
-        "attention_scale_d_model",
-        "attention_batch_size_under_mask",
-        "attention_mask_by_zero",
-        "attention_mask_over_heads",
-        "attention_heads_without_transpose",
-        "subsequent_without_self",
-        "std_mask_or",
-        "std_mask_padded_queries",
-        "norm_sample_deviation_eps_outside",
-        "norm_unbiased",
-        "norm_eps_subtracted",
-        "norm_variance_squared",
-        "norm_without_parameters",
-        "norm_over_positions",
-        "ffn_gelu",
-        "block_relu_before_sum",
-        "connection_always_pre",
-        "connection_norm_of_sublayer",
-        "connection_shortcut_normalised",
-    )
 
 
 # What becomes of an early mistake in the exercises that use it: those that must still pass.

@@ -211,16 +211,3 @@ style(
 class TestGraders(UnitGraders):
     unit = UNIT
     styles = STYLES
-    notable = (
-        "shift_none",
-        "batches_padding_free",
-        "smoothing_over_the_others",
-        "smoothing_mean_of_means",
-        "smoothing_padding_counted",
-        "rate_inverse_square",
-        "adam_not_corrected",
-        "adam_eps_in_the_root",
-        "train_gradients_pile_up",
-        "train_reads_the_answer",
-        "train_moments_forgotten",
-    )

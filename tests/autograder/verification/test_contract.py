@@ -56,9 +56,9 @@ def test_a_promise_that_no_test_of_its_exercise_names_is_listed(read):
 
 
 def test_a_name_that_no_text_has_is_listed(read):
-    found = read(KEPT.replace('"empty"', '"emty"'))
+    found = read(KEPT.replace('"empty"', '"nothing"'))
     assert found.untested == ["mean: empty"]
-    assert found.unknown == ["test_mean names emty"]
+    assert found.unknown == ["test_mean names nothing"]
 
 
 def test_what_is_forbidden_must_be_said(read):

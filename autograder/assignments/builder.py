@@ -34,6 +34,7 @@ from traitlets.config import Config
 from autograder.assignments import given, last_cells, overview, picture
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
+from autograder.units import promises
 from autograder.units.assignment import (
     ANSWER_HERE,
     QUESTION_MINUTES,
@@ -257,6 +258,8 @@ class _Reading:
     def take(self, index: int) -> None:
         """Read a cell, and make it one of the instructor's notebook."""
         source, cell = self.source, self.source.cells[index]
+        if cell.cell_type == "markdown":
+            cell.source = promises.without_ids(cell.source)
         kind = _kind(source, index)
         options = dict(cell.metadata)
         private = "instructor" in options.get("tags", []) or _is_docstring(cell)
@@ -450,7 +453,7 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
     if conventions.is_file():
         # Those of the chapter, then those of all chapters.
         texts = [one.read_text(encoding="utf-8") for one in (conventions, paths.CONVENTIONS)]
-        head["conventions"] = "".join(texts).strip()
+        head["conventions"] = promises.without_ids("".join(texts)).strip()
     # Below the title.
     first = next((i for i, cell in enumerate(source.cells) if cell.cell_type == "markdown"), -1) + 1
     source.cells[first:first] = [

@@ -46,11 +46,12 @@ def run(
         ),
     ] = None,
 ) -> None:
-    """Judge the graders: reference, misconceptions, answers without work and mutants.
+    """Judge the graders: reference, misconceptions, answers without work, mutants and promises.
 
     The reference must earn full marks, every misconception must lose points and be named, an
-    answer without work must earn nothing, and every mutant must be noticed or listed as
-    equivalent with the reason. Exit status 1 if one of these does not hold.
+    answer without work must earn nothing, every mutant must be noticed or listed as equivalent
+    with the reason, and every promise of a text must have a test. Exit status 1 if one of these
+    does not hold.
     """
     import torch
 
@@ -109,9 +110,18 @@ def run(
             ("points without work", item.gifts),
             ("mutant or habit that no grader notices", item.survivors),
             ("listed as equivalent, but noticed or gone", item.stale),
+            ("promise without a test", item.untested),
+            ("no such promise", item.unknown),
         ):
             for entry in names:
                 console.print(f"{item.unit}: {what}: {entry}", markup=False, highlight=False)
+    exercises = sum(item.exercises for item in verdicts)
+    without = sum(len(item.without_ids) for item in verdicts)
+    console.print(
+        f"{sum(item.promises for item in verdicts)} promises have ids; "
+        f"the texts of {without} of {exercises} exercises have none.",
+        highlight=False,
+    )
     if json_file:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         json_file.write_text(

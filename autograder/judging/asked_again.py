@@ -20,6 +20,17 @@ from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Req
 from autograder.sandbox.nesting import walk
 
 PURPOSE = "Called again, in any mode and layout, it answers the same and leaves no trace."
+# Of the conventions of all chapters.
+PROMISES = (
+    "same-result",
+    "same-seed",
+    "inputs-unchanged",
+    "model-left-alone",
+    "global-generator",
+    "no-seed-set",
+    "any-strides",
+    "no-padding-idx",
+)
 CALLS = 2  # that are repeated, besides one that draws
 LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
 # Chapters whose conventions let students draw from Python's `random`, too.

@@ -14,6 +14,15 @@ hidden = pytest.mark.hidden
 """The test counts but is absent from the student's bundle; its docstring says what it is for."""
 
 
+def promises(*ids: str) -> pytest.MarkDecorator:
+    """The test keeps these promises of the exercise's text, or of the conventions.
+
+    An id stands beside its sentence, in a comment (`units/promises.py`). `verify` says which
+    promises no test keeps.
+    """
+    return pytest.mark.promises(*ids)
+
+
 aspect = pytest.mark.aspect
 """The test looks at something besides values, so that an answer without work may pass it.
 

@@ -125,6 +125,7 @@ class _Item:
     weight: float
     hidden: bool
     aspect: bool
+    promises: tuple[str, ...]
     function: Callable[..., None]
     plain: dict[str, Any] | None  # arguments of a test that needs none of pytest's own machinery
 
@@ -262,6 +263,7 @@ class Graders:
         config.addinivalue_line("markers", "exercise(name, weight): the exercise judged")
         config.addinivalue_line("markers", "hidden: absent from the student's bundle")
         config.addinivalue_line("markers", "aspect: an answer without work may pass it")
+        config.addinivalue_line("markers", "promises(ids): what it keeps of the text's promises")
         config._do_configure()
         session = Session.from_config(config)
         config.hook.pytest_sessionstart(session=session)
@@ -287,6 +289,7 @@ class Graders:
                     weight=float(weight),
                     hidden=item.get_closest_marker("hidden") is not None,
                     aspect=item.get_closest_marker("aspect") is not None,
+                    promises=tuple(p for mark in item.iter_markers("promises") for p in mark.args),
                     function=function,
                     plain=_plain_arguments(item),
                 )
@@ -654,6 +657,7 @@ def _asked_again(exercise: str) -> _Item:
         weight=1.0,
         hidden=False,
         aspect=True,
+        promises=asked_again.PROMISES,
         function=functools.partial(asked_again.ask, exercise),
         plain=dict.fromkeys(("student", "reference", "requests")),
     )

@@ -3,7 +3,7 @@
 The reference must earn full marks; every misconception must lose points and be named; an answer
 without work must earn nothing, whatever the other exercises are; every mutant of the reference,
 and the reference with each bad habit that shows in no value, must be noticed, or be listed with
-the reason why it is equivalent.
+the reason why it is equivalent. Every promise of an exercise's text must be kept by a test.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 from autograder.common.paths import PACKAGE, inside
 from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
+from autograder.units import promises
 from autograder.units.variants import (
     load_variant,
     misconceptions,
@@ -27,7 +28,7 @@ from autograder.units.variants import (
     source_of,
     wrong_namespace,
 )
-from autograder.verification import initial_values, slips, trivial
+from autograder.verification import contract, initial_values, slips, trivial
 from autograder.verification.mutants import Mutant, mutants
 
 # Of the processor, whatever else the machine does; the reference answers any exercise in less than
@@ -59,6 +60,10 @@ class Verdict:
     survivors: list[str] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
     gifts: list[str] = field(default_factory=list)
+    promises: int = 0
+    untested: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    without_ids: list[str] = field(default_factory=list)
 
     @property
     def sound(self) -> bool:
@@ -68,6 +73,7 @@ class Verdict:
             and self.rejected == self.misconceptions
             and self.diagnosed >= 0.9 * self.misconceptions
             and not (self.survivors or self.stale or self.gifts)
+            and not (self.untested or self.unknown)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -194,6 +200,9 @@ def verify(
         verdicts[unit] = Verdict(
             unit, exercises=len(chosen), points=sum(item.points for item in chosen)
         )
+        texts = promises.by_exercise(source_of(unit))
+        said = contract.read(graders_of(unit), texts, promises.of_conventions(unit), names)
+        vars(verdicts[unit]).update(vars(said))
         wrong = [item for item in misconceptions(unit) if item.exercise in names]
         changed = [mutant for mutant in mutants(source_of(unit)) if mutant.exercise in names]
         works += [

@@ -41,14 +41,17 @@ from solutions.attention.self_attention import scaled_dot_product_attention
 #
 # ### Exercise 1: Split heads
 #
-# Write `split_heads(x, num_heads)`: cut the features of each token into `H` blocks of
-# $D_h = D / H$ and bring the heads forward, where they act like one more batch dimension.
+# To attend several times at once, each token's features are cut into blocks, one for each head. Write
+# `split_heads(x, num_heads)`:
 #
-# $$\text{heads}_{b,h,t,d} = x_{b,\,t,\,h D_h + d}$$
+# $$\text{heads}_{b,h,t,d} = x_{b,\,t,\,h D_h + d},\qquad D_h = D / H$$
 #
-# * `x` `(B, T, D)`; the result is `(B, H, T, D/H)`. Head 0 gets the first $D_h$ features of every
-#   token.
-# * `ValueError` if `num_heads` doesn't divide $D$.
+# 1. `x` is `(B, T, D)`; the **result** is `(B, H, T, D/H)`, so that heads act like one more batch
+#    dimension. <!-- id: heads-in-front -->
+# 2. Head 0 gets the first $D_h$ features of **every token**, head 1 the next, and so on.
+#    <!-- id: blocks-of-features -->
+#
+# Raise `ValueError` if `num_heads` doesn't divide $D$. <!-- id: not-divisible -->
 #
 # *Example.* One sequence of two tokens $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$, two heads: head 0 is
 # $\begin{pmatrix}1&2\\5&6\end{pmatrix}$, head 1 is $\begin{pmatrix}3&4\\7&8\end{pmatrix}$. A plain
@@ -98,11 +101,13 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 # %% [markdown]
 # ### Exercise 2: Merge heads
 #
-# Write `merge_heads(x)`, the exact inverse of `split_heads`: the heads of each token are put side
-# by side again, head 0 first.
+# After attention, the heads of each token are put side by side again. Write `merge_heads(x)`, the
+# exact inverse of `split_heads`.
 #
-# * `x` `(B, H, T, Dh)`; the result is `(B, T, H*Dh)` and contiguous in memory
-#   (`result.is_contiguous()`).
+# 1. `x` is `(B, H, T, Dh)`; the **result** is `(B, T, H*Dh)`, <!-- id: merged-shape --> with the
+#    features of head 0 first, then those of head 1, and so on. <!-- id: undoes-split -->
+# 2. The result is **contiguous** in memory (`result.is_contiguous()`), whatever strides `x` has, also
+#    for one head. <!-- id: contiguous -->
 #
 # *Example.* The two heads of the example above give back $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$.
 #
@@ -144,30 +149,41 @@ def merge_heads(x: Tensor) -> Tensor:
 # %% [markdown]
 # ### Exercise 3: Multi-head attention
 #
-# Write `MultiHeadAttention(d_model, num_heads, dropout=0.0)` with four separate linear layers
-# (Vaswani et al., 2017):
+# Several heads can look at several things at once (Vaswani et al., 2017):
 #
 # $$\operatorname{head}_h = \operatorname{Attention}\bigl(Q W^Q_h,\; K W^K_h,\; V W^V_h\bigr),\qquad
 # \operatorname{MultiHead}(Q, K, V) = \bigl[\operatorname{head}_1, \dots, \operatorname{head}_H\bigr]
 # W^O$$
 #
-# All heads are computed at once: one `d_model` × `d_model` projection split into `H` blocks
-# is the same as `H` projections of `d_model` × `d_model/H`. Each head scales by
-# $\sqrt{d_{model}/H}$, its own width.
+# One `d_model` × `d_model` projection split into $H$ blocks is the same as $H$ projections of
+# `d_model` × `d_model/H`, so all heads are computed at once.
 #
-# * Layers: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)` with bias.
-#   `out_proj` is always applied, also for one head.
-# * `forward(query, key, value, mask=None)`: `query` `(B, Tq, D)`, `key` and `value` `(B, Tk, D)`.
-# * `mask`: bool, `True` = may attend, of shape `(Tq, Tk)`, `(B, Tq, Tk)`, `(B, 1, Tk)` or
-#   `(B, H, Tq, Tk)`. A mask with three dimensions has one entry per **example**, the same for all
-#   heads.
-# * Returns `(output, attn_weights)`: `(B, Tq, D)` and `(B, H, Tq, Tk)`.
-# * `dropout` is the probability of dropping an attention weight, in training mode only
-#   (`self.training`). The weights returned are those before dropout.
-# * In a fully masked row all weights are 0, so the output there is the bias of `out_proj`.
-# * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.
-# * Not to be called: `nn.MultiheadAttention`, `multi_head_attention_forward`, PyTorch's
-#   `scaled_dot_product_attention`.
+# Write the module `MultiHeadAttention(d_model, num_heads, dropout=0.0)`.
+#
+# 1. It has **four linear layers**: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each
+#    `nn.Linear(d_model, d_model)` with bias. <!-- id: layers -->
+# 2. `forward(query, key, value, mask=None)` takes `query` `(B, Tq, D)`, `key` and `value`
+#    `(B, Tk, D)`, and **attends** with each head by the formula, <!-- id: multi-head-formula --> with
+#    scores divided by $\sqrt{d_{\text{model}}/H}$, the root of a head's own width.
+#    <!-- id: scaled-by-head -->
+# 3. The heads are merged, and `out_proj` is **always applied**, also for one head.
+#    <!-- id: out-proj-applied -->
+# 4. `mask` is `None` or bool, `True` = may attend, of shape `(Tq, Tk)`, `(B, Tq, Tk)`, `(B, 1, Tk)` or
+#    `(B, H, Tq, Tk)`. <!-- id: mask-shapes --> A mask with **two dimensions** holds for all examples
+#    and heads; <!-- id: mask-for-all --> one with **three** holds for all heads of its **example**.
+#    <!-- id: mask-for-each-example -->
+# 5. In a **fully masked** row all weights are 0, so the output there is the bias of `out_proj`.
+#    <!-- id: fully-masked-query -->
+# 6. `dropout` is the probability of **dropping** an attention weight, each on its own,
+#    <!-- id: dropout-on-weights --> in train mode only (`self.training`).
+#    <!-- id: dropout-in-training -->
+# 7. It **returns** `(output, attn_weights)`, of shapes `(B, Tq, D)` and `(B, H, Tq, Tk)`,
+#    <!-- id: returns --> the weights as they are before dropout. <!-- id: weights-before-dropout -->
+# 8. Not to be called: `nn.MultiheadAttention`, `multi_head_attention_forward`, PyTorch's
+#    `scaled_dot_product_attention`. <!-- id: not-called -->
+#
+# Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
+# <!-- id: not-divisible -->
 #
 # Book: section *multi-head attention* (`att-multihead`).
 #
@@ -290,23 +306,30 @@ def fast_multi_head_attention(
 # %% [markdown]
 # ### Exercise 4: Multi-head attention with one fused projection
 #
-# For self-attention the three input projections can be one matrix product. Write
+# For self-attention the three input projections can be one matrix product. Write the module
 # `FusedMultiHeadAttention(input_dim, d_model, num_heads)`.
 #
-# * Layers, with bias: `qkv_proj = nn.Linear(input_dim, 3 * d_model)` and
-#   `o_proj = nn.Linear(d_model, d_model)`.
-# * The outputs of `qkv_proj` are **interleaved per head**. With $D_h$ = `d_model / num_heads`
-#   they are, in blocks of $D_h$:
+# 1. It has **two linear layers with bias**: `qkv_proj = nn.Linear(input_dim, 3 * d_model)` and
+#    `o_proj = nn.Linear(d_model, d_model)`. <!-- id: layers --> `input_dim` and `d_model` may differ.
+#    <!-- id: other-input-width -->
+# 2. The outputs of `qkv_proj` are **interleaved per head**. With $D_h$ = `d_model / num_heads` they
+#    are, in blocks of $D_h$: <!-- id: interleaved -->
 #
-#   `q of head 0 | k of head 0 | v of head 0 | q of head 1 | k of head 1 | v of head 1 | …`
+#    `q of head 0 | k of head 0 | v of head 0 | q of head 1 | k of head 1 | v of head 1 | …`
 #
-#   (Other libraries put all of q first, then all of k, then all of v. Both are possible; the
-#   weights of one don't fit the other.)
-# * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` as in exercise 3 with `Tq = Tk = T`.
-# * Returns `(output, attn_weights)`: `(B, T, d_model)` and `(B, H, T, T)`. `input_dim` and
-#   `d_model` may differ.
-# * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.
-# * Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit `self_attention`).
+#    (Other libraries put all of q first, then all of k, then all of v. The weights of one layout
+#    don't fit the other.)
+# 3. `forward(x, mask=None)` takes `x` `(B, T, input_dim)` and **attends** as exercise 3 does, each
+#    head with scores divided by $\sqrt{D_h}$; `o_proj` follows. <!-- id: attends -->
+# 4. `mask` has the **shapes** of exercise 3 with `Tq = Tk = T`, and their meaning; <!-- id: mask-shapes -->
+#    a fully masked row gives weights 0. <!-- id: fully-masked-query -->
+# 5. It **returns** `(output, attn_weights)`, of shapes `(B, T, d_model)` and `(B, H, T, T)`.
+#    <!-- id: returns -->
+# 6. Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit
+#    `self_attention`). <!-- id: not-called -->
+#
+# Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
+# <!-- id: not-divisible -->
 #
 # Book: section *layouts* (`att-layouts`).
 #
@@ -384,8 +407,8 @@ class FusedMultiHeadAttention(nn.Module):
 # %% [markdown]
 # ### Exercise 5: Multi-head attention with matrices per head
 #
-# The formula of the paper, word for word: every head has its own matrices. Write
-# `PerHeadAttention(d_model, num_heads)`. With $D_h$ = `d_model / num_heads`:
+# The formula of the paper, word for word: every head has its own matrices. With
+# $D_h$ = `d_model / num_heads`:
 #
 # $$Z_h = \operatorname{Attention}\bigl(Q\,W^Q_h,\; K\,W^K_h,\; V\,W^V_h\bigr),\qquad
 # \text{output} = [Z_1, \dots, Z_H]\,W^O = \sum_{h} Z_h\, W^O_h$$
@@ -393,12 +416,22 @@ class FusedMultiHeadAttention(nn.Module):
 # $W^O_h$ is the block of $D_h$ rows of $W^O$ that meets head $h$: joining the heads and multiplying
 # is the same as adding up what each head contributes.
 #
-# * Parameters (`nn.Parameter`, no biases): `w_q`, `w_k`, `w_v`, each `(H, d_model, Dh)`;
-#   `w_o` `(H, Dh, d_model)`. They multiply rows from the right, `x @ w_q[h]`.
-# * `forward(query, key, value, mask=None)`, shapes, mask and results as in exercise 3:
-#   `(B, Tq, D)` and `(B, H, Tq, Tk)`.
-# * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.
-# * Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit `self_attention`).
+# Write the module `PerHeadAttention(d_model, num_heads)`.
+#
+# 1. It has **four parameters** (`nn.Parameter`, no biases): `w_q`, `w_k`, `w_v`, each
+#    `(H, d_model, Dh)`, and `w_o` `(H, Dh, d_model)`. <!-- id: parameters --> They multiply rows from
+#    the right, `x @ w_q[h]`. <!-- id: from-the-right -->
+# 2. `forward(query, key, value, mask=None)` **attends** by the formula, with scores divided by
+#    $\sqrt{D_h}$; shapes are those of exercise 3. <!-- id: per-head-formula -->
+# 3. `mask` has the **shapes** of exercise 3, and their meaning; <!-- id: mask-shapes --> a fully
+#    masked row gives weights 0 and output 0. <!-- id: fully-masked-query -->
+# 4. It **returns** `(output, attn_weights)`, of shapes `(B, Tq, D)` and `(B, H, Tq, Tk)`.
+#    <!-- id: returns -->
+# 5. Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit
+#    `self_attention`). <!-- id: not-called -->
+#
+# Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
+# <!-- id: not-divisible -->
 #
 # Book: section *layouts* (`att-layouts`).
 #
@@ -497,13 +530,14 @@ class PerHeadAttention(nn.Module):
 #
 # ### Exercise 6: From separate to fused
 #
-# Write `separate_to_fused(state, num_heads)`: the state for
-# `FusedMultiHeadAttention(D, D, num_heads)` that computes the same function of `x` as
-# `MultiHeadAttention` of `(x, x, x)`.
+# Write `separate_to_fused(state, num_heads)`, which rearranges the state of a `MultiHeadAttention`
+# for `FusedMultiHeadAttention(D, D, num_heads)`, so that both compute the same function of `x` (as
+# `query`, `key` and `value`).
 #
-# * Result: exactly `qkv_proj.weight` `(3D, D)`, `qkv_proj.bias` `(3D,)`, `o_proj.weight` `(D, D)`,
-#   `o_proj.bias` `(D,)`.
-# * The rows are interleaved per head, as exercise 4 says.
+# 1. The **result** is a new `dict` with exactly `qkv_proj.weight` `(3D, D)`, `qkv_proj.bias` `(3D,)`,
+#    `o_proj.weight` `(D, D)` and `o_proj.bias` `(D,)`. <!-- id: names-and-shapes -->
+# 2. The **rows** of `qkv_proj` are interleaved per head, weights and biases alike, as exercise 4 says.
+#    <!-- id: rows-interleaved -->
 #
 # *Example.* $D = 2$ with two heads, so $D_h = 1$, and biases $b^q = (1, 2)$, $b^k = (3, 4)$,
 # $b^v = (5, 6)$: `qkv_proj.bias` is $(1, 3, 5, 2, 4, 6)$.
@@ -555,12 +589,15 @@ def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Ten
 # %% [markdown]
 # ### Exercise 7: From separate to per-head
 #
-# Write `separate_to_per_head(state, num_heads)`: the state for `PerHeadAttention(D, num_heads)`
-# that computes the same.
+# Write `separate_to_per_head(state, num_heads)`, which rearranges the state of a `MultiHeadAttention`
+# for `PerHeadAttention(D, num_heads)`, so that both compute the same.
 #
-# * Result: exactly `w_q`, `w_k`, `w_v` `(H, D, Dh)` and `w_o` `(H, Dh, D)`.
-# * `PerHeadAttention` has no biases, so only a state whose biases are all 0 (or that has none) can
-#   be converted: `ValueError` if any bias in the state is not 0.
+# 1. The **result** is a new `dict` with exactly `w_q`, `w_k`, `w_v` `(H, D, Dh)` and `w_o`
+#    `(H, Dh, D)`, <!-- id: names-and-shapes --> which compute the same. <!-- id: same-function -->
+# 2. The state may also be one **without biases**. <!-- id: state-without-biases -->
+#
+# Raise `ValueError` if any bias in the state is not 0, however small, for `PerHeadAttention` has none.
+# <!-- id: bias-not-zero -->
 #
 # *Example.* $D = 2$, two heads, `q_proj.weight` $= \begin{pmatrix}1&2\\3&4\end{pmatrix}$:
 # `w_q[0]` is the column $(1, 2)^\top$ and `w_q[1]` is $(3, 4)^\top$.
@@ -619,12 +656,14 @@ def separate_to_per_head(state: dict[str, Tensor], num_heads: int) -> dict[str, 
 # %% [markdown]
 # ### Exercise 8: From separate to PyTorch
 #
-# Write `separate_to_torch(state)`: the state for `torch.nn.MultiheadAttention(D, num_heads)` that
-# computes the same. PyTorch stacks all of q, then all of k, then all of v.
+# Write `separate_to_torch(state)`, which rearranges the state of a `MultiHeadAttention` for
+# `torch.nn.MultiheadAttention(D, num_heads)`, so that both compute the same, for any number of heads:
+# PyTorch cuts the features into heads as exercise 1 does.
 #
-# * Result: exactly `in_proj_weight` `(3D, D)`, `in_proj_bias` `(3D,)`, `out_proj.weight` `(D, D)`,
-#   `out_proj.bias` `(D,)`.
-# * The number of heads is not needed: PyTorch cuts the features into heads as exercise 1 does.
+# 1. The **result** is a new `dict` with exactly `in_proj_weight` `(3D, D)`, `in_proj_bias` `(3D,)`,
+#    `out_proj.weight` `(D, D)` and `out_proj.bias` `(D,)`. <!-- id: names-and-shapes -->
+# 2. PyTorch **stacks** all of q, then all of k, then all of v. <!-- id: stacked -->
+#    With them it computes the same. <!-- id: same-function -->
 #
 # (If you compare the two yourself: PyTorch's masks have the opposite meaning, `True` = must not
 # attend.)
@@ -674,21 +713,29 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 #
 # ### Exercise 9: Cross-attention
 #
-# In cross-attention the queries come from one sequence (the decoder's) and keys and values from
-# another, the *memory* (the encoder's output). Write
-# `CrossAttention(query_dim, memory_dim, d_model, num_heads)`; widths and lengths may all
-# differ.
+# In cross-attention the queries come from one sequence (the decoder's), and keys and values from
+# another, the *memory* (the encoder's output). Write the module
+# `CrossAttention(query_dim, memory_dim, d_model, num_heads)`.
 #
-# * Layers, with bias: `q_proj` `nn.Linear(query_dim, d_model)`, `k_proj` and `v_proj`
-#   `nn.Linear(memory_dim, d_model)`, `out_proj` `nn.Linear(d_model, query_dim)`.
-# * `forward(x, memory, memory_mask=None)`: `x` `(B, Tq, query_dim)`, `memory`
-#   `(B, Tk, memory_dim)`, `memory_mask` `(B, Tk)` bool, `True` = real token of the memory.
-# * Returns `(output, attn_weights)`: `(B, Tq, query_dim)` and `(B, H, Tq, Tk)`. Each head scales by
-#   $\sqrt{d_{\text{model}}/H}$. There is no causal mask: the whole memory is known.
-# * If an example's memory is fully masked, its weights are 0 and its output is the bias of
-#   `out_proj`.
-# * `ValueError` (when the module is created) if `num_heads` doesn't divide `d_model`.
-# * Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit `self_attention`).
+# 1. It has **four linear layers with bias**: `q_proj` `nn.Linear(query_dim, d_model)`, `k_proj` and
+#    `v_proj` `nn.Linear(memory_dim, d_model)`, `out_proj` `nn.Linear(d_model, query_dim)`.
+#    <!-- id: layers -->
+# 2. `forward(x, memory, memory_mask=None)` takes `x` `(B, Tq, query_dim)` and `memory`
+#    `(B, Tk, memory_dim)`; widths and lengths may all differ. It **attends** with queries from `x`,
+#    keys and values from `memory`, <!-- id: queries-from-x --> each head with scores divided by
+#    $\sqrt{d_{\text{model}}/H}$. <!-- id: scaled-by-head -->
+# 3. There is **no causal mask**: the whole memory is known. <!-- id: not-causal -->
+# 4. `memory_mask` is `None` or `(B, Tk)` bool, `True` = real token. **Padding** gets the weight 0, in
+#    every head and for every query, and what stands there changes nothing. <!-- id: memory-padding -->
+# 5. If an example's memory is **fully masked**, its weights are 0 and its output is the bias of
+#    `out_proj`. <!-- id: empty-memory -->
+# 6. It **returns** `(output, attn_weights)`, of shapes `(B, Tq, query_dim)` and `(B, H, Tq, Tk)`.
+#    <!-- id: returns -->
+# 7. Not to be called: PyTorch's own attention, as in `scaled_dot_product_attention` (unit
+#    `self_attention`). <!-- id: not-called -->
+#
+# Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
+# <!-- id: not-divisible -->
 #
 # Book: section *cross-attention* (`att-cross`).
 #

@@ -37,26 +37,35 @@ from torch import Tensor, nn
 # %% [markdown]
 # ## Scores: how well does a key fit a query?
 #
-# A score function gives one number for every pair of a query $q_i$ and a key $k_j$. The next four
-# exercises share one interface:
+# A score function gives one number for every pair of a query $q_i$ and a key $k_j$: how well they
+# fit. The next four exercises share one interface:
 #
 # ```python
 # scores = score(query, key, mask)   # (B, Tq, Dq), (B, Tk, Dk), mask -> (B, Tq, Tk)
 # ```
 #
 # `mask` is `None` or a boolean tensor broadcastable to `(B, Tq, Tk)`, `True` = may attend. Where it
-# is `False`, the score is $-\infty$ (`float("-inf")`), so that a softmax gives it weight 0.
+# is `False`, the score is $-\infty$ (`float("-inf")`), so that a softmax gives this key the weight 0.
 #
 # ### Exercise 1: Dot-product score
 #
-# Write `DotScore`, the score of Luong et al. (2015) called *dot*:
+# The simplest score is the dot product of query and key (Luong et al., 2015, *dot*):
 #
 # $$e_{ij} = q_i^\top k_j = \sum_{d=1}^{D} q_{id}\,k_{jd}$$
 #
-# It is **not** divided by anything; scaling comes in `scaled_dot_product_attention` (unit `self_attention`). The module has no parameters.
+# Write the module `DotScore`. Its `forward(query, key, mask=None)` takes `query` `(B, Tq, D)`, `key`
+# `(B, Tk, D)` and a mask as above, and
 #
-# * `query` `(B, Tq, D)`, `key` `(B, Tk, D)`, `mask` as above; the result is `(B, Tq, Tk)`.
-# * `ValueError` if the widths of `query` and `key` differ.
+# 1. **scores** every query against every key: the result is `(B, Tq, Tk)`, with $q_i^\top k_j$ in
+#    row $i$ and column $j$; <!-- id: dot-products -->
+# 2. **doesn't scale**: nothing is divided by anything (scaling comes in
+#    `scaled_dot_product_attention`, unit `self_attention`); <!-- id: unscaled -->
+# 3. **masks**: where the mask is `False`, the score is $-\infty$. <!-- id: masked-scores -->
+#
+# The module has no parameters. <!-- id: no-parameters -->
+#
+# Raise `ValueError` if `query` and `key` differ in width, even if one of them is 1 wide.
+# <!-- id: other-widths -->
 #
 # *Example.* For $q = (1, 2)$ and keys $(3, -1)$ and $(0, 4)$ the scores are
 # $1\cdot3 + 2\cdot(-1) = 1$ and $8$. With the mask `[True, False]` they are $1$ and $-\infty$.
@@ -117,18 +126,24 @@ class DotScore(nn.Module):
 # %% [markdown]
 # ### Exercise 2: Bilinear score
 #
-# Write `BilinearScore(query_dim, key_dim)`, called *general* by Luong et al. (2015):
+# A dot product needs queries and keys of the same width. A learned matrix $W$ between them lifts that
+# restriction (Luong et al., 2015, *general*):
 #
-# $$e_{ij} = s_i^\top W h_j = \sum_{a}\sum_{b} s_{ia}\,W_{ab}\,h_{jb}$$
+# $$e_{ij} = q_i^\top W k_j = \sum_{a}\sum_{b} q_{ia}\,W_{ab}\,k_{jb}$$
 #
-# One matrix $W$ serves all pairs $(i, j)$. It lets queries and keys have different widths.
+# Write the module `BilinearScore(query_dim, key_dim)`.
 #
-# * Parameter: `weight` `(query_dim, key_dim)`. Nothing else, no bias.
-# * `query` `(B, Tq, query_dim)`, `key` `(B, Tk, key_dim)`, `mask` as in exercise 1; the result is
-#   `(B, Tq, Tk)`, $-\infty$ where the mask is `False`. Not scaled.
+# 1. It has **one parameter**, `weight` of shape `(query_dim, key_dim)`, and no bias.
+#    <!-- id: weight -->
+#    The same $W$ serves every pair $(i, j)$, whatever the lengths. <!-- id: one-matrix -->
+# 2. `forward(query, key, mask=None)` takes `query` `(B, Tq, query_dim)`, `key` `(B, Tk, key_dim)` and
+#    **scores** every pair: the result is `(B, Tq, Tk)`, with $q_i^\top W k_j$ in row $i$ and column
+#    $j$, <!-- id: bilinear-form --> not scaled. <!-- id: unscaled -->
+# 3. It **masks** as in exercise 1: where the mask is `False`, the score is $-\infty$.
+#    <!-- id: masked-scores -->
 #
-# *Example.* $s = (1, 2)$, $h = (3, 1)$, $W = \begin{pmatrix}1 & 0\\ 1 & 2\end{pmatrix}$:
-# $s^\top W = (3, 4)$, so $e = 3\cdot3 + 4\cdot1 = 13$. With $W^\top$ instead it would be $8$.
+# *Example.* $q = (1, 2)$, $k = (3, 1)$, $W = \begin{pmatrix}1 & 0\\ 1 & 2\end{pmatrix}$:
+# $q^\top W = (3, 4)$, so $e = 3\cdot3 + 4\cdot1 = 13$. With $W^\top$ instead it would be $8$.
 #
 # Book: section *scores* (`att-scores`).
 #
@@ -185,15 +200,20 @@ class BilinearScore(nn.Module):
 # %% [markdown]
 # ### Exercise 3: Additive score
 #
-# Write `AdditiveScore(query_dim, key_dim, hidden_dim)`, the score of Bahdanau et al. (2015): a
-# small network with one hidden layer looks at the pair.
+# Here a small network with one hidden layer scores each pair (Bahdanau et al., 2015):
 #
 # $$e_{ij} = v^\top \tanh(W_q\, q_i + W_k\, k_j)$$
 #
-# * Parameters: three linear layers **without bias**: `query_projection` (`query_dim` to
-#   `hidden_dim`), `key_projection` (`key_dim` to `hidden_dim`), `energy` (`hidden_dim` to 1).
-# * `query` `(B, Tq, query_dim)`, `key` `(B, Tk, key_dim)`, `mask` as in exercise 1; the result is
-#   `(B, Tq, Tk)`, $-\infty$ where the mask is `False`. Not scaled.
+# Write the module `AdditiveScore(query_dim, key_dim, hidden_dim)`.
+#
+# 1. It has **three linear layers without bias**: `query_projection` (`query_dim` to `hidden_dim`) for
+#    $W_q$, `key_projection` (`key_dim` to `hidden_dim`) for $W_k$, and `energy` (`hidden_dim` to 1)
+#    for $v$. <!-- id: layers -->
+# 2. `forward(query, key, mask=None)` takes `query` `(B, Tq, query_dim)`, `key` `(B, Tk, key_dim)` and
+#    **scores** every pair by the formula: the result is `(B, Tq, Tk)`, queries in rows,
+#    <!-- id: additive-formula --> not scaled. <!-- id: unscaled -->
+# 3. It **masks** as in exercise 1: where the mask is `False`, the score is $-\infty$.
+#    <!-- id: masked-scores -->
 #
 # *Example.* With widths 1, $W_q = W_k = 1$ and $v = 2$: for $q = 0.5$ and $k = 0.5$ the score is
 # $2\tanh(1) \approx 1.523$.
@@ -264,18 +284,25 @@ class AdditiveScore(nn.Module):
 # %% [markdown]
 # ### Exercise 4: Concatenation score
 #
-# Write `ConcatScore(query_dim, key_dim, hidden_dim)`, called *concat* by Luong et al. (2015):
+# Query and key can also be concatenated and go through one layer (Luong et al., 2015, *concat*):
 #
 # $$e_{ij} = v^\top \tanh\bigl(W\,[q_i; k_j]\bigr)$$
 #
-# $[q_i; k_j]$ is the query followed by the key, one vector of width `query_dim + key_dim`. The tanh
-# matters: without it the query's part of the score is the same for every key, cancels in the
-# softmax, and attention no longer depends on the query.
+# $[q_i; k_j]$ is the query followed by the key, one vector of width `query_dim + key_dim`.
 #
-# * Parameters: two linear layers **without bias**: `projection` (`query_dim + key_dim` to
-#   `hidden_dim`, query first) and `energy` (`hidden_dim` to 1).
-# * `query` `(B, Tq, query_dim)`, `key` `(B, Tk, key_dim)`, `mask` as in exercise 1; the result is
-#   `(B, Tq, Tk)`, $-\infty$ where the mask is `False`. Not scaled.
+# Write the module `ConcatScore(query_dim, key_dim, hidden_dim)`.
+#
+# 1. It has **two linear layers without bias**: `projection` (`query_dim + key_dim` to `hidden_dim`)
+#    for $W$ and `energy` (`hidden_dim` to 1) for $v$. <!-- id: layers -->
+# 2. The **query comes first** in the concatenation. <!-- id: query-first -->
+# 3. `forward(query, key, mask=None)` takes `query` `(B, Tq, query_dim)`, `key` `(B, Tk, key_dim)` and
+#    **scores** every pair by the formula: the result is `(B, Tq, Tk)`, queries in rows,
+#    <!-- id: concat-formula --> not scaled. <!-- id: unscaled -->
+# 4. It **masks** as in exercise 1: where the mask is `False`, the score is $-\infty$.
+#    <!-- id: masked-scores -->
+#
+# *Why tanh?* Without it the query's part of the score is the same for every key. It cancels in the
+# softmax, and attention no longer depends on the query. <!-- id: query-matters -->
 #
 # *Example.* With widths 1, $W = (1, -1)$ and $v = 1$: for $q = 2$, $k = 1$ the score is
 # $\tanh(2 - 1) \approx 0.762$; with the two swapped it is $-0.762$.
@@ -343,26 +370,32 @@ class ConcatScore(nn.Module):
 #
 # ### Exercise 5: Masked softmax
 #
-# Write `masked_softmax(scores, mask=None, dim=-1)`: scores in, weights out. With $M$ the set of
-# positions that may be attended to,
+# Scores in, attention weights out. Write `masked_softmax(scores, mask=None, dim=-1)`, a softmax over
+# the positions that may be attended to. With $M$ the set of these positions,
 #
 # $$\alpha_{ij} = \frac{\exp(e_{ij} - m_i)}{\sum_{k \in M} \exp(e_{ik} - m_i)}\quad (j \in M),
 # \qquad \alpha_{ij} = 0\quad (j \notin M),\qquad m_i = \max_{k \in M} e_{ik}.$$
 #
 # Subtracting the maximum $m_i$ changes nothing, since it cancels, but keeps `exp` from overflowing.
 #
-# * `scores`: any shape, floating point; the result has the same shape and type and sums to 1 along
-#   `dim`.
-# * `mask`: `None` or bool, broadcastable to the shape of `scores`, `True` = may attend. Masked
-#   entries come out as **exactly** 0, whatever stands in `scores` there.
-# * A score of $-\infty$ counts as masked.
-# * A slice along `dim` in which everything is masked gives all 0: no NaN, neither in the value nor
-#   in the gradient.
-# * Scores as large as 10000 (or as small as −10000) must not overflow or underflow to NaN.
-# * `ValueError` if `mask` is not of type `torch.bool`, or cannot be broadcast to the shape of
-#   `scores` (a mask that would make the result *larger* than `scores` is refused too).
-# * Not to be called: `softmax`, `log_softmax`, `softmin`, from wherever. `exp`, `logsumexp`, `sum`
-#   and `amax` are fine.
+# 1. `scores` has any shape and is floating point; the **result** has the same shape and dtype,
+#    <!-- id: same-shape --> and holds the weights of the formula, which sum to 1 along `dim`.
+#    <!-- id: softmax-along-dim -->
+# 2. `mask` is `None` or bool, broadcastable to the shape of `scores`; `True` = may attend.
+#    **Masked positions** get the weight 0, exactly, <!-- id: masked-weights-zero --> whatever score
+#    stands there, NaN and infinity included: it has no influence on the other weights.
+#    <!-- id: masked-scores-ignored -->
+# 3. A score of $-\infty$ counts as masked. <!-- id: minus-infinity-masked -->
+# 4. A **fully masked** slice along `dim` gets the weights 0, not NaN, <!-- id: fully-masked-slice -->
+#    and its gradient is finite. <!-- id: fully-masked-gradient -->
+# 5. **Large scores**, such as 10000 or −10000, neither overflow nor underflow to NaN.
+#    <!-- id: large-scores -->
+# 6. Not to be called: `softmax`, `log_softmax`, `softmin`, from wherever. `exp`, `logsumexp`, `sum`
+#    and `amax` are fine. <!-- id: not-called -->
+#
+# Raise `ValueError` if `mask` is not of dtype `torch.bool`, <!-- id: mask-not-bool --> or can't be
+# broadcast to the shape of `scores`; a mask with more dimensions than `scores` is refused too.
+# <!-- id: mask-does-not-fit -->
 #
 # *Example.* Scores $(2, 1, 0)$ with mask `[True, True, False]`:
 # $\bigl(\tfrac{e^0}{e^0 + e^{-1}}, \tfrac{e^{-1}}{e^0 + e^{-1}}, 0\bigr) \approx (0.731, 0.269, 0)$.
@@ -442,12 +475,19 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 # %% [markdown]
 # ### Exercise 6: Context vector
 #
-# Write `context_vector(attn_weights, values)`: for every query the weighted sum of **all** values.
+# The context of a query is the weighted sum of **all** values:
 #
 # $$c_i = \sum_{j} \alpha_{ij}\, v_j$$
 #
-# * `attn_weights` `(B, Tq, Tk)`, `values` `(B, Tk, Dv)`; the result is `(B, Tq, Dv)`.
-# * `ValueError` if `attn_weights` and `values` disagree about `Tk`.
+# Write `context_vector(attn_weights, values)`.
+#
+# 1. `attn_weights` is `(B, Tq, Tk)`, `values` `(B, Tk, Dv)`; the **result** is `(B, Tq, Dv)`, with
+#    $c_i$ in row $i$. <!-- id: weighted-sum -->
+# 2. The weights are **used as they are**, also where they don't sum to 1.
+#    <!-- id: weights-as-they-are -->
+#
+# Raise `ValueError` if `attn_weights` and `values` disagree about `Tk`, even if one of the two sizes
+# is 1. <!-- id: other-lengths -->
 #
 # *Example.* Weights $(0.25, 0.75)$ and values $(4, 0)$, $(0, 8)$ give $c = (1, 6)$.
 #
@@ -496,8 +536,8 @@ def context_vector(attn_weights: Tensor, values: Tensor) -> Tensor:
 # %% [markdown]
 # ### Exercise 7: One step of the attention decoder
 #
-# An encoder has turned the source into annotations $h_1, \dots, h_T$. Write `AttentionDecoderStep`,
-# one step of a decoder that looks back at all of them (Bahdanau et al., 2015):
+# An encoder has turned the source sentence into annotations $h_1, \dots, h_T$. One step of the
+# decoder looks back at all of them (Bahdanau et al., 2015):
 #
 # $$e_j = \operatorname{score}(s_{t-1}, h_j),\qquad
 # \alpha = \operatorname{softmax}(e),\qquad
@@ -505,18 +545,25 @@ def context_vector(attn_weights: Tensor, values: Tensor) -> Tensor:
 # s_t = \operatorname{GRU}\bigl([y_{t-1}; c_t],\; s_{t-1}\bigr)$$
 #
 # The scores use the **previous** state $s_{t-1}$: the new one doesn't exist yet, since it needs the
-# context. The context is different at every step; the annotations stay the same.
+# context.
 #
-# * `AttentionDecoderStep(embed_dim, hidden_size, annotation_dim, attention_dim)`
-# * Submodules: `score`, an `AdditiveScore` with queries `hidden_size`, keys `annotation_dim` and
-#   hidden layer `attention_dim`; `cell = nn.GRUCell(embed_dim + annotation_dim, hidden_size)`,
-#   whose input is `y_prev` followed by the context.
-# * `forward(y_prev, s_prev, annotations, source_mask=None)`: `y_prev` `(B, embed_dim)`, the
-#   embedding of the previous output word; `s_prev` `(B, hidden_size)`; `annotations`
-#   `(B, T, annotation_dim)`; `source_mask` `(B, T)` bool, `True` = real source token, or `None`.
-# * Returns `(s, context, attn_weights)`: `(B, hidden_size)`, `(B, annotation_dim)`, `(B, T)`.
-#   Weights of masked positions are 0; they sum to 1 over the source. If a source is fully masked,
-#   its weights and its context are 0.
+# Write the module `AttentionDecoderStep(embed_dim, hidden_size, annotation_dim, attention_dim)`.
+#
+# 1. It has **two submodules**: `score`, an `AdditiveScore` with queries `hidden_size` wide, keys
+#    `annotation_dim` wide and a hidden layer of `attention_dim`; and
+#    `cell = nn.GRUCell(embed_dim + annotation_dim, hidden_size)`. <!-- id: submodules -->
+# 2. `forward(y_prev, s_prev, annotations, source_mask=None)` takes `y_prev` `(B, embed_dim)`, the
+#    embedding of the previous output word, `s_prev` `(B, hidden_size)` and `annotations`
+#    `(B, T, annotation_dim)`, and computes **weights and context** by the formulas, with the scores
+#    of `s_prev`. <!-- id: attends-with-previous-state -->
+# 3. The **input of the cell** is `y_prev` followed by the context, its state is `s_prev`.
+#    <!-- id: cell-input -->
+# 4. It **returns** `(s, context, attn_weights)`, of shapes `(B, hidden_size)`, `(B, annotation_dim)`
+#    and `(B, T)`. <!-- id: returns -->
+# 5. `source_mask` is `None` or `(B, T)` bool, `True` = real source token. **Masked positions** get
+#    the weight 0, the others sum to 1, and what stands in the annotations there changes nothing.
+#    <!-- id: masked-source -->
+# 6. If a source is **fully masked**, its weights and its context are 0. <!-- id: empty-source -->
 #
 # Book: section *decoder* (`att-decoder`).
 #
@@ -593,21 +640,28 @@ class AttentionDecoderStep(nn.Module):
 # %% [markdown]
 # ### Exercise 8: Dropout on attention weights
 #
-# Write `attention_dropout(attn_weights, dropout, training)`, inverted dropout by hand: in training
-# every weight is dropped (set to 0) with probability $p$ = `dropout`, independently of all others,
-# and the survivors are enlarged so that the expectation stays the same.
+# Dropout on attention weights makes a model rely on more than one key. Write
+# `attention_dropout(attn_weights, dropout, training)`, inverted dropout by hand: with $p$ = `dropout`,
 #
 # $$\tilde\alpha_{ij} = \frac{b_{ij}}{1 - p}\,\alpha_{ij},\qquad b_{ij} \sim
 # \operatorname{Bernoulli}(1 - p)$$
 #
-# * `attn_weights`: any shape; the result has the same shape and type. The input is left unchanged.
-# * If `training` is `False`, or `dropout` is 0: the values come back unchanged.
-# * If `dropout` is 1: all zeros (not NaN: mind $0/0$).
-# * The rows of the result need not sum to 1, and they are **not** normalised again.
-# * Random numbers come from PyTorch's global generator, so that `torch.manual_seed` makes them
-#   repeatable. Every element is drawn for itself, in every batch entry, head and row.
-# * `ValueError` if `dropout` lies outside $[0, 1]$, in training or not.
-# * Not to be called: PyTorch's own dropout, as a function or as a module.
+# `attn_weights` has any shape; the result has the same shape and dtype. <!-- id: same-shape -->
+#
+# 1. In training, each weight is **dropped** (set to 0) with probability `dropout`,
+#    <!-- id: drop-probability --> **independently** of all others: it is drawn for itself in every
+#    batch entry, head, row and call, so that the number of dropped weights varies.
+#    <!-- id: independent-draws -->
+# 2. The **survivors are scaled** by $1/(1 - p)$, so that the expectation stays the same.
+#    <!-- id: survivors-scaled --> The rows are **not** normalised again. <!-- id: not-normalised -->
+# 3. If `training` is `False`, or `dropout` is 0, the **values come back unchanged**.
+#    <!-- id: off -->
+# 4. If `dropout` is 1, the result is **all zeros** in training, not NaN (mind $0/0$).
+#    <!-- id: drops-everything -->
+# 5. Not to be called: PyTorch's own dropout, as a function or as a module. <!-- id: not-called -->
+#
+# Raise `ValueError` if `dropout` lies outside $[0, 1]$, in training or not.
+# <!-- id: bad-probability -->
 #
 # *Example.* $p = 0.5$ and weights $(0.5, 0.3, 0.2)$: if only the second is dropped, the result is
 # $(1.0, 0, 0.4)$.

@@ -41,28 +41,38 @@ from solutions.attention.scores import attention_dropout, masked_softmax
 #
 # ### Exercise 1: Scaled dot-product attention
 #
-# Write `scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False)`,
-# the heart of the Transformer (Vaswani et al., 2017):
+# The heart of the Transformer (Vaswani et al., 2017): each query takes a weighted mean of the values,
+# with weights from its dot products with the keys.
 #
 # $$\operatorname{Attention}(Q, K, V) = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}
 # \right) V$$
 #
-# $d_k$ is the width of queries and keys. The order is: scores, divide by $\sqrt{d_k}$, mask,
-# softmax over the keys, dropout on the weights, weighted sum.
+# Write `scaled_dot_product_attention(query, key, value, mask=None, dropout=0.0, training=False)`.
+# `query` is `(..., Tq, D)`, `key` `(..., Tk, D)`, `value` `(..., Tk, Dv)`, and $d_k$ is $D$, the width
+# of queries and keys. The function
 #
-# * `query` `(..., Tq, D)`, `key` `(..., Tk, D)`, `value` `(..., Tk, Dv)`, with the same leading
-#   dimensions: none, a batch, batch and heads, any number.
-# * `mask`: `None` or bool, broadcastable to `(..., Tq, Tk)`, `True` = may attend. A fully masked
-#   row gives weights 0 and output 0, with finite gradients.
-# * `dropout` acts only if `training` is `True`.
-# * Returns `(output, attn_weights)`: `(..., Tq, Dv)` and `(..., Tq, Tk)`. The weights returned are
-#   those **before** dropout (rows sum to 1), so that they can be plotted; the output uses those
-#   after it.
-# * `ValueError` if the widths of `query` and `key` differ, or the lengths of `key` and `value`;
-#   and, as in `masked_softmax` (unit `scores`), for a mask that is not bool or doesn't fit.
-# * Not to be called: PyTorch's own attention, `torch.nn.functional.scaled_dot_product_attention`,
-#   `multi_head_attention_forward`, `nn.MultiheadAttention`. (Your function has the same name as
-#   PyTorch's; that is all right.)
+# 1. takes any number of **leading dimensions**, the same in all three: none, a batch, a batch and
+#    heads, …; <!-- id: any-leading-dimensions -->
+# 2. computes the **weights**: the scores $Q K^\top$ divided by $\sqrt{d_k}$, then a softmax over the
+#    keys; <!-- id: scaled-softmax -->
+# 3. **masks** the scores before the softmax: `mask` is `None` or bool, broadcastable to
+#    `(..., Tq, Tk)`, `True` = may attend. A key that a query must not attend to gets the weight 0,
+#    however large its score is; <!-- id: masked-weights -->
+# 4. gives a **fully masked** query the weights 0 and the output 0, with finite gradients;
+#    <!-- id: fully-masked-query -->
+# 5. applies **dropout** to the weights, <!-- id: dropout-on-weights --> as `attention_dropout` (unit
+#    `scores`) does, only if `training` is `True`; <!-- id: dropout-in-training -->
+# 6. **returns** `(output, attn_weights)`, of shapes `(..., Tq, Dv)` and `(..., Tq, Tk)`: the output is
+#    the weighted sum of the values, <!-- id: weighted-sum --> and the weights are those **before**
+#    dropout, so that they can be plotted. <!-- id: weights-before-dropout -->
+#
+# Raise `ValueError` if the widths of `query` and `key` differ, <!-- id: other-widths --> or the
+# lengths of `key` and `value`, <!-- id: other-lengths --> or if the mask is not bool or doesn't fit,
+# as in `masked_softmax` (unit `scores`). <!-- id: bad-mask -->
+#
+# Not to be called: PyTorch's own attention, `torch.nn.functional.scaled_dot_product_attention`,
+# `multi_head_attention_forward`, `nn.MultiheadAttention`. <!-- id: not-called --> (Your function has
+# the same name as PyTorch's; that is all right.)
 #
 # *Example.* One query $(1, 1, 1, 1)$, keys $(1, 1, 1, 1)$ and $(0, 0, 0, 0)$, values $(10)$ and
 # $(0)$: the scores are $4$ and $0$, divided by $\sqrt4$ they are $2$ and $0$, the weights are
@@ -171,11 +181,16 @@ def scaled_dot_product_attention(
 #
 # ### Exercise 2: Causal mask
 #
-# Write `causal_mask(length)`: position $i$ may attend to position $j$ if and only if $j \le i$, to
-# itself and to what came before.
+# A decoder must not look at tokens that it has yet to predict. Write `causal_mask(length)`, the mask
+# that hides them.
 #
-# * Result: bool `(length, length)`; row $i$ belongs to query $i$, column $j$ to key $j$.
-# * `ValueError` if `length` is not an `int` or is smaller than 1 (0 is refused).
+# 1. The **result** is bool, of shape `(length, length)`; row $i$ belongs to query $i$, column $j$ to
+#    key $j$. <!-- id: bool-square -->
+# 2. Position $i$ **may attend** to position $j$ if and only if $j \le i$: to itself and to what came
+#    before. <!-- id: itself-and-before -->
+#
+# Raise `ValueError` if `length` is not an `int` <!-- id: length-not-int --> or is smaller than 1 (0
+# is refused). <!-- id: length-below-one -->
 #
 # *Example.* `causal_mask(3)` is
 # $\begin{pmatrix}1&0&0\\1&1&0\\1&1&1\end{pmatrix}$ with 1 for `True`.
@@ -221,15 +236,20 @@ def causal_mask(length: int) -> Tensor:
 # ### Exercise 3: Padding mask
 #
 # Sequences of a batch are padded on the right to one length. Write
-# `padding_mask(lengths, max_length=None)`: which positions hold real tokens?
+# `padding_mask(lengths, max_length=None)`, which says which positions hold real tokens.
 #
-# * `lengths` `(B,)`, integers (`torch.int64`): how many real tokens each sequence has; 0 is
-#   allowed.
-# * `max_length`: the padded length; by default the largest of `lengths`.
-# * Result: bool `(B, 1, max_length)`, `True` at real tokens. The dimension of size 1 stands for the
-#   queries, so that the mask broadcasts to scores `(B, Tq, Tk)`: it hides *keys*.
-# * `ValueError` if a length is negative or larger than `max_length`, or if `lengths` is not of an
-#   integer type (floating point and bool are refused).
+# 1. `lengths` is `(B,)`, integers (`torch.int64`): how many real tokens each sequence has; 0 is
+#    allowed. <!-- id: length-zero --> `max_length` is the padded length, by default the largest of
+#    `lengths`. <!-- id: padded-length -->
+# 2. The **result** is bool, of shape `(B, 1, max_length)`. The dimension of size 1 stands for the
+#    queries, so that the mask broadcasts to scores `(B, Tq, Tk)`: it hides *keys*.
+#    <!-- id: bool-keys -->
+# 3. It is `True` at **real tokens**, the first `lengths[b]` of sequence `b`, and `False` at padding.
+#    <!-- id: real-tokens -->
+#
+# Raise `ValueError` if a length is negative <!-- id: negative-length --> or larger than `max_length`,
+# <!-- id: length-too-large --> or if `lengths` is not of an integer dtype (floating point and bool
+# are refused). <!-- id: lengths-not-integer -->
 #
 # *Example.* `padding_mask(torch.tensor([1, 3]))` is, with 1 for `True`,
 # $[[[1, 0, 0]], [[1, 1, 1]]]$.
@@ -290,12 +310,15 @@ def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # ### Exercise 4: The decoder's mask
 #
 # In the decoder's self-attention both conditions hold at once. Write
-# `decoder_mask(lengths, max_length=None)`: query $i$ may attend to key $j$ if and only if $j \le i$
-# **and** token $j$ is real.
+# `decoder_mask(lengths, max_length=None)`, with `lengths` and `max_length` as in exercise 3.
 #
-# * `lengths` and `max_length` as in exercise 3, with the same `ValueError`s.
-# * Result: bool `(B, T, T)` with `T = max_length` (at least 1).
-# * The rows of padded *queries* are not emptied: only keys are masked.
+# 1. The **result** is bool, of shape `(B, T, T)` with `T = max_length` (at least 1).
+#    <!-- id: bool-square -->
+# 2. Query $i$ **may attend** to key $j$ if and only if $j \le i$ **and** token $j$ is real.
+#    <!-- id: past-and-real -->
+# 3. The rows of padded *queries* are not emptied: only keys are masked. <!-- id: padded-queries -->
+#
+# Raise `ValueError` where `padding_mask` does. <!-- id: bad-lengths -->
 #
 # *Example.* For length 2 padded to 3:
 # $\begin{pmatrix}1&0&0\\1&1&0\\1&1&0\end{pmatrix}$.
@@ -383,18 +406,25 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 #
 # ### Exercise 5: Single-head self-attention
 #
-# In self-attention queries, keys and values come from the **same** sequence through three
-# different projections. Write `SelfAttention(input_dim, head_dim)`:
+# In self-attention queries, keys and values come from the **same** sequence, through three different
+# projections:
 #
 # $$Q = X W_Q,\quad K = X W_K,\quad V = X W_V,\qquad
 # Z = \operatorname{softmax}\!\left(\frac{Q K^\top}{\sqrt{d_k}}\right) V,\qquad d_k =
 # \text{head\_dim}$$
 #
-# * Layers: `q_proj`, `k_proj`, `v_proj`, each `nn.Linear(input_dim, head_dim, bias=False)`.
-# * `forward(x, mask=None)`: `x` `(B, T, input_dim)`; `mask` bool, broadcastable to `(B, T, T)`,
-#   `True` = may attend.
-# * Returns `(output, attn_weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0.
-# * Not to be called: PyTorch's own attention, as in exercise 1.
+# Write the module `SelfAttention(input_dim, head_dim)`.
+#
+# 1. It has **three linear layers without bias**: `q_proj`, `k_proj`, `v_proj`, each
+#    `nn.Linear(input_dim, head_dim, bias=False)`. <!-- id: layers -->
+# 2. `forward(x, mask=None)` takes `x` `(B, T, input_dim)` and **attends** by the formula, with scores
+#    divided by $\sqrt{\text{head\_dim}}$. <!-- id: self-attention-formula -->
+# 3. `mask` is `None` or bool, broadcastable to `(B, T, T)`, `True` = may attend: **masked positions**
+#    get the weight 0. <!-- id: masked-weights --> A fully masked query gets the weights 0 and the
+#    output 0. <!-- id: fully-masked-query -->
+# 4. It **returns** `(output, attn_weights)`, of shapes `(B, T, head_dim)` and `(B, T, T)`.
+#    <!-- id: returns -->
+# 5. Not to be called: PyTorch's own attention, as in exercise 1. <!-- id: not-called -->
 #
 # Book: section *self-attention* (`att-self`).
 #
@@ -450,21 +480,28 @@ class SelfAttention(nn.Module):
 # %% [markdown]
 # ### Exercise 6: Masked self-attention
 #
-# Write `MaskedSelfAttention(input_dim, head_dim)`, self-attention that can't see the future: the
-# output at position $i$ stays the same when tokens after $i$ change, and no gradient flows to them.
+# A decoder's self-attention must not see the future. Write the module
+# `MaskedSelfAttention(input_dim, head_dim)`.
 #
-# * Layers as in exercise 5: `q_proj`, `k_proj`, `v_proj`, without bias.
-# * `forward(x, padding_mask=None)`: `x` `(B, T, input_dim)`; `padding_mask` `(B, T)` bool, `True` =
-#   real token, or `None`. The causal mask acts always, the padding mask in addition if given.
-# * Returns `(output, attn_weights)`: `(B, T, head_dim)` and `(B, T, T)`. Fully masked rows give 0:
-#   they occur when a sequence is padded on the left or has no real token at all.
-# * Not to be called: PyTorch's own attention, as in exercise 1.
+# 1. It has the **layers** of exercise 5, under the same names: `q_proj`, `k_proj`, `v_proj`, without
+#    bias. <!-- id: layers -->
+# 2. `forward(x, padding_mask=None)` takes `x` `(B, T, input_dim)`. The **causal mask** acts always:
+#    position $i$ attends to positions $j \le i$, <!-- id: causal --> so that its output stays the
+#    same whatever the tokens after it are. <!-- id: no-future -->
+# 3. `padding_mask` is `None` or `(B, T)` bool, `True` = real token. It acts **in addition**: padding
+#    gets the weight 0. <!-- id: padding -->
+# 4. A **fully masked** query gets the weights 0 and the output 0. Such queries occur when a sequence
+#    is padded on the left or has no real token at all. <!-- id: fully-masked-query -->
+# 5. It **returns** `(output, attn_weights)`, of shapes `(B, T, head_dim)` and `(B, T, T)`.
+#    <!-- id: returns -->
+# 6. Not to be called: PyTorch's own attention, as in exercise 1. <!-- id: not-called -->
 #
 # Book: section *causal attention* (`att-causal`).
 #
 # <details><summary>Hint 1</summary>
 #
-# Build the mask first, `(T, T)` or `(B, T, T)`; the rest is exercise 5.
+# Build the mask first, `(T, T)` or `(B, T, T)`; the rest goes as in exercise 5. Make the three layers
+# in this class, too: a `SelfAttention` kept inside it would change the names of the parameters.
 #
 # </details>
 # <details><summary>Hint 2</summary>

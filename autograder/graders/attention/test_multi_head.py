@@ -7,7 +7,7 @@ import torch
 from autograder.graders.attention.common import OUTPUT, linear
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
-from autograder.judging.grader_marks import exercise, hidden
+from autograder.judging.grader_marks import exercise, hidden, promises
 
 
 def same_state(mine, theirs, case=""):
@@ -27,6 +27,7 @@ def same_state(mine, theirs, case=""):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("heads-in-front", "blocks-of-features")
 @exercise("split_heads")
 def test_split_values(student, reference, draw):
     """Head h of a token is the h-th block of D/H features of that token."""
@@ -40,6 +41,7 @@ def test_split_values(student, reference, draw):
         )
 
 
+@promises("not-divisible")
 @exercise("split_heads")
 def test_split_refuses(student, draw):
     """A width that the number of heads does not divide raises a ValueError."""
@@ -53,6 +55,7 @@ def test_split_refuses(student, draw):
 
 
 @hidden
+@promises("blocks-of-features")
 @exercise("split_heads")
 def test_split_keeps_tokens_apart(student, draw):
     """Token t of every head comes from token t alone: no view that mixes positions."""
@@ -68,6 +71,7 @@ def test_split_keeps_tokens_apart(student, draw):
 
 
 @hidden
+@promises("dtype-kept", "gradients")
 @exercise("split_heads")
 def test_split_layout_dtype_gradients(student, reference, draw):
     """Strided, float64 and square inputs work, gradients flow, and the input is unchanged."""
@@ -91,6 +95,7 @@ def test_split_layout_dtype_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("merged-shape", "contiguous")
 @exercise("merge_heads")
 def test_merge_values(student, reference, draw):
     """The heads of a token stand side by side again, head 0 first."""
@@ -106,6 +111,7 @@ def test_merge_values(student, reference, draw):
         )
 
 
+@promises("undoes-split")
 @exercise("merge_heads")
 def test_merge_undoes_split(student, draw):
     """Splitting and merging gives the tensor back."""
@@ -121,22 +127,29 @@ def test_merge_undoes_split(student, draw):
 
 
 @hidden
+@promises("dtype-kept", "contiguous")
 @exercise("merge_heads")
 def test_merge_layout_dtype(student, reference, draw):
-    """Strided and float64 inputs and single heads work."""
+    """Strided and float64 inputs and single heads work, and the result is contiguous."""
     for case, x in [
         ("one head", draw.normal(2, 1, 3, 4)),
+        ("one head, transposed", draw.normal(2, 1, 4, 3).transpose(2, 3)),
         ("one feature in each head", draw.normal(2, 3, 4, 1)),
         ("strided input", draw.normal(4, 3, 2, 5).transpose(0, 2)),
         ("expanded input", draw.normal(1, 2, 3, 2).expand(3, 2, 3, 2)),
         ("float64", draw.normal(2, 3, 4, 2).double()),
     ]:
-        expectations.close(
-            student.merge_heads(x), reference.merge_heads(x), what="the merged heads", case=case
+        merged = student.merge_heads(x)
+        expectations.close(merged, reference.merge_heads(x), what="the merged heads", case=case)
+        expectations.true(
+            merged.is_contiguous(),
+            f"The result should be contiguous in memory ({case}).",
+            misconception="merge_not_contiguous",
         )
 
 
 @hidden
+@promises("gradients")
 @exercise("merge_heads")
 def test_merge_gradients(student, reference, draw):
     """Gradients flow to the heads, and the input is left as it was."""
@@ -181,6 +194,7 @@ def heads_inputs(draw, batch, queries, keys, width, dtype=torch.float32):
     )
 
 
+@promises("layers", "parameter-names")
 @exercise("MultiHeadAttention")
 def test_heads_parameters(student):
     """The layers are q_proj, k_proj, v_proj and out_proj, each with a bias."""
@@ -190,6 +204,7 @@ def test_heads_parameters(student):
     same_parameters(student.module("MultiHeadAttention", d_model=6, num_heads=3), shapes)
 
 
+@promises("multi-head-formula", "scaled-by-head", "out-proj-applied", "returns")
 @exercise("MultiHeadAttention")
 def test_heads_values(student, reference, draw):
     """Each head attends on its own; their outputs are joined and pass through out_proj."""
@@ -205,6 +220,7 @@ def test_heads_values(student, reference, draw):
         same_results(mine(*inputs), theirs(*inputs), OUTPUT, case)
 
 
+@promises("mask-for-all", "mask-shapes", "true-may-attend")
 @exercise("MultiHeadAttention")
 def test_heads_mask_for_all(student, reference, draw):
     """A (Tq, Tk) mask holds for every example and head; a row without a key gets weight 0."""
@@ -219,6 +235,7 @@ def test_heads_mask_for_all(student, reference, draw):
     same_results(got, want, OUTPUT, "mask of shape (Tq, Tk), query 1 sees nothing")
 
 
+@promises("mask-for-each-example", "mask-shapes", "mask-broadcasts")
 @exercise("MultiHeadAttention")
 def test_heads_mask_for_each_example(student, reference, draw):
     """A (B, Tq, Tk) or (B, 1, Tk) mask holds for every head of its own example."""
@@ -232,6 +249,7 @@ def test_heads_mask_for_each_example(student, reference, draw):
             same_results(got, want, OUTPUT, case)
 
 
+@promises("not-divisible")
 @exercise("MultiHeadAttention")
 def test_heads_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
@@ -245,6 +263,7 @@ def test_heads_refuses(student):
         )
 
 
+@promises("dropout-in-training", "weights-before-dropout")
 @exercise("MultiHeadAttention")
 def test_heads_dropout_leaves_weights(student, reference, draw):
     """Dropout acts in training only, and the returned weights are those before dropout."""
@@ -266,6 +285,7 @@ def test_heads_dropout_leaves_weights(student, reference, draw):
 
 
 @hidden
+@promises("mask-shapes", "fully-masked-query", "fully-masked-row")
 @exercise("MultiHeadAttention")
 def test_heads_mask_for_each_head(student, reference, draw):
     """A (B, H, Tq, Tk) mask is used as it is; rows without a key leave out_proj's bias only."""
@@ -278,6 +298,7 @@ def test_heads_mask_for_each_head(student, reference, draw):
 
 
 @hidden
+@promises("dropout-on-weights")
 @exercise("MultiHeadAttention")
 def test_heads_dropout_on_weights(student, reference, draw):
     """In train mode each weight of each head is dropped on its own with probability p."""
@@ -328,6 +349,7 @@ def test_heads_dropout_on_weights(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("MultiHeadAttention")
 def test_heads_key_order(student, reference, draw):
     """Reordering keys and values together changes no output; strided float64 inputs work."""
@@ -346,6 +368,7 @@ def test_heads_key_order(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("MultiHeadAttention")
 def test_heads_gradients(student, reference, draw):
     """Gradients flow to all inputs and parameters; the inputs are left as they were."""
@@ -383,6 +406,7 @@ def fused_pair(student, reference, draw, input_dim, embed_dim, heads, dtype=None
     )
 
 
+@promises("layers", "parameter-names")
 @exercise("FusedMultiHeadAttention")
 def test_fused_parameters(student):
     """The layers are qkv_proj (input_dim to 3 d_model) and o_proj, each with a bias."""
@@ -397,6 +421,7 @@ def test_fused_parameters(student):
     )
 
 
+@promises("interleaved", "attends", "returns")
 @exercise("FusedMultiHeadAttention")
 def test_fused_values(student, reference, draw):
     """The rows of qkv_proj are q, k, v of head 0, then q, k, v of head 1, and so on."""
@@ -407,6 +432,7 @@ def test_fused_values(student, reference, draw):
         same_results(mine(x), theirs(x), OUTPUT, case)
 
 
+@promises("other-input-width")
 @exercise("FusedMultiHeadAttention")
 def test_fused_other_input_width(student, reference, draw):
     """The input may be wider or narrower than d_model."""
@@ -418,6 +444,7 @@ def test_fused_other_input_width(student, reference, draw):
         )
 
 
+@promises("mask-shapes")
 @exercise("FusedMultiHeadAttention")
 def test_fused_mask(student, reference, draw):
     """A (T, T), (B, T, T), (B, 1, T) or (B, H, T, T) mask works."""
@@ -430,6 +457,7 @@ def test_fused_mask(student, reference, draw):
             same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
 
+@promises("not-divisible")
 @exercise("FusedMultiHeadAttention")
 def test_fused_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
@@ -441,6 +469,7 @@ def test_fused_refuses(student):
 
 
 @hidden
+@promises("fully-masked-query", "dtype-kept")
 @exercise("FusedMultiHeadAttention")
 def test_fused_fully_masked_and_float64(student, reference, draw):
     """Rows without a key, strided inputs and double precision work."""
@@ -452,6 +481,7 @@ def test_fused_fully_masked_and_float64(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("FusedMultiHeadAttention")
 def test_fused_gradients(student, reference, draw):
     """Gradients flow to x and the parameters; the inputs are left as they were."""
@@ -500,6 +530,7 @@ def per_head_pair(student, reference, draw, d_model, heads, dtype=None):
     )
 
 
+@promises("parameters", "parameter-names")
 @exercise("PerHeadAttention")
 def test_per_head_parameters(student):
     """w_q, w_k and w_v have the shape (H, d_model, d_model/H), w_o (H, d_model/H, d_model)."""
@@ -509,6 +540,7 @@ def test_per_head_parameters(student):
     )
 
 
+@promises("per-head-formula", "from-the-right", "returns")
 @exercise("PerHeadAttention")
 def test_per_head_values(student, reference, draw):
     """The output is the sum of what each head contributes through its own w_o."""
@@ -524,6 +556,7 @@ def test_per_head_values(student, reference, draw):
         same_results(mine(*inputs), theirs(*inputs), OUTPUT, case)
 
 
+@promises("mask-shapes")
 @exercise("PerHeadAttention")
 def test_per_head_mask(student, reference, draw):
     """Masks of all four shapes are applied as in MultiHeadAttention."""
@@ -537,6 +570,7 @@ def test_per_head_mask(student, reference, draw):
             same_results(got, want, OUTPUT, case)
 
 
+@promises("not-divisible")
 @exercise("PerHeadAttention")
 def test_per_head_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
@@ -548,6 +582,7 @@ def test_per_head_refuses(student):
 
 
 @hidden
+@promises("fully-masked-query", "dtype-kept")
 @exercise("PerHeadAttention")
 def test_per_head_fully_masked_and_float64(student, reference, draw):
     """A query without any key gives 0; strided inputs and double precision work."""
@@ -561,11 +596,13 @@ def test_per_head_fully_masked_and_float64(student, reference, draw):
 
 
 @hidden
+@promises("gradients", "finite-gradients")
 @exercise("PerHeadAttention")
 def test_per_head_gradients(student, reference, draw):
     """Gradients flow to the inputs and to all four tensors; the inputs are left as they were."""
     mine, theirs = per_head_pair(student, reference, draw, 6, 3, dtype=torch.float64)
     inputs, mask = heads_inputs(draw, 2, 3, 4, 6, torch.float64), draw.mask(2, 3, 4)
+    mask[1, 2] = False
     seen, wanted = mine.observe(*inputs, mask), theirs.observe(*inputs, mask)
     names = {"0": "the query", "1": "the key", "2": "the value"} | {
         f"parameter {name}": name for name in ("w_q", "w_k", "w_v", "w_o")
@@ -586,6 +623,7 @@ def no_biases(state):
     }
 
 
+@promises("names-and-shapes", "rows-interleaved")
 @exercise("separate_to_fused")
 def test_to_fused_values(student, reference, draw):
     """Weights and biases of q, k and v are interleaved head by head."""
@@ -608,6 +646,7 @@ def test_to_fused_leaves_input(student, reference, draw):
 
 
 @hidden
+@promises("rows-interleaved")
 @exercise("separate_to_fused")
 def test_to_fused_rows(student, draw):
     """With numbered rows, head h of q stands in rows 3hD' to 3hD' + D', then k, then v."""
@@ -631,6 +670,7 @@ def test_to_fused_rows(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("separate_to_fused")
 def test_to_fused_float64(student, reference, draw):
     """As many heads as features, float64 and strided weights work."""
@@ -645,6 +685,7 @@ def test_to_fused_float64(student, reference, draw):
     same_state(got, want, "transposed weights")
 
 
+@promises("names-and-shapes", "same-function", "state-without-biases")
 @exercise("separate_to_per_head")
 def test_to_per_head_values(student, reference, draw):
     """Each head gets its rows of q, k, v and its columns of out_proj, transposed."""
@@ -663,6 +704,7 @@ def test_to_per_head_values(student, reference, draw):
         )
 
 
+@promises("bias-not-zero")
 @exercise("separate_to_per_head")
 def test_to_per_head_refuses_biases(student, draw):
     """A bias that is not zero cannot be represented and raises a ValueError."""
@@ -677,6 +719,7 @@ def test_to_per_head_refuses_biases(student, draw):
 
 
 @hidden
+@promises("bias-not-zero")
 @exercise("separate_to_per_head")
 def test_to_per_head_refuses_any_bias(student, draw):
     """Biases that sum to zero are refused too, and tiny ones."""
@@ -692,6 +735,7 @@ def test_to_per_head_refuses_any_bias(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("separate_to_per_head")
 def test_to_per_head_leaves_input(student, reference, draw):
     """float64 and as many heads as features work; the given state is not changed."""
@@ -702,6 +746,7 @@ def test_to_per_head_leaves_input(student, reference, draw):
     expectations.unchanged(seen)
 
 
+@promises("names-and-shapes", "stacked")
 @exercise("separate_to_torch")
 def test_to_torch_values(student, reference, draw):
     """q, k and v are stacked in this order; out_proj keeps its name."""
@@ -722,6 +767,7 @@ def test_to_torch_leaves_input(student, reference, draw):
 
 
 @hidden
+@promises("same-function")
 @exercise("separate_to_torch")
 def test_to_torch_same_outputs(student, reference, draw):
     """torch.nn.MultiheadAttention with the new state gives MultiHeadAttention's outputs."""
@@ -746,6 +792,7 @@ def test_to_torch_same_outputs(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("separate_to_torch")
 def test_to_torch_float64(student, reference, draw):
     """float64 weights stay float64."""
@@ -778,6 +825,7 @@ def cross_pair(student, reference, draw, query_dim, memory_dim, embed_dim, heads
     )
 
 
+@promises("layers", "parameter-names")
 @exercise("CrossAttention")
 def test_cross_parameters(student):
     """q_proj reads the decoder, k_proj and v_proj the memory, out_proj returns to query_dim."""
@@ -796,6 +844,7 @@ def test_cross_parameters(student):
     )
 
 
+@promises("queries-from-x", "scaled-by-head", "not-causal", "returns")
 @exercise("CrossAttention")
 def test_cross_values(student, reference, draw):
     """Queries come from x; keys and values come from the memory."""
@@ -814,6 +863,7 @@ def test_cross_values(student, reference, draw):
         same_results(mine(x, memory), theirs(x, memory), OUTPUT, case)
 
 
+@promises("memory-padding")
 @exercise("CrossAttention")
 def test_cross_mask(student, reference, draw):
     """Padded memory positions get the weight 0 in every head and for every query."""
@@ -825,6 +875,7 @@ def test_cross_mask(student, reference, draw):
         same_results(got, want, OUTPUT, sizes(B=batch, Tq=queries, Tk=keys, H=heads))
 
 
+@promises("not-divisible")
 @exercise("CrossAttention")
 def test_cross_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
@@ -836,6 +887,7 @@ def test_cross_refuses(student):
 
 
 @hidden
+@promises("memory-padding")
 @exercise("CrossAttention")
 def test_cross_ignores_padding(student, reference, draw):
     """What stands in the padding of the memory changes nothing."""
@@ -850,6 +902,7 @@ def test_cross_ignores_padding(student, reference, draw):
 
 
 @hidden
+@promises("not-causal", "empty-memory", "dtype-kept")
 @exercise("CrossAttention")
 def test_cross_order_of_memory(student, reference, draw):
     """Reordering the memory changes no output; a fully padded memory leaves out_proj's bias."""
@@ -867,6 +920,7 @@ def test_cross_order_of_memory(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("CrossAttention")
 def test_cross_gradients(student, reference, draw):
     """Gradients flow to x, memory and parameters; the inputs are left as they were."""

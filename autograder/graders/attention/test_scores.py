@@ -7,13 +7,14 @@ import torch
 from autograder.graders.attention.common import linear
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
-from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 
 # --------------------------------------------------------------------------------------------
 # DotScore
 # --------------------------------------------------------------------------------------------
 
 
+@promises("dot-products", "unscaled", "no-parameters")
 @exercise("DotScore")
 def test_dot_score_values(student, reference, draw):
     """Each score is the inner product of one query with one key, and nothing is learned."""
@@ -25,6 +26,7 @@ def test_dot_score_values(student, reference, draw):
     same_parameters(mine, {})
 
 
+@promises("masked-scores", "true-may-attend")
 @exercise("DotScore")
 def test_dot_score_mask(student, reference, draw):
     """Where the mask is False the score is -inf; where it is True nothing changes."""
@@ -40,6 +42,7 @@ def test_dot_score_mask(student, reference, draw):
         )
 
 
+@promises("other-widths")
 @exercise("DotScore")
 def test_dot_score_refuses_other_widths(student, draw):
     """Queries and keys of different widths are refused with a ValueError."""
@@ -62,6 +65,7 @@ def test_dot_score_refuses_other_widths(student, draw):
 
 
 @hidden
+@promises("mask-broadcasts")
 @exercise("DotScore")
 def test_dot_score_broadcast_masks(student, reference, draw):
     """Masks that hold for every query or every batch entry, and rows without any key, work."""
@@ -86,6 +90,7 @@ def test_dot_score_broadcast_masks(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("DotScore")
 def test_dot_score_layout_and_dtype(student, reference, draw):
     """Wide, transposed, expanded and float64 inputs give the same scores in their own dtype."""
@@ -101,6 +106,7 @@ def test_dot_score_layout_and_dtype(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("DotScore")
 def test_dot_score_gradients(student, reference, draw):
     """Gradients flow to query and key, and the inputs are left as they were."""
@@ -120,12 +126,14 @@ def bilinear_state(draw, query_dim, key_dim):
     return {"weight": draw.normal(query_dim, key_dim, scale=key_dim**-0.5)}
 
 
+@promises("weight", "parameter-names")
 @exercise("BilinearScore")
 def test_bilinear_parameter(student):
     """There is one parameter, `weight`, of shape (query_dim, key_dim)."""
     same_parameters(student.module("BilinearScore", query_dim=3, key_dim=5), {"weight": (3, 5)})
 
 
+@promises("bilinear-form", "one-matrix", "unscaled")
 @exercise("BilinearScore")
 def test_bilinear_values(student, reference, draw):
     """Each score is query · W · key, with the same W for every pair."""
@@ -147,6 +155,7 @@ def test_bilinear_values(student, reference, draw):
         expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
+@promises("masked-scores", "mask-broadcasts")
 @exercise("BilinearScore")
 def test_bilinear_mask(student, reference, draw):
     """Where the mask is False the score is -inf."""
@@ -166,6 +175,7 @@ def test_bilinear_mask(student, reference, draw):
 
 
 @hidden
+@promises("one-matrix")
 @exercise("BilinearScore")
 def test_bilinear_longer_than_wide(student, reference, draw):
     """The same W serves sequences of any length and inputs of any memory layout."""
@@ -181,6 +191,7 @@ def test_bilinear_longer_than_wide(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("BilinearScore")
 def test_bilinear_float64(student, reference, draw):
     """In double precision the scores are float64."""
@@ -198,6 +209,7 @@ def test_bilinear_float64(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("BilinearScore")
 def test_bilinear_gradients(student, reference, draw):
     """Gradients flow to query, key and weight, and the inputs are left as they were."""
@@ -243,6 +255,7 @@ def additive_pair(student, reference, draw, query_dim, key_dim, hidden_dim, dtyp
     )
 
 
+@promises("layers", "parameter-names")
 @exercise("AdditiveScore")
 def test_additive_parameters(student):
     """The layers are query_projection, key_projection and energy, none of them with a bias."""
@@ -256,6 +269,7 @@ def test_additive_parameters(student):
     )
 
 
+@promises("additive-formula", "unscaled")
 @exercise("AdditiveScore")
 def test_additive_values(student, reference, draw):
     """Each score is v · tanh(W_q query + W_k key)."""
@@ -272,6 +286,7 @@ def test_additive_values(student, reference, draw):
         expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
+@promises("masked-scores", "mask-broadcasts")
 @exercise("AdditiveScore")
 def test_additive_mask(student, reference, draw):
     """Where the mask is False the score is -inf."""
@@ -303,6 +318,7 @@ def test_additive_square(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("AdditiveScore")
 def test_additive_float64(student, reference, draw):
     """In double precision the scores are float64; large inputs saturate without trouble."""
@@ -316,6 +332,7 @@ def test_additive_float64(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("AdditiveScore")
 def test_additive_gradients(student, reference, draw):
     """Gradients flow to query, key and all three weights; the inputs are left as they were."""
@@ -352,6 +369,7 @@ def concat_pair(student, reference, draw, query_dim, key_dim, hidden_dim, dtype=
     )
 
 
+@promises("layers", "parameter-names")
 @exercise("ConcatScore")
 def test_concat_parameters(student):
     """The layers are projection (query_dim + key_dim to hidden_dim) and energy, without bias."""
@@ -361,6 +379,7 @@ def test_concat_parameters(student):
     )
 
 
+@promises("concat-formula", "query-first", "unscaled")
 @exercise("ConcatScore")
 def test_concat_values(student, reference, draw):
     """Each score is v · tanh(W [query; key]), the query first."""
@@ -377,6 +396,7 @@ def test_concat_values(student, reference, draw):
         expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
 
 
+@promises("masked-scores", "mask-broadcasts")
 @exercise("ConcatScore")
 def test_concat_mask(student, reference, draw):
     """Where the mask is False the score is -inf."""
@@ -395,6 +415,7 @@ def test_concat_mask(student, reference, draw):
 
 @aspect
 @hidden
+@promises("query-matters")
 @exercise("ConcatScore")
 def test_concat_query_matters(student, draw):
     """After a softmax over the keys, two different queries get different weights."""
@@ -414,6 +435,7 @@ def test_concat_query_matters(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("ConcatScore")
 def test_concat_layout_and_dtype(student, reference, draw):
     """Equal sizes, strided inputs and double precision work."""
@@ -430,6 +452,7 @@ def test_concat_layout_and_dtype(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("ConcatScore")
 def test_concat_gradients(student, reference, draw):
     """Gradients flow to query, key and both weights; the inputs are left as they were."""
@@ -448,6 +471,7 @@ def test_concat_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("softmax-along-dim", "same-shape")
 @exercise("masked_softmax")
 def test_softmax_values(student, reference, draw):
     """Without a mask, the exponentials of each row are divided by their sum."""
@@ -463,6 +487,7 @@ def test_softmax_values(student, reference, draw):
         expectations.row_sums_one(actual)
 
 
+@promises("masked-weights-zero", "true-may-attend")
 @exercise("masked_softmax")
 def test_softmax_mask(student, reference, draw):
     """Masked entries get exactly 0 and the others of their row still sum to 1."""
@@ -481,6 +506,7 @@ def test_softmax_mask(student, reference, draw):
         expectations.unchanged(seen)
 
 
+@promises("fully-masked-slice", "fully-masked-row")
 @exercise("masked_softmax")
 def test_softmax_fully_masked_row(student, reference, draw):
     """A row in which everything is masked becomes all 0: not NaN, and not uniform."""
@@ -495,6 +521,7 @@ def test_softmax_fully_masked_row(student, reference, draw):
         )
 
 
+@promises("softmax-along-dim")
 @exercise("masked_softmax")
 def test_softmax_other_dim(student, reference, draw):
     """The sum runs over the dimension that `dim` names."""
@@ -515,6 +542,7 @@ def test_softmax_other_dim(student, reference, draw):
         )
 
 
+@promises("large-scores", "masked-scores-ignored")
 @exercise("masked_softmax")
 def test_softmax_large_scores(student, reference, draw):
     """Scores of any size give finite weights, whatever stands in other rows or under the mask."""
@@ -522,6 +550,7 @@ def test_softmax_large_scores(student, reference, draw):
     scores = draw.normal(2, 4, dtype=torch.float64)
     for case, shift in [
         ("scores around 1000", [[1000.0], [1000.0]]),
+        ("scores around 10000", [[10_000.0], [10_000.0]]),
         ("scores around -10000", [[-10000.0], [-10000.0]]),
         ("one row around 1000, one around -1000", [[1000.0], [-1000.0]]),
         ("scores from -1000 to 1000 in each row", [[-1000.0, 0.0, 1000.0, 1000.0]] * 2),
@@ -550,8 +579,18 @@ def test_softmax_large_scores(student, reference, draw):
         what="the weights",
         case="a masked score of about 1000",
     )
+    for under in (torch.inf, torch.nan):
+        scores = scores.clone()  # inputs that a test has handed out stay as they were
+        scores[:, 1] = under
+        expectations.close(
+            student.masked_softmax(scores, mask),
+            reference.masked_softmax(scores, mask),
+            what="the weights",
+            case=f"a masked score of {under}",
+        )
 
 
+@promises("mask-not-bool", "mask-does-not-fit")
 @exercise("masked_softmax")
 def test_softmax_refuses_bad_masks(student, draw):
     """A mask that is not boolean, or does not broadcast to the scores, raises a ValueError."""
@@ -568,6 +607,7 @@ def test_softmax_refuses_bad_masks(student, draw):
 
 
 @hidden
+@promises("mask-broadcasts")
 @exercise("masked_softmax")
 def test_softmax_broadcast_masks(student, reference, draw):
     """A mask with fewer or size-1 dimensions holds for all that it is broadcast over."""
@@ -582,6 +622,7 @@ def test_softmax_broadcast_masks(student, reference, draw):
         )
 
 
+@promises("minus-infinity-masked", "fully-masked-slice")
 @exercise("masked_softmax")
 def test_softmax_minus_infinity(student, reference, draw):
     """Scores of -inf count as masked, with and without a mask, whole rows included."""
@@ -607,6 +648,7 @@ def test_softmax_minus_infinity(student, reference, draw):
 
 
 @hidden
+@promises("gradients", "fully-masked-gradient", "finite-gradients")
 @exercise("masked_softmax")
 def test_softmax_gradients(student, reference, draw):
     """The gradient is right, and finite also where a row is fully masked."""
@@ -624,6 +666,7 @@ def test_softmax_gradients(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("masked_softmax")
 def test_softmax_layout_and_dtype(student, reference, draw):
     """Strided and float64 scores work, and neither the scores nor the mask are changed."""
@@ -647,6 +690,7 @@ def test_softmax_layout_and_dtype(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("weighted-sum")
 @exercise("context_vector")
 def test_context_values(student, reference, draw):
     """Each context is the weighted sum of all values."""
@@ -661,6 +705,7 @@ def test_context_values(student, reference, draw):
         )
 
 
+@promises("other-lengths")
 @exercise("context_vector")
 def test_context_refuses_other_lengths(student, draw):
     """Weights for 4 positions with values at 5 positions raise a ValueError."""
@@ -675,6 +720,7 @@ def test_context_refuses_other_lengths(student, draw):
 
 
 @hidden
+@promises("weights-as-they-are")
 @exercise("context_vector")
 def test_context_any_weights(student, reference, draw):
     """Rows of zeros give zeros, a one picks its value, and weights need not sum to 1."""
@@ -694,6 +740,7 @@ def test_context_any_weights(student, reference, draw):
 
 
 @hidden
+@promises("gradients", "dtype-kept")
 @exercise("context_vector")
 def test_context_gradients_and_layout(student, reference, draw):
     """Strided and float64 inputs, gradients to weights and values, inputs unchanged."""
@@ -754,6 +801,7 @@ def decoder_inputs(draw, batch, length, embed, hidden_dim, annotation):
     )
 
 
+@promises("submodules", "parameter-names")
 @exercise("AttentionDecoderStep")
 def test_decoder_parameters(student):
     """The parts are `score` (an AdditiveScore) and `cell` (a GRUCell on [y_prev; context])."""
@@ -773,6 +821,7 @@ def test_decoder_parameters(student):
     )
 
 
+@promises("attends-with-previous-state", "cell-input", "returns")
 @exercise("AttentionDecoderStep")
 def test_decoder_values(student, reference, draw):
     """Scores of s_prev, weights, context and new state agree when nothing is masked."""
@@ -787,6 +836,7 @@ def test_decoder_values(student, reference, draw):
         same_results(mine(*inputs, None), theirs(*inputs, None), DECODED, case)
 
 
+@promises("masked-source")
 @exercise("AttentionDecoderStep")
 def test_decoder_mask(student, reference, draw):
     """Padded source positions get the weight 0 and do not enter the context."""
@@ -798,6 +848,7 @@ def test_decoder_mask(student, reference, draw):
         same_results(got, want, DECODED, sizes(B=batch, T=length))
 
 
+@promises("masked-source")
 @exercise("AttentionDecoderStep")
 def test_decoder_ignores_padding(student, reference, draw):
     """What stands in the padding of the source changes nothing."""
@@ -812,6 +863,7 @@ def test_decoder_ignores_padding(student, reference, draw):
 
 
 @hidden
+@promises("empty-source", "fully-masked-row")
 @exercise("AttentionDecoderStep")
 def test_decoder_empty_source(student, reference, draw):
     """A source of padding only gives weights 0, a context of 0 and a finite state."""
@@ -835,6 +887,7 @@ def test_decoder_batch_and_length_agree(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("AttentionDecoderStep")
 def test_decoder_gradients(student, reference, draw):
     """Gradients flow to all inputs and parameters; the inputs are left as they were."""
@@ -858,6 +911,7 @@ def test_decoder_gradients(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("AttentionDecoderStep")
 def test_decoder_float64(student, reference, draw):
     """In double precision, with strided annotations, all three results are float64."""
@@ -879,6 +933,7 @@ def positive(draw, *shape):
     return draw.uniform(*shape) + 0.1
 
 
+@promises("off")
 @exercise("attention_dropout")
 def test_dropout_off(student, draw):
     """In evaluation, and with dropout=0, the weights come back unchanged."""
@@ -901,6 +956,7 @@ def test_dropout_off(student, draw):
     )
 
 
+@promises("drop-probability")
 @exercise("attention_dropout")
 def test_dropout_rate(student, draw):
     """In training, each weight becomes 0 with probability dropout."""
@@ -919,6 +975,7 @@ def test_dropout_rate(student, draw):
         )
 
 
+@promises("survivors-scaled", "not-normalised")
 @exercise("attention_dropout")
 def test_dropout_scales_survivors(student, draw):
     """Weights that survive are divided by 1 - dropout, so the expected value stays the same."""
@@ -940,6 +997,7 @@ def test_dropout_scales_survivors(student, draw):
         )
 
 
+@promises("bad-probability")
 @exercise("attention_dropout")
 def test_dropout_refuses_bad_probabilities(student, draw):
     """A dropout rate outside [0, 1] raises a ValueError, in training and in evaluation."""
@@ -953,6 +1011,7 @@ def test_dropout_refuses_bad_probabilities(student, draw):
             )
 
 
+@promises("drops-everything")
 @exercise("attention_dropout")
 def test_dropout_of_everything(student, draw):
     """With dropout=1 in training every weight is 0, none NaN; with dropout=0.9 some survive."""
@@ -971,6 +1030,23 @@ def test_dropout_of_everything(student, draw):
 
 
 @hidden
+@promises("drop-probability")
+@exercise("attention_dropout")
+def test_dropout_rate_closely(student, draw):
+    """The share of dropped weights is `dropout`, to a hundredth."""
+    p, weights = 0.33, positive(draw, 2, 200, 300)
+    dropped = student.attention_dropout(weights, p, True)
+    expectations.shape(dropped, weights.shape, what="the result")
+    expectations.rate(
+        int((dropped == 0).sum()),
+        weights.numel(),
+        p,
+        what=f"the share of weights that are 0 at dropout={p}",
+    )
+
+
+@hidden
+@promises("independent-draws")
 @exercise("attention_dropout")
 def test_dropout_is_independent(student, draw):
     """Each element is dropped on its own: in other columns, rows, heads, batches and calls."""
@@ -997,9 +1073,19 @@ def test_dropout_is_independent(student, draw):
             what=f"how often the decisions for {what} agree at dropout={p}",
             false_alarm=2e-10,
         )
+    # Each count has a probability below 0.04, so that all agree once in 10**11.
+    weights = positive(draw, 20, 40)
+    counts = [int((student.attention_dropout(weights, p, True) == 0).sum()) for _ in range(9)]
+    expectations.true(
+        len(set(counts)) > 1,
+        f"Each of nine calls dropped {counts[0]} of 800 weights; each weight should be drawn for "
+        "itself, so that the number varies.",
+        misconception="dropout_exact_count",
+    )
 
 
 @hidden
+@promises("gradients")
 @exercise("attention_dropout")
 def test_dropout_gradients(student, draw):
     """The gradient reaches the weights that survived and no others; inputs are unchanged."""
@@ -1020,6 +1106,7 @@ def test_dropout_gradients(student, draw):
 
 
 @hidden
+@promises("same-shape", "dtype-kept")
 @exercise("attention_dropout")
 def test_dropout_layout_and_dtype(student, draw):
     """Strided and float64 weights keep their shape, dtype and values."""

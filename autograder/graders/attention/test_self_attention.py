@@ -7,7 +7,7 @@ import torch
 from autograder.graders.attention.common import OUTPUT, linear
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
-from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 
 
 def is_boolean(mask, shape):
@@ -33,6 +33,7 @@ def attention_inputs(draw, leading, queries, keys, width, value_width):
     )
 
 
+@promises("scaled-softmax", "weighted-sum", "dtype-kept")
 @exercise("scaled_dot_product_attention")
 def test_attention_values(student, reference, draw):
     """Output and weights are softmax(Q Kᵀ / √d_k) V and softmax(Q Kᵀ / √d_k)."""
@@ -59,6 +60,7 @@ def test_attention_values(student, reference, draw):
     )
 
 
+@promises("masked-weights", "true-may-attend")
 @exercise("scaled_dot_product_attention")
 def test_attention_mask(student, reference, draw):
     """Where the mask is False the weight is 0, and the rest of the row sums to 1."""
@@ -69,8 +71,19 @@ def test_attention_mask(student, reference, draw):
         want = reference.scaled_dot_product_attention(*inputs, mask)
         same_results(got, want, OUTPUT, sizes(B=batch, Tq=queries, Tk=keys))
         expectations.row_sums_one(got[1])
+    query, key, value = attention_inputs(draw, (1,), 2, 3, 4, 3)
+    query, key = query.abs(), key.abs()
+    key[:, 2] += 1000.0
+    mask = torch.tensor([True, True, False])
+    same_results(
+        student.scaled_dot_product_attention(query, key, value, mask),
+        reference.scaled_dot_product_attention(query, key, value, mask),
+        OUTPUT,
+        "a masked key with scores above 1000",
+    )
 
 
+@promises("fully-masked-query", "fully-masked-row")
 @exercise("scaled_dot_product_attention")
 def test_attention_fully_masked_row(student, reference, draw):
     """A query that may attend to nothing gets the output 0 and the weights 0."""
@@ -85,6 +98,7 @@ def test_attention_fully_masked_row(student, reference, draw):
     )
 
 
+@promises("any-leading-dimensions")
 @exercise("scaled_dot_product_attention")
 def test_attention_leading_dimensions(student, reference, draw):
     """Any number of leading dimensions works: none, a batch, a batch and heads."""
@@ -98,6 +112,7 @@ def test_attention_leading_dimensions(student, reference, draw):
         )
 
 
+@promises("other-widths", "other-lengths", "bad-mask")
 @exercise("scaled_dot_product_attention")
 def test_attention_refuses_bad_shapes(student, draw):
     """Different widths of query and key, or lengths of key and value, raise a ValueError."""
@@ -124,6 +139,7 @@ def test_attention_refuses_bad_shapes(student, draw):
     )
 
 
+@promises("dropout-in-training", "weights-before-dropout")
 @exercise("scaled_dot_product_attention")
 def test_attention_dropout_leaves_weights(student, reference, draw):
     """Dropout does nothing in evaluation, and the returned weights are those before dropout."""
@@ -146,6 +162,7 @@ def test_attention_dropout_leaves_weights(student, reference, draw):
 
 
 @hidden
+@promises("mask-broadcasts")
 @exercise("scaled_dot_product_attention")
 def test_attention_broadcast_masks(student, reference, draw):
     """Masks that are broadcast over the batch, the heads or the queries work."""
@@ -161,6 +178,7 @@ def test_attention_broadcast_masks(student, reference, draw):
 
 
 @hidden
+@promises("dropout-on-weights")
 @exercise("scaled_dot_product_attention")
 def test_attention_dropout_on_weights(student, reference, draw):
     """In training each weight is dropped with probability p before it meets the values."""
@@ -198,6 +216,7 @@ def test_attention_dropout_on_weights(student, reference, draw):
 
 
 @hidden
+@promises("fully-masked-query", "gradients", "finite-gradients")
 @exercise("scaled_dot_product_attention")
 def test_attention_gradients_layout_dtype(student, reference, draw):
     """Gradients to all inputs, strided and float64 inputs, huge scores, inputs unchanged."""
@@ -228,6 +247,7 @@ def test_attention_gradients_layout_dtype(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("bool-square", "itself-and-before")
 @exercise("causal_mask")
 def test_causal_mask_values(student, reference):
     """Position i may see 0, ..., i: True on the diagonal and below it, False above."""
@@ -240,6 +260,7 @@ def test_causal_mask_values(student, reference):
         )
 
 
+@promises("length-not-int", "length-below-one")
 @exercise("causal_mask")
 def test_causal_mask_refuses(student):
     """A length below 1, or one that is not an int, raises a ValueError."""
@@ -252,6 +273,7 @@ def test_causal_mask_refuses(student):
 
 
 @hidden
+@promises("itself-and-before")
 @exercise("causal_mask")
 def test_causal_mask_row_counts(student):
     """Row i has exactly i + 1 entries that are True, also for long sequences."""
@@ -267,6 +289,7 @@ def test_causal_mask_row_counts(student):
 
 
 @hidden
+@promises("itself-and-before")
 @exercise("causal_mask")
 def test_causal_mask_hides_the_future(student):
     """No position sees a later one; each sees itself and the first."""
@@ -285,6 +308,7 @@ def test_causal_mask_hides_the_future(student):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("real-tokens", "bool-keys", "padded-length")
 @exercise("padding_mask")
 def test_padding_mask_values(student, reference):
     """The first lengths[b] positions of row b are True; the shape is (B, 1, longest)."""
@@ -300,6 +324,7 @@ def test_padding_mask_values(student, reference):
         )
 
 
+@promises("padded-length")
 @exercise("padding_mask")
 def test_padding_mask_longer(student, reference):
     """With max_length the mask has that many columns."""
@@ -315,6 +340,7 @@ def test_padding_mask_longer(student, reference):
         )
 
 
+@promises("negative-length", "length-too-large", "lengths-not-integer")
 @exercise("padding_mask")
 def test_padding_mask_refuses(student):
     """Negative lengths, lengths above max_length and lengths that are not integers are refused."""
@@ -333,6 +359,7 @@ def test_padding_mask_refuses(student):
 
 
 @hidden
+@promises("length-zero")
 @exercise("padding_mask")
 def test_padding_mask_empty_sentence(student, reference, draw):
     """A sentence of length 0 has no True at all, and the lengths are left as they were."""
@@ -350,6 +377,7 @@ def test_padding_mask_empty_sentence(student, reference, draw):
 
 
 @hidden
+@promises("real-tokens")
 @exercise("padding_mask")
 def test_padding_mask_counts(student, draw):
     """Row b has exactly lengths[b] entries that are True, and they come first."""
@@ -366,6 +394,7 @@ def test_padding_mask_counts(student, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("bool-square", "past-and-real")
 @exercise("decoder_mask")
 def test_decoder_mask_values(student, reference):
     """Position i may see j when j is not later and j is a real token."""
@@ -382,6 +411,7 @@ def test_decoder_mask_values(student, reference):
         )
 
 
+@promises("bool-square", "padded-queries")
 @exercise("decoder_mask")
 def test_decoder_mask_longer(student, reference):
     """With max_length the mask is a square of that size."""
@@ -398,6 +428,7 @@ def test_decoder_mask_longer(student, reference):
 
 
 @hidden
+@promises("past-and-real", "padded-queries")
 @exercise("decoder_mask")
 def test_decoder_mask_no_future_no_padding(student, draw):
     """Nothing later and no padding may be seen; all other keys may, by padded queries too."""
@@ -412,21 +443,32 @@ def test_decoder_mask_no_future_no_padding(student, draw):
     expectations.true(bool(mask[allowed].all()), "A real, earlier token may not be seen.")
 
 
+@promises("bad-lengths")
+@exercise("decoder_mask")
+def test_decoder_mask_refuses(student):
+    """What padding_mask refuses, raises a ValueError here too."""
+    for case, lengths, longest in [
+        ("the lengths [2, 5] with max_length=4", torch.tensor([2, 5]), 4),
+        ("the lengths [2, -1]", torch.tensor([2, -1]), None),
+        ("float lengths", torch.tensor([2.0, 3.0]), None),
+    ]:
+        expectations.raises(
+            "ValueError",
+            lambda lengths=lengths, longest=longest: student.decoder_mask(lengths, longest),
+            what=case,
+        )
+
+
 @hidden
 @exercise("decoder_mask")
-def test_decoder_mask_edges(student, reference):
-    """An empty sentence is all False; one longer than max_length raises a ValueError."""
+def test_decoder_mask_empty_sentence(student, reference):
+    """A sentence of length 0 has no True at all."""
     lengths = torch.tensor([0, 3])
     expectations.equal(
         student.decoder_mask(lengths),
         reference.decoder_mask(lengths),
         what="the mask",
         case="lengths [0, 3]",
-    )
-    expectations.raises(
-        "ValueError",
-        lambda: student.decoder_mask(torch.tensor([2, 5]), 4),
-        what="the lengths [2, 5] with max_length=4",
     )
 
 
@@ -460,6 +502,7 @@ SELF_NAMES = {"0": "x"} | {
 }
 
 
+@promises("layers", "parameter-names")
 @exercise("SelfAttention")
 def test_self_parameters(student):
     """The layers are q_proj, k_proj and v_proj, none of them with a bias."""
@@ -469,6 +512,7 @@ def test_self_parameters(student):
     )
 
 
+@promises("self-attention-formula", "returns")
 @exercise("SelfAttention")
 def test_self_values(student, reference, draw):
     """Queries, keys and values are three projections of x; scores are divided by √head_dim."""
@@ -484,6 +528,7 @@ def test_self_values(student, reference, draw):
         same_results(mine(x), theirs(x), OUTPUT, case)
 
 
+@promises("masked-weights", "mask-broadcasts")
 @exercise("SelfAttention")
 def test_self_mask(student, reference, draw):
     """A mask that broadcasts to (B, T, T) is applied to the scores."""
@@ -516,6 +561,7 @@ def test_self_equivariance(student, reference, draw):
 
 
 @hidden
+@promises("fully-masked-query", "fully-masked-row", "dtype-kept")
 @exercise("SelfAttention")
 def test_self_fully_masked(student, reference, draw):
     """Queries without any key give 0; strided inputs and double precision work."""
@@ -528,6 +574,7 @@ def test_self_fully_masked(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("SelfAttention")
 def test_self_gradients(student, reference, draw):
     """Gradients flow to x and to the three weights; the inputs are left as they were."""
@@ -543,6 +590,7 @@ def test_self_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("layers", "parameter-names")
 @exercise("MaskedSelfAttention")
 def test_masked_self_parameters(student):
     """The layers are q_proj, k_proj and v_proj, none of them with a bias."""
@@ -552,6 +600,7 @@ def test_masked_self_parameters(student):
     )
 
 
+@promises("causal", "returns")
 @exercise("MaskedSelfAttention")
 def test_masked_self_values(student, reference, draw):
     """Without padding, each position attends to itself and to earlier positions only."""
@@ -564,6 +613,7 @@ def test_masked_self_values(student, reference, draw):
         same_results(mine(x), theirs(x), OUTPUT, case)
 
 
+@promises("padding", "causal")
 @exercise("MaskedSelfAttention")
 def test_masked_self_padding(student, reference, draw):
     """Padded positions may not be attended to, and the future still may not."""
@@ -577,6 +627,7 @@ def test_masked_self_padding(student, reference, draw):
 
 
 @aspect
+@promises("no-future")
 @exercise("MaskedSelfAttention")
 def test_masked_self_no_future(student, reference, draw):
     """Changing later tokens changes no earlier output."""
@@ -584,9 +635,9 @@ def test_masked_self_no_future(student, reference, draw):
     x = draw.normal(2, 6, 4)
     output, _ = expectations.pair(mine(x))
     expectations.shape(output, (2, 6, 3), what="the output")
-    for position in (1, 4):
+    for position, scale in ((1, 1.0), (4, 1.0), (4, 1000.0)):
         changed = x.clone()
-        changed[:, position:] = draw.normal(2, 6 - position, 4)
+        changed[:, position:] = draw.normal(2, 6 - position, 4, scale=scale)
         after, _ = expectations.pair(mine(changed))
         expectations.shape(after, (2, 6, 3), what="the output")
         expectations.close(
@@ -597,6 +648,7 @@ def test_masked_self_no_future(student, reference, draw):
         )
 
 
+@promises("fully-masked-query", "fully-masked-row")
 @exercise("MaskedSelfAttention")
 def test_masked_self_padding_first(student, reference, draw):
     """Padding at the start leaves rows without any key: output 0, not NaN."""
@@ -607,6 +659,7 @@ def test_masked_self_padding_first(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("MaskedSelfAttention")
 def test_masked_self_float64(student, reference, draw):
     """Double precision and strided inputs work."""
@@ -619,6 +672,7 @@ def test_masked_self_float64(student, reference, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("MaskedSelfAttention")
 def test_masked_self_gradients(student, reference, draw):
     """Gradients flow to x and to the three weights; the inputs are left as they were."""

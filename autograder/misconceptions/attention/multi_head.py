@@ -11,6 +11,10 @@ from autograder.units.variants import Misconception, Swap, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
 MASK_3D = "if mask is not None and mask.dim() == 3:"
+ROWS_ARE_EXAMPLES = (
+    "if mask is not None and mask.dim() == 2 and len(mask) == len({}):\n"
+    f"            mask = mask.unsqueeze(1)\n        {MASK_3D}"
+)
 
 # --------------------------------------------------------------------------------------------
 # Heads
@@ -308,6 +312,13 @@ add(
     read="att-masks",
 )
 add(
+    "heads_mask_for_each_example",
+    "You take a mask with two dimensions for (B, Tk), one row for each example; it is (Tq, Tk), "
+    "one row for each query, the same for every example.",
+    (MASK_3D, ROWS_ARE_EXAMPLES.format("query")),
+    read="att-masks",
+)
+add(
     "heads_mask_ignored",
     "Your weights match ignoring the mask; pass it to the attention.",
     (HEADS_ARGS, "q, k, v, None, self.dropout, self.training"),
@@ -547,6 +558,13 @@ add(
     read="att-masks",
 )
 add(
+    "fused_mask_for_each_example",
+    "You take a mask with two dimensions for (B, T), one row for each example; it is (T, T), "
+    "one row for each query, the same for every example.",
+    (MASK_3D, ROWS_ARE_EXAMPLES.format("x")),
+    read="att-masks",
+)
+add(
     "fused_mask_ignored",
     "Your weights match ignoring the mask; pass it to the attention.",
     (ATTEND, "scaled_dot_product_attention(q, k, v)"),
@@ -660,6 +678,13 @@ add(
     "A (B, Tq, Tk) mask is aligned with the heads, not with the batch; insert the head "
     "dimension: mask.unsqueeze(1).",
     (MASK_3D, "if False:"),
+    read="att-masks",
+)
+add(
+    "per_head_mask_for_each_example",
+    "You take a mask with two dimensions for (B, Tk), one row for each example; it is (Tq, Tk), "
+    "one row for each query, the same for every example.",
+    (MASK_3D, ROWS_ARE_EXAMPLES.format("query")),
     read="att-masks",
 )
 add(

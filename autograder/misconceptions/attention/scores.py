@@ -10,6 +10,10 @@ from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
 FILL = 'scores.masked_fill(~mask, float("-inf"))'
+ROWS_ARE_EXAMPLES = (
+    "if mask is not None and mask.dim() == 2 and len(mask) == len(query):\n"
+    f"            mask = mask.unsqueeze(1)\n        {IF_MASK}"
+)
 
 # --------------------------------------------------------------------------------------------
 # Scores
@@ -169,6 +173,13 @@ add(
     read="att-masks",
 )
 add(
+    "bilinear_mask_for_each_example",
+    "You take a mask with two dimensions for (B, Tk), one row for each example; it is (Tq, Tk), "
+    "one row for each query, the same for every example.",
+    (IF_MASK, ROWS_ARE_EXAMPLES),
+    read="att-masks",
+)
+add(
     "bilinear_mask_zero",
     "Your masked scores are 0, which still gets weight in the softmax; write -inf.",
     ('float("-inf")', "0.0"),
@@ -258,6 +269,13 @@ add(
     read="att-masks",
 )
 add(
+    "additive_mask_for_each_example",
+    "You take a mask with two dimensions for (B, Tk), one row for each example; it is (Tq, Tk), "
+    "one row for each query, the same for every example.",
+    (IF_MASK, ROWS_ARE_EXAMPLES),
+    read="att-masks",
+)
+add(
     "additive_mask_zero",
     "Your masked scores are 0, which still gets weight in the softmax; write -inf.",
     ('float("-inf")', "0.0"),
@@ -343,6 +361,13 @@ add(
     "concat_mask_inverted",
     "Your scores match a mask read the wrong way round; True means may attend.",
     ("~mask", "mask"),
+    read="att-masks",
+)
+add(
+    "concat_mask_for_each_example",
+    "You take a mask with two dimensions for (B, Tk), one row for each example; it is (Tq, Tk), "
+    "one row for each query, the same for every example.",
+    (IF_MASK, ROWS_ARE_EXAMPLES),
     read="att-masks",
 )
 add(
@@ -512,6 +537,12 @@ add(
     "False nothing at all. Write -inf where the mask is False.",
     (FILL, "scores + mask.to(scores.dtype)"),
     read="att-masks",
+)
+add(
+    "softmax_mask_leaks_nan",
+    "You add -inf to masked scores, so that NaN or infinity under the mask spreads to the whole "
+    "row; write over them, with masked_fill.",
+    (FILL, 'scores + torch.zeros_like(scores).masked_fill(~mask, float("-inf"))'),
 )
 add(
     "softmax_finite_fill",
@@ -886,6 +917,16 @@ add(
     "dropout_same_for_batch",
     "All heads and examples drop the same positions; draw random numbers of the full shape.",
     (KEEP, "torch.rand(attn_weights.shape[-2:]) >= dropout"),
+)
+add(
+    "dropout_exact_count",
+    "You drop a fixed number of weights; draw each for itself, so that the number varies: "
+    "torch.rand(attn_weights.shape) >= dropout.",
+    (
+        KEEP,
+        "(torch.randperm(attn_weights.numel()) >= round(dropout * attn_weights.numel()))"
+        ".view(attn_weights.shape)",
+    ),
 )
 add(
     "dropout_same_every_call",

@@ -149,6 +149,24 @@ add(
     read="att-masks",
 )
 add(
+    "attention_mask_renormalised",
+    "You take the softmax over all keys and rescale the rows after blanking out masked ones; a "
+    "large masked score then leaves nothing to rescale. Mask the scores before the softmax.",
+    (
+        WEIGHTS,
+        "masked_softmax(scores)\n"
+        "    if mask is not None:\n"
+        "        if mask.dtype != torch.bool or mask.dim() > scores.dim():\n"
+        "            raise ValueError\n"
+        "        if any(a not in (1, b) for a, b in zip(mask.shape[::-1], scores.shape[::-1])):\n"
+        "            raise ValueError\n"
+        "        attn_weights = attn_weights * mask\n"
+        "        total = attn_weights.sum(dim=-1, keepdim=True)\n"
+        "        attn_weights = attn_weights / total.clamp(min=1e-9)",
+    ),
+    read="att-masks",
+)
+add(
     "attention_mask_finite_fill",
     "A fully masked row attends to everything alike: a large negative number cancels when a whole "
     "row has it. Its weights and output should be 0.",
@@ -612,6 +630,17 @@ def _attention_mistakes(add: Callable[..., None], prefix: str) -> None:
 add = mistakes_in(MISCONCEPTIONS, "SelfAttention", "att-self")
 _attention_mistakes(add, "self")
 add(
+    "self_mask_for_each_example",
+    "You take a mask with two dimensions for (B, T), one row for each example; it is (T, T), "
+    "one row for each query, the same for every example.",
+    (
+        f"return {ATTEND}",
+        "if mask is not None and mask.dim() == 2 and len(mask) == len(x):\n"
+        f"            mask = mask.unsqueeze(1)\n        return {ATTEND}",
+    ),
+    read="att-masks",
+)
+add(
     "self_mask_ignored",
     "Your weights match ignoring the mask; pass it to the attention.",
     (ATTEND, "scaled_dot_product_attention(q, k, v)"),
@@ -690,6 +719,18 @@ add(
         f"return {ATTEND}",
         f"attn_weights = masked_softmax({SCORES}).masked_fill(~mask, 0.0)\n"
         "        return attn_weights @ v, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
+    "masked_self_renormalised",
+    "You take the softmax over all tokens and rescale the rows after blanking out the future; a "
+    "large future score then leaves nothing to rescale. Mask the scores before the softmax.",
+    (
+        f"return {ATTEND}",
+        f"attn_weights = masked_softmax({SCORES}) * mask\n"
+        "        total = attn_weights.sum(dim=-1, keepdim=True).clamp(min=1e-9)\n"
+        "        return attn_weights / total @ v, attn_weights / total",
     ),
     read="att-masks",
 )

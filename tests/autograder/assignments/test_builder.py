@@ -52,6 +52,8 @@ def double(x):
 # ```python
 # # This line of code is no heading.
 # ```
+#
+# * `second` gives twice the first. <!-- id: twice-the-first -->
 
 # %% exercise="Pair" points=1.5 section="small-pair" title="Pairs"
 class Pair:
@@ -115,6 +117,12 @@ def cells(notebook: nbformat.NotebookNode) -> dict[str, nbformat.NotebookNode]:
         for cell in notebook.cells
         if "nbgrader" in cell.metadata
     }
+
+
+def test_the_ids_of_promises_stay_out_of_the_notebook(example: Path) -> None:
+    texts = [cell.source for cell in opened(example).cells]
+    assert any("twice the first.\n" in f"{text}\n" for text in texts)
+    assert not any("<!--" in text for text in texts)
 
 
 def test_the_students_notebook_asks_and_does_not_tell(example: Path) -> None:

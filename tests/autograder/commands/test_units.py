@@ -87,11 +87,18 @@ def test_build_takes_a_chapter(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
 
 def test_verify_takes_a_chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     sound = {unit: verify.Verdict(unit, exercises=1) for unit in paths.UNITS}
+    sound["bert-model"].promises, sound["bert-relatives"].without_ids = 12, ["DistilBert"]
     monkeypatch.setattr(verify, "verify", lambda units, **_: [sound[unit] for unit in units])
     file = tmp_path / "verify.json"
     assert status_of(["verify", "bert", "--json", str(file)]) == 0
     units = [f"bert-{name}" for name in paths.CHAPTERS["bert"]]
     assert [one["unit"] for one in json.loads(file.read_text())] == units
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1] == "12 promises have ids; the texts of 1 of 4 exercises have none."
+    sound["bert-model"].untested = ["BertModel: pooled-first-token"]
+    assert status_of(["verify", "bert"]) == 1
+    said = capsys.readouterr().out
+    assert "bert-model: promise without a test: BertModel: pooled-first-token" in said
     assert status_of(["verify", "brt"]) == 2
     assert "There is no assignment called brt here." in capsys.readouterr().err

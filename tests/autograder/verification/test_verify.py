@@ -57,6 +57,16 @@ def test_graders_that_look_at_shapes_only_are_found_out(judged, toy):
     assert not verdict.sound
 
 
+def test_a_promise_that_no_test_keeps_makes_graders_unsound(judged, toy, monkeypatch):
+    text = '# %% [markdown]\n# Of each row. <!-- id: each-row -->\n# %% exercise="mean"'
+    source = toy.source.replace('# %% exercise="mean"', text)
+    monkeypatch.setattr(toy, "source", source)
+    verdict = judged()
+    assert "mean: each-row" in verdict.untested
+    assert verdict.without_ids == ["centre", "Scale"]
+    assert not verdict.sound
+
+
 def test_a_listed_mutant_that_is_noticed_or_gone_is_reported(judged, monkeypatch):
     listed = {
         "mean: x.sum(dim) / x.shape[dim] -> x.sum(dim) * x.shape[dim]": "wrong reason",

@@ -260,7 +260,8 @@ class PlainTransformer:
         position: vectors (B, T, D) -> vectors with positions; None for the paper's sines.
         embeddings, attention, norm, feed_forward: the chapter's classes `Embeddings`,
             `MultiHeadAttention`, `LayerNorm` and `PositionwiseFeedForward`. One is made for each
-            place where the model has such a part, with the shipped weights.
+            place where the model has such a part, with the shipped weights. The attention's
+            result may be the output alone or a tuple that begins with it.
 
     Raises:
         RuntimeError: a class has other parameters than the chapter's.
@@ -352,7 +353,8 @@ class PlainTransformer:
     def _attend(self, at: str, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
         own = self._own("attn", at)
         if own is not None:
-            return own(query, key, key, mask)
+            result = own(query, key, key, mask)
+            return result[0] if isinstance(result, tuple) else result  # (B, Tq, D)
         return attend(self.shipped.tensors(at), query, key, self.sizes["num_heads"], mask)
 
     def _feed_forward(self, at: str, x: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions
 from traitlets.config import Config
 
-from autograder.assignments import given, last_cells, overview, picture
+from autograder.assignments import given, last_cells, overview, picture, whole_chapter
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
 from autograder.units import promises
@@ -459,13 +459,16 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
     source.cells[first:first] = [
         nbformat.v4.new_markdown_cell(text, id=name) for name, text in head.items()
     ]
-    cells = source.cells + last_cells.of(source.unit, path.parents[2])
+    return _new_notebook(source.cells + last_cells.of(source.unit, path.parents[2])), assignment
+
+
+def _new_notebook(cells: list[NotebookNode]) -> NotebookNode:
     notebook = nbformat.v4.new_notebook(cells=cells)
     notebook.nbformat_minor = 5
     notebook.metadata = NotebookNode(
         kernelspec=NotebookNode(KERNEL), language_info=NotebookNode(name="python")
     )
-    return notebook, assignment
+    return notebook
 
 
 def notebook_text(notebook: NotebookNode) -> str:
@@ -600,6 +603,11 @@ def generate(units: Sequence[str], root: Path = paths.ROOT) -> dict[str, str]:
             files[f"{place}/assignment.json"] = complete.to_json()
             if parts := given.source(unit, root / "solutions"):
                 files[f"{place}/{paths.GIVEN}"] = parts
+    for chapter in dict.fromkeys(map(paths.chapter_of, units)):
+        if cells := whole_chapter.cells(chapter, root):
+            notebook, parts = (f"exercises/{name}" for name in whole_chapter.files(chapter))
+            files[notebook] = notebook_text(_new_notebook(cells))
+            files[parts] = whole_chapter.given_parts(chapter, root)
     return files
 
 

@@ -9,6 +9,8 @@ It unpacks to one folder that works where it is, without installing anything of 
     gpt-training/exercises/gpt-training/  assignment.json, recorded.bin
 
 `given.py` holds parts of earlier units, as the reference has them: these are no secret any more.
+The folder of a chapter's last unit also has the notebook that puts all of them together, with what
+it needs: `gpt-transfer/gpt-mine.ipynb`, and `gpt-given.py` beside it.
 """
 
 from __future__ import annotations
@@ -17,11 +19,12 @@ import ast
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from autograder.assignments import whole_chapter
 from autograder.common import paths
 from autograder.common.cells import is_ungraded, source_of
 from autograder.common.errors import AssignmentError
@@ -35,7 +38,7 @@ PRIVATE = frozenset(
         "verification",
         *("assignments.builder", "assignments.bundle", "assignments.given"),
         *("assignments.overview", "assignments.picture", "assignments.recorder"),
-        "assignments.stock",
+        *("assignments.stock", "assignments.whole_chapter"),
         *("common.escaping", "common.files", "common.progress"),
         *("sandbox.fork_server", "sandbox.launcher", "sandbox.limits", "sandbox.meter"),
         *("sandbox.session", "sandbox.worker"),
@@ -97,8 +100,8 @@ On Windows write `.venv\\Scripts` in place of `.venv/bin`.
 * `check("{first}")` judges one exercise, `check()` shows all of them.
 * `python -m autograder check {unit}.ipynb` does the same for the whole notebook.
 * Keep the cells that are there, with their order and the names in them; add as many as you like.
-{given}* The grade also counts tests that are not in this folder: other inputs, the same contract.
-
+* The grade also counts tests that are not in this folder: other inputs, the same contract.
+{given}{mine}
 ## Hand in
 
 Save the notebook and hand in `{unit}.ipynb`, and nothing else, under that name.
@@ -106,6 +109,10 @@ Save the notebook and hand in `{unit}.ipynb`, and nothing else, under that name.
 
 GIVEN = """\
 * The notebook imports `given.py`, what earlier units have built: keep it beside the notebook.
+"""
+MINE = """\
+* `{notebook}` puts together what you have built in all units of this chapter: unpack their zips
+  beside this one, and keep `{given}` where it is.
 """
 
 
@@ -163,25 +170,45 @@ def contents(unit: str, book: str = "") -> dict[str, bytes]:
     if given.is_file():
         files[paths.GIVEN] = given.read_bytes()
     files[f"{place}/assignment.json"] = assignment.to_json().encode()
+    mine = _together(unit)
+    files |= mine
     graders = visible_graders(unit)
     needed = {name for text in graders.values() for name in _imports(text, "autograder")}
     needed = {name for name in needed if not name.startswith(GRADERS)}
+    notebooks = [_notebook_code(data) for name, data in files.items() if name.endswith(".ipynb")]
+    needed |= {name for text in notebooks for name in _imports(text, "autograder")}
     for module in sorted(modules({*START, *needed}, "autograder")):
         file = _file(module)
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
     files["autograder/__main__.py"] = MAIN.encode()
     files |= {name: text.encode() for name, text in graders.items()}
-    code = [_notebook_code(files[notebook])]
-    code += [text.decode() for name, text in files.items() if name.endswith(".py")]
+    code = notebooks + [text.decode() for name, text in files.items() if name.endswith(".py")]
     used = {name for text in code for name in _imports(text, "toolkit")}
     for module in sorted(modules({"toolkit", *used}, "toolkit")):
         file = _file(module)
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
-    for name in sorted(_models(code[0])):
+    for name in sorted(set().union(*map(_models, notebooks))):
         files |= _model_files(name)
     files["requirements.txt"] = _requirements(files).encode()
-    files["README.md"] = _readme(assignment, paths.GIVEN in files).encode()
+    files["README.md"] = _readme(assignment, paths.GIVEN in files, list(mine)).encode()
     return files
+
+
+def _together(unit: str) -> dict[str, bytes]:
+    """With a chapter's last unit the notebook of them all, and what is given beside it."""
+    chapter = paths.chapter_of(unit)
+    last = f"{chapter}-{paths.CHAPTERS[chapter][-1]}"
+    if unit != last or not paths.ungraded(f"{chapter}-mine").is_file():
+        return {}
+    try:
+        return {
+            name: (paths.EXERCISES / name).read_bytes() for name in whole_chapter.files(chapter)
+        }
+    except FileNotFoundError as error:
+        missing = Path(error.filename).name
+        raise BundleError(
+            f"exercises/{missing} is missing; run python -m autograder build {unit}."
+        ) from None
 
 
 def _models(code: str) -> set[str]:
@@ -446,7 +473,7 @@ def _requirements(files: dict[str, bytes]) -> str:
     return "".join(f"{line}\n" for line in pins(wanted))
 
 
-def _readme(assignment: Assignment, given: bool) -> str:
+def _readme(assignment: Assignment, given: bool, mine: Sequence[str]) -> str:
     from autograder.common.cards import number
 
     count = len(assignment.questions)
@@ -459,5 +486,6 @@ def _readme(assignment: Assignment, given: bool) -> str:
         written=f", and {words}, {number(assignment.written_points)} points" if count else "",
         first=assignment.exercises[0].name,
         given=GIVEN if given else "",
+        mine=MINE.format(notebook=mine[0], given=mine[1]) if mine else "",
         book=f"\nThe book: {assignment.book}\n" if assignment.book else "",
     )

@@ -2,13 +2,14 @@
 
 A reference module imports names from earlier units; the students' notebook imports the same names
 from `given`, which is written here: those functions and classes, what they need themselves, and
-nothing else.
+nothing else. The notebook that puts a whole chapter together is given parts in the same way.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,17 @@ From {sources}. Nothing in this file is yours to write.
 """
 
 '''
+HEAD_OF_CHAPTER = '''"""The course's own parts, for what you have not written before {last}.
+
+From {sources}.
+{notebook} takes them, and yours wherever there is one.
+"""
+
+# What each unit asks for.
+EXERCISES = {{
+{exercises}}}
+
+'''
 # The import in a notebook, and what is said where the file is not beside it.
 IMPORT = """try:
     {line}
@@ -28,6 +40,7 @@ except ImportError:
         "given.py is missing or another unit's: "
         "put the one that came with this notebook beside it and restart the kernel."
     ) from None"""
+_EXERCISE = re.compile(r'^# ?%%.*\bexercise="(\w+)"', re.MULTILINE)
 _MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 
 
@@ -70,22 +83,58 @@ def for_notebook(code: str) -> str:
 
 def source(unit: str, solutions: Path = paths.SOLUTIONS) -> str:
     """The text of the unit's `given.py`; empty where it needs nothing of earlier units."""
-    chapter = paths.chapter_of(unit)
     own = (solutions / paths.inside(unit, ".py")).read_text(encoding="utf-8")
     wanted = set(imported(_without_private(own)))
     if not wanted:
         return ""
+    return _written(HEAD, wanted, texts_before(unit, solutions), unit=unit)
+
+
+def of_chapter(chapter: str, wanted: Collection[str], solutions: Path = paths.SOLUTIONS) -> str:
+    """The text of `<chapter>-given.py`: no answer of the last unit.
+
+    Args:
+        chapter: the chapter.
+        wanted: names of the chapter that its last notebook uses itself. What units are given comes
+            along, so that each unit's notebook can be read beside it.
+        solutions: where the reference modules lie.
+    """
+    units = [f"{chapter}-{name}" for name in paths.CHAPTERS[chapter]]
+    texts = texts_before(units[-1], solutions)
+    last = (solutions / paths.inside(units[-1], ".py")).read_text(encoding="utf-8")
+    names = set(wanted)
+    asked = ""
+    for unit, text in {**texts, units[-1]: last}.items():
+        names |= set(imported(_without_private(text)))
+        rows = "".join(f'        "{name}",\n' for name in _EXERCISE.findall(text))
+        asked += f'    "{unit}": [\n{rows}    ],\n'
+    return _written(
+        HEAD_OF_CHAPTER, names, texts, last=units[-1], notebook=f"{chapter}-mine.ipynb",
+        exercises=asked,
+    )  # fmt: skip
+
+
+def texts_before(unit: str, solutions: Path) -> dict[str, str]:
+    """The reference modules of the units before `unit` in its chapter, by unit."""
+    chapter = paths.chapter_of(unit)
+    found = {}
+    for name in paths.CHAPTERS.get(chapter, ()):
+        if unit == f"{chapter}-{name}":
+            break
+        path = solutions / paths.inside(f"{chapter}-{name}", ".py")
+        if path.is_file():
+            found[f"{chapter}-{name}"] = path.read_text(encoding="utf-8")
+    return found
+
+
+def _written(head: str, wanted: Collection[str], texts: Mapping[str, str], **said: str) -> str:
+    """A file that holds the wanted names and what they need, from reference modules by unit."""
     statements: list[_Statement] = []
     imports: list[ast.stmt] = []
-    for name in paths.CHAPTERS.get(chapter, ()):
-        earlier = f"{chapter}-{name}"
-        if earlier == unit:
-            break
-        path = solutions / paths.inside(earlier, ".py")
-        if path.is_file():
-            more, found = _statements(earlier, path.read_text(encoding="utf-8"))
-            statements += found
-            imports += more
+    for unit, text in texts.items():
+        more, found = _statements(unit, text)
+        statements += found
+        imports += more
     homes = {name: statement for statement in statements for name in statement.names}
     needed: set[_Statement] = set()
     waiting = [homes[name] for name in wanted if name in homes]
@@ -96,13 +145,9 @@ def source(unit: str, solutions: Path = paths.SOLUTIONS) -> str:
             waiting += [homes[name] for name in statement.used if name in homes]
     kept = [statement for statement in statements if statement in needed]
     used = frozenset().union(*(statement.used for statement in kept))
-    head = HEAD.format(
-        unit=unit,
-        sources=" and ".join(
-            dict.fromkeys(f"solutions/{paths.inside(one.unit, '.py')}" for one in kept)
-        ),
-    )
-    return head + _imports(imports, used) + _joined(kept)
+    files = dict.fromkeys(f"solutions/{paths.inside(one.unit, '.py')}" for one in kept)
+    said["sources"] = " and ".join(files)
+    return head.format(**said) + _imports(imports, used) + _joined(kept)
 
 
 def _of_solutions(node: ast.AST) -> bool:

@@ -46,8 +46,8 @@ def what_they_do(path: Path) -> str:
     return " ".join(text.split())
 
 
-def of(unit: str, root: Path = paths.ROOT) -> list[NotebookNode]:
-    """The last cells of a unit's notebook; none where there is no script of them."""
+def of(unit: str, root: Path = paths.ROOT, text: str = TEXT) -> list[NotebookNode]:
+    """The last cells of a unit's notebook, below a text; none where there is no script of them."""
     path = paths.ungraded(unit, root)
     if not path.is_file():
         return []
@@ -55,7 +55,7 @@ def of(unit: str, root: Path = paths.ROOT) -> list[NotebookNode]:
     _, *sources = path.read_text(encoding="utf-8").split(_MARKER)
     if not sources:
         raise AssignmentError(f"ungraded/{_place(path)} has no cell; begin one with the line # %%.")
-    cells = [nbformat.v4.new_markdown_cell(TEXT.format(does=does), id=UNGRADED)]
+    cells = [nbformat.v4.new_markdown_cell(text.format(does=does), id=UNGRADED)]
     for number, source in enumerate(sources, 1):
         code = f"%%{UNGRADED}\n{source.strip()}"
         cells.append(nbformat.v4.new_code_cell(code, id=f"{UNGRADED}-{number}"))

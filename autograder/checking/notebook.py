@@ -413,7 +413,7 @@ def _judge_cells(order: dict[str, Any], answers: int, say: Callable[..., None]) 
         if number not in order["skipped"]:
             say(doing=number)
             with limit(namespace) as limited:
-                trouble = _run_cell(cells, number, namespace, limited)
+                trouble = run_cell(cells, number, namespace, limited)
             if trouble:
                 say(cell=number, trouble=trouble)
     hung = set(order["hung"])
@@ -435,15 +435,19 @@ def _give(file: Path) -> None:
         spec.loader.exec_module(module)
 
 
-def _run_cell(
-    cells: Sequence[str], number: int, namespace: dict[str, Any], limit: TimeLimit
-) -> str:
-    """Execute a code cell, counted from 1; a sentence if it fails."""
-    source = cells[number - 1]
-    source = "\n".join(
+def without_magics(source: str) -> str:
+    """A cell's source with an empty line for each that is IPython's or the shell's."""
+    return "\n".join(
         "" if line.lstrip().startswith(("%", "!")) else line for line in source.split("\n")
     )
-    name = f"<cell {number}>"
+
+
+def run_cell(
+    cells: Sequence[str], number: int, namespace: dict[str, Any], limit: TimeLimit, name: str = ""
+) -> str:
+    """Execute a code cell, counted from 1, as the file `name`; a sentence if it fails."""
+    source = without_magics(cells[number - 1])
+    name = name or f"<cell {number}>"
     lines = source.splitlines(keepends=True)
     linecache.cache[name] = (len(source), None, lines, name)
     try:

@@ -21,6 +21,9 @@ from autograder.common.cells import UNGRADED
 # nbgrader sets it while it executes a notebook, to "autograde" or "validate".
 NBGRADER = "NBGRADER_EXECUTION"
 YOURS = re.compile(r"(\w+) is yours to write")
+# The file's name of code that a notebook beside this one holds.
+ELSEWHERE = "{notebook}, code cell {number}"
+_ELSEWHERE = re.compile(r".+\.ipynb, code cell \d+")
 
 
 def register() -> None:
@@ -91,9 +94,11 @@ def explained(error: Exception, namespace: dict[str, Any]) -> str:
 
 
 def _part(error: Exception, namespace: dict[str, Any]) -> str:
-    """The function or class of the notebook's in which an error was raised; or nothing."""
+    """The function or class of a student's in which an error was raised; or nothing."""
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        name = frame.f_code.co_qualname.partition(".")[0]
+        name, file = frame.f_code.co_qualname.partition(".")[0], frame.f_code.co_filename
         if frame.f_globals is namespace and name in namespace:
             return name
+        if _ELSEWHERE.fullmatch(file):
+            return f"{name} ({file})"
     return ""

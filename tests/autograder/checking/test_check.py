@@ -22,7 +22,8 @@ from nbclient.exceptions import CellExecutionError
 from autograder.assignments import builder, recorded, recorder, stock
 from autograder.checking import check
 from autograder.checking.check import Judge, checks_for
-from autograder.checking.notebook import _run_cell, check_notebook, unit_of
+from autograder.checking.notebook import check_notebook, unit_of
+from autograder.checking.notebook import run_cell as run_numbered_cell
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
 from autograder.sandbox import wire
@@ -548,7 +549,7 @@ def test_in_the_terminal_a_missing_given_file_is_one_sentence(
     monkeypatch.delitem(sys.modules, "given", raising=False)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if "exercises" not in place])
     with TimeLimit({}) as limit:
-        said = _run_cell([solutions["setup"]], 1, {}, limit)
+        said = run_numbered_cell([solutions["setup"]], 1, {}, limit)
     assert said == MISSING
 
 

@@ -59,6 +59,12 @@ def contents(source: Path = SOURCE) -> list[str]:
     return re.findall(r"^[ -]*(?:file|root): *(\S+)", text, re.MULTILINE)
 
 
+def done(source: Path = SOURCE) -> list[str]:
+    """The pages that claim to be done, as `done.csv` lists them: a page's budgets hold of them."""
+    with (source / "done.csv").open(encoding="utf-8", newline="") as stream:
+        return [row["page"] for row in DictReader(stream)]
+
+
 def page_modules(page: Path, root: Path = ROOT) -> list[Path]:
     """The course's own modules that a page imports, directly or through other modules.
 

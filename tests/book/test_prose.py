@@ -11,7 +11,7 @@ import pytest
 
 from autograder.common import paths
 from autograder.units.assignment import load
-from toolkit.book import ROOT, SOURCE, contents
+from toolkit.book import ROOT, SOURCE, contents, done
 
 PAGES = [SOURCE / f"{name}.md" for name in contents()]
 PATTERNS = ("**/*.md", "*.csv", "*.bib", "*.yml", "_ext/*.py", "_assets/*.*")
@@ -84,6 +84,11 @@ def test_cited_works_are_in_the_bibliography(page: Path) -> None:
     cited = {key.strip() for keys in re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", prose(page))
              for key in keys.split(",")}  # fmt: skip
     assert cited <= known
+
+
+def test_pages_that_are_done_are_in_the_contents_each_once() -> None:
+    assert set(done()) <= set(contents())
+    assert len(done()) == len(set(done()))
 
 
 def test_bibliography_entries_are_complete() -> None:

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.book, pytest.mark.browser]
 
 WINDOW = {"width": 1366, "height": 768}
 # Code that a page includes, which no cell holds
-INCLUDED = """[...document.querySelectorAll('.highlight-python pre, .highlight-ipython3 pre')]
+INCLUDED = """[...document.querySelectorAll('.highlight-default pre, .highlight-python pre')]
   .filter(block => !block.closest('.cell')).map(block => block.textContent)"""
 
 
@@ -50,7 +50,7 @@ def test_a_page_that_is_done_keeps_its_budgets(browser: Any, site: Path, name: s
 
 
 def test_a_page_is_measured_as_a_reader_sees_it(browser: Any, tmp_path: Path) -> None:
-    block = "<div class='highlight-python'><pre>{}</pre></div>"
+    block = "<div class='highlight-default'><pre>{}</pre></div>"
     file = tmp_path / "page.html"
     file.write_text(
         "<!DOCTYPE html><html><head></head><body style='margin: 0'>"

@@ -53,6 +53,18 @@ class BookError(Exception):
     """The book could not be built; the message says what to mend."""
 
 
+def contents(source: Path = SOURCE) -> list[str]:
+    """The pages that `_toc.yml` names, `attention/index` for one in a folder, in their order."""
+    text = (source / "_toc.yml").read_text(encoding="utf-8")
+    return re.findall(r"^[ -]*(?:file|root): *(\S+)", text, re.MULTILINE)
+
+
+def done(source: Path = SOURCE) -> list[str]:
+    """The pages that claim to be done, as `done.csv` lists them: a page's budgets hold of them."""
+    with (source / "done.csv").open(encoding="utf-8", newline="") as stream:
+        return [row["page"] for row in DictReader(stream)]
+
+
 def page_modules(page: Path, root: Path = ROOT) -> list[Path]:
     """The course's own modules that a page imports, directly or through other modules.
 
@@ -98,14 +110,12 @@ class _Keys:
 
     def __init__(self, source: Path, work: Path, root: Path) -> None:
         self.file, self.times = work / "code.json", work / "seconds.json"
-        self.contents = source / "_toc.yml"
         self.cache, self.doctrees = work / ".jupyter_cache", work / ".doctrees"
-        self.now = {
-            page.stem: code_key(page, root)
-            for page in sorted(source.glob("*.md"))
-            if is_executed(page)
+        pages = {name: source / f"{name}.md" for name in contents(source)}
+        self.pages = {
+            name: page for name, page in pages.items() if page.is_file() and is_executed(page)
         }
-        self.pages = {name: source / f"{name}.md" for name in self.now}
+        self.now = {name: code_key(page, root) for name, page in self.pages.items()}
 
     def stale(self) -> list[str]:
         """Pages whose modules have changed since they were last executed."""
@@ -113,8 +123,13 @@ class _Keys:
         return [name for name, key in self.now.items() if before.get(name) != key]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Drop the outputs of these pages, so that they are executed again."""
+        """Drop the outputs of these pages, so that they are executed again.
+
+        Those of a page's cells go whatever its address was: a page may have been moved, and a
+        cache copied from another checkout.
+        """
         from jupyter_cache import get_cache
+        from myst_nb.core.read import myst_nb_reader_plugin
 
         names = list(names)
         if names and self.cache.exists():
@@ -123,6 +138,10 @@ class _Keys:
             for record in cache.list_cache_records():
                 if record.uri in paths:
                     cache.remove_cache(record.pk)
+            for name in names:
+                with contextlib.suppress(KeyError):
+                    notebook = myst_nb_reader_plugin(str(self.pages[name]))
+                    cache.remove_cache(cache.match_cache_notebook(notebook).pk)
         for name in names:
             (self.doctrees / f"{name}.doctree").unlink(missing_ok=True)
 
@@ -150,14 +169,15 @@ class _Keys:
 class _Execution(logging.Handler):
     """Turns MyST-NB's log records into progress lines."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
+    def __init__(self, tell: Callable[[str], None], source: Path) -> None:
         super().__init__(logging.INFO)
-        self.tell, self.count, self.seconds = tell, 0, 0.0
+        self.tell, self.source, self.count, self.seconds = tell, source, 0, 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()
-        where = Path(str(getattr(record, "location", "") or "")).stem.split(":")[0]
-        # Another handler may have put the page's path before the message.
+        # Another handler may have put the page's path in place of its name, and before the message.
+        where = str(getattr(record, "location", "") or "").split(":")[0]
+        where = where.removeprefix(f"{self.source}{os.sep}").removesuffix(".md")
         if "Executing notebook using" in message:
             self.began(where)
         elif took := re.search(r"Executed notebook in ([\d.]+) seconds", message):
@@ -300,11 +320,8 @@ def _execute_ahead(
     from myst_nb.core.read import myst_nb_reader_plugin
 
     cache = get_cache(str(keys.cache))
-    listed = set(re.findall(r"(?:file|root): *(\S+)", keys.contents.read_text(encoding="utf-8")))
     waiting = {}
     for name, page in keys.pages.items():
-        if name not in listed:
-            continue
         notebook = myst_nb_reader_plugin(str(page))
         try:
             cache.match_cache_notebook(notebook)
@@ -381,7 +398,7 @@ def _run_sphinx(
         },
         sourcedir=source,
     )
-    warnings, execution = io.StringIO(), _Execution(tell)
+    warnings, execution = io.StringIO(), _Execution(tell, source)
     counts = {"read": 0, "written": 0}
 
     def about_to_read(app: Any, env: Any, names: list[str]) -> None:
@@ -447,7 +464,7 @@ def _sentence(error: BaseException, work: Path, source: Path) -> str:
     page = next((Path(str(e.args[0])) for e in causes if isinstance(e, ExecutionError)), None)
     if page is None:
         return f"Sphinx stopped with {type(error).__name__}: {COLOUR.sub('', str(error))}; {more}."
-    name = f"{source.name}/{page.name}"
+    name = f"{source.name}/{page.relative_to(source).as_posix()}"
     for cause in causes:
         if isinstance(cause, CellExecutionError):
             line, first = _where(page, str(cause))

@@ -42,6 +42,7 @@ from autograder.units.assignment import (
     Exercise,
     Question,
 )
+from autograder.units.sections import sections
 
 OPTIONS = {"exercise", "check", "question", "points", "section", "forbids", "title", "tags"}
 KINDS = ("exercise", "check", "question")
@@ -565,23 +566,13 @@ def prepare_course(
     return assignments
 
 
-def book_sections(unit: str, root: Path = paths.ROOT) -> dict[str, str]:
-    """Anchor and heading of each labelled section of the unit's page, if it is written."""
-    page = root / "book" / f"{paths.chapter_of(unit)}.md"
-    if not page.is_file():
-        return {}
-    found = re.findall(
-        r"^\(([\w-]+)\)=\n+#+ +(.+?) *$", page.read_text(encoding="utf-8"), flags=re.MULTILINE
-    )
-    return {anchor: heading.replace("`", "").replace("$", "") for anchor, heading in found}
-
-
 def generate(units: Sequence[str], root: Path = paths.ROOT) -> dict[str, str]:
     """The generated files, as {path relative to `root`: text}."""
     files = {}
     with tempfile.TemporaryDirectory(prefix="course-") as folder:
         course = Path(folder)
         for unit, assignment in prepare_course(course, units, root / "solutions").items():
+            explained = sections(paths.chapter_of(unit), root)
             released = course / "release" / unit / f"{unit}.ipynb"
             notebook = nbformat.read(released, as_version=4)
             stubs = {
@@ -596,7 +587,8 @@ def generate(units: Sequence[str], root: Path = paths.ROOT) -> dict[str, str]:
                     replace(exercise, stub=stubs[exercise.name])
                     for exercise in assignment.exercises
                 ),
-                sections=book_sections(unit, root),
+                sections={anchor: found.heading for anchor, found in explained.items()},
+                pages={anchor: found.page for anchor, found in explained.items()},
             )
             place = f"exercises/{unit}"
             files[f"{place}/{unit}.ipynb"] = notebook_text(notebook)

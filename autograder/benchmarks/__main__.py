@@ -3,7 +3,8 @@
 A class graded beside stock nbgrader on the same honest submissions, with the marks compared; the
 latency of `check`; the kill rate of `verify`; the speed of our Transformer beside
 `torch.nn.Transformer`, and of our GPT beside Hugging Face's, `torch.nn.TransformerEncoder` and one
-as nanoGPT writes it; seconds to build the book. Printed as a table and written to build/bench.json.
+as nanoGPT writes it; seconds to build the book, and until a page of it answers. Printed as a table
+and written to build/bench.json.
 
 Grading a class of 100 beside stock nbgrader takes ten minutes, most of them stock nbgrader's; how
 the cost grows from 10 to 1,000 submissions is measured only when asked for (`--only growth`).
@@ -36,6 +37,7 @@ from rich.table import Table
 
 from autograder.benchmarks.classes import grading, growth
 from autograder.benchmarks.gpt import gpt_speed
+from autograder.benchmarks.pages import page_seconds
 from autograder.benchmarks.timing import (
     Figure,
     compared,
@@ -45,6 +47,7 @@ from autograder.benchmarks.timing import (
     taking_turns,
 )
 from autograder.common import paths
+from toolkit import book
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -386,7 +389,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m autograder.benchmarks", description=__doc__)
     parser.add_argument(
         "--only",
-        choices=("grading", "growth", "check", "verify", "transformer", "gpt", "book"),
+        choices=("grading", "growth", "check", "verify", "transformer", "gpt", "book", "pages"),
+    )
+    parser.add_argument(
+        "--page",
+        action="append",
+        metavar="NAME",
+        help="a page of the built book, such as attention/index (those that are done)",
     )
     parser.add_argument("--unit", choices=paths.units(), metavar="UNIT", help="only this unit")
     parser.add_argument("--count", type=int, default=100, help="submissions for the comparison")
@@ -439,6 +448,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.only in (None, "book"):
         console.print("measuring the book ...")
         add("book", book_seconds())
+    if options.only in (None, "pages") and (names := options.page or book.done()):
+        console.print("measuring pages of the built book ...")
+        add("page", page_seconds(book.OUT / "_build" / "html", names))
     console.print(table)
     target = paths.BUILD / "bench.json"
     target.parent.mkdir(parents=True, exist_ok=True)

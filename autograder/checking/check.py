@@ -384,8 +384,8 @@ def section(assignment: Assignment, anchor: str) -> tuple[str, str]:
     title = assignment.sections.get(chapter, assignment.title)
     words = f"“{heading}” in the chapter “{title}”" if heading else f"section {anchor}"
     if assignment.book:
-        return words, f"{assignment.book.rstrip('/')}/{chapter}.html#{anchor}"
-    page = paths.ROOT / "book" / f"{chapter}.md"
+        return words, assignment.url(anchor)
+    page = paths.BOOK / f"{assignment.page(anchor)}.md"
     if heading and page.is_file() and Path.cwd().is_relative_to(paths.ROOT):
         return words, f"{Path(os.path.relpath(page)).as_posix()}#{anchor}"
     return words, ""

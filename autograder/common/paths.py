@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent
 ROOT = PACKAGE.parent
 SOLUTIONS = ROOT / "solutions"
 EXERCISES = ROOT / "exercises"
+BOOK = ROOT / "book"
 CONVENTIONS = SOLUTIONS / "conventions.md"  # of all chapters
 GRADERS = PACKAGE / "graders"
 BUILD = ROOT / "build"
@@ -37,6 +38,16 @@ def units() -> list[str]:
 def chapter_of(unit: str) -> str:
     """`attention` for `attention-scores`."""
     return unit.partition("-")[0]
+
+
+def first_page(chapter: str) -> str:
+    """The page of the book with which the chapter begins, named as Sphinx names it."""
+    return f"{chapter}/index"
+
+
+def pages(chapter: str, root: Path = ROOT) -> list[Path]:
+    """The sources of the chapter's pages in the book."""
+    return sorted((root / "book" / chapter).glob("*.md"))
 
 
 def inside(unit: str, suffix: str = "", prefix: str = "") -> str:

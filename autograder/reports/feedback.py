@@ -321,10 +321,7 @@ def _exercise(
 def _section(assignment: Assignment, anchor: str) -> tuple[str, str]:
     heading = assignment.sections.get(anchor)
     words = f"“{heading}”" if heading else f"the section {anchor}"
-    if assignment.book:
-        page = f"{paths.chapter_of(assignment.unit)}.html#{anchor}"
-        return words, f"{assignment.book.rstrip('/')}/{page}"
-    return words, ""
+    return words, assignment.url(anchor)
 
 
 def _question(cell: NotebookNode, titles: dict[str, str]) -> Item:

@@ -349,21 +349,22 @@ def book_link(assignment: Assignment, anchor: str, folder: Path) -> str:
     The built book is named as seen from `folder`, so that both can be moved together. Empty where
     the book has not been built or has no such section.
     """
-    page = f"{quote(paths.chapter_of(assignment.unit))}.html#{quote(anchor)}"
     if assignment.book:
-        return f"{assignment.book.rstrip('/')}/{page}"
-    if anchor not in _anchors(assignment.unit):
+        return assignment.url(anchor)
+    page = BOOK / f"{assignment.page(anchor)}.html"
+    if anchor not in _anchors(page):
         return ""
-    return f"{quote(os.path.relpath(BOOK, folder.resolve()).replace(os.sep, '/'))}/{page}"
+    where = quote(os.path.relpath(page, folder.resolve()).replace(os.sep, "/"))
+    return f"{where}#{quote(anchor)}"
 
 
 @cache
-def _anchors(unit: str) -> frozenset[str]:
+def _anchors(page: Path) -> frozenset[str]:
     try:
-        page = (BOOK / f"{paths.chapter_of(unit)}.html").read_text(encoding="utf-8")
+        text = page.read_text(encoding="utf-8")
     except (OSError, ValueError):
         return frozenset()
-    return frozenset(re.findall(r'\bid="([^"]+)"', page))
+    return frozenset(re.findall(r'\bid="([^"]+)"', text))
 
 
 def top(teaching: Teaching, sections: int, mistakes: int) -> Sequence[Mistake]:

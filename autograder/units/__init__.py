@@ -1,6 +1,6 @@
-"""What a unit asks for, its wrong versions, and the files that its marks depend on.
+"""What a unit asks for, its wrong versions, the files its marks depend on, where the book explains.
 
 Imports `common`.
 """
 
-__all__ = ["assignment", "dependencies", "variants"]
+__all__ = ["assignment", "dependencies", "sections", "variants"]

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from autograder.common import paths
 from autograder.common.errors import AssignmentError
@@ -52,8 +53,8 @@ class Question:
 class Assignment:
     """A unit's exercises and questions, in the order of its notebook.
 
-    `sections` gives the headings of the book's anchors; `book` is where the book can be read, a
-    URL that the instructor may put into the bundle.
+    `sections` gives the headings of the book's anchors, `pages` the page that each stands on;
+    `book` is where the book can be read, a URL that the instructor may put into the bundle.
     """
 
     unit: str
@@ -61,6 +62,7 @@ class Assignment:
     exercises: tuple[Exercise, ...]
     questions: tuple[Question, ...] = ()
     sections: dict[str, str] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)
     book: str = ""
 
     @property
@@ -82,6 +84,15 @@ class Assignment:
     @property
     def written_points(self) -> float:
         return sum(question.points for question in self.questions)
+
+    def page(self, anchor: str) -> str:
+        """The page of the book that a section stands on; the chapter's first, if none is known."""
+        return self.pages.get(anchor, paths.first_page(paths.chapter_of(self.unit)))
+
+    def url(self, anchor: str) -> str:
+        """Where a section can be read online; empty where the course names no such book."""
+        page = f"{self.page(anchor)}.html#{quote(anchor)}"
+        return f"{self.book.rstrip('/')}/{page}" if self.book else ""
 
     def exercise(self, name: str) -> Exercise:
         """The exercise called `name`; a KeyError names the nearest spelling."""

@@ -3,6 +3,7 @@
 `coverage.csv` says where each topic is treated, `topics.csv` and `chapters.csv` what the topics
 and chapters are, `errata.csv` what the source documents got wrong, `glossary.csv` the terms. A
 later chapter adds rows to `coverage.csv` and appears in every table; no page has to be edited.
+`moved.csv` lists addresses that pages once had, which lead to where the pages are now.
 
 What the units hold is read from `exercises/`, where it is generated.
 
@@ -14,19 +15,23 @@ from __future__ import annotations
 
 import ast
 import csv
+import json
 from collections import Counter
 from collections.abc import Iterable
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.statemachine import StringList
 from sphinx.application import Sphinx
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from autograder.common import paths
 from autograder.units.assignment import load
 
+logger = logging.getLogger(__name__)
 KINDS = ("concept", "formula", "code", "claim", "system", "figure", "erratum")
 MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
 
@@ -96,7 +101,7 @@ class CourseDirective(SphinxDirective):
 
 
 def page_of(row: dict[str, str]) -> str:
-    """The document name of a coverage row's page (`attention`, with or without extension)."""
+    """The document name of a coverage row's page (`attention/index`, extension or not)."""
     return row["page"].removesuffix(".html").removesuffix(".md")
 
 
@@ -119,11 +124,9 @@ class Chapters(CourseDirective):
         counts = Counter(row["chapter"] for row in self.rows("topics.csv"))
         body = []
         for row in self.rows("chapters.csv"):
-            there = (Path(self.env.srcdir) / f"{row['name']}.md").exists()
-            if there:
-                title: list[nodes.Node] = [
-                    place("", page=row["name"], anchor="", text=row["title"])
-                ]
+            page = paths.first_page(row["name"])
+            if (Path(self.env.srcdir) / f"{page}.md").exists():
+                title: list[nodes.Node] = [place("", page=page, anchor="", text=row["title"])]
                 state = nodes.inline("", "ready", classes=["course-ready"])
             else:
                 title = [nodes.Text(row["title"])]
@@ -155,7 +158,7 @@ class Units(CourseDirective):
                 f"{assignment.points + assignment.written_points:g}",
                 str(assignment.minutes),
             ]
-            body.append([[place("", page=chapter, anchor="", text=unit)],
+            body.append([[place("", page=paths.first_page(chapter), anchor="", text=unit)],
                          *([nodes.Text(number)] for number in numbers),
                          self.inline(", ".join(holds) or "–")])  # fmt: skip
         head = ["Unit", "Exercises", "In words", "Points", "Minutes", "Holds answers of"]
@@ -274,6 +277,46 @@ def hide_solution_markers(app: Sphinx, doctree: nodes.document) -> None:
             block.children = [nodes.Text(text)]
 
 
+MOVED = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<title>This page has moved</title>
+<link rel="canonical" href="{new}">
+<script>
+  const pages = {pages};  // of sections that stand on other pages
+  location.replace((pages[location.hash.slice(1)] || "{new}") + location.hash);
+</script>
+<noscript><meta http-equiv="refresh" content="0; url={new}"></noscript>
+<p>This page has moved to <a href="{new}">{new}</a>.</p>
+</html>
+"""
+
+
+def write_moved(app: Sphinx, exception: Exception | None) -> None:
+    """At each address that a page once had, write a page that leads to where it is now.
+
+    The `#anchor` is kept. Where its section stands on another page of the chapter, it leads there.
+    """
+    source = Path(app.srcdir)
+    if exception or app.builder.format != "html" or not (source / "moved.csv").exists():
+        return
+    labels = app.env.get_domain("std").anonlabels  # type: ignore[attr-defined]
+    for row in read_rows(source, "moved.csv"):
+        old, new = row["old"], row["new"]
+        if new not in app.env.found_docs:
+            logger.warning("moved.csv: %s leads to %s, which is not there", old, new)
+            continue
+        chapter = new.rpartition("/")[0] + "/"
+        pages = {
+            anchor: app.builder.get_relative_uri(old, page)
+            for page, anchor in sorted(labels.values())
+            if page != new and page.startswith(chapter)
+        }
+        target = app.builder.get_relative_uri(old, new)
+        text = MOVED.format(new=escape(target), pages=json.dumps(pages))
+        (Path(app.outdir) / f"{old}.html").write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
     app.add_node(place)
@@ -286,4 +329,5 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("coverage-counts", CoverageCounts)
     app.connect("doctree-read", hide_solution_markers)
     app.connect("doctree-resolved", resolve_places)
+    app.connect("build-finished", write_moved)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

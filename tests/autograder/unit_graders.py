@@ -28,6 +28,7 @@ from autograder.demo import make_class
 from autograder.demo.styles import styles
 from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
+from autograder.units.sections import sections
 from autograder.units.variants import (
     Misconception,
     cell_spans,
@@ -227,13 +228,11 @@ class UnitGraders:
     # Known mistakes.
 
     def test_every_known_mistake_can_be_made_and_says_what_to_do(self):
-        page = paths.ROOT.joinpath("book", f"{paths.chapter_of(self.unit)}.md")
-        text = page.read_text(encoding="utf-8")
-        anchors = set(re.findall(r"^\(([\w-]+)\)=$", text, re.MULTILINE))
+        explained = sections(paths.chapter_of(self.unit))
         for mistake in misconceptions(self.unit):
             compile(changed_source(self.unit, mistake), mistake.name, "exec")
             assert unknown_names(self.unit, mistake) == [], mistake.name
-            assert mistake.section in anchors, mistake.name
+            assert mistake.section in explained, mistake.name
             assert mistake.says.endswith("."), mistake.name
             assert len(mistake.says) <= 240, mistake.name
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from toolkit.book import SOURCE
+from toolkit.book import contents
 
 pytestmark = [
     pytest.mark.book,
@@ -18,14 +17,7 @@ pytestmark = [
 ]
 
 
-def contents() -> list[str]:
-    """The pages named in `_toc.yml`, and the search page."""
-    toc = yaml.safe_load((SOURCE / "_toc.yml").read_text())
-    chapters = [c["file"] for part in toc["parts"] for c in part["chapters"]]
-    return [toc["root"], *chapters, "search"]
-
-
-PAGES = contents()
+PAGES = [*contents(), "search"]
 
 # What the page holds besides its controls: visible text, pictures and colours of widget `root`.
 SHOWN = """root => {

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from toolkit.book import BookError, build_book, code_key, is_executed, missing_anchors, page_modules
+from toolkit.book import (
+    SOURCE,
+    BookError,
+    build_book,
+    code_key,
+    is_executed,
+    missing_anchors,
+    page_modules,
+)
 
 NOTEBOOK = """\
 ---
@@ -22,6 +31,7 @@ kernelspec:
 ---
 
 """
+EXTENSIONS = SOURCE / "_ext"
 CONFIG = """\
 title: A small book
 only_build_toc_files: true
@@ -41,8 +51,11 @@ class SmallBook:
         self.page("index", "# Home\n")
 
     def page(self, name: str, text: str, *, run: bool = False) -> None:
-        (self.source / f"{name}.md").write_text((NOTEBOOK if run else "") + text)
-        others = sorted(p.stem for p in self.source.glob("*.md") if p.stem != "index")
+        page = self.source / f"{name}.md"
+        page.parent.mkdir(exist_ok=True)
+        page.write_text((NOTEBOOK if run else "") + text)
+        pages = (p.relative_to(self.source).with_suffix("") for p in self.source.rglob("*.md"))
+        others = sorted(page.as_posix() for page in pages if page != Path("index"))
         files = "".join(f"  - file: {other}\n" for other in others)
         toc = "format: jb-book\nroot: index\n" + (f"chapters:\n{files}" if files else "")
         (self.source / "_toc.yml").write_text(toc)
@@ -93,13 +106,55 @@ def test_a_page_is_executed_again_only_when_its_own_modules_change(small: SmallB
 
 
 @pytest.mark.book
-def test_a_failing_cell_fails_the_build_with_page_line_and_error(small: SmallBook) -> None:
-    small.page("a", cell("x = 1\n") + "\n" + cell("assert x == 2, 'x must be two'"), run=True)
+def test_a_page_that_was_moved_does_not_bring_what_its_old_modules_said(small: SmallBook) -> None:
+    said = cell("from solutions.one import VALUE\nprint(VALUE + ' value')")
+    small.module("one", "VALUE = 'first'\n")
+    small.page("a", said, run=True)
+    small.build()
+
+    (small.source / "a.md").unlink()
+    small.module("one", "VALUE = 'second'\n")
+    small.page("part/index", said, run=True)
+    site = small.build()
+    assert small.executed() == ["part/index"]
+    assert "second value" in (site / "part" / "index.html").read_text()
+
+    small.build()
+    assert small.executed() == []
+
+
+@pytest.mark.book
+@pytest.mark.browser
+def test_an_old_address_leads_to_where_its_section_is_now(small: SmallBook, browser: Any) -> None:
+    ours = f"{CONFIG}sphinx: {{local_extensions: {{course: {EXTENSIONS}}}}}\n"
+    (small.root / "_config.yml").write_text(ours)
+    small.page("part/index", "# Part\n\n(here)=\n## Here\n")
+    small.page("part/second", "# Second\n\n(there)=\n## There\n")
+    (small.source / "moved.csv").write_text("old,new\npart,part/index\n")
+    site, tab = small.build(), browser.new_page()
+    for anchor, page in {"": "index", "#here": "index", "#there": "second"}.items():
+        tab.goto((site / "part.html").as_uri() + anchor)
+        tab.wait_for_url((site / "part" / f"{page}.html").as_uri() + anchor)
+        assert tab.locator(anchor or "h1").count()
+    tab.close()
+
+    (small.source / "moved.csv").write_text("old,new\npart,part/third\n")
+    with pytest.raises(BookError, match=r"moved.csv: part leads to part/third, which is not there"):
+        small.build()
+
+
+@pytest.mark.book
+@pytest.mark.parametrize("name", ["a", "part/index"])
+def test_a_failing_cell_fails_the_build_with_page_line_and_error(
+    small: SmallBook, name: str
+) -> None:
+    small.page(name, cell("x = 1\n") + "\n" + cell("assert x == 2, 'x must be two'"), run=True)
     with pytest.raises(BookError) as caught:
         small.build()
     message = str(caught.value)
-    line = (small.source / "a.md").read_text().splitlines().index("assert x == 2, 'x must be two'")
-    assert f"book/a.md, cell at line {line + 1}" in message
+    lines = (small.source / f"{name}.md").read_text().splitlines()
+    line = lines.index("assert x == 2, 'x must be two'") + 1
+    assert f"book/{name}.md, cell at line {line} " in message
     assert "AssertionError: x must be two" in message
     assert "\n" not in message
     assert "Traceback" not in message

@@ -11,10 +11,10 @@ import pytest
 
 from autograder.common import paths
 from autograder.units.assignment import load
-from toolkit.book import ROOT, SOURCE
+from toolkit.book import ROOT, SOURCE, contents, done
 
-PAGES = sorted(SOURCE.glob("*.md"))
-PATTERNS = ("*.md", "*.csv", "*.bib", "*.yml", "_ext/*.py", "_assets/*.*")
+PAGES = [SOURCE / f"{name}.md" for name in contents()]
+PATTERNS = ("**/*.md", "*.csv", "*.bib", "*.yml", "_ext/*.py", "_assets/*.*")
 PICTURES = (".png", ".jpg", ".ico", ".woff2")
 TEXTS = sorted(
     path for pattern in PATTERNS for path in SOURCE.glob(pattern) if path.suffix not in PICTURES
@@ -41,7 +41,12 @@ def prose(page: Path) -> str:
     return re.sub(r"^(`{3,})\w+\n.*?^\1[ \t]*$", "", text, flags=re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def shown(path: Path) -> str:
+    """A file of the book as one would type it: `attention/index.md`."""
+    return path.relative_to(SOURCE).as_posix()
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=shown)
 def test_chinese_is_only_in_the_glossary(path: Path) -> None:
     if path.name.startswith("glossary."):
         pytest.skip("the glossary gives the Chinese terms")
@@ -50,7 +55,7 @@ def test_chinese_is_only_in_the_glossary(path: Path) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", TEXTS, ids=shown)
 def test_wording(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     found = [
@@ -62,7 +67,7 @@ def test_wording(path: Path) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_a_page_has_one_title_and_no_heading_twice(page: Path) -> None:
     headings = re.findall(r"^(#+) (.+)$", prose(page), re.MULTILINE)
     assert [len(marks) for marks, _ in headings].count(1) == 1
@@ -71,7 +76,7 @@ def test_a_page_has_one_title_and_no_heading_twice(page: Path) -> None:
     assert not twice
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("page", PAGES, ids=shown)
 def test_cited_works_are_in_the_bibliography(page: Path) -> None:
     known = set(
         re.findall(r"^@\w+\{([^,]+),", (SOURCE / "references.bib").read_text(), re.MULTILINE)
@@ -79,6 +84,11 @@ def test_cited_works_are_in_the_bibliography(page: Path) -> None:
     cited = {key.strip() for keys in re.findall(r"\{cite(?::\w+)?\}`([^`]+)`", prose(page))
              for key in keys.split(",")}  # fmt: skip
     assert cited <= known
+
+
+def test_pages_that_are_done_are_in_the_contents_each_once() -> None:
+    assert set(done()) <= set(contents())
+    assert len(done()) == len(set(done()))
 
 
 def test_bibliography_entries_are_complete() -> None:
@@ -125,7 +135,7 @@ def test_pages_name_the_exercises_that_the_units_have() -> None:
             count += 1
             seen.add((unit, name))
             if unit not in paths.UNITS:
-                wrong.append(f"{page.name}: there is no unit {unit}")
+                wrong.append(f"{shown(page)}: there is no unit {unit}")
                 continue
             assignment = load(unit)
             questions = {question.name for question in assignment.questions}
@@ -135,7 +145,7 @@ def test_pages_name_the_exercises_that_the_units_have() -> None:
                 there = assignment.names[number - 1 : number]
                 right = there == (name,) or (there and not name)
             if not right:
-                wrong.append(f"{page.name}: exercise {number} of {unit} is not {name}")
+                wrong.append(f"{shown(page)}: exercise {number} of {unit} is not {name}")
     assert not wrong
     assert count > 200
     everything = {
@@ -153,7 +163,7 @@ def test_no_page_counts_exercises_without_a_unit() -> None:
             start = prose(page).rfind("\n\n", 0, match.start())
             paragraph = prose(page)[start : match.end() + 60]
             if not re.search(r"`[a-z0-9_]+-[a-z_]+`", paragraph):
-                found.append(f"{page.name}: {match[0]}")
+                found.append(f"{shown(page)}: {match[0]}")
     assert not found
 
 

@@ -9,11 +9,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import yaml
 from bs4 import BeautifulSoup
 
 from autograder.common import paths
-from toolkit.book import SOURCE
+from toolkit.book import SOURCE, contents
 
 pytestmark = [pytest.mark.book]
 
@@ -34,10 +33,9 @@ def rows(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def contents() -> list[str]:
-    """The pages named in `_toc.yml`."""
-    toc = yaml.safe_load((SOURCE / "_toc.yml").read_text())
-    return [toc["root"], *(c["file"] for part in toc["parts"] for c in part["chapters"])]
+def written() -> set[str]:
+    """The chapters that have pages."""
+    return {row["name"] for row in rows("chapters.csv") if paths.pages(row["name"])}
 
 
 @cache
@@ -69,13 +67,10 @@ def test_every_page_of_the_contents_is_built(site: Path) -> None:
 
 def test_every_topic_of_a_written_chapter_has_an_anchor_that_exists(site: Path) -> None:
     covered = {row["id"]: row for row in rows("coverage.csv")}
-    written = {
-        row["name"] for row in rows("chapters.csv") if (SOURCE / f"{row['name']}.md").exists()
-    }
-    assert written, "no chapter is written"
+    assert written(), "no chapter is written"
     lost = []
     for topic in rows("topics.csv"):
-        if topic["chapter"] not in written:
+        if topic["chapter"] not in written():
             continue
         row = covered.get(topic["id"])
         if row is None:
@@ -87,32 +82,40 @@ def test_every_topic_of_a_written_chapter_has_an_anchor_that_exists(site: Path) 
 
 def test_every_link_inside_the_book_leads_somewhere(site: Path) -> None:
     broken = []
-    for page in sorted(site.glob("*.html")):
+    for page in sorted(site.rglob("*.html")):
         for link in soup(page).find_all("a", href=True):
             address = urlsplit(link["href"])
             if address.scheme or address.netloc:
                 continue
             target = (page.parent / unquote(address.path)).resolve() if address.path else page
             if not target.exists():
-                broken.append(f"{page.name}: {link['href']}")
+                broken.append(f"{page.relative_to(site)}: {link['href']}")
                 continue
             wanted = unquote(address.fragment) if target.suffix == ".html" else ""
             if wanted and wanted not in ids(target):
-                broken.append(f"{page.name}: {link['href']}")
+                broken.append(f"{page.relative_to(site)}: {link['href']}")
     assert not broken
+
+
+def test_every_old_address_leads_to_a_page(site: Path) -> None:
+    for row in rows("moved.csv"):
+        page = site / f"{row['old']}.html"
+        (link,) = soup(page).find_all("a")
+        assert (page.parent / link["href"]).resolve() == site / f"{row['new']}.html"
 
 
 def test_no_element_fetches_from_another_host(site: Path) -> None:
     foreign = []
     for page in sorted(site.rglob("*.html")):
+        where = page.relative_to(site)
         for name, attributes in FETCHING.items():
             for tag in soup(page).find_all(name):
                 for attribute in attributes:
                     if is_foreign(str(tag.get(attribute) or "")):
-                        foreign.append(f"{page.name}: <{name} {attribute}={tag[attribute]}>")
+                        foreign.append(f"{where}: <{name} {attribute}={tag[attribute]}>")
         for tag in soup(page).find_all("link", href=True):
             if FETCHING_LINKS & set(tag.get("rel", [])) and is_foreign(tag["href"]):
-                foreign.append(f"{page.name}: <link href={tag['href']}>")
+                foreign.append(f"{where}: <link href={tag['href']}>")
     assert not foreign
 
 
@@ -120,9 +123,9 @@ def test_no_style_sheet_fetches_from_another_host(site: Path) -> None:
     styles = {path.name: path.read_text(encoding="utf-8") for path in site.rglob("*.css")}
     for page in sorted(site.rglob("*.html")):
         for number, tag in enumerate(soup(page).find_all("style")):
-            styles[f"{page.name} style {number}"] = tag.get_text()
+            styles[f"{page.relative_to(site)} style {number}"] = tag.get_text()
         for number, tag in enumerate(soup(page).find_all(style=True)):
-            styles[f"{page.name} attribute {number}"] = tag["style"]
+            styles[f"{page.relative_to(site)} attribute {number}"] = tag["style"]
     foreign = []
     for name, text in styles.items():
         text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
@@ -134,8 +137,8 @@ def test_no_style_sheet_fetches_from_another_host(site: Path) -> None:
 
 def test_every_picture_says_what_it_shows(site: Path) -> None:
     silent = [
-        f"{page.name}: {str(tag)[:100]}"
-        for page in sorted(site.glob("*.html"))
+        f"{page.relative_to(site)}: {str(tag)[:100]}"
+        for page in sorted(site.rglob("*.html"))
         for tag in soup(page).find_all("img")
         if not (tag.get("alt") or "").strip()
         or "image/png" in tag.get("alt", "")
@@ -147,14 +150,14 @@ def test_every_picture_says_what_it_shows(site: Path) -> None:
 
 def test_every_measured_number_is_on_the_page(site: Path) -> None:
     lost = []
-    for source in sorted(SOURCE.glob("*.md")):
-        text = source.read_text(encoding="utf-8")
+    for name in contents():
+        text = (SOURCE / f"{name}.md").read_text(encoding="utf-8")
         wanted = re.findall(r"\{glue:text\}`", text)
-        page = site / f"{source.stem}.html"
-        if wanted and page.exists():
+        page = site / f"{name}.html"
+        if wanted:
             shown = [tag.get_text().strip() for tag in soup(page).select(".pasted-text")]
             if len(shown) < len(wanted) or not all(shown):
-                lost.append(f"{page.name}: {len(wanted)} numbers wanted, {len(shown)} shown")
+                lost.append(f"{name}: {len(wanted)} numbers wanted, {len(shown)} shown")
     assert not lost
 
 
@@ -211,9 +214,8 @@ def test_the_table_of_units_says_what_each_unit_holds(site: Path) -> None:
 def test_the_cover_links_to_written_chapters_only(site: Path) -> None:
     table = soup(site / "index.html").select_one("table.course-chapters")
     linked = {a["href"].removesuffix(".html") for a in table.find_all("a")}
-    names = [row["name"] for row in rows("chapters.csv")]
-    assert linked == {name for name in names if (SOURCE / f"{name}.md").exists()}
-    assert len(table.select("tbody tr")) == len(names)
+    assert linked == {paths.first_page(name) for name in written()}
+    assert len(table.select("tbody tr")) == len(rows("chapters.csv"))
 
 
 def test_vendored_scripts_come_with_their_licences(site: Path) -> None:

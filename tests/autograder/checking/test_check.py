@@ -31,6 +31,7 @@ from autograder.sandbox.timelimit import TimeLimit
 from autograder.sandbox.wire import WireError
 from autograder.units import variants
 from autograder.units.assignment import load, units_of
+from autograder.units.sections import sections
 
 UNIT = "attention-self_attention"
 SELF_ATTENTION = load(UNIT)
@@ -637,9 +638,27 @@ def test_a_notebook_of_a_whole_chapter_is_told_its_units(tmp_path: Path) -> None
 
 
 def test_what_to_reread_names_the_chapter_and_links_to_it() -> None:
-    words, link = check.section(replace(SELF_ATTENTION, book="https://example.org/"), "att-causal")
-    assert words == "“Looking back only” in the chapter “Attention”"
-    assert link == "https://example.org/attention.html#att-causal"
+    assignment = replace(SELF_ATTENTION, pages={"att-causal": "attention/masks"})
+    online = replace(assignment, book="https://example.org/")
+    words, link = check.section(online, "att-causal")
+    assert words == f"“{assignment.sections['att-causal']}” in the chapter “Attention”"
+    assert link == "https://example.org/attention/masks.html#att-causal"
+    unknown = check.section(online, "att-nowhere")
+    assert unknown == (
+        "section att-nowhere",
+        "https://example.org/attention/index.html#att-nowhere",
+    )
+
+
+def test_what_to_reread_is_linked_to_its_source_in_a_checkout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(paths.EXERCISES / UNIT)
+    anchor = next(iter(sections("attention")))
+    _, link = check.section(SELF_ATTENTION, anchor)
+    page, _, found = link.partition("#")
+    assert found == anchor
+    assert f"({anchor})=" in Path(page).read_text(encoding="utf-8")
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ FAILED = Card(
     points=2.5,
     max_points=5.0,
     reread="“Why divide?” in the chapter Attention",
-    link="../../book/attention.md#att-scaling",
+    link="../../book/attention/index.md#att-scaling",
     case="scaled_dot_product_attention([[1, 2]])",
     seen="At [0] expected 1, got 2.",
     notes=("It calls your `masked_softmax`.",),
@@ -133,7 +133,7 @@ def test_under_a_known_mistake_each_tests_account_is_folded() -> None:
 
 def test_the_link_is_there_only_when_the_book_is() -> None:
     soup = BeautifulSoup(cards.card_html(FAILED), "html.parser")
-    assert soup.a["href"] == "../../book/attention.md#att-scaling"
+    assert soup.a["href"] == "../../book/attention/index.md#att-scaling"
     without = Card("failed", "x", reread="section att-scaling")
     assert "<a " not in cards.card_html(without)
 

@@ -222,12 +222,12 @@ def test_a_picture_in_an_answer_is_shown_and_other_data_is_not():
     assert page.questions[0].pictures == [{"kind": "image/png", "data": "QUJD"}]
 
 
-def test_a_section_is_linked_on_the_page_of_the_units_chapter():
-    """The pages of the book are its chapters; the title is the unit's own."""
-    online = replace(load(UNIT), book="https://example.org/book/")
+def test_a_section_is_linked_on_the_page_it_stands_on():
+    pages = {"att-masks": "attention/masks"}
+    online = replace(load(UNIT), book="https://example.org/book/", pages=pages)
     words, link = feedback._section(online, "att-masks")
     assert online.sections["att-masks"] in words
-    assert link == "https://example.org/book/attention.html#att-masks"
+    assert link == "https://example.org/book/attention/masks.html#att-masks"
     assert feedback._section(load(UNIT), "att-masks") == (words, "")
 
 

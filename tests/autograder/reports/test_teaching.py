@@ -443,18 +443,19 @@ def test_teaching_json_says_what_the_page_says(tmp_path):
 
 def test_the_book_is_linked_where_it_was_built_and_has_the_section(tmp_path, monkeypatch):
     book = tmp_path / "build" / "book"
-    book.mkdir(parents=True)
-    (book / "attention.html").write_text('<span id="att-masks"></span>', encoding="utf-8")
+    (book / "attention").mkdir(parents=True)
+    (book / "attention" / "masks.html").write_text('<span id="att-masks"></span>', encoding="utf-8")
     monkeypatch.setattr(teaching, "BOOK", book)
     teaching._anchors.cache_clear()
     folder = tmp_path / "build" / "course" / "graded" / UNIT
     folder.mkdir(parents=True)
-    link = teaching.book_link(ASSIGNMENT, "att-masks", folder)
-    assert link == "../../../book/attention.html#att-masks"
+    assignment = replace(ASSIGNMENT, pages={"att-masks": "attention/masks"})
+    link = teaching.book_link(assignment, "att-masks", folder)
+    assert link == "../../../book/attention/masks.html#att-masks"
     assert (folder / link.partition("#")[0]).resolve().is_file()
-    assert teaching.book_link(ASSIGNMENT, "att-nowhere", folder) == ""
-    online = replace(ASSIGNMENT, book="https://example.org/book/")
+    assert teaching.book_link(assignment, "att-nowhere", folder) == ""
+    online = replace(assignment, book="https://example.org/book/")
     assert teaching.book_link(online, "att-masks", folder) == (
-        "https://example.org/book/attention.html#att-masks"
+        "https://example.org/book/attention/masks.html#att-masks"
     )
     teaching._anchors.cache_clear()

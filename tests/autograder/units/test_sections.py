@@ -1,0 +1,36 @@
+"""Where the sections of the book stand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from autograder.common import paths
+from autograder.units.assignment import load
+from autograder.units.sections import Section, sections
+
+
+def test_sections_of_all_pages_of_a_chapter_are_found(tmp_path: Path) -> None:
+    folder = tmp_path / "book" / "attention"
+    folder.mkdir(parents=True)
+    (folder / "index.md").write_text(
+        "(attention)=\n# Attention\n\n(att-sum)=\n\n## A `sum` over $j$ \n\n"
+        "(att-picture)=\n```{figure} x.png\n```\n"
+    )
+    (folder / "masks.md").write_text("# Masks\n\n(att-mask)=\n### Looking back\n")
+    (tmp_path / "book" / "attention.md").write_text("(att-old)=\n# Not a page of the chapter\n")
+    assert sections("attention", tmp_path) == {
+        "attention": Section("Attention", "attention/index"),
+        "att-sum": Section("A sum over j", "attention/index"),
+        "att-mask": Section("Looking back", "attention/masks"),
+    }
+    assert sections("bert", tmp_path) == {}
+
+
+def test_each_units_file_says_where_its_sections_stand() -> None:
+    for unit in paths.units():
+        explained, assignment = sections(paths.chapter_of(unit)), load(unit)
+        assert set(assignment.sections) == set(assignment.pages) == set(explained), unit
+        for anchor, section in explained.items():
+            assert (assignment.sections[anchor], assignment.page(anchor)) == section
+        for part in (*assignment.exercises, *assignment.questions):
+            assert part.section in explained, f"{unit}: {part.name}"

@@ -112,15 +112,6 @@ class Translation:
         return [table[int(i)] for i in ids if int(i) != PAD]
 
 
-def alignment_rate(weights: Tensor, pairs: Pairs) -> float:
-    """Share of target words whose largest weight lies on the source word they translate.
-
-    weights: (B, T, S).
-    """
-    real = pairs.alignment >= 0
-    return float((weights.argmax(-1) == pairs.alignment)[real].float().mean())
-
-
 # --------------------------------------------------------------------------- referents
 
 

@@ -7,6 +7,7 @@ chosen so that every number can be checked on paper.
 from __future__ import annotations
 
 import html
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Projections:
 WHO = Projections(
     query=torch.tensor([[0.0, 2, 0, 0], [0, 0, 2, 0], [2, 2, 0, 0], [2, 0, 0, 0]]),
     key=torch.eye(4),
-    value=torch.tensor([[0.0, 0], [4, 0], [0, 0], [0, 2]]),
+    value=torch.tensor([[0.0, 0], [2, 0], [0, 0], [0, 2]]),
     holds=("living", "function"),
 )
 # A thing asks for what it does.
@@ -136,8 +137,8 @@ def copied_digits(
 # The page's own colours; the fallbacks are for a notebook.
 _BARS = (
     "<style>table.bars{width:auto!important;border-collapse:collapse;margin:.4em 0}"
-    "table.bars :is(td,th,tr,caption){border:0!important;padding:.1em .5em;background:none!important;"
-    "color:inherit;font-weight:normal;text-align:left;line-height:1.4}"
+    "table.bars :is(td,th,tr,caption){border:0!important;padding:.1em .5em;"
+    "background:none!important;color:inherit;font-weight:normal;text-align:left;line-height:1.4}"
     "table.bars caption{caption-side:top}"
     "table.bars .n{text-align:right;font-variant-numeric:tabular-nums}"
     "table.bars .t{width:min(15em,34vw)}"
@@ -189,12 +190,12 @@ def paths() -> Figure:
     positions = [0.0, 1.0, 2.0, 3.2, 4.4, 5.4, 6.4]
     for x, token in zip(positions, SENTENCE, strict=True):
         strong = token in ("cat", "it")
+        box = {"boxstyle": "round,pad=0.35", "fc": "#dfeaf5" if strong else "#f1efe9", "ec": "none"}
         ax.text(
-            x, 0, token, ha="center", va="center", fontsize=12,
+            x, 0, token, ha="center", va="center", fontsize=12, bbox=box,
             weight="bold" if strong else "normal",
-            bbox={"boxstyle": "round,pad=0.35", "fc": "#dfeaf5" if strong else "#f1efe9", "ec": "none"},
         )  # fmt: skip
-    for left, right in zip(positions[1:4], positions[2:5], strict=True):
+    for left, right in itertools.pairwise(positions[1:5]):
         ax.annotate(
             "", (right, 0.35), (left, 0.35),
             arrowprops={"arrowstyle": "->", "color": plots.PALETTE[1], "lw": 1.8,
@@ -313,6 +314,8 @@ def maps(
             i, j = round(text.get_position()[1]), round(text.get_position()[0])
             if values[i, j].isnan():
                 text.set_text("NaN")
+            elif not text.get_text().strip("−0."):
+                text.set_text(text.get_text().removeprefix("−"))
             text.set_fontsize(10)
     return figure
 
@@ -346,8 +349,8 @@ def steps(found: Example, holds: Sequence[str]) -> Figure:
 
 # What the tokens of the chapter's translations mean, for readers who don't read Chinese
 MEANINGS = {
-    "年": "year", "月": "month", "日": "day", "和": "and", "天": "days", "周": "weeks", "后": "after",
-    "<eos>": "(end)",
+    "年": "year", "月": "month", "日": "day", "和": "and", "天": "days", "周": "weeks",
+    "后": "after", "<eos>": "(end)",
 }  # fmt: skip
 
 

@@ -52,13 +52,6 @@ def test_sentences_of_every_length_occur_and_the_order_really_changes(pairs: lab
     assert (pairs.alignment == straight)[real].float().mean() < 0.5
 
 
-def test_the_alignment_rate_counts_real_words_only(pairs: lab.Pairs) -> None:
-    places = pairs.alignment.clamp(min=0)
-    perfect = nn.functional.one_hot(places, pairs.source.shape[1]).float()
-    assert lab.alignment_rate(perfect, pairs) == 1.0
-    assert lab.alignment_rate(perfect.roll(1, dims=-1), pairs) == 0.0
-
-
 def test_the_same_seed_gives_the_same_sentences() -> None:
     draw = lambda seed: lab.Referents().sample(8, torch.Generator().manual_seed(seed)).tokens  # noqa: E731
     assert torch.equal(draw(1), draw(1))

@@ -1,4 +1,4 @@
-"""Data for the experiments of the attention chapter.
+"""Data and measurements for the experiments of the attention chapter.
 
 Both tasks are made by rule, so what a model ought to look at is known exactly.
 
@@ -15,7 +15,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 PAD = 0
 
@@ -111,15 +112,6 @@ class Translation:
         return [table[int(i)] for i in ids if int(i) != PAD]
 
 
-def alignment_rate(weights: Tensor, pairs: Pairs) -> float:
-    """Share of target words whose largest weight lies on the source word they translate.
-
-    weights: (B, T, S).
-    """
-    real = pairs.alignment >= 0
-    return float((weights.argmax(-1) == pairs.alignment)[real].float().mean())
-
-
 # --------------------------------------------------------------------------- referents
 
 
@@ -154,6 +146,7 @@ class Referents:
     wide = ("wide", "long", "dark")
     fillers = ("today", "slowly", "again", "often", "then", "now")
     plain = ("the", "did", "not", "cross", "because", "it", "was", "too")
+    LENGTH = 15  # tokens of a sentence
 
     def __init__(self) -> None:
         groups = (self.plain, self.fillers, self.animals, self.places, self.tired, self.wide)
@@ -189,3 +182,180 @@ class Referents:
     def sentence(self, words: str) -> Tensor:
         """The ids (1, T) of a sentence written with the words of this task."""
         return torch.tensor([[self.index[word] for word in words.split()]])
+
+
+# --------------------------------------------------------------------------- heads
+
+
+@dataclass(frozen=True)
+class Masked:
+    """Sentences with some tokens masked.
+
+    ids, targets: (B, T) int64; targets are -100 where nothing is to be predicted.
+    mask: (B, T) bool, True at real tokens.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    targets: Tensor
+
+
+@torch.no_grad()
+def loss_without_heads(model: nn.Module, batches: Sequence[Masked]) -> Tensor:
+    """How much a BERT's masked-language-modelling loss grows when one head is removed.
+
+    A head is removed by setting its output to zero before the layer's last projection.
+
+    Args:
+        model: with `bert` and `mlm`, in eval mode.
+        batches: for example the same sentences, masked in several ways.
+
+    Returns:
+        (batches, layers, heads): the loss without the head minus the loss of the whole model, in
+        nats per masked token.
+    """
+
+    def loss(batch: Masked) -> Tensor:
+        hidden, _ = model.bert(batch.ids, None, batch.mask)  # (B, T, D)
+        asked = batch.targets >= 0
+        return F.cross_entropy(model.mlm(hidden[asked]), batch.targets[asked])
+
+    whole = [loss(batch) for batch in batches]
+    layers = model.bert.layers
+    heads = layers[0].attention.num_heads
+    growth = torch.zeros(len(batches), len(layers), heads)
+    for number, layer in enumerate(layers):
+        for head in range(heads):
+
+            def silence(_: nn.Module, inputs: tuple[Tensor], head: int = head) -> tuple[Tensor]:
+                joined = inputs[0].clone()  # (B, T, D)
+                joined.unflatten(-1, (heads, -1))[..., head, :] = 0
+                return (joined,)
+
+            hook = layer.attention.out_proj.register_forward_pre_hook(silence)
+            growth[:, number, head] = torch.stack(
+                [loss(batch) - before for batch, before in zip(batches, whole, strict=True)]
+            )
+            hook.remove()
+    return growth
+
+
+def look_at(weights: Tensor, offset: int) -> float:
+    """Mean weight on the key `offset` positions after the query, where there is one: (T, T)."""
+    return float(weights.diagonal(offset).mean())
+
+
+# --------------------------------------------------------------------------- a model that reads
+
+
+class Reader(nn.Module):
+    """Layers of self-attention, with residual connections, that name the referent of «it».
+
+    Args:
+        task: gives the vocabulary.
+        attention: `MultiHeadAttention` of the chapter, or one's own class with its interface.
+        d_model, num_heads, num_layers: sizes.
+        causal: whether tokens may only look back.
+    """
+
+    def __init__(
+        self, task: Referents, attention: type[nn.Module], *, d_model: int = 32,
+        num_heads: int = 2, num_layers: int = 2, causal: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.token = nn.Embedding(len(task.words), d_model)
+        self.position = nn.Embedding(Referents.LENGTH, d_model)
+        self.layers = nn.ModuleList(attention(d_model, num_heads) for _ in range(num_layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(num_layers + 1))
+        self.output = nn.Linear(d_model, len(task.words))
+        self.causal = causal
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """tokens (B, T) -> logits (B, T, V) and attention weights (layers, B, heads, T, T)."""
+        length = tokens.shape[1]
+        mask = torch.ones(length, length, dtype=torch.bool).tril() if self.causal else None
+        x = self.token(tokens) + self.position.weight[:length]  # (B, T, D)
+        maps = []
+        for attend, norm in zip(self.layers, self.norms, strict=False):
+            y = norm(x)
+            added, weights = attend(y, y, y, mask)
+            x = x + added
+            maps.append(weights)
+        return self.output(self.norms[-1](x)), torch.stack(maps)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A training, watched: what the model could do and where «it» looked, at some steps.
+
+    steps: S step numbers. accuracy: S shares of right referents in held-out sentences.
+    looks: (S, sentences, layers, heads, T), the weights of «it» in given sentences.
+    """
+
+    steps: list[int]
+    accuracy: list[float]
+    looks: Tensor
+
+
+def held_out(task: Referents, size: int, batches: Sequence[Sentences], seed: int) -> Sentences:
+    """Random sentences that are in none of the batches."""
+    known = {tuple(row) for batch in batches for row in batch.tokens.tolist()}
+    drawn = task.sample(2 * size, torch.Generator().manual_seed(seed))
+    keep = [i for i, row in enumerate(drawn.tokens.tolist()) if tuple(row) not in known][:size]
+    return Sentences(drawn.tokens[keep], drawn.it[keep], drawn.referent[keep], drawn.other[keep],
+                     drawn.clue[keep])  # fmt: skip
+
+
+@torch.no_grad()
+def referent_accuracy(reader: nn.Module, sentences: Sentences) -> float:
+    """Share of sentences in which the model names the referent at «it»."""
+    rows = torch.arange(len(sentences.it))
+    named = reader(sentences.tokens)[0][rows, sentences.it].argmax(-1)  # (B,)
+    return float((named == sentences.tokens[rows, sentences.referent]).float().mean())
+
+
+def learn_referents(
+    reader: nn.Module, task: Referents, steps: int = 150, *, lr: float = 5e-3, seed: int = 0,
+    watch: Sequence[str] = (), every: int = 10,
+) -> Watched:  # fmt: skip
+    """Train a `Reader` by Adam, and look at it on the way.
+
+    Args:
+        watch: sentences in words of the task, all with the same number of tokens.
+        every: how many steps lie between two looks.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    batches = [task.sample(64, draw) for _ in range(steps)]
+    test = held_out(task, 300, batches, seed=1000 + seed)
+    watched = torch.cat([task.sentence(text) for text in watch]) if watch else None
+    spots = [text.split().index("it") for text in watch]
+    optimizer = torch.optim.Adam(reader.parameters(), lr=lr)
+    found: tuple[list[int], list[float], list[Tensor]] = ([], [], [])
+    for step in range(steps + 1):
+        if step % every == 0 or step == steps:
+            found[0].append(step)
+            found[1].append(referent_accuracy(reader, test))
+            if watched is not None:
+                with torch.no_grad():
+                    maps = reader(watched)[1]  # (L, N, H, T, T)
+                found[2].append(torch.stack([maps[:, n, :, at] for n, at in enumerate(spots)]))
+        if step < steps:
+            batch = batches[step]
+            rows = torch.arange(len(batch.it))
+            logits = reader(batch.tokens)[0][rows, batch.it]  # (B, V)
+            loss = F.cross_entropy(logits, batch.tokens[rows, batch.referent])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    looks = torch.stack(found[2]) if found[2] else torch.empty(0)
+    return Watched(found[0], found[1], looks)
+
+
+@torch.no_grad()
+def looks_at(reader: nn.Module, sentences: Sentences) -> dict[str, Tensor]:
+    """Mean weights of «it» on the referent, the other noun and the clue: (layers, heads) each."""
+    rows = torch.arange(len(sentences.it))
+    maps = reader(sentences.tokens)[1]  # (L, B, H, T, T)
+    at = maps[:, rows, :, sentences.it]  # (B, L, H, T): advanced indices go first
+    marks = {"referent": sentences.referent, "other noun": sentences.other, "clue": sentences.clue}
+    return {name: at[rows, :, :, where].mean(0) for name, where in marks.items()}

@@ -220,30 +220,6 @@ def tint(colour: str, share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def attention_pipeline(tokens: int = 4, d_k: int = 64, d_v: int = 64) -> Figure:
-    """Score, scale, mask, softmax, weighted sum for one query, with the shape of every block."""
-    canvas = Canvas(24.5, 6.2)
-    query = canvas.box(2.0, 4.9, f"query $q_i$\n({d_k},)", "query")
-    keys = canvas.box(2.0, 3.1, f"keys $K$\n({tokens}, {d_k})", "key")
-    values = canvas.box(2.0, 1.0, f"values $V$\n({tokens}, {d_v})", "value")
-    score = canvas.box(6.3, 4.0, f"score\n$q_i K^\\top$\n({tokens},)", height=1.7)
-    scale = canvas.box(10.0, 4.0, f"scale\n$\\div\\sqrt{{{d_k}}}$\n({tokens},)", height=1.7)
-    mask = canvas.box(13.7, 4.0, f"mask\nhidden $\\to-\\infty$\n({tokens},)", height=1.7)
-    soft = canvas.box(
-        17.4, 4.0, f"softmax\nweights $A_i$\n({tokens},)", "weights", height=1.7
-    )  # fmt: skip
-    out = canvas.box(
-        22.1, 2.5, f"weighted sum\n\n$Z_i=\\sum_j\\,A_{{ij}}V_j$\n\n({d_v},)", "output", width=4.0,
-        height=2.8,
-    )  # fmt: skip
-    canvas.arrow(query.side("right"), score.side("left"))
-    canvas.arrow(keys.side("right"), score.side("left"))
-    for left, right in ((score, scale), (scale, mask), (mask, soft), (soft, out)):
-        canvas.arrow(left.side("right"), right.side("left"))
-    canvas.arrow(values.side("right"), out.side("left"))
-    return canvas.figure
-
-
 def attention_matrices(tokens: int = 4, width: int = 512, d_k: int = 64) -> Figure:
     """The same computation for all queries at once, as blocks of matrices with their shapes."""
     canvas = Canvas(25, 10.6)
@@ -269,41 +245,6 @@ def attention_matrices(tokens: int = 4, width: int = 512, d_k: int = 64) -> Figu
     canvas.text(18.5, 3.8, "=", 12)
     canvas.matrix(20.0, 3.8, 1.5, 1.2, "$Z$", f"({tokens}, {d_k})", "output")
     canvas.text(17.0, 1.6, "row $i$ of $Z$ is the answer to query $i$", 9)
-    return canvas.figure
-
-
-def block_diagrams() -> Figure:
-    """Scaled dot-product attention and multi-head attention as the two usual block diagrams."""
-    canvas = Canvas(22, 14.2)
-    canvas.text(4.6, 13.7, "scaled dot-product attention", 10.5)
-    canvas.text(15.6, 13.7, "multi-head attention", 10.5)
-    inputs = [canvas.box(x, 1.0, t, k, width=1.5) for x, t, k in (
-        (2.4, "$Q$", "query"), (4.6, "$K$", "key"), (7.4, "$V$", "value"))]  # fmt: skip
-    names = ["$QK^\\top$", "scale by $1/\\sqrt{d_k}$", "mask (optional)", "softmax"]
-    column = [canvas.box(3.5, 3.2 + 2.0 * i, name, width=4.2) for i, name in enumerate(names)]
-    product = canvas.box(5.3, 11.8, "weights × $V$", "output", width=4.2)
-    for source in inputs[:2]:
-        canvas.arrow(source.side("top"), column[0].side("bottom"))
-    for low, high in itertools.pairwise(column):
-        canvas.arrow(low.side("top"), high.side("bottom"))
-    canvas.arrow(column[-1].side("top"), product.side("bottom"))
-    canvas.arrow(inputs[2].side("top"), (7.0, product.side("bottom")[1]))
-
-    for offset in (0.5, 0.25):  # the sheets behind the front one stand for the other heads
-        for x in (12.2, 15.6, 19.0):
-            canvas.box(x + offset, 3.6 + offset, "", width=2.9)
-        canvas.box(15.6 + offset, 6.6 + offset, "", width=9.7, height=1.5)
-    heads = canvas.box(15.6, 6.6, "scaled dot-product attention", "weights", width=9.7, height=1.5)
-    for x, t, k in ((12.2, "Q", "query"), (15.6, "K", "key"), (19.0, "V", "value")):
-        source = canvas.box(x, 1.0, f"${t}$", k, width=1.5)
-        linear = canvas.box(x, 3.6, f"linear $W^{t}_h$", k, width=2.9)
-        canvas.arrow(source.side("top"), linear.side("bottom"))
-        canvas.arrow(linear.side("top"), (x, heads.side("bottom")[1]))
-    canvas.text(21.2, 8.3, "$h$ heads", 9, ha="right")
-    concat = canvas.box(15.6, 9.6, "concatenate", width=9.7)
-    mix = canvas.box(15.6, 11.8, "linear $W^O$: mixes the heads", "output", width=9.7)
-    canvas.arrow(heads.side("top"), concat.side("bottom"))
-    canvas.arrow(concat.side("top"), mix.side("bottom"))
     return canvas.figure
 
 

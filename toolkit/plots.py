@@ -13,7 +13,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 INK = "#22252b"
 SHEET = "#fbfaf7"
@@ -144,38 +143,6 @@ def mask_map(
     return ax
 
 
-def head_maps(weights: Any, tokens: Sequence[str], titles: Sequence[str] | None = None) -> Figure:
-    """One small map per head. weights: (H, T, T)."""
-    stack = array(weights)
-    heads = len(stack)
-    columns = min(heads, 4)
-    lines = -(-heads // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(2.75 * columns, 2.85 * lines), squeeze=False, sharex=True,
-        sharey=True,
-    )  # fmt: skip
-    for head, ax in enumerate(axes.flat):
-        if head >= heads:
-            ax.set_visible(False)
-            continue
-        attention_map(ax, stack[head], tokens, tokens, title=(titles or _names(heads))[head])
-        ax.tick_params(labelsize=7.5)
-        if head % columns:
-            ax.set_ylabel("")
-        if head < heads - columns:
-            ax.set_xlabel("")
-    return figure
-
-
-def word_under_heads(ax: Axes, weights: Any, tokens: Sequence[str], *, title: str = "") -> Axes:
-    """What one word looks at: a row per head. weights: (H, T)."""
-    matrix = array(weights)
-    return attention_map(
-        ax, matrix, _names(len(matrix)), tokens, title=title, numbers=".2f", row_label="",
-        column_label="looked at",
-    )  # fmt: skip
-
-
 def curves(
     ax: Axes,
     x: Any,
@@ -211,7 +178,3 @@ def curves(
     if len(series) > 1:
         ax.legend()
     return ax
-
-
-def _names(heads: int) -> list[str]:
-    return [f"head {head + 1}" for head in range(heads)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -112,7 +113,9 @@ def frames(
 
 
 def _cell(value: float) -> str:
-    """One coloured cell, from nearly white for 0 to dark blue for 1."""
+    """One coloured cell, from nearly white for 0 to dark blue for 1; NaN is said in words."""
+    if math.isnan(value):
+        return "<td class=z>NaN</td>"
     share = min(max(float(value), 0.0), 1.0)
     red, green, blue = (
         round(low + (high - low) * share) for low, high in ((247, 16), (249, 74), (252, 132))

@@ -13,9 +13,7 @@ from tests.toolkit.drawings import Drawings, words
 from toolkit import diagrams
 
 DRAWINGS: dict[str, Callable[[], Figure]] = {
-    "pipeline": diagrams.attention_pipeline,
     "matrices": diagrams.attention_matrices,
-    "blocks": diagrams.block_diagrams,
     "heads": diagrams.heads_and_mixing,
     "contexts": lambda: diagrams.decoder_contexts(
         torch.eye(4), ["big", "dog", "bird", "sees"], ["kan", "ta", "vida", "avi"]
@@ -31,12 +29,6 @@ def test_a_text_that_runs_out_is_noticed() -> None:
     canvas = diagrams.Canvas(4, 4)
     canvas.text(3.9, 2, "much too long for this place")
     assert diagrams.texts_outside(canvas.figure) == ["much too long for this place"]
-
-
-def test_the_pipeline_carries_the_shapes_it_is_given() -> None:
-    text = " ".join(words(diagrams.attention_pipeline(tokens=7, d_k=32, d_v=16)))
-    assert all(shape in text for shape in ("(32,)", "(7, 32)", "(7, 16)", "(7,)", "(16,)"))
-    assert "sqrt{32}" in text
 
 
 def test_the_matrix_form_multiplies_shapes_that_fit() -> None:

@@ -61,24 +61,6 @@ def test_a_mask_shows_where_it_is_true() -> None:
     np.testing.assert_array_equal(drawn(ax).astype(bool), mask.numpy())
 
 
-@pytest.mark.parametrize("heads", [1, 2, 6, 8])
-def test_every_head_gets_its_own_map(heads: int) -> None:
-    weights = torch.rand(heads, 3, 3)
-    figure = plots.head_maps(weights, ["a", "b", "c"])
-    shown = [ax for ax in figure.axes if ax.get_visible()]
-    assert len(shown) == heads
-    for head, ax in enumerate(shown):
-        np.testing.assert_allclose(drawn(ax), weights[head].numpy(), rtol=1e-6)
-        assert ax.get_title(loc="left") == f"head {head + 1}"
-
-
-def test_one_word_under_heads_has_a_row_per_head() -> None:
-    _, ax = plt.subplots()
-    plots.word_under_heads(ax, torch.rand(8, 4), list("abcd"))
-    assert drawn(ax).shape == (8, 4)
-    assert ax.get_yticklabels()[7].get_text() == "head 8"
-
-
 def test_curves_are_labelled_and_keep_their_values() -> None:
     _, ax = plt.subplots()
     plots.curves(ax, [1, 2, 4], {"up": [1, 2, 3], "flat": torch.ones(3)}, x_label="n (tokens)",

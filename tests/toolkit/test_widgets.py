@@ -70,6 +70,11 @@ def test_a_heat_table_prints_its_numbers_and_keeps_masked_entries_apart() -> Non
     assert table.count("scope=row") == table.count("scope=col") == 2
 
 
+def test_a_heat_table_says_where_an_entry_is_not_a_number() -> None:
+    table = widgets.heat_table([[float("nan"), 1.0]], ["a"], ["x", "y"], "c")
+    assert table.count(">NaN<") == 1
+
+
 def test_labels_of_a_heat_table_are_text_not_markup() -> None:
     assert "<script>" not in widgets.heat_table([[1.0]], ["<script>"], ["&"], "<i>")
 

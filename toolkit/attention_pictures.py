@@ -186,7 +186,7 @@ def look_from(found: Example, token: str, holds: Sequence[str]) -> str:
 
 def paths() -> Figure:
     """How far *it* is from *cat*: through every state between them, or by one look."""
-    figure, ax = plt.subplots(figsize=(6.4, 2.7))
+    figure, ax = plt.subplots(figsize=(5.8, 2.6))
     positions = [0.0, 1.0, 2.0, 3.2, 4.4, 5.4, 6.4]
     for x, token in zip(positions, SENTENCE, strict=True):
         strong = token in ("cat", "it")
@@ -233,7 +233,7 @@ def matrix(
 def roles(found: Example, token: str, holds: Sequence[str]) -> Figure:
     """The query of one token, and the keys and values of all."""
     figure, axes = plt.subplots(
-        1, 3, figsize=(7.2, 3.7), width_ratios=(4, 4, 2.4), gridspec_kw={"wspace": 0.1}
+        1, 3, figsize=(5.6, 3.5), width_ratios=(4, 4, 2.4), gridspec_kw={"wspace": 0.05}
     )
     row = found.tokens.index(token)
     asked = torch.full_like(found.query, math.nan)
@@ -268,7 +268,7 @@ def mixing(found: Example, token: str, holds: Sequence[str]) -> Figure:
     summed = torch.cat([weights.sum()[None], torch.full((2,), math.nan), parts.sum(0)])
     table = torch.cat([table, summed[None]])  # (T + 1, 5)
     columns = ["weight", *holds, *(f"weight ×\n{name}" for name in holds)]
-    figure, ax = plt.subplots(figsize=(5.6, 1.4 + 0.4 * len(table)))
+    figure, ax = plt.subplots(figsize=(5.2, 1.4 + 0.36 * len(table)))
     shown = torch.nan_to_num(table)
     shown[:, 1:3] = 0  # values are given; what counts is the shares and the products
     plots.attention_map(
@@ -324,7 +324,7 @@ def steps(found: Example, holds: Sequence[str]) -> Figure:
     """Scores, weights and output of the example beside each other."""
     count = len(found.tokens)
     figure, axes = plt.subplots(
-        1, 3, figsize=(3.2 + 1.4 * count, 1.0 + 0.5 * count), width_ratios=(count, count, 2)
+        1, 3, figsize=(2.2 + 1.1 * count, 1.0 + 0.42 * count), width_ratios=(count, count, 2)
     )
     parts = (
         (found.scores, found.tokens, "scores", ".0f", 4.0),

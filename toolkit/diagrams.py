@@ -220,34 +220,6 @@ def tint(colour: str, share: float) -> tuple[float, float, float]:
     return red, green, blue
 
 
-def attention_matrices(tokens: int = 4, width: int = 512, d_k: int = 64) -> Figure:
-    """The same computation for all queries at once, as blocks of matrices with their shapes."""
-    canvas = Canvas(25, 10.6)
-    for line, (name, kind) in enumerate((("Q", "query"), ("K", "key"), ("V", "value"))):
-        y = 8.9 - 3.4 * line
-        canvas.matrix(2.2, y, 1.5, 3.2, "$X$", f"({tokens}, {width})", "plain")
-        canvas.text(4.35, y, "×", 12)
-        canvas.matrix(
-            5.6, y, 2.4, 1.2, f"$W_{name}$", f"({width}, {d_k})", kind
-        )  # fmt: skip
-        canvas.text(6.9, y, "=", 12)
-        canvas.matrix(8.2, y, 1.5, 1.2, f"${name}$", f"({tokens}, {d_k})", kind)
-    canvas.text(12.2, 8.9, "softmax(", 12)
-    canvas.matrix(14.2, 8.9, 1.5, 1.2, "$Q$", f"({tokens}, {d_k})", "query")
-    canvas.text(15.2, 8.9, "×", 12)
-    canvas.matrix(16.6, 8.9, 1.2, 1.5, "$K^\\top$", f"({d_k}, {tokens})", "key")
-    canvas.text(18.7, 8.9, f"÷ $\\sqrt{{{d_k}}}$ )  =", 12)
-    canvas.matrix(21.6, 8.9, 1.5, 1.5, "$A$", f"({tokens}, {tokens})", "weights")
-    canvas.text(21.6, 10.1, "each row sums to 1", 8.5)
-    canvas.matrix(14.2, 3.8, 1.5, 1.5, "$A$", f"({tokens}, {tokens})", "weights")
-    canvas.text(15.5, 3.8, "×", 12)
-    canvas.matrix(16.8, 3.8, 1.5, 1.2, "$V$", f"({tokens}, {d_k})", "value")
-    canvas.text(18.5, 3.8, "=", 12)
-    canvas.matrix(20.0, 3.8, 1.5, 1.2, "$Z$", f"({tokens}, {d_k})", "output")
-    canvas.text(17.0, 1.6, "row $i$ of $Z$ is the answer to query $i$", 9)
-    return canvas.figure
-
-
 def heads_and_mixing(heads: int = 8, tokens: int = 10, d_model: int = 512) -> Figure:
     """z_0 ... z_{h-1}, their concatenation, W^O and the result, with shapes.
 

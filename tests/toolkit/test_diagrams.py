@@ -13,7 +13,6 @@ from tests.toolkit.drawings import Drawings, words
 from toolkit import diagrams
 
 DRAWINGS: dict[str, Callable[[], Figure]] = {
-    "matrices": diagrams.attention_matrices,
     "heads": diagrams.heads_and_mixing,
     "contexts": lambda: diagrams.decoder_contexts(
         torch.eye(4), ["big", "dog", "bird", "sees"], ["kan", "ta", "vida", "avi"]
@@ -29,13 +28,6 @@ def test_a_text_that_runs_out_is_noticed() -> None:
     canvas = diagrams.Canvas(4, 4)
     canvas.text(3.9, 2, "much too long for this place")
     assert diagrams.texts_outside(canvas.figure) == ["much too long for this place"]
-
-
-def test_the_matrix_form_multiplies_shapes_that_fit() -> None:
-    text = words(diagrams.attention_matrices(tokens=5, width=20, d_k=10))
-    assert text.count("(20, 10)") == 3  # three projections
-    assert text.count("(5, 20)") == 3  # of the same X
-    assert text.count("(5, 5)") == 2  # the weights, twice
 
 
 @pytest.mark.parametrize("heads", [2, 8])

@@ -112,7 +112,7 @@ def obey(text: str, tree: Path) -> None:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """A copy of the repository, as far as the examples need it."""
-    for name in ("autograder", "solutions", "toolkit", "exercises", "book"):
+    for name in ("autograder", "solutions", "toolkit", "exercises", "book", "models"):
         ignored = shutil.ignore_patterns("__pycache__", "recorded.bin", "_assets")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
     for name in ("requirements.txt", "LICENSE"):

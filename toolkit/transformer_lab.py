@@ -1,16 +1,17 @@
 """What the Transformer chapter is given: a translation task, rivals, maps and measurements.
 
     task = TranslationTask.make("en", "zh")
-    model = make_model(len(task.source), len(task.target), **SIZES)
-    run = train_translator(model, task, token_batches, label_smoothing_loss)
-    translate(model, task, "March 5, 2021 and 13 days", greedy_decode)
+    model = make_model(len(task.source), len(task.target))
+    batch = next(task.stream(token_batches))
+    log_probs = model(batch.source, batch.target_in)
+    inspect(model, task, "March 5, 2021 and 13 days", greedy_decode).table()
 
-* Translation: sentences of the CLDR, training by steps or by seconds, scores by sentence length.
-* Rivals: recurrent translators with one fixed context or with attention, trained as long.
+* Translation: sentences of the CLDR, batches of them, scores by sentence length.
+* Rivals: recurrent translators with one fixed context or with attention.
 * Maps: the weights of every head of every layer, as tables and beside a translation.
 * Experiments: copying and gradients at a distance, calls and seconds of layers.
 
-The model, the loss and the search are arguments: they are what the chapter builds. A *translator*
+The model and the search are arguments: they are what the chapter builds. A *translator*
 is a module whose `forward(source (B, S), target_in (B, U))` returns log-probabilities (B, U, V); a
 *search* is a function of (model, source (B, S), max_length) that returns ids (B, n) without `BOS`,
 with `PAD` after each `EOS`.
@@ -48,20 +49,7 @@ from toolkit.translation import (
 
 Search = Callable[[nn.Module, Tensor, int], Tensor]
 MakeBatches = Callable[[list[tuple[int, int]], int], list[list[int]]]
-Loss = Callable[..., Tensor]
-
-# The translator of the chapter: keyword arguments of make_model, and its training, chosen for exact
-# matches after so many seconds of one core. Small batches matter most, since they mean many steps:
-# after 60 seconds 84 percent with 2000 tokens a batch, 95 with 1000; after 45 seconds 94 with 400.
-# Width 64, a feed-forward width of 192, 8 heads, post-norm and a rate of 2e-3 were 1 to 7 points
-# behind; half as many steps more or fewer move it by a point or two.
-SIZES: dict[str, Any] = {
-    "num_layers": 2, "d_model": 96, "d_ff": 384, "num_heads": 4, "dropout": 0.0, "norm_first": True,
-}  # fmt: skip
 MAX_TOKENS = 400  # of a batch, on either side
-STEPS = 2700
-RATE = 4e-3
-SMOOTHING = 0.1
 MAX_LENGTH = 80  # of a translation
 
 # --------------------------------------------------------------------------- task
@@ -74,7 +62,7 @@ class TranslationTask:
     locales: of source and target.
     train: pairs to learn from.
     test: pairs whose sources are none of `train`, each once.
-    source, target: vocabularies of the training pairs.
+    source, target: vocabularies of the training pairs; the same one if it is shared.
     encoded: the ids of the training pairs, source and target, without start and end.
     """
 
@@ -88,7 +76,8 @@ class TranslationTask:
     @classmethod
     def make(
         cls, source: str = "en", target: str = "zh", *, pairs: int = 30_000, test: int = 600,
-        most_items: int = 3, kinds: Sequence[str] | None = None, seed: int = 0,
+        most_items: int = 3, kinds: Sequence[str] | None = None, shared: bool = False,
+        seed: int = 0,
     ) -> TranslationTask:  # fmt: skip
         """Draw the pairs.
 
@@ -98,6 +87,7 @@ class TranslationTask:
             test: how many to test on.
             most_items: sentences have 1 to so many items.
             kinds: which kinds of items; None for all.
+            shared: whether both languages have one vocabulary.
             seed: the same seed gives the same pairs.
 
         Raises:
@@ -121,8 +111,11 @@ class TranslationTask:
                 "for fewer pairs, for more kinds or more items"
             )
         tokens = [(pair.source_tokens, pair.target_tokens) for pair in train]
-        left = Vocabulary.build(s for s, _ in tokens)
-        right = Vocabulary.build(t for _, t in tokens)
+        if shared:
+            left = right = Vocabulary.build(side for both in tokens for side in both)
+        else:
+            left = Vocabulary.build(s for s, _ in tokens)
+            right = Vocabulary.build(t for _, t in tokens)
         ids = [(left.encode(s), right.encode(t)) for s, t in tokens]
         return cls((source, target), train, list(unseen.values())[:test], left, right, ids)
 
@@ -152,21 +145,6 @@ class TranslationTask:
             [self.target.encode(pair.target_tokens) for pair in pairs],
         )
 
-    def thirds(self) -> dict[str, list[Pair]]:
-        """The test pairs in three groups of about the same size, by source length."""
-        lengths = [len(pair.source_tokens) for pair in self.test]
-        ordered = sorted(lengths)
-        first, second = (ordered[len(ordered) * k // 3] for k in (1, 2))
-        bounds = [(ordered[0], first - 1), (first, second - 1), (second, ordered[-1])]
-        groups = {
-            f"{low}-{high} tokens": [
-                p for p, n in zip(self.test, lengths, strict=True) if low <= n <= high
-            ]
-            for low, high in bounds
-            if low <= high
-        }
-        return {name: pairs for name, pairs in groups.items() if pairs}
-
     def texts(self, ids: Tensor) -> list[str]:
         """What rows of target ids (B, n) say."""
         return [detokenize(self.target.decode(row), self.locales[1]) for row in ids.tolist()]
@@ -194,68 +172,6 @@ class TranslationTask:
     def ids(self, text: str) -> Tensor:
         """The ids (1, S) of a sentence that somebody types; ValueError as `tokens`."""
         return torch.tensor([self.source.encode(self.tokens(text))])
-
-
-# --------------------------------------------------------------------------- training
-
-
-@dataclass(frozen=True)
-class Run:
-    """What a training of a translator took.
-
-    history: of `toolkit.training.fit`.
-    seconds: by the clock, without making the batches.
-    cpu_seconds: of all threads of this process, in the same time.
-    steps: how many there were.
-    tokens: target tokens, `EOS` included, padding not.
-    """
-
-    history: training.History
-    seconds: float
-    cpu_seconds: float
-    steps: int
-    tokens: int
-
-
-def train_translator(
-    model: nn.Module, task: TranslationTask, token_batches: MakeBatches, loss: Loss, *,
-    steps: int | None = None, seconds: float | None = None, max_tokens: int = MAX_TOKENS,
-    lr: float = RATE, smoothing: float = SMOOTHING, seed: int = 0,
-    preset: device.Preset | None = None, progress: bool = True, **more: Any,
-) -> Run:  # fmt: skip
-    """Train a translator on batches of many tokens, with a rate that rises and falls.
-
-    Args:
-        model: a translator; trained in place, afterwards in eval mode.
-        token_batches: see `TranslationTask.stream`.
-        loss: called with log-probabilities (B, U, V), target_out (B, U) and smoothing.
-        steps: how many; `STEPS` if neither this nor `seconds` is given.
-        seconds: train so long instead, for rivals that are to get as much time.
-        max_tokens: of a batch, on either side.
-        lr: the largest learning rate.
-        more: for `toolkit.training.fit`, such as checkpoint or validate.
-    """
-    if steps is None and seconds is None:
-        steps = STEPS
-    chosen = preset or device.preset()
-    feed = task.stream(token_batches, max_tokens, seed)
-    first = [next(feed)]  # the batches are made here, before the clock runs
-    seen = 0
-
-    def batch_loss(step: int) -> tuple[Tensor, int]:
-        nonlocal seen
-        batch = (first.pop() if first else next(feed)).to(chosen.device)
-        seen += batch.tokens
-        log_probs = model(batch.source, batch.target_in)  # (B, U, V)
-        return loss(log_probs.float(), batch.target_out, smoothing), batch.tokens
-
-    began = time.process_time()
-    history = training.fit(
-        model, batch_loss, steps, seconds=seconds, lr=lr, schedule="warm-up", seed=seed,
-        optimiser=adam, preset=chosen, progress=progress, **more,
-    )  # fmt: skip
-    used = time.process_time() - began
-    return Run(history, history.seconds, used, len(history.loss), seen)
 
 
 def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
@@ -411,59 +327,40 @@ class Score:
     sentences: int
 
 
-@torch.no_grad()
-def write(
-    model: nn.Module, task: TranslationTask, pairs: Sequence[Pair], search: Search,
-    max_length: int = MAX_LENGTH, batch: int = 100,
-) -> list[str]:  # fmt: skip
-    """Translations of the sources of these pairs, in their order.
+def thirds(pairs: Sequence[Pair]) -> dict[str, list[Pair]]:
+    """Pairs in three groups of about the same size, by source length."""
+    lengths = [len(pair.source_tokens) for pair in pairs]
+    ordered = sorted(lengths)
+    first, second = (ordered[len(ordered) * k // 3] for k in (1, 2))
+    bounds = [(ordered[0], first - 1), (first, second - 1), (second, ordered[-1])]
+    groups = {
+        f"{low}-{high} tokens": [p for p, n in zip(pairs, lengths, strict=True) if low <= n <= high]
+        for low, high in bounds
+        if low <= high
+    }
+    return {name: group for name, group in groups.items() if group}
+
+
+def scores(pairs: Sequence[Pair], texts: Sequence[str]) -> dict[str, Score]:
+    """How good translations of pairs are: of "all", and of each third by source length.
 
     Args:
-        batch: sentences translated at a time; they are of similar length.
-    """
-    where = next(model.parameters()).device
-    rows = [task.source.encode(pair.source_tokens) for pair in pairs]
-    order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
-    texts = [""] * len(rows)
-    for begin in range(0, len(order), batch):
-        chosen = order[begin : begin + batch]
-        source = collate([rows[i] for i in chosen], [[] for _ in chosen]).source  # (B, S)
-        ids = search(model, source.to(where), max_length).cpu()  # (B, n)
-        for i, text in zip(chosen, task.texts(ids), strict=True):
-            texts[i] = text
-    return texts
-
-
-def scores(task: TranslationTask, texts: Sequence[str]) -> dict[str, Score]:
-    """How good translations of `task.test` are: of "all", and of each third by source length.
+        pairs: different sources.
 
     Raises:
         ValueError: if there is not one text for each pair.
     """
-    if len(texts) != len(task.test):
-        raise ValueError(f"{len(texts)} translations of {len(task.test)} sentences")
-    by_source = {pair.source: text for pair, text in zip(task.test, texts, strict=True)}
+    if len(texts) != len(pairs):
+        raise ValueError(f"{len(texts)} translations of {len(pairs)} sentences")
+    by_source = {pair.source: text for pair, text in zip(pairs, texts, strict=True)}
     result = {}
-    for name, pairs in {"all": task.test, **task.thirds()}.items():
-        mine = [by_source[pair.source] for pair in pairs]
-        result[name] = Score(exact_rate(mine, pairs), bleu(mine, pairs), len(pairs))
+    for name, group in {"all": pairs, **thirds(pairs)}.items():
+        mine = [by_source[pair.source] for pair in group]
+        result[name] = Score(exact_rate(mine, group), bleu(mine, group), len(group))
     return result
 
 
 # --------------------------------------------------------------------------- translate and look
-
-
-@torch.no_grad()
-def translate(
-    model: nn.Module, task: TranslationTask, text: str, search: Search, max_length: int = MAX_LENGTH
-) -> str:
-    """The translation of a sentence.
-
-    Raises:
-        ValueError: as `TranslationTask.tokens`.
-    """
-    source = task.ids(text).to(next(model.parameters()).device)  # (1, S)
-    return task.texts(search(model, source, max_length))[0]
 
 
 @dataclass(frozen=True)
@@ -611,7 +508,11 @@ class Translation:
 def inspect(
     model: nn.Module, task: TranslationTask, text: str, search: Search, max_length: int = MAX_LENGTH
 ) -> Translation:
-    """Translate a sentence and keep the weights of every head; ValueError as `translate`."""
+    """Translate a sentence and keep the weights of every head.
+
+    Raises:
+        ValueError: as `TranslationTask.tokens`.
+    """
     where = next(model.parameters()).device
     tokens = task.tokens(text)
     source = task.ids(text).to(where)  # (1, S)

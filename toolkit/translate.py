@@ -92,19 +92,19 @@ class Settings:
     corpus: str = "cldr"
     source: str = "en"
     target: str = "zh"
-    num_layers: int = transformer_lab.SIZES["num_layers"]
-    d_model: int = transformer_lab.SIZES["d_model"]
-    d_ff: int = transformer_lab.SIZES["d_ff"]
-    num_heads: int = transformer_lab.SIZES["num_heads"]
-    dropout: float = transformer_lab.SIZES["dropout"]
-    norm_first: bool = transformer_lab.SIZES["norm_first"]
+    num_layers: int = 2
+    d_model: int = 96
+    d_ff: int = 384
+    num_heads: int = 4
+    dropout: float = 0.0
+    norm_first: bool = True
     tie_embeddings: bool = False
-    batch_tokens: int = transformer_lab.MAX_TOKENS
-    steps: int = transformer_lab.STEPS
+    batch_tokens: int = 400
+    steps: int = 2700
     schedule: str = "warm-up"
-    lr: float = transformer_lab.RATE
+    lr: float = 4e-3
     warmup_steps: int = 4000
-    smoothing: float = transformer_lab.SMOOTHING
+    smoothing: float = 0.1
     clip: float | None = 1.0
     seed: int = 0
     average: int = 1
@@ -127,6 +127,11 @@ class Settings:
 
 
 PRESETS = {
+    # Sizes and training chosen for exact matches after so many seconds of one core. Small batches
+    # matter most, since they mean many steps: after 60 seconds 84 percent with 2000 tokens a batch,
+    # 95 with 1000; after 45 seconds 94 with 400. Width 64, a feed-forward width of 192, 8 heads,
+    # post-norm and a learning rate of 2e-3 were 1 to 7 points behind; half as many steps more or
+    # fewer move it by a point or two.
     "cldr-en-zh": Settings(),
     "cldr-en-de": Settings(target="de"),
     "wmt14-base": Settings(
@@ -1107,7 +1112,7 @@ def _evaluate_command(
             task = replace(task, test=task.test[:limit])
             sources = [pair.source for pair in task.test]
             texts = loaded.translate(sources, beam, alpha, strict=False)
-            found = transformer_lab.scores(task, texts)
+            found = transformer_lab.scores(task.test, texts)
         else:
             pairs = list(
                 public_data.wmt14(split, settings.source, settings.target, folder=data, limit=limit)

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 
 from toolkit import bert_lab, code_corpus, docstrings, gpt_lab, library_prose, models
 from toolkit.pretrain import bert, common, gpt, measures, translator
+from toolkit.transformer_lab import scores
 
 SHIPPED = sorted(path.name for path in models.FOLDER.iterdir() if path.is_dir())
 TRANSLATORS = [name for name in SHIPPED if models.KINDS[name][0] is translator]
@@ -70,6 +71,17 @@ class TestMetrics:
     def test_translators_translate_as_exactly_as_their_cards_say(self, name: str) -> None:
         made = models.load(name)
         assert models.measure(made, 80)["exact"] >= made.metrics["exact"] - 0.06
+
+    def test_figures_by_length_are_those_of_the_weights(self) -> None:
+        shipped = models.load("recurrent-en-zh")
+        pairs = shipped.held_out()
+        found = scores(pairs, shipped.translate([pair.source for pair in pairs]))
+        (row,) = [r for r in shipped.curves if r["model"] == "recurrent" and r["bleu"]]
+        stored = [row["averaged_exact"], *(row[f"exact_{n}"] for n in translator.LENGTHS)]
+        assert [score.exact for score in found.values()] == pytest.approx([*map(float, stored)])
+        stored = [row["bleu"], *(row[f"bleu_{n}"] for n in translator.LENGTHS)]
+        exact = pytest.approx([*map(float, stored)], abs=0.1)
+        assert [score.bleu for score in found.values()] == exact
 
     def test_bert_predicts_as_its_card_says(self) -> None:
         made = models.load("bert")

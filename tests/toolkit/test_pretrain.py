@@ -95,6 +95,19 @@ class TestTraining:
         assert {row["model"] for row in made.curves} == {"post-norm", "pre-norm"}
         assert made.config["norm_first"] is translator.NORMS[translator.CHOSEN["zh"]]
 
+    def test_what_the_model_with_a_fixed_context_reaches_is_kept(self, tmp_path: Path) -> None:
+        translator.train(job(tmp_path, solutions.attention, steps=8), "recurrent", "zh")
+        made = models.load("recurrent-en-zh", folder=tmp_path)
+        assert made.model.core.look is not None
+        last = {row["model"]: row for row in made.curves if row["step"] == "8"}
+        assert set(last) == {"recurrent", translator.FIXED}
+        sizes = [float(row["parameters"]) for row in last.values()]
+        assert max(sizes) < 1.15 * min(sizes)
+        for row in last.values():
+            for length in ("", *(f"_{length}" for length in translator.LENGTHS)):
+                assert 0 <= float(row[f"bleu{length}"]) <= 100
+                assert 0 <= float(row[f"exact{length}" if length else "averaged_exact"]) <= 1
+
     def test_an_interrupted_training_ends_as_one_that_was_not(self, tmp_path: Path) -> None:
         class Killed(Exception):
             pass

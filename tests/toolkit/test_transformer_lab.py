@@ -6,7 +6,6 @@ import itertools
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import ipywidgets
@@ -18,16 +17,14 @@ from solutions.attention import AttentionDecoderStep
 from solutions.seq2seq import Seq2Seq
 from solutions.transformer import (
     beam_search,
-    cached_greedy_decode,
     fused,
     greedy_decode,
-    label_smoothing_loss,
     make_model,
     token_batches,
 )
-from toolkit import device, training
+from toolkit import device
 from toolkit import transformer_lab as lab
-from toolkit.translation import BOS, EOS, PAD, UNK, Vocabulary
+from toolkit.translation import BOS, EOS, PAD, UNK
 
 CPU = device.preset("cpu")
 
@@ -58,6 +55,16 @@ def test_the_vocabularies_have_every_word_of_the_training(task: lab.TranslationT
         assert UNK not in source + target
         assert task.source.decode(source) == pair.source_tokens
         assert task.target.decode(target) == pair.target_tokens
+
+
+def test_both_languages_may_share_one_vocabulary(task: lab.TranslationTask) -> None:
+    made = lab.TranslationTask.make(pairs=400, test=60, shared=True, seed=1)
+    assert made.train == task.train
+    assert made.source is made.target
+    assert set(made.source.words) == {*task.source.words, *task.target.words}
+    pair, (source, target) = made.train[0], made.encoded[0]
+    assert [made.source.words[i] for i in source] == pair.source_tokens
+    assert [made.source.words[i] for i in target] == pair.target_tokens
 
 
 def test_sentences_of_several_items_and_of_one_are_drawn_alike(task: lab.TranslationTask) -> None:
@@ -91,7 +98,7 @@ def test_a_task_that_cannot_be_made_is_refused(arguments: dict, message: str) ->
 
 
 def test_thirds_share_the_test_sentences_by_length(task: lab.TranslationTask) -> None:
-    thirds = task.thirds()
+    thirds = lab.thirds(task.test)
     assert sorted(p.source for pairs in thirds.values() for p in pairs) == sorted(
         p.source for p in task.test
     )
@@ -154,58 +161,6 @@ def test_unknown_words_are_named(task: lab.TranslationTask, text: str, message: 
 
 
 # --------------------------------------------------------------------------- training
-
-
-def test_a_translator_learns(task: lab.TranslationTask) -> None:
-    model = small(task)
-    run = lab.train_translator(
-        model, task, token_batches, label_smoothing_loss, steps=40, max_tokens=200, lr=2e-2,
-        preset=CPU,
-    )  # fmt: skip
-    assert run.steps == len(run.history.loss) == 40
-    assert sum(run.history.loss[-5:]) < 0.85 * sum(run.history.loss[:5])
-    assert not model.training
-    assert run.seconds == run.history.seconds > 0
-    assert run.cpu_seconds > 0
-
-
-def test_by_steps_it_is_the_same_every_time(task: lab.TranslationTask) -> None:
-    def trained(seed: int) -> tuple[Tensor, int]:
-        model = small(task, dropout=0.1)
-        run = lab.train_translator(
-            model, task, token_batches, label_smoothing_loss, steps=3, seed=seed, preset=CPU
-        )
-        return nn.utils.parameters_to_vector(model.parameters()).detach(), run.tokens
-
-    (first, tokens), (second, _), (other, _) = trained(0), trained(0), trained(1)
-    assert torch.equal(first, second)
-    assert not torch.equal(first, other)
-    stream = task.stream(token_batches, lab.MAX_TOKENS, 0)
-    assert tokens == sum(next(stream).tokens for _ in range(3))
-
-
-def test_a_rival_gets_the_time_it_is_given(
-    task: lab.TranslationTask, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = itertools.count()
-    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: float(next(clock))))
-    model = lab.recurrent_rival(len(task.source), len(task.target), 8)
-    run = lab.train_translator(
-        model, task, token_batches, label_smoothing_loss, seconds=40, preset=CPU
-    )
-    assert run.seconds >= 40
-    assert run.steps < 40
-
-
-def test_smoothing_and_loss_are_handed_on(task: lab.TranslationTask) -> None:
-    given = []
-
-    def loss(log_probs: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        given.append((log_probs.shape[:2] == target.shape, smoothing))
-        return label_smoothing_loss(log_probs, target, smoothing)
-
-    lab.train_translator(small(task), task, token_batches, loss, steps=2, smoothing=0.2, preset=CPU)
-    assert given == [(True, 0.2)] * 2
 
 
 def test_adam_is_the_papers() -> None:
@@ -299,26 +254,13 @@ def test_a_beam_searches_row_by_row(task: lab.TranslationTask) -> None:
 # --------------------------------------------------------------------------- scores
 
 
-def test_translations_are_written_in_the_order_of_the_pairs(task: lab.TranslationTask) -> None:
-    """A search that writes the source's length, so that every text can be known beforehand."""
-
-    def search(model: nn.Module, source: Tensor, most: int) -> Tensor:
-        assert most == 9
-        return (source != PAD).sum(1, keepdim=True) + 3
-
-    numbers = Vocabulary(["<pad>", "<bos>", "<eos>", "<unk>", *map(str, range(1, 80))])
-    counting = replace(task, target=numbers)
-    texts = lab.write(nn.Linear(1, 1), counting, task.test, search, 9, batch=7)
-    assert texts == [str(len(pair.source_tokens)) for pair in task.test]
-
-
 def test_scores_of_all_and_of_each_third(task: lab.TranslationTask) -> None:
-    perfect = lab.scores(task, [pair.target for pair in task.test])
-    assert list(perfect) == ["all", *task.thirds()]
+    perfect = lab.scores(task.test, [pair.target for pair in task.test])
+    assert list(perfect) == ["all", *lab.thirds(task.test)]
     assert all(score.exact == 1 and score.bleu == pytest.approx(100) for score in perfect.values())
-    longest = {pair.source for pair in list(task.thirds().values())[-1]}
+    longest = {pair.source for pair in list(lab.thirds(task.test).values())[-1]}
     texts = ["?" if pair.source in longest else pair.target for pair in task.test]
-    scores = lab.scores(task, texts)
+    scores = lab.scores(task.test, texts)
     *shorter, last = list(scores.values())[1:]
     assert last.exact == 0
     assert last.bleu < 1
@@ -329,7 +271,7 @@ def test_scores_of_all_and_of_each_third(task: lab.TranslationTask) -> None:
 
 def test_scores_need_a_text_for_each_sentence(task: lab.TranslationTask) -> None:
     with pytest.raises(ValueError, match="1 translations of 60"):
-        lab.scores(task, ["x"])
+        lab.scores(task.test, ["x"])
 
 
 # --------------------------------------------------------------------------- maps
@@ -416,15 +358,6 @@ def test_a_table_for_every_head_of_a_layer(task: lab.TranslationTask) -> None:
 # --------------------------------------------------------------------------- translate
 
 
-def test_a_sentence_is_translated_by_the_search(task: lab.TranslationTask) -> None:
-    model, text = small(task), task.test[0].source
-    expected = task.texts(greedy_decode(model, task.ids(text), 9))[0]
-    assert lab.translate(model, task, text, greedy_decode, 9) == expected
-    assert lab.translate(model, task, text, cached_greedy_decode, 9) == expected
-    with pytest.raises(ValueError, match="unicorns"):
-        lab.translate(model, task, "3 unicorns", greedy_decode)
-
-
 def test_a_translation_has_the_maps_of_what_was_written(task: lab.TranslationTask) -> None:
     model, pair = small(task), max(task.test, key=lambda p: len(p.source_tokens))
     text = pair.source
@@ -448,7 +381,7 @@ def test_a_static_page_has_every_sentence_attention_and_layer(task: lab.Translat
     assert len(frames) == 2 * 3 * 2
     assert all(frame.count("<table") == 4 for frame in frames)
     for text in texts:
-        translation = lab.translate(model, task, text, greedy_decode, 5)
+        (translation,) = task.texts(greedy_decode(model, task.ids(text), 5))
         assert sum(f"<b>{translation}</b>" in frame for frame in frames) >= 6
 
 

@@ -5,11 +5,14 @@
   last weights (Vaswani et al. 2017, sections 3.4, 5.3, 5.4 and 6.1), each by the chapter's own
   function. Post-norm, the paper's, and pre-norm are trained; `CHOSEN` says which is shipped.
 * The recurrent one: GRUs on both sides, and the attention of Bahdanau et al. (2015) between them.
+  With one fixed context instead (Cho et al. 2014) it is trained beside it; what that one reaches
+  stands in the curves, its weights are not kept.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,7 @@ from toolkit import training, transformer_lab, translation
 from toolkit.pretrain import common
 from toolkit.pretrain.common import Job
 from toolkit.seq2seq_lab import exact_rate
-from toolkit.transformer_lab import TranslationTask
+from toolkit.transformer_lab import TranslationTask, matching_width, parameters, scores
 from toolkit.translate import on_fast_path
 from toolkit.translation import EOS, PAD, SPECIALS, UNK, Pair, collate, detokenize, tokenize
 
@@ -53,13 +56,21 @@ PLAN = {
         "gpu": {"steps": 20_000, "batch_tokens": 4000, "lr": 1.0, "warmup_steps": 2000},
     },
     "recurrent": {
-        "cpu": {"steps": 4000, "batch_tokens": 500, "lr": 4e-3},
-        "gpu": {"steps": 8000, "batch_tokens": 2000, "lr": 2e-3},
+        "cpu": {"steps": 4000, "batch_tokens": 500, "lr": 4e-3, "fixed_context_lr": 8e-3},
+        "gpu": {"steps": 8000, "batch_tokens": 2000, "lr": 2e-3, "fixed_context_lr": 4e-3},
     },
 }
 SMOOTHING = 0.1
 AVERAGE = 5  # of the last weights that are saved, as the base model of the paper
 MAX_LENGTH = 80
+LENGTHS = ("short", "middle", "long")  # thirds of the held-out sentences
+# What is trained beside the recurrent translator: the same without attention.
+FIXED = "fixed context"
+# The loss of the 100 sentences for validation after 800 steps, by learning rate.
+LR_SEARCH = {
+    "recurrent": {2e-3: 0.320, 4e-3: 0.042, 8e-3: 0.030, 1.6e-2: 0.067},
+    FIXED: {2e-3: 1.249, 4e-3: 0.882, 8e-3: 0.744, 1.6e-2: 0.835},
+}
 # What a training is called in its curves, and the order of its norms.
 NORMS = {"post-norm": False, "pre-norm": True}
 # Which is shipped: the paper's, if 99 percent are exact. Of German, which inflects, post-norm has
@@ -145,7 +156,9 @@ class Words:
 @functools.lru_cache(maxsize=2)
 def task(target: str, pairs: int = PAIRS) -> TranslationTask:
     """Pairs of English and another language; those to test on are none of those to train on."""
-    return TranslationTask.make("en", target, pairs=pairs, test=600, most_items=MOST_ITEMS, seed=0)
+    return TranslationTask.make(
+        "en", target, pairs=pairs, test=600, most_items=MOST_ITEMS, shared=True, seed=0
+    )
 
 
 def read_held_out(path: Path) -> list[Pair]:
@@ -169,8 +182,9 @@ def write_held_out(path: Path, pairs: Sequence[Pair]) -> None:
 def make(kind: str, module: Any, config: dict[str, Any]) -> nn.Module:
     """A translator: `forward(source (B, S), target_in (B, U))` gives log-probabilities."""
     if kind == "recurrent":
-        width, words = config["width"], config["vocab_size"]
-        step = module.AttentionDecoderStep(width, width, width, width)
+        width, words, step = config["width"], config["vocab_size"], None
+        if config.get("attention", True):
+            step = module.AttentionDecoderStep(width, width, width, width)
         return transformer_lab.recurrent_rival(words, words, width, step)
     names = {*SIZES[kind]["cpu"], "norm_first"}
     sizes = {name: config[name] for name in names}
@@ -257,19 +271,52 @@ def train(job: Job, kind: str, target: str) -> None:
     curves = common.Curves(job.out / "training" / "curves.jsonl")
     config: dict[str, Any] = {"kind": kind, "source": "en", "target": target}
     config |= {"vocab_size": len(words)} | SIZES[kind][size]
-    runs = NORMS if kind == "transformer" else {"recurrent": None}
-    for name, norm_first in runs.items():
-        own = config if norm_first is None else config | {"norm_first": norm_first}
-        with training.seeded(0):
-            model = make(kind, job.module, own)
-        watch = common.Watch(job, name, plan["steps"], model, curves)
-        _fit(watch, kind, encoded, words, made.test[-100:], plan, own)
-        if name in ("recurrent", CHOSEN[target]):
-            common.write_json(job.out / common.CONFIG, own)
-            common.save_weights(job.out / common.WEIGHTS, model)
-        found = exact(kind, model, job.module, words, made.test[:HELD_OUT_COUNT])
-        curves.add(name, plan["steps"], averaged_exact=found)
+    for name, own in _runs(kind, job.module, config).items():
+        lr = plan["fixed_context_lr" if name == FIXED else "lr"]
+        _train_one(job, name, kind, target, plan | {"lr": lr}, own, words, encoded, curves)
         curves.write(job.out / common.CURVES)
+
+
+def _runs(kind: str, module: Any, config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What is trained for a shipped model: names in the curves, and sizes."""
+    if kind == "transformer":
+        return {name: config | {"norm_first": first} for name, first in NORMS.items()}
+    size = parameters(make(kind, module, config))
+    fixed = config | {"attention": False}
+    width = matching_width(lambda w: make(kind, module, fixed | {"width": w}), size, step=8)
+    return {"recurrent": config, FIXED: fixed | {"width": width}}
+
+
+def _train_one(
+    job: Job, name: str, kind: str, target: str, plan: dict[str, Any], config: dict[str, Any],
+    words: Words, encoded: Sequence[tuple[list[int], list[int]]], curves: common.Curves,
+) -> None:  # fmt: skip
+    made = task(target)
+    with training.seeded(0):
+        model = make(kind, job.module, config)
+    watch = common.Watch(job, name, plan["steps"], model, curves)
+    began = time.process_time()
+    _fit(watch, kind, encoded, words, made.test[-100:], plan, config)
+    minutes = (time.process_time() - began) / 60
+    if name in ("recurrent", CHOSEN[target]):
+        common.write_json(job.out / common.CONFIG, config)
+        common.save_weights(job.out / common.WEIGHTS, model)
+    held = made.test[:HELD_OUT_COUNT]
+    sources = [pair.source for pair in held]
+    texts = translate(kind, model, job.module, words, sources, strict=False)
+    found = {"averaged_exact": exact_rate(texts, held), "minutes": minutes}
+    if kind == "recurrent":
+        found |= {"parameters": parameters(model)} | _by_length(held, texts)
+    curves.add(name, plan["steps"], **found)
+
+
+def _by_length(pairs: Sequence[Pair], texts: Sequence[str]) -> dict[str, float]:
+    """Exact sentences and BLEU of the thirds by source length, and BLEU of all."""
+    everything, *thirds = scores(pairs, texts).values()
+    found = {"bleu": everything.bleu}
+    for length, score in zip(LENGTHS, thirds, strict=True):
+        found |= {f"exact_{length}": score.exact, f"bleu_{length}": score.bleu}
+    return found
 
 
 def _fit(

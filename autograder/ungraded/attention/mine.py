@@ -1,5 +1,6 @@
-"""The shipped translators run with your attention in its places; then two layers of your self-
-attention train for half a minute to find out what "it" stands for, and you see where they look."""
+"""The shipped translators run with your attention in its places; then two layers of your
+self-attention train for half a minute to find out what "it" stands for, and you see where they
+look."""
 
 from solutions import attention as mine
 

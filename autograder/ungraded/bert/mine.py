@@ -1,6 +1,6 @@
-"""Your BERT loads the shipped weights, fills gaps and says which sentence is more likely; fine-
-tuned for half a minute it finds the names of parameters; then it draws tokens for your function to
-put in place of others."""
+"""Your BERT loads the shipped weights, fills gaps and says which sentence is more likely;
+fine-tuned for half a minute it finds the names of parameters; then it draws tokens for your
+function to put in place of others."""
 
 from solutions import bert as mine
 

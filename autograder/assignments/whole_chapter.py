@@ -38,9 +38,10 @@ def files(chapter: str) -> tuple[str, str]:
 
 def cells(chapter: str, root: Path = paths.ROOT) -> list[NotebookNode]:
     """The notebook's cells; none where there is no script of them."""
+    if not paths.ungraded(f"{chapter}-mine", root).is_file():
+        return []
     made = last_cells.of(f"{chapter}-mine", root, TEXT.replace("{title}", _title(chapter, root)))
-    if made:
-        made.insert(1, nbformat.v4.new_code_cell(FIRST.format(chapter=chapter), id="mine"))
+    made.insert(1, nbformat.v4.new_code_cell(FIRST.format(chapter=chapter), id="mine"))
     return made
 
 

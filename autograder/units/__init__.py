@@ -3,4 +3,4 @@
 Imports `common`.
 """
 
-__all__ = ["assignment", "dependencies", "sections", "variants"]
+__all__ = ["assignment", "dependencies", "promises", "sections", "variants"]

@@ -3,4 +3,4 @@
 Imports `assignments` and what that may import; never `checking`.
 """
 
-__all__ = ["verify"]
+__all__ = ["seeds", "verify"]

@@ -144,10 +144,13 @@ def test_a_worker_that_dies_costs_nobody_a_mark_and_no_other_worker_notices(
     seen: list[set[int]] = []
 
     def tell(student: str) -> None:
-        if student.startswith("honest"):
-            seen.append({one.pid for one in workers()})
-        if student == "honest-001":  # While a-slow still sleeps in the worker that was made first.
-            psutil.Process(min(seen[0])).kill()
+        if not student.startswith("honest"):
+            return
+        now = {one.pid for one in workers()}
+        if not seen and len(now) == 2:  # a-slow still sleeps in the worker that was made first.
+            psutil.Process(min(now)).kill()
+        if seen or len(now) == 2:
+            seen.append(now)
 
     found = marks(submissions, 2, tell)
     assert found["a-slow"]["score"] == found["a-slow"]["max_score"]

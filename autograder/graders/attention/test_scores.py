@@ -1011,6 +1011,7 @@ def test_dropout_refuses_bad_probabilities(student, draw):
             )
 
 
+@aspect
 @promises("drops-everything")
 @exercise("attention_dropout")
 def test_dropout_of_everything(student, draw):

@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.ready
 .PHONY: course test book exercises demo serve bench verify verify-full lint clean help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
 
 course: $(STAMP) ## set up, generate, build the book, grade a demonstration class
 	@$(RUN) -m autograder.commands.make_course

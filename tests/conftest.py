@@ -114,13 +114,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """One Chromium per test process; Playwright allows no second one beside it."""
-    chromium = shutil.which("chromium")
-    if chromium is None:
+    if shutil.which("chromium") is None:
         pytest.skip("no browser here: sudo apt-get install chromium")
-    from playwright.sync_api import sync_playwright
+    from autograder.benchmarks.pages import chromium
 
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        launched = playwright.chromium.launch(executable_path=chromium, args=arguments)
+    with chromium() as launched:
         yield launched
-        launched.close()

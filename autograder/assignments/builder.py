@@ -33,6 +33,7 @@ from traitlets.config import Config
 
 from autograder.assignments import given, last_cells, overview, picture, whole_chapter
 from autograder.common import paths
+from autograder.common.definitions import DEFINITIONS
 from autograder.common.errors import AssignmentError
 from autograder.units import promises
 from autograder.units.assignment import (
@@ -46,7 +47,6 @@ from autograder.units.sections import sections
 
 OPTIONS = {"exercise", "check", "question", "points", "section", "forbids", "title", "tags"}
 KINDS = ("exercise", "check", "question")
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 BEGIN, END = "BEGIN SOLUTION", "END SOLUTION"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What stock nbgrader executes in a check cell: it reads the points from the last expression.

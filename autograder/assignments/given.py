@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from autograder.common import paths
+from autograder.common.definitions import defined, first_line
+from autograder.units.variants import cell_spans
 
 HEAD = '''"""What earlier units of this chapter have built, as far as {unit} needs it.
 
@@ -40,7 +42,6 @@ except ImportError:
         "given.py is missing or another unit's: "
         "put the one that came with this notebook beside it and restart the kernel."
     ) from None"""
-_EXERCISE = re.compile(r'^# ?%%.*\bexercise="(\w+)"', re.MULTILINE)
 _MARKER = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n", re.MULTILINE)
 
 
@@ -106,7 +107,7 @@ def of_chapter(chapter: str, wanted: Collection[str], solutions: Path = paths.SO
     asked = ""
     for unit, text in {**texts, units[-1]: last}.items():
         names |= set(imported(_without_private(text)))
-        rows = "".join(f'        "{name}",\n' for name in _EXERCISE.findall(text))
+        rows = "".join(f'        "{name}",\n' for name in cell_spans(text))
         asked += f'    "{unit}": [\n{rows}    ],\n'
     return _written(
         HEAD_OF_CHAPTER, names, texts, last=units[-1], notebook=f"{chapter}-mine.ipynb",
@@ -170,24 +171,10 @@ def _statements(unit: str, text: str) -> tuple[list[ast.stmt], list[_Statement]]
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             if not _of_solutions(node):
                 imports.append(node)
-        elif names := _defined(node):
-            first = min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
-            source = "\n".join(lines[first - 1 : node.end_lineno])
+        elif names := defined(node):
+            source = "\n".join(lines[first_line(node) - 1 : node.end_lineno])
             found.append(_Statement(unit, source, frozenset(names), frozenset(_used(node))))
     return imports, found
-
-
-def _defined(node: ast.stmt) -> set[str]:
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return {node.name}
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return {one.id for target in targets for one in ast.walk(target) if _is_name(one)}  # type: ignore[attr-defined]
-    return set()
-
-
-def _is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)
 
 
 def _used(node: ast.AST) -> set[str]:

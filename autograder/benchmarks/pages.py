@@ -54,7 +54,7 @@ def page_seconds(site: Path, names: Iterable[str], visits: int = VISITS) -> list
         RuntimeError: Chromium or a page is missing.
     """
     figures = []
-    with _serving(site) as address, _chromium() as browser:
+    with _serving(site) as address, chromium() as browser:
         for name in names:
             if not (site / f"{name}.html").is_file():
                 raise RuntimeError(f"The built book has no page {name}; run make book first.")
@@ -77,9 +77,7 @@ def _visit(browser: Any, url: str) -> float:
     slow.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
     started = time.perf_counter()
     page.goto(url, wait_until="domcontentloaded")
-    if page.locator("span.math, div.math").count():
-        page.wait_for_function("window.MathJax?.startup?.promise !== undefined")
-        page.evaluate("MathJax.startup.promise.then(() => true)")
+    wait_for_formulas(page)
     views = 'script[type="application/vnd.jupyter.widget-view+json"]'
     if page.locator(f"{views}, {CONTROLS}").count():
         control = page.wait_for_selector(CONTROLS, state="attached")
@@ -92,6 +90,13 @@ def _visit(browser: Any, url: str) -> float:
     seconds = time.perf_counter() - started
     context.close()
     return seconds
+
+
+def wait_for_formulas(page: Any) -> None:
+    """Return when MathJax has set all formulas of an open page; at once where there are none."""
+    if page.locator("span.math, div.math").count():
+        page.wait_for_function("window.MathJax?.startup?.promise !== undefined")
+        page.evaluate("MathJax.startup.promise.then(() => true)")
 
 
 def _use(page: Any, control: Any) -> None:
@@ -122,7 +127,12 @@ def _serving(folder: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _chromium() -> Iterator[Any]:
+def chromium() -> Iterator[Any]:
+    """A browser of Playwright's; it is closed afterwards.
+
+    Raises:
+        RuntimeError: there is none.
+    """
     executable = shutil.which("chromium")
     if executable is None:
         raise RuntimeError("No browser here: sudo apt-get install chromium.")

@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 from autograder.checking import ungraded
 from autograder.checking.notebook import read_cells, run_cell, without_magics
 from autograder.common import paths
+from autograder.common.definitions import DEFINITIONS, defined, first_line
 from autograder.common.errors import AssignmentError
 from autograder.sandbox.timelimit import TimeLimit
 
@@ -32,7 +33,6 @@ from autograder.sandbox.timelimit import TimeLimit
 # folder there or one up, or in a folder of a folder, as Windows unpacks a zip.
 PLACES = (".", "{unit}", "../{unit}", "../../{unit}/{unit}")
 WIDTH = 80
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
 
 
@@ -161,7 +161,7 @@ class _Notebook:
         self.written = {
             name
             for node in statements
-            for name in _defined(node)
+            for name in defined(node)
             if name in asked and not _is_stub(node, name)
         }
         self._needed = set(asked)
@@ -171,7 +171,7 @@ class _Notebook:
             for node in statements
             if isinstance(node, (ast.Assign, ast.AnnAssign))
             and node not in self._kept
-            and not self._needed.isdisjoint(_defined(node))
+            and not self._needed.isdisjoint(defined(node))
         ]:
             self._kept += more
             self._needed.update(*map(_used, more))
@@ -201,13 +201,13 @@ class _Notebook:
             number
             for node in tree.body
             if node in self._kept
-            for number in range(_first_line(node), (node.end_lineno or node.lineno) + 1)
+            for number in range(first_line(node), (node.end_lineno or node.lineno) + 1)
         }
         lines = source.split("\n")
         return "\n".join(line if n in kept else "" for n, line in enumerate(lines, 1))
 
     def _is_kept(self, node: ast.stmt) -> bool:
-        if isinstance(node, _DEFINITIONS):
+        if isinstance(node, DEFINITIONS):
             name = node.name
             if name in self.asked and _is_stub(node, name):
                 return name not in self.written and name not in self.given
@@ -225,20 +225,6 @@ def _parsed(source: str) -> ast.Module | None:
         return ast.parse(source)
     except (SyntaxError, ValueError):
         return None
-
-
-def _first_line(node: ast.stmt) -> int:
-    return min([node.lineno, *(one.lineno for one in getattr(node, "decorator_list", []))])
-
-
-def _defined(node: ast.stmt) -> set[str]:
-    """The names that a definition or an assignment gives a value."""
-    if isinstance(node, _DEFINITIONS):
-        return {node.name}
-    if isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return {one.id for one in ast.walk(node)
-                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}  # fmt: skip
-    return set()
 
 
 def _used(node: ast.stmt) -> set[str]:

@@ -61,6 +61,7 @@ def run(
     torch.set_num_threads(1)
     console = Console()
     wanted = [require_unit(name) for name in units_of(unit or units())]
+    chosen = [rotating()] if seeds is None else range(seeds)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -76,7 +77,6 @@ def run(
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done)
 
-        chosen = [rotating()] if seeds is None else range(seeds)
         verdicts = verify(wanted, jobs=jobs, exercises=exercise, seeds=chosen, progress=progress)
 
     table = Table(

@@ -3,4 +3,4 @@
 Imports nothing of ours.
 """
 
-__all__ = ["cards", "cells", "errors", "escaping", "files", "paths", "progress"]
+__all__ = ["cards", "cells", "definitions", "errors", "escaping", "files", "paths", "progress"]

@@ -29,6 +29,7 @@ import nbformat
 from nbformat import NotebookNode
 
 from autograder.common import paths
+from autograder.common.definitions import DEFINITIONS
 from autograder.grading.collect import MAX_FILE_BYTES, too_large
 
 MAX_BYTES = 64 * 2**20  # of what is parsed: in memory it can take ten times as much
@@ -487,8 +488,7 @@ def defined_names(source: str) -> tuple[str, ...]:
     tree = _parse(source)
     if tree is None:
         return tuple(dict.fromkeys(DEFINITION.findall(source)))
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return tuple(dict.fromkeys(node.name for node in tree.body if isinstance(node, kinds)))
+    return tuple(dict.fromkeys(node.name for node in tree.body if isinstance(node, DEFINITIONS)))
 
 
 def checked_name(source: str) -> str | None:

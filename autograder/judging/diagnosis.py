@@ -223,11 +223,9 @@ class _CandidateSearch:
     def accepts_refused(self) -> bool:
         """Whether the student's code gives a value where the reference refuses."""
         return any(
-            exchange.outcome["kind"] == "value"
-            and correct is not None
-            and correct["kind"] == "error"
+            exchange.outcome["kind"] == "value" and self._is_refused(seen, place)
             for seen in self._failed
-            for exchange, correct in zip(seen.transcript, self._correct(seen), strict=True)
+            for place, exchange in enumerate(seen.transcript)
         )
 
     def explains_all(self, candidate: Candidate) -> bool:
@@ -256,6 +254,10 @@ class _CandidateSearch:
         """Whether both give a value where the reference refuses, if that is enough."""
         if self.refused_values_count or not (own["kind"] == other["kind"] == "value"):
             return False
+        return self._is_refused(seen, place)
+
+    def _is_refused(self, seen: Evidence, place: int) -> bool:
+        """Whether the reference refuses what was asked there."""
         correct = self._correct(seen)[place]
         return correct is not None and correct["kind"] == "error"
 

@@ -9,6 +9,7 @@ import functools
 import os
 import subprocess
 
+from autograder.common.errors import AssignmentError
 from autograder.common.paths import ROOT
 
 VARIABLE = "AUTOGRADER_SEED"
@@ -17,8 +18,14 @@ DAY = 86_400  # seconds
 
 @functools.cache
 def rotating() -> int:
-    """The environment's seed; else the day of the last commit; 0 where nothing is known of it."""
+    """The environment's seed; else the day of the last commit; 0 where nothing is known of it.
+
+    Raises:
+        AssignmentError: the environment's is no whole number.
+    """
     if given := os.environ.get(VARIABLE):
+        if not given.isdecimal():
+            raise AssignmentError(f"{VARIABLE} is a whole number from 0 on; {given!r} is none.")
         return int(given)
     try:
         seconds = subprocess.run(

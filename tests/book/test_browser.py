@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autograder.benchmarks.pages import wait_for_formulas
 from toolkit.book import contents
 
 pytestmark = [
@@ -122,9 +123,7 @@ def look(context: Any, file: Path) -> Visit:
     page.on("console", lambda m: found.errors.append(m.text) if m.type == "error" else None)
     page.goto(file.as_uri(), wait_until="load")
     found.formulas = page.locator("span.math, div.math").count()
-    if found.formulas:
-        page.wait_for_function("window.MathJax?.startup?.promise !== undefined")
-        page.evaluate("MathJax.startup.promise.then(() => true)")
+    wait_for_formulas(page)
     views = 'script[type="application/vnd.jupyter.widget-view+json"]'
     found.widgets = page.locator(views).count()
     if found.widgets:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from autograder.benchmarks.pages import WINDOW, wait_for_formulas
 from toolkit.book import SOURCE, done
 from toolkit.legibility import BUDGETS, over_budget, source_figures
 
 pytestmark = [pytest.mark.book, pytest.mark.browser]
 
-WINDOW = {"width": 1366, "height": 768}
 # Code that a page includes, which no cell holds
 INCLUDED = """[...document.querySelectorAll('.highlight-default pre, .highlight-python pre')]
   .filter(block => !block.closest('.cell')).map(block => block.textContent)"""
@@ -23,9 +23,7 @@ def browser_figures(browser: Any, file: Path) -> dict[str, float]:
     """What a page in a desktop's window holds once its formulas are set."""
     page = browser.new_page(viewport=WINDOW)
     page.goto(file.as_uri(), wait_until="load")
-    if page.locator("span.math, div.math").count():
-        page.wait_for_function("window.MathJax?.startup?.promise !== undefined")
-        page.evaluate("MathJax.startup.promise.then(() => true)")
+    wait_for_formulas(page)
     page.wait_for_load_state("networkidle")
     high = page.evaluate("document.documentElement.scrollHeight")
     elements = page.evaluate("document.querySelectorAll('*').length")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from autograder.common.errors import AssignmentError
 from autograder.verification import seeds
 
 
@@ -37,6 +38,14 @@ def test_a_person_can_give_it_again(repository: Path, monkeypatch: pytest.Monkey
     commit(repository, 20_000)
     monkeypatch.setenv(seeds.VARIABLE, "7")
     assert seeds.rotating() == 7
+
+
+def test_what_is_no_number_is_refused_in_a_sentence(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv(seeds.VARIABLE, "seven")
+    with pytest.raises(AssignmentError, match="AUTOGRADER_SEED is a whole number"):
+        seeds.rotating()
 
 
 def test_without_a_repository_there_is_one_too(repository: Path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,11 +103,12 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 def pool_process() -> psutil.Process:
-    """The pool process of this test."""
+    """The pool process of this test, whose temporary files lie in the test's folder."""
 
     def found() -> list[psutil.Process]:
-        children = psutil.Process().children()
-        return [child for child in children if "pool_process.main" in " ".join(command(child))]
+        children = [(child, " ".join(command(child))) for child in psutil.Process().children()]
+        ours = f"pool_process.main.* {tempfile.gettempdir()}/autograder-pool-"
+        return [child for child, words in children if re.search(ours, words)]
 
     until(lambda: bool(found()))
     return found()[0]

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -220,15 +223,28 @@ def test_a_script_that_was_made_before_holds_no_operator_of_its_own(name):
     refused(name, lambda: traced(X))
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", CALLS)
-def test_it_is_refused_to_what_is_compiled(name):
-    torch._dynamo.reset()
-    compiled = torch.compile(lambda: CALLS[name](), backend="eager")
-    with Refusal([name]) as refusal:
-        with pytest.raises(Exception, match=r"."):
-            compiled()
-        assert refusal.take()
+def compiled_unrefused() -> list[str]:
+    """Those of CALLS that a compiled function could call."""
+    unrefused = []
+    for name, call in CALLS.items():
+        torch._dynamo.reset()
+        compiled = torch.compile(lambda call=call: call(), backend="eager")
+        answered = False
+        with Refusal([name]) as refusal:
+            with suppress(Exception):
+                compiled()
+                answered = True
+            if answered or not refusal.take():
+                unrefused.append(name)
+    return unrefused
+
+
+def test_they_are_refused_to_what_is_compiled():
+    """In a process of its own: what is broken off leaves PyTorch's compiler in disorder."""
+    program = f"from {__name__} import compiled_unrefused; print(compiled_unrefused())"
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    done = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "[]", done.stderr
 
 
 def test_in_the_sandbox_no_script_is_made_of_what_is_python_alone(sandbox):

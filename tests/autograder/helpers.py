@@ -8,7 +8,10 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -28,6 +31,15 @@ def no_sandbox() -> str:
             return ""
     except SandboxUnavailable as error:
         return str(error)
+
+
+def until(holds: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """Wait until `holds` and return what it says."""
+    end = time.monotonic() + seconds
+    while not (found := holds()):
+        assert time.monotonic() < end, f"{holds} did not come true"
+        time.sleep(0.05)
+    return found
 
 
 def put(path: Path, content: NotebookNode | str | bytes = "{}") -> Path:

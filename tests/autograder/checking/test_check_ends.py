@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from autograder.sandbox import limits, timelimit
 from autograder.sandbox.timelimit import TimeLimit, TimeUp
 from autograder.units import variants
 from autograder.units.assignment import load
+from tests.autograder.helpers import until
 
 UNIT = "attention-scores"
 NAMES = load(UNIT).names
@@ -456,15 +457,6 @@ def marked(marker: str) -> list[int]:
     return found
 
 
-def wait_until(true: Callable[[], bool], seconds: float = 60.0) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if true():
-            return True
-        time.sleep(0.05)
-    return False
-
-
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGKILL", "SIGHUP", "SIGINT"])
 def test_nothing_outlives_the_command_whatever_ends_it(tmp_path: Path, name: str) -> None:
@@ -485,10 +477,10 @@ def test_nothing_outlives_the_command_whatever_ends_it(tmp_path: Path, name: str
         env={**os.environ, "CHECK_MARKER": marker},
     )
     try:
-        assert wait_until(ready.exists)
-        assert wait_until(lambda: len(marked(marker)) == 3)  # the last may not have begun yet
+        until(ready.exists)
+        until(lambda: len(marked(marker)) == 3)  # the last may not have begun yet
         command.send_signal(signal.Signals[name])
-        assert wait_until(lambda: not marked(marker))
+        until(lambda: not marked(marker))
         _, error = command.communicate()
         assert error == ("Stopped.\n" if name == "SIGINT" else "")
     finally:

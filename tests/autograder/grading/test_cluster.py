@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,22 +31,17 @@ from autograder.grading.collect import Submission, collect
 from autograder.grading.marker import UNJUDGED, Graded
 from autograder.grading.worker_pool import grade_all as grade_here
 from autograder.sandbox.limits import Limits
+from tests.autograder import helpers
 
 UNIT = "attention-self_attention"  # which has a given.py
 OPTIONS = {"unit": UNIT, "seed": 5, "limits": Limits(seconds_per_cell=30), "hide": ()}
 PATIENCE = 90.0  # a busy machine; nothing waits that long when all goes well
 
 
+until = functools.partial(helpers.until, seconds=PATIENCE)
+
+
 on_a_cluster = [pytest.mark.slow, pytest.mark.sandbox]
-
-
-def until(holds: Callable[[], Any], seconds: float = PATIENCE) -> Any:
-    """Wait until `holds` and return what it says."""
-    end = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < end, f"{holds} did not come true"
-        time.sleep(0.05)
-    return found
 
 
 def free_port() -> int:

@@ -28,6 +28,7 @@ from autograder.grading.worker_pool import WorkerPool, grade_all, marking_option
 from autograder.judging.results import ExerciseResult, SubmissionResult, TestResult
 from autograder.sandbox.limits import Limits, SandboxUnavailable
 from tests.autograder import faults
+from tests.autograder.helpers import until
 
 UNIT = "seq2seq-text"
 SEED = 3
@@ -95,13 +96,6 @@ def unjudged(found: dict[str, dict[str, Any]]) -> list[str]:
     ]
 
 
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def pool_process() -> psutil.Process:
     """The pool process of this test, whose temporary files lie in the test's folder."""
 
@@ -110,8 +104,7 @@ def pool_process() -> psutil.Process:
         ours = f"pool_process.main.* {tempfile.gettempdir()}/autograder-pool-"
         return [child for child, words in children if re.search(ours, words)]
 
-    until(lambda: bool(found()))
-    return found()[0]
+    return until(found)[0]
 
 
 def workers() -> list[psutil.Process]:
@@ -158,7 +151,7 @@ def test_a_worker_that_dies_costs_nobody_a_mark_and_no_other_worker_notices(
         until(lambda: len(workers()) == 2)
         ended, other = workers()
         ended.kill()
-        until(lambda: bool(set(workers()) - {ended, other}))
+        until(lambda: set(workers()) - {ended, other})
         return other in workers()
 
     with ThreadPoolExecutor(1) as beside:
@@ -259,7 +252,7 @@ class TestStartedBefore:
     ) -> None:
         """What is seen of it goes with the pool."""
         process = psutil.Process(pool._process.pid)
-        until(lambda: bool(sandboxes(process)))
+        until(lambda: sandboxes(process))
         assert all(word.startswith(str(nothing_is_left)) for word in sandboxes(process))
         pool.close()
         assert not process.is_running()

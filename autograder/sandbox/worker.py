@@ -211,27 +211,28 @@ class Worker:
             number: that of the message that is answered with this.
             names: as `Refusal` takes them.
         """
-        if names in self.forks:
-            os.write(self.forks[names].wake, number.to_bytes(8))
-        else:
-            try:
-                (awake, wake), (rests, rest) = os.pipe(), os.pipe()
-                pid = os.fork()
-            except OSError:
-                return {"refused": False}
-            if pid == 0:
-                os.close(wake)
-                os.close(rests)
-                with Refusal(names) as refusal:
+        # Refused here too, and before the fork is asked: a thread that a cell has started might call
+        # it for the fork.
+        with Refusal(names) as refusal:
+            if names in self.forks:
+                os.write(self.forks[names].wake, number.to_bytes(8))
+            else:
+                try:
+                    (awake, wake), (rests, rest) = os.pipe(), os.pipe()
+                    pid = os.fork()
+                except OSError:
+                    return {"refused": False}
+                if pid == 0:
+                    os.close(wake)
+                    os.close(rests)
                     refusal.seal()
-                self.executor.refusal = refusal
-                self.turns = _Turns(awake, rest)
-                return REFUSED
-            os.close(awake)
-            os.close(rest)
-            self.forks[names] = _Fork(pid, wake, rests)
-        fork = self.forks[names]
-        with Refusal(names):  # A thread that a cell has started might call it for the fork.
+                    self.executor.refusal = refusal
+                    self.turns = _Turns(awake, rest)
+                    return REFUSED
+                os.close(awake)
+                os.close(rest)
+                self.forks[names] = _Fork(pid, wake, rests)
+            fork = self.forks[names]
             turn = os.read(fork.rests, 1)
         if not turn:
             code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])

@@ -211,7 +211,7 @@ class Worker:
             number: that of the message that is answered with this.
             names: as `Refusal` takes them.
         """
-        # Refused here too, and before the fork is asked: a thread that a cell has started might call
+        # Refused here too, before the fork is asked: a thread that a cell has started might call
         # it for the fork.
         with Refusal(names) as refusal:
             if names in self.forks:

@@ -37,6 +37,10 @@ LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
 PYTHON_TOO = ("bert",)
 FEW = 48  # numbers; with fewer, much is the same by accident
 
+OLD_WEIGHTS = (
+    "After its weights have changed, as in training, your {name} still answers as with the old "
+    "ones. Compute what depends on a weight anew in each call."
+)
 # What explains the others comes first.
 SAYS = {
     side_effects.SEEDED: (
@@ -91,12 +95,31 @@ SAYS = {
         "`model.training` before you change it, and go back with `model.train(...)`."
     ),
     side_effects.REQUIRES_GRAD: (
-        "Your {name} changes `requires_grad` of the model's weights and leaves it so. To do "
-        "without gradients, use `torch.no_grad()`."
+        "Your {name} changes `requires_grad` of weights or tensors that it is given, and leaves it "
+        "so. To do without gradients, use `torch.no_grad()`."
     ),
     side_effects.GRAD: (
         "Your {name} leaves gradients in the `.grad` of the model's weights, to which the next "
         "backward pass adds. Use `torch.autograd.grad`, or set them to None afterwards."
+    ),
+    side_effects.STALE: (
+        "What stands in the `.grad` of the weights before your {name} is called changes what it "
+        "does. Ask for the gradients with `torch.autograd.grad`, or set all of them to None first."
+    ),
+    side_effects.STALE_FROZEN: (
+        "A weight that wants no gradient may still hold an old one in `.grad`. Yours changes what "
+        "your {name} does; leave weights without `requires_grad` out."
+    ),
+    side_effects.UNREAD: OLD_WEIGHTS,
+    side_effects.WEIGHTS: OLD_WEIGHTS,
+    side_effects.ROWS: (
+        "Your {name} answers one example otherwise than several equal ones, but each should be "
+        "computed by itself. Look for `squeeze()` without an axis, and for a batch and a length "
+        "that are told apart by their sizes, or mixed by a `reshape`."
+    ),
+    side_effects.PUT_BACK: (
+        "Your {name} draws random numbers and then puts the generator back to where it was, so "
+        "that the next call draws the same ones. Leave it where it is."
     ),
 }
 

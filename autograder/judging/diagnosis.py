@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import heapq
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,7 +147,9 @@ def diagnose(
 
     A candidate explains a failed test when it answers every request of the test as the student's
     code did, and at least one of those answers is not the reference's. It is ruled out when,
-    in a test that was passed, it answers differently from the student's code.
+    in a test that was passed, it answers differently from the student's code. Much raises a
+    RuntimeError: errors alone speak for a candidate only if they explain the first failure, too,
+    word for word.
     """
     failed = [item for item in evidence if item.failed and item.transcript]
     if not failed:
@@ -213,7 +216,7 @@ class _CandidateSearch:
                 return None
             candidate, explains = candidates[place], found[place]
             if len(explains) == len(self._failed):
-                if not self._contradicts(candidate):
+                if self._is_established(candidate, explains) and not self._contradicts(candidate):
                     return candidate.name, explains[0]
                 continue
             explains.append(self._explains(candidate, self._failed[len(explains)]))
@@ -233,6 +236,25 @@ class _CandidateSearch:
         return all(
             self._explains(candidate, seen) for seen in self._failed
         ) and not self._contradicts(candidate)
+
+    def _is_established(self, candidate: Candidate, explains: list[bool]) -> bool:
+        """Whether a wrong value, or the first failure in the same words, speaks for a candidate."""
+        for seen in itertools.compress(self._failed, explains):
+            pairs = zip(seen.transcript, self._correct(seen), strict=True)
+            if any(
+                exchange.outcome["kind"] == "value"
+                and correct is not None
+                and not same_outcome(exchange.outcome, correct)
+                for exchange, correct in pairs
+            ):
+                return True
+        first = self._failed[0]
+        return explains[0] and all(
+            answer is None or exchange.outcome.get("message") == answer.get("message")
+            for exchange, answer in zip(
+                first.transcript, candidate.replay(first.test, first.transcript), strict=True
+            )
+        )
 
     def _explains(self, candidate: Candidate, seen: Evidence) -> bool:
         if any(exchange.outcome["kind"] in MUTE for exchange in seen.transcript):

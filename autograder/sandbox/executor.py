@@ -199,6 +199,7 @@ class Executor:
     Attributes:
         refusal: what the code may not call while it answers; None if it may call everything.
         seeded: whether the request that was carried out last has set a seed.
+        moved: whether it has drawn from PyTorch's own generator, or Python's, and left it there.
     """
 
     def __init__(self, namespace: dict[str, Any], *, alone: bool = False) -> None:
@@ -206,6 +207,7 @@ class Executor:
         self.alone = alone
         self.refusal: Refusal | None = None
         self.seeded = False
+        self.moved = False
         self.handles: dict[int, torch.nn.Module] = {}
 
     @contextlib.contextmanager
@@ -232,10 +234,12 @@ class Executor:
     def carry_out(self, request: Request) -> Outcome:
         """`execute`, but that nothing is said of forbidden functions."""
         states = None if self.alone else (random.getstate(), torch.get_rng_state())
+        # The generator itself: torch.manual_seed also queues work for absent accelerators.
+        torch.default_generator.manual_seed(request.get("rng", 0))
+        random.seed(request.get("python_rng", request.get("rng", 0)))
+        torch.rand(request.get("drawn_before", 0))
+        began = torch.get_rng_state(), random.getstate()
         try:
-            # The generator itself: torch.manual_seed also queues work for absent accelerators.
-            torch.default_generator.manual_seed(request.get("rng", 0))
-            random.seed(request.get("python_rng", request.get("rng", 0)))
             return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
             return {"kind": "todo", "message": _text(error)[:MESSAGE_LIMIT]}
@@ -254,6 +258,9 @@ class Executor:
             return self._error(error)
         finally:
             self.seeded = torch.default_generator.initial_seed() != request.get("rng", 0)
+            self.moved = (
+                not torch.equal(began[0], torch.get_rng_state()) or began[1] != random.getstate()
+            )
             if states is not None:
                 random.setstate(states[0])
                 torch.set_rng_state(states[1])
@@ -268,16 +275,23 @@ class Executor:
         kwargs = transform(request.get("kwargs", {}), clone_input)
         if request.get("modules"):
             kwargs = _with_modules(kwargs, self.handles, self._named)
+        given = [self.handles[int(handle)] for handle in request.get("modules", ())]
+        modes = [one.training for one in given]
         module = cls(**kwargs)
         if not isinstance(module, torch.nn.Module):
             raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
+        kept = all(
+            part.training == mode
+            for one, mode in zip(given, modes, strict=True)
+            for part in one.modules()
+        )
         if request.get("dtype"):
             module = module.to(getattr(torch, request["dtype"]))
         if request.get("state") is not None:
             _load_state(module, request["state"])
         module.eval()
         self.handles[request["handle"]] = module
-        return _value()
+        return _value() if kept else {**_value(), "mutated": [side_effects.TRAINING]}
 
     def _op_invoke(self, request: Request) -> Outcome:
         module = self.handles[request["handle"]]
@@ -358,6 +372,8 @@ class Executor:
                 return copy
             leaf = copy.requires_grad_()
             leaves.append(leaf)
+            if request.get("leaves"):
+                return leaf
             # A view of a leaf may not be written to; the function gets a copy instead, so
             # that writing to an input is noticed below rather than refused by autograd.
             return _identity(leaf)
@@ -368,7 +384,8 @@ class Executor:
         used = [value if type(value) in SCALARS else transform(value, fresh) for value in given]
         if request.get("modules") or request.get("generators") or request.get("records"):
             used = _with_modules(used, self.handles, self._named)
-        if not request.get("autograd"):  # what an earlier step of training has left must stay
+        # What an earlier step of training has left must stay.
+        if not request.get("autograd") and not request.get("old_grads"):
             for parameter in parameters.values():
                 parameter.grad = None
         chance = torch.get_rng_state() if request.get("still") else None
@@ -388,7 +405,9 @@ class Executor:
         mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
         grads: dict[str, torch.Tensor | None] = {}
-        if with_grad:
+        if not all(leaf.requires_grad for leaf in leaves):
+            mutated.append(side_effects.REQUIRES_GRAD)
+        elif with_grad:
             inputs = itertools.chain.from_iterable(map(walk, given, labels))
             floating = [label for label, tensor in inputs if tensor.is_floating_point()]
             labelled = dict(zip(floating, leaves, strict=True))

@@ -3,8 +3,9 @@
 A right function answers the same to the same question, whatever was asked before it, and leaves its
 arguments, its parameters and the modules that it is given as they were. Here a call is made with
 the same seed and another, in train and eval mode, with and without gradients, after other calls,
-and after the caller has written over an answer. Only answers of one implementation are compared
-with one another, so that no reference is needed.
+after the weights have changed, for one row and for several equal ones, and after the caller has
+written over an answer. Only answers of one implementation are compared with one another, so that no
+reference is needed.
 
 This file is copied into the sandbox: it imports what is copied with it only.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -37,8 +38,14 @@ STRIDES = "strides"  # the same tensors, laid out otherwise in memory, another a
 SPECIAL_ROW = "special row"  # an embedding has a row that learns nothing
 PARAMETERS = "parameters"  # the call changes the module's own, or those of a module it is given
 TRAINING = "training"  # it leaves a module in another mode
-REQUIRES_GRAD = "requires_grad"  # it freezes or thaws parameters
+REQUIRES_GRAD = "requires_grad"  # it freezes or thaws parameters, or tensors that it is given
 GRAD = "grad"  # it leaves gradients in parameters
+STALE = "stale"  # gradients from before, in parameters, another answer
+STALE_FROZEN = "stale frozen"  # the same of parameters that want no gradient
+WEIGHTS = "weights"  # back at the weights of before, an answer to those between
+UNREAD = "unread"  # with other weights, the same answer
+ROWS = "rows"  # one row, another answer than several equal ones
+PUT_BACK = "put back"  # numbers are drawn, and the generator is where it was
 
 SEEDS = 6
 # So many seeds without another answer say that there is none: where the reference answers
@@ -84,13 +91,23 @@ class _Inquiry:
         self._elsewhere = {} if request.get("python_too") else {"python_rng": 1}
         self._chance_only = bool(request.get("chance_only"))
         self._states: dict[int, dict[str, torch.Tensor]] = {}
+        self._first: tuple[Any, list[torch.Tensor]]  # an answer, and the weights after it
         self._facts: set[str] = set()
+        self._makes = 0
 
     def facts(self) -> set[str]:
         if self._chance_only:
             self._look_at_chance(self._afresh())
         elif EACH_TIME in self._expected or not self._nothing_matters():
             self._find_out()
+        known = {*self._facts, *self._expected}
+        if not self._chance_only and UNSEEDED not in self._facts:
+            if not {WEIGHTS, MEMORY, SHARED} & known:
+                self._look_at_weights()
+            if not {ROWS, MEMORY, CHANCE, EACH_TIME} & known:
+                self._look_at_rows()
+            if STALE not in known and self._asked.get("modules"):
+                self._look_at_old_gradients()
         return self._facts
 
     def _nothing_matters(self) -> bool:
@@ -106,6 +123,8 @@ class _Inquiry:
             further = _laid_out(further)
         again = [self._try(**further), self._try(**other)]
         rest = [self._try(**change) for change in self._changes()]
+        if self._has_mode:  # An error must not leave it changed.
+            self._try(**_longer(_longer(further)), **self._other_mode())
         if not alike(once, [*again[::-1], answer]) or not all(alike(answer, one) for one in rest):
             return False
         if SHARED not in self._expected:
@@ -124,7 +143,7 @@ class _Inquiry:
             if self._has_mode and MODE not in expected and number > 1:
                 change |= self._other_mode()
             if self._with_gradient and GRADIENT not in expected and number == 2:
-                change |= {"grad": True}
+                change |= {"grad": True, "leaves": True}
             if not {STRIDES, CHANCE} & expected and number == 3:
                 change |= _laid_out(self._given)
             yield change
@@ -177,6 +196,7 @@ class _Inquiry:
         for number in range(1, count + 1):
             different += not alike(answer, self._try_afresh(rng=self._asked["rng"] + number))
             if varies and different:
+                self._look_for_seed()
                 return True  # as it should be
         if varies:
             self._facts.add(FIXED)
@@ -185,6 +205,89 @@ class _Inquiry:
         if different == count:
             self._facts.add(EACH_TIME)
         return True
+
+    def _look_for_seed(self) -> None:
+        """Whether it matters what was drawn before the call, as it should where chance matters."""
+        for number in range(SEEDS):
+            rng = self._asked["rng"] + number
+            if not alike(*(self._try_afresh(rng=rng, drawn_before=ahead) for ahead in (0, 5))):
+                return
+        self._facts.add(SEEDED)
+
+    def _look_at_weights(self) -> None:
+        """Whether the weights are asked in each call."""
+        self._make()
+        weights = self._weights()
+        values = [weight.detach().clone() for weight in weights]
+        if not weights:
+            return
+        with torch.no_grad():
+            for weight in weights:
+                weight.mul_(1.25)
+            if alike(self._first[0], self._try()):
+                self._facts.add(UNREAD)
+            for weight, value in zip(weights, values, strict=True):
+                weight.copy_(value)
+        self._note_unless(WEIGHTS, self._first[0], self._try())
+
+    def _look_at_rows(self) -> None:
+        """Whether a row's answer depends on how many rows like it are beside it."""
+        tensors = [tensor for _, tensor in walk(self._given)]
+        first = next((tensor for tensor in tensors if tensor.ndim > 1), None)
+        if first is None:
+            return
+        alone = self._try(**_rows(self._given, len(first), 1))
+        # As many as tokens, too: a mask's size may be taken for the batch's.
+        for count in {2, min(first.shape[1], 6)} - {1}:
+            several = self._try(**_rows(self._given, len(first), count))
+            # Without an answer of the reference's it is no question.
+            if alone is _NoAnswer or not _alike_rows(alone, several, count):
+                self._facts.add(ROWS)
+
+    def _look_at_old_gradients(self) -> None:
+        """Whether it matters what an earlier backward pass has left in the weights."""
+        kinds = [True] if STALE_FROZEN in self._expected else [True, False]
+        if alike(self._first, self._after(kinds, 1e12)):
+            return
+        for kind, fact in ((None, STALE), (True, STALE), (False, STALE_FROZEN)):
+            further = [] if kind is None else [kind]
+            if not alike(*(self._after(further, old) for old in (None, 1e12))):
+                self._facts.add(fact)
+
+    def _after(self, further: list[bool], old: float | None) -> tuple[Any, list[torch.Tensor]]:
+        """The answer, and the parameters after the call.
+
+        Args:
+            further: of each parameter that the modules get besides, and of which nothing depends,
+                whether it wants a gradient.
+            old: what stands in the gradients before the call.
+        """
+        self._make()
+        weights = self._weights()
+        others = [torch.nn.Parameter(torch.ones(2, 2), requires_grad=one) for one in further]
+        for module in self._modules:
+            for number, other in enumerate(others):
+                module.register_parameter(f"unused_{number}", other)
+        for parameter in [*weights, *others]:
+            parameter.grad = None if old is None else torch.full_like(parameter, old)
+        answer = self._try(old_grads=True)
+        moved = [other for other in others if not torch.equal(other, torch.ones(2, 2))]
+        return answer, [weight.detach() for weight in [*weights, *moved]]
+
+    def _weights(self) -> list[torch.Tensor]:
+        """Parameters; of modules that a function is given also other tensors of numbers.
+
+        A module of the student's own may compute something from such a tensor once and for all.
+        """
+        weights: list[torch.Tensor] = []
+        for module in self._modules:
+            weights += module.parameters()
+            weights += module.buffers() if self._asked["op"] == "call" else ()
+        return [weight for weight in weights if weight.is_floating_point()]
+
+    @property
+    def _modules(self) -> list[torch.nn.Module]:
+        return list(self._executor.handles.values())
 
     @property
     def _has_mode(self) -> bool:
@@ -205,9 +308,12 @@ class _Inquiry:
 
     # How it is asked.
 
-    def _afresh(self, **changes: Any) -> Any:
+    def _afresh(self) -> Any:
+        """The answer of modules made anew."""
         self._make()
-        return self._ask(**changes)
+        answer = self._ask()
+        self._first = answer, [weight.detach().clone() for weight in self._weights()]
+        return answer
 
     def _try_afresh(self, **changes: Any) -> Any:
         self._make()
@@ -223,10 +329,16 @@ class _Inquiry:
     def _make(self) -> None:
         """Make the modules anew, with the parameters of the first time."""
         self._executor.handles.clear()
+        self._makes += 1
         for request in self._made:
-            self._carried_out({**request, **(self._elsewhere if self._states else {})})
-            if any(self._executor.handles[int(one)].training for one in request.get("modules", ())):
+            given = [self._executor.handles[int(one)] for one in request.get("modules", ())]
+            for module in given:
+                module.train(self._makes % 2 == 0)
+            before = [_of_parameters(module) for module in given]
+            outcome = self._carried_out({**request, **(self._elsewhere if self._states else {})})
+            if TRAINING in outcome["mutated"]:
                 self._facts.add(TRAINING)
+            self._look_at_parameters(given, before)
         for handle, module in self._executor.handles.items():
             embeddings = [m for m in module.modules() if isinstance(m, torch.nn.Embedding)]
             if any(embedding.padding_idx is not None for embedding in embeddings):
@@ -242,28 +354,45 @@ class _Inquiry:
 
     def _ask(self, **changes: Any) -> Any:
         request = {**self._asked, **changes}
-        modules = self._executor.handles.values()
-        before = [_of_parameters(module) for module in modules]
-        outcome = self._carried_out(request)
-        self._facts |= {CHANGES + label for label in outcome["mutated"]}
-        for (values, wanted), module in zip(before, modules, strict=True):
-            now, wants = _of_parameters(module)
-            if now.keys() != values.keys() or not all(
-                _same_numbers(now[name], value) for name, value in values.items()
+        before = [_of_parameters(module) for module in self._modules]
+        try:
+            outcome = self._carried_out(request)
+        except _NoAnswer as none:
+            if "ValueError" in none.outcome.get("types", ()):  # a refusal
+                self._look_at_modes(request)
+            raise
+        self._look_at_modes(request)
+        for label in outcome["mutated"]:
+            self._facts.add(REQUIRES_GRAD if label == REQUIRES_GRAD else CHANGES + label)
+        if not changes and EACH_TIME in self._expected and not self._executor.moved:
+            self._facts.add(PUT_BACK)
+        self._look_at_parameters(self._modules, before)
+        # A copy: what it shares with the caller may be written over.
+        return transform(outcome["value"], lambda tensor: tensor.detach().clone())
+
+    def _look_at_parameters(
+        self, modules: list[torch.nn.Module], before: list[dict[str, _Parameter]]
+    ) -> None:
+        """What has been done to parameters since they were so."""
+        for old, module in zip(before, modules, strict=True):
+            now = _of_parameters(module)
+            if now.keys() != old.keys() or not all(
+                _same_numbers(now[name].value, one.value) for name, one in old.items()
             ):
                 self._facts.add(PARAMETERS)
-            elif wants != wanted:
+            elif any(now[name].wants_grad != one.wants_grad for name, one in old.items()):
                 self._facts.add(REQUIRES_GRAD)
-            if any(parameter.grad is not None for parameter in module.parameters()):
+            elif not all(alike(now[name].grad, one.grad) for name, one in old.items()):
                 self._facts.add(GRAD)
+
+    def _look_at_modes(self, request: Request) -> None:
+        """Whether modules are in the mode in which they were asked, also after an error."""
         modes = {int(name): mode for name, mode in request.get("modules", {}).items()}
         if "training" in request:
             modes[request["handle"]] = request["training"]
         for handle, mode in modes.items():
             if any(one.training != mode for one in self._executor.handles[handle].modules()):
                 self._facts.add(TRAINING)
-        # A copy: what it shares with the caller may be written over.
-        return transform(outcome["value"], lambda tensor: tensor.detach().clone())
 
     def _carried_out(self, request: Request) -> Outcome:
         outcome = self._executor.carry_out(request)
@@ -274,11 +403,23 @@ class _Inquiry:
         return outcome
 
 
-def _of_parameters(module: torch.nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, bool]]:
-    """Copies of a module's parameters, and whether each wants a gradient."""
-    parameters = dict(module.named_parameters())
-    values = {name: one.detach().clone() for name, one in parameters.items()}
-    return values, {name: one.requires_grad for name, one in parameters.items()}
+class _Parameter(NamedTuple):
+    """What a parameter was at one moment."""
+
+    value: torch.Tensor
+    wants_grad: bool
+    grad: torch.Tensor | None
+
+
+def _of_parameters(module: torch.nn.Module) -> dict[str, _Parameter]:
+    return {
+        name: _Parameter(
+            one.detach().clone(),
+            one.requires_grad,
+            None if one.grad is None else one.grad.detach().clone(),
+        )
+        for name, one in module.named_parameters()
+    }
 
 
 def alike(left: Any, right: Any) -> bool:
@@ -348,6 +489,36 @@ def _longer(given: dict[str, Any]) -> dict[str, Any]:
         return tensor
 
     return {key: transform(value, twice) for key, value in given.items()}
+
+
+def _rows(given: dict[str, Any], size: int, count: int) -> dict[str, Any]:
+    """The first row so many times, in each tensor that has `size` rows."""
+
+    def repeated(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.ndim == 0 or len(tensor) != size:
+            return tensor
+        return tensor[[0] * count]
+
+    return {key: transform(value, repeated) for key, value in given.items()}
+
+
+def _alike_rows(one: Any, several: Any, count: int) -> bool:
+    """Whether an answer to so many rows is what the answer to one row is, in each row."""
+    if isinstance(one, torch.Tensor) and isinstance(several, torch.Tensor):
+        if one.ndim and several.ndim and len(one) == 1 and len(several) == count:
+            one = one[[0] * count]
+        return _same_numbers(one, several)
+    if isinstance(one, (list, tuple)) and isinstance(several, (list, tuple)):
+        if len(one) == 1 and len(several) == count:
+            one = [one[0]] * count
+        return len(one) == len(several) and all(
+            _alike_rows(left, right, count) for left, right in zip(one, several, strict=True)
+        )
+    if isinstance(one, dict) and isinstance(several, dict):
+        return one.keys() == several.keys() and all(
+            _alike_rows(one[key], several[key], count) for key in one
+        )
+    return alike(one, several)
 
 
 def spoil(value: Any, parameters: set[int]) -> None:

@@ -49,6 +49,26 @@ def test_code_that_only_raises_is_not_given_a_name(toy):
     assert "KeyError" in result.message
 
 
+def test_an_error_for_another_reason_does_not_speak_for_a_mistake():
+    def outcome(kind, **facts):
+        return {"kind": kind, "mutated": [], "grads": {}, "forbidden": [], **facts}
+
+    def error(message):
+        return outcome("error", type="RuntimeError", types=["RuntimeError"], message=message)
+
+    def named(own, other):
+        seen = [Exchange({"op": "call"}, own)]
+        evidence = Evidence("test", True, None, True, (), False, lambda: seen)
+        candidate = Candidate("swapped", lambda test, transcript: [other])
+        return diagnose(
+            [evidence], lambda test, transcript: [outcome("value", value=1)], [candidate]
+        )
+
+    sizes = error("The size of tensor a (2) must match the size of tensor b (3)")
+    assert named(sizes, sizes) == ("swapped", True)
+    assert named(error("a mask has too many dimensions"), sizes) == (None, False)
+
+
 def test_calling_the_forbidden_function_is_its_own_diagnosis(toy):
     result = toy.run("def mean(x, dim=-1):\n    return x.mean(dim)\n")["mean"]
     assert result.misconception == "forbidden"

@@ -30,11 +30,11 @@ def facts_of_module(cls, *args, expected=(), **options):
     return Executor({"M": cls}).execute(request)["value"]
 
 
-def facts_of_caller(function, *, training=False, expected=()):
+def facts_of_caller(function, *, training=False, expected=(), **options):
     """What is noticed about a function that is given a model."""
     create = {"op": "create", "name": "M", "kwargs": {}, "handle": 1, "rng": 3}
     asked = {"op": "call", "name": "f", "args": [{"__module__": 1}, X], "kwargs": {}, "rng": 5}
-    asked["modules"] = {"1": training}
+    asked |= {"modules": {"1": training}, **options}
     request = {"op": "repeat", "made": [create], "asked": asked, "expected": list(expected)}
     names = {"f": function, "M": lambda: nn.Linear(4, 2)}
     return Executor(names).execute(request)["value"]
@@ -132,6 +132,15 @@ def fresh(seed=None):
     return generator
 
 
+def test_a_generator_that_begins_anew():
+    def begins_anew(x):
+        torch.manual_seed(torch.initial_seed())
+        return x + torch.rand(3, 4)
+
+    drawn = [side_effects.CHANCE, side_effects.EACH_TIME]
+    assert facts(begins_anew, X, expected=drawn) == [side_effects.SEEDED]
+
+
 def test_a_seed_set_inside():
     def seeded(x):
         torch.manual_seed(0)
@@ -176,7 +185,7 @@ def test_an_answer_that_the_code_still_uses():
 
 
 def test_tensors_that_are_laid_out_otherwise():
-    assert facts(lambda x: x.view(-1).sum(), X) == [side_effects.STRIDES]
+    assert facts(lambda x: x.view(-1).mean(), X) == [side_effects.STRIDES]
     assert facts(lambda x: x * x.stride(0), X) == [side_effects.STRIDES]
 
 
@@ -215,7 +224,127 @@ def test_what_a_call_leaves_in_a_model_that_it_is_given():
     assert side_effects.PARAMETERS in facts_of_caller(steps)
     assert facts_of_caller(eval_mode, training=True) == [side_effects.TRAINING]
     assert facts_of_caller(freezes) == [side_effects.REQUIRES_GRAD]
-    assert facts_of_caller(backward) == [side_effects.GRAD]
+    assert side_effects.GRAD in facts_of_caller(backward)
+
+
+def test_what_a_constructor_does_to_a_model_that_it_is_given():
+    def facts_of(does):
+        class Head(nn.Module):
+            def __init__(self, body):
+                super().__init__()
+                self.body = body
+                does(body)
+
+            def forward(self, x):
+                return self.body(x)
+
+        body = {"op": "create", "name": "M", "kwargs": {}, "handle": 1, "rng": 3}
+        given = {"kwargs": {"body": {"__module__": 1}}, "modules": {"1": False}}
+        head = {"op": "create", "name": "Head", "handle": 2, "rng": 4, **given}
+        asked = {"op": "invoke", "handle": 2, "args": [X], "kwargs": {}, "rng": 5}
+        request = {"op": "repeat", "made": [body, head], "asked": asked, "expected": []}
+        return Executor({"M": lambda: nn.Linear(4, 2), "Head": Head}).execute(request)["value"]
+
+    assert facts_of(lambda body: None) == []
+    assert facts_of(lambda body: body.train()) == [side_effects.TRAINING]
+    assert facts_of(lambda body: body.eval()) == [side_effects.TRAINING]
+    assert facts_of(lambda body: nn.init.zeros_(body.bias)) == [side_effects.PARAMETERS]
+
+
+def test_a_mode_that_an_error_leaves_behind():
+    def refuses(model, x):
+        model.eval()
+        if x.shape[1] > 4:
+            raise ValueError("too long")
+        model.train()
+        return model(x)
+
+    assert facts_of_caller(refuses, training=True) == [side_effects.TRAINING]
+
+
+def test_gradients_from_before_the_call():
+    def steps(model, x, forgets):
+        with torch.enable_grad():
+            for parameter in filter(forgets, model.parameters()):
+                parameter.grad = None
+            model(x).sum().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter -= 0.1 * parameter.grad
+                    parameter.grad = None
+        return 0
+
+    def right(model, x):
+        return steps(model, x, lambda parameter: True)
+
+    def adds(model, x):
+        return steps(model, x, lambda parameter: False)
+
+    def moves_what_is_frozen(model, x):
+        return steps(model, x, lambda parameter: parameter.requires_grad)
+
+    expected = facts_of_caller(right, autograd=True)
+    assert side_effects.STALE not in expected
+    for wrong, fact in (
+        (adds, side_effects.STALE),
+        (moves_what_is_frozen, side_effects.STALE_FROZEN),
+    ):
+        found = facts_of_caller(wrong, autograd=True, expected=expected)
+        assert fact in found
+
+
+def test_an_answer_to_weights_of_before():
+    class Fuses(nn.Linear):
+        def forward(self, x):
+            if not hasattr(self, "fused"):
+                self.fused = 2 * self.weight.detach()
+            return x @ self.fused.T
+
+    kept = {}
+
+    def reads_once(model, x):
+        return x @ kept.setdefault(id(model), model.weight.detach().clone()).T
+
+    assert facts_of_module(lambda: Fuses(4, 2), X) == [side_effects.WEIGHTS]
+    assert {side_effects.UNREAD, side_effects.WEIGHTS} & {*facts_of_caller(reads_once)}
+    assert facts_of_caller(lambda model, x: x @ model.weight.T) == []
+
+
+@pytest.mark.parametrize(
+    "mixes",
+    [
+        lambda x: x.mean(1, keepdim=True).squeeze(),
+        lambda x: x - x.sum(),
+        lambda x: x * (2 if len(x) == x.shape[1] else 1),
+    ],
+    ids=["squeeze", "a sum over rows", "told apart by sizes"],
+)
+def test_rows_that_depend_on_how_many_there_are(mixes):
+    assert facts(mixes, X) == [side_effects.ROWS]
+    assert facts(lambda x: [x.mean(1), x.mean()], X) == []
+
+
+def test_a_generator_that_is_put_back():
+    def puts_back(x):
+        before = torch.get_rng_state()
+        drawn = torch.rand(3, 4)
+        torch.set_rng_state(before)
+        return x + drawn
+
+    drawn = [side_effects.CHANCE, side_effects.EACH_TIME]
+    assert facts(lambda x: x + torch.rand(3, 4), X, expected=drawn) == []
+    assert facts(puts_back, X, expected=drawn) == [side_effects.PUT_BACK]
+
+
+def test_a_tensor_that_wanted_a_gradient():
+    def forgets(x):
+        answer = 2 * x
+        if x.is_leaf:
+            x.requires_grad_(False)
+        return answer
+
+    assert facts(forgets, X, grad=True) == [side_effects.REQUIRES_GRAD]
 
 
 def test_parameters_drawn_from_elsewhere():

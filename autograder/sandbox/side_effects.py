@@ -174,6 +174,8 @@ class _Inquiry:
             # Which number is drawn for which place may depend on the layout.
             if laid_out is _NoAnswer or not chance:
                 self._note_unless(STRIDES, plain, laid_out)
+        if MEMORY in self._expected:
+            return
         for other in self._others():
             alone = self._try_afresh(**other)
             self._make()

@@ -8,7 +8,7 @@ from typing import Any
 # With this begins a note that is for the instructor alone.
 FOR_A_LOOK = "worth a look"
 # So begins what a test says that is passed and doesn't count yet: never the reason for a loss.
-PUT_OFF = ("Refusing bad input counts once", "This counts once")
+PUT_OFF = "This counts once"
 
 
 @dataclass

@@ -54,7 +54,7 @@ def earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) 
     answered = {seen.test for seen in evidence if seen.answered}
     if any(test.outcome == "passed" and test.name in answered for test in tests):
         return
-    put_off(tests, f"Refusing bad input counts once {name} answers good input.")
+    put_off(tests, f"This counts once {name} answers good input.")
 
 
 def tell_once(name: str, tests: list[TestResult]) -> None:

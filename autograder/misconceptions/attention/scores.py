@@ -959,8 +959,8 @@ add(
 )
 add(
     "dropout_in_place",
-    "The result is right, but you change the caller's weights: mul_ and div_ work in place. Use "
-    "* and /.",
+    "The result is right, but you change the caller's weights: `*=`, `/=`, `mul_` and `div_` work "
+    "in place. Use `*` and `/`.",
     (DROP, "return attn_weights.mul_(keep).div_(1.0 - dropout)"),
 )
 add(

@@ -87,6 +87,10 @@ def standard_normal(values, words):
     expectations.rate(
         int((values.abs() < 1).sum()), count, inside, what=f"the share of {words} within (-1, 1)"
     )
+    beyond = math.erfc(2.5 * math.sqrt(0.5))
+    expectations.rate(
+        int((values.abs() > 2.5).sum()), count, beyond, what=f"the share of {words} beyond 2.5"
+    )
 
 
 def padded(draw, lengths, longest=None, high=9):

@@ -44,16 +44,23 @@ def test_embeddings_values(student, reference, draw):
         ids = draw.integers(0, size, batch, length)
         case = sizes(B=batch, T=length, V=size, D=width)
         expectations.close(mine(ids), theirs(ids), what="the vectors", case=case)
+    # Long rows too: a table is looked up, never rescaled.
+    state = {"lut.weight": draw.normal(5, 6, scale=50.0)}
+    mine, theirs = pair(student, reference, "Embeddings", state, **options)
+    case += " and a table of large numbers"
+    expectations.close(mine(ids), theirs(ids), what="the vectors", case=case)
 
 
 @aspect
 @exercise("Embeddings")
 def test_embeddings_initial(student, draw):
     """The table is drawn from a normal distribution of variance 1/D: scaled, entries have 1."""
-    mine = student.module("Embeddings", vocab_size=160, d_model=16)
-    vectors = expectations.tensor(mine(torch.arange(160).reshape(8, 20)), what="the vectors")
-    expectations.shape(vectors, (8, 20, 16), what="the vectors")
-    standard_normal(vectors, "the entries of the vectors, scaled")
+    for size, width in ((160, 16), (2560, 1)):
+        mine = student.module("Embeddings", vocab_size=size, d_model=width)
+        ids = torch.arange(size).reshape(8, -1)
+        vectors = expectations.tensor(mine(ids), what="the vectors")
+        expectations.shape(vectors, (*ids.shape, width), what="the vectors")
+        standard_normal(vectors, f"the entries of the vectors, scaled, with d_model={width},")
 
 
 @exercise("Embeddings")
@@ -127,6 +134,12 @@ def test_attention_masks(student, reference, draw):
             what="the output",
             case=f"{sizes(B=2, Tq=3, Tk=5, H=2)} and a mask of shape {shape}",
         )
+    # Where all sizes are alike, only the number of axes tells what an axis stands for.
+    mine, theirs = attention_pair(student, reference, draw, 6, 3)
+    inputs = attention_inputs(draw, 3, 3, 3, 6)
+    for mask in (draw.mask(3, 3, keep=0.5), draw.mask(3, 3, 3, keep=0.5)):
+        case = f"{sizes(B=3, Tq=3, Tk=3, H=3)} and a mask of shape {tuple(mask.shape)}"
+        expectations.close(mine(*inputs, mask), theirs(*inputs, mask), what="the output", case=case)
 
 
 @exercise("MultiHeadAttention")
@@ -149,10 +162,10 @@ def test_attention_stages(student, reference, draw):
 
 @exercise("MultiHeadAttention")
 def test_attention_refuses(student):
-    """A d_model that the number of heads does not divide is refused with a ValueError."""
+    """No heads, or as many as do not divide d_model, are refused with a ValueError."""
     refuses(
         lambda width, heads: student.module("MultiHeadAttention", d_model=width, num_heads=heads),
-        {"d_model=6 with 4 heads": (6, 4), "d_model=4 with 3 heads": (4, 3)},
+        {"d_model=6 with 4 heads": (6, 4), "d_model=4 with 3 heads": (4, 3), "0 heads": (4, 0)},
     )
 
 
@@ -237,12 +250,28 @@ def test_attention_gradients(student, reference, draw):
 @hidden
 @exercise("MultiHeadAttention")
 def test_attention_extremes(student, reference, draw):
-    """Scores in the thousands overflow nothing, and one head is as good as many."""
+    """Scores in the thousands overflow nothing; what is masked has no weight beside them."""
     mine, theirs = attention_pair(student, reference, draw, 4, 1, torch.float64)
     query, key, value = (each.double() for each in attention_inputs(draw, 1, 3, 3, 4))
     given = 60 * query, 60 * key, value
     case = "inputs times 60, one head"
     expectations.close(mine(*given), theirs(*given), what="the output", case=case)
+    # Queries and keys pass through as they are: every score is about -200000.
+    state = attention_state(draw, 4)
+    for name in ("q_proj", "k_proj"):
+        state[f"{name}.weight"], state[f"{name}.bias"] = torch.eye(4), torch.zeros(4)
+    options = {"d_model": 4, "num_heads": 1}
+    mine, theirs = pair(student, reference, "MultiHeadAttention", state, torch.float64, **options)
+    query = torch.full((1, 3, 4), 1000.0, dtype=torch.float64)
+    given = query, draw.normal(1, 3, 4, scale=1e-3).double() - 100.0, value
+    mask = torch.tensor([[True, True, False], [False, True, False], [True, False, True]])
+    expectations.close(
+        mine(*given, mask),
+        theirs(*given, mask),
+        what="the output",
+        case="all scores near -200000 and a mask: what is masked has the weight 0, so a score of "
+        "-inf, not only of -10000",
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -263,8 +292,8 @@ def test_pad_mask_values(student, reference, draw):
 
 @exercise("pad_mask")
 def test_pad_mask_anywhere(student, reference, draw):
-    """Padding is found by its id, wherever it stands; EOS and UNK are real tokens."""
-    ids = torch.tensor([[PAD, BOS, 7, PAD, EOS], [UNK, 8, PAD, PAD, 5]])
+    """Padding is found by its id, wherever it stands, in whole rows too; all else is real."""
+    ids = torch.tensor([[PAD, BOS, 256, PAD, EOS], [UNK, 65536, PAD, PAD, 5], [PAD] * 5])
     case = f"ids {ids.tolist()}"
     expectations.close(student.pad_mask(ids), reference.pad_mask(ids), what="the mask", case=case)
 
@@ -277,6 +306,10 @@ def test_pad_mask_other_id(student, reference, draw):
     ids[0, :2] = torch.tensor([0, 3])
     case = f"ids {ids.tolist()} and pad=3"
     got, want = student.pad_mask(ids, pad=3), reference.pad_mask(ids, pad=3)
+    expectations.close(got, want, what="the mask", case=case)
+    ids = torch.tensor([[100, 0, -100], [5, 100, -100]])
+    case = f"ids {ids.tolist()} and pad=-100"
+    got, want = student.pad_mask(ids, pad=-100), reference.pad_mask(ids, pad=-100)
     expectations.close(got, want, what="the mask", case=case)
 
 
@@ -318,15 +351,15 @@ def test_subsequent_refusals(student):
 @exercise("subsequent_mask")
 def test_subsequent_counts(student):
     """Of many positions, each attends to one more than the one before."""
-    got = expectations.tensor(student.subsequent_mask(70), what="the mask")
-    expectations.shape(got, (1, 70, 70), what="the mask", case="size=70")
-    seen = got[0].long().sum(-1)
+    got = expectations.tensor(student.subsequent_mask(1100), what="the mask")
+    expectations.shape(got, (1, 1100, 1100), what="the mask", case="size=1100")
+    seen = got[0].sum(-1)
     expectations.equal(
-        seen, torch.arange(1, 71), what="how many positions each may attend to", case="size=70"
+        seen, torch.arange(1, 1101), what="how many positions each may attend to", case="size=1100"
     )
     expectations.true(
         bool(got[0].diagonal().all()) and not bool(got[0].triu(1).any()),
-        "For size=70 some position does not attend to itself, or attends to a later one.",
+        "For size=1100 some position does not attend to itself, or attends to a later one.",
     )
 
 
@@ -338,7 +371,8 @@ def same_std_mask(student, reference, target, *pad):
         alive(proxy.subsequent_mask(3))
         return proxy.pad_mask(target, *pad) & proxy.subsequent_mask(target.shape[1])
 
-    case = f"target {target.tolist()}" + (f" and pad={pad[0]}" if pad else "")
+    ids = target.tolist() if target.numel() < 50 else f"of shape {tuple(target.shape)}"
+    case = f"target {ids}" + (f" and pad={pad[0]}" if pad else "")
     seen = student.observe("make_std_mask", target, *pad, grad=False)
     want = reference.make_std_mask(target, *pad)
     same_by_parts(student, seen.value, want, own, what="the mask", case=case)
@@ -377,9 +411,10 @@ def test_std_mask_padding_in_front(student, reference, draw):
 @hidden
 @exercise("make_std_mask")
 def test_std_mask_leaves_target(student, reference, draw):
-    """The target is left as it is; as many rows as positions are no problem."""
+    """The target is left as it is; as many rows as positions are no problem, nor a long target."""
     target = padded(draw, [4, 2, 3, 1])
     expectations.unchanged(same_std_mask(student, reference, target))
+    same_std_mask(student, reference, padded(draw, [290], 300))
 
 
 # --------------------------------------------------------------------------------------------
@@ -424,6 +459,26 @@ def test_norm_eps(student, reference, draw):
     mine, theirs = norm_pair(student, reference, draw, 2, eps=0.5)
     x = draw.normal(3, 2)
     expectations.close(mine(x), theirs(x), what="the result", case="D=2 and eps=0.5")
+    mine, theirs = norm_pair(student, reference, draw, 2, eps=0.0)
+    x = torch.tensor([[0.001, 0.003]])
+    case = "x = (0.001, 0.003) and eps=0, which is no default"
+    expectations.close(mine(x), theirs(x), what="the result", case=case)
+
+
+@exercise("LayerNorm")
+def test_norm_extremes(student, reference, draw):
+    """Large numbers that lie close together keep their differences; one number becomes beta."""
+    mine, theirs = norm_pair(student, reference, draw, 1)
+    x = torch.tensor([[3.0], [-2.0]])
+    expectations.close(mine(x), theirs(x), what="the result", case="D=1, whose variance is 0")
+    case = "x = (10001, 10003), of mean 10002 and variance 1"
+    mine, theirs = norm_pair(student, reference, draw, 2)
+    x = torch.tensor([[10001.0, 10003.0]])
+    expectations.close(mine(x), theirs(x), what="the result", case=case)
+    mine, theirs = norm_pair(student, reference, draw, 2, torch.float64)
+    x = x.double() + 0.0003
+    case = "float64 and x = (10001.0003, 10003.0003), whose mean has more digits than float32"
+    expectations.close(mine(x), theirs(x), what="the result", case=case)
 
 
 @exercise("LayerNorm")
@@ -453,7 +508,7 @@ def test_norm_each_alone(student, reference, draw):
     want = theirs(x)
     expectations.close(mine.train()(x), want, what="the result", case="float64 in train mode")
     other = x.clone()
-    other[1:, 2:] = 100.0 * draw.normal(2, 2, 5).double()
+    other[1:, 2:] = 1e6 * draw.normal(2, 2, 5).double()
     after = expectations.tensor(mine(other), what="the result")
     expectations.shape(after, (3, 4, 5), what="the result")
     rows = torch.ones(3, 4, dtype=torch.bool)
@@ -473,6 +528,9 @@ def test_norm_gradients(student, reference, draw):
     expectations.close(seen.value, wanted.value, what="the result", case="strided float64 inputs")
     same_gradients(seen, wanted, labels(["gamma", "beta"], ("0", "x")))
     expectations.unchanged(seen)
+    x = torch.full((1, 3), 5.0, dtype=torch.float64)
+    seen, wanted = mine.observe(x), theirs.observe(x)
+    same_gradients(seen, wanted, {"0": "x"}, "x = (5, 5, 5), whose variance is 0")
 
 
 # --------------------------------------------------------------------------------------------
@@ -502,6 +560,11 @@ def test_ffn_values(student, reference, draw):
         x = draw.normal(batch, length, width)
         case = sizes(B=batch, T=length, D=width, F=inner)
         expectations.close(mine.train()(x), theirs(x), what="the output", case=case)
+    mine, theirs = ffn_pair(student, reference, draw, 4, 1)
+    for shape in [(4,), (3, 4), (2, 1, 3, 4)]:
+        x = draw.normal(*shape, scale=50.0)
+        case = f"large x of shape {shape} and F=1"
+        expectations.close(mine(x), theirs(x), what="the output", case=case)
 
 
 @aspect
@@ -584,8 +647,8 @@ def block_pair(student, reference, draw, width, dtype=None):
 def test_block_values(student, reference, draw):
     """relu(w_2(relu(w_1(x))) + x), for one vector and for many; neither layer has a bias."""
     mine, theirs = block_pair(student, reference, draw, 4)
-    for shape in [(4,), (3, 4), (2, 3, 4)]:
-        x = draw.normal(*shape)
+    for shape, scale in [((4,), 1.0), ((3, 4), 50.0), ((2, 3, 4), 1.0)]:
+        x = draw.normal(*shape, scale=scale)
         expectations.close(mine(x), theirs(x), what="the output", case=f"x of shape {shape}")
 
 
@@ -736,6 +799,13 @@ def test_connection_dropout(student, draw):
         what=f"the share of dropped entries, norm_first=False in train mode, dropout={p},",
         false_alarm=5e-10,
     )
+    # Of a sub-layer that answers 0 nothing is left to be dropped.
+    nothing = {"gamma": torch.zeros(width), "beta": torch.zeros(width)}
+    sublayer = student.module("LayerNorm", state=nothing, d_model=width)
+    want = expectations.tensor(mine.eval()(x, sublayer), what="the output in eval mode")
+    case = f"a sub-layer that answers 0, norm_first=False, dropout={p} in train mode: the shortcut "
+    case += "has no dropout"
+    expectations.close(mine.train()(x, sublayer), want, what="the output", case=case)
 
 
 @hidden

@@ -83,10 +83,10 @@ def layer_by_parts(parts, mine, state, norm_first, x, mask, memory=None, src_mas
     return x
 
 
-def stack_by_parts(parts, mine, state, name, norm_first, x, *given, **options):
-    """A stack of two of the student's layers, each on what the one before returned."""
+def stack_by_parts(parts, mine, state, name, norm_first, x, *given, count=2, **options):
+    """A stack of the student's layers, each on what the one before returned."""
     state = as_loaded(parts, mine, state)
-    for number in range(2):
+    for number in range(count):
         layer = parts.make(
             name,
             state=within(state, f"layers.{number}."),
@@ -371,18 +371,21 @@ def test_encoder_layer_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
-def same_stack(student, reference, draw, name, given, norm_first, case, train=False, **more):
-    """A stack of two layers, and with norm_first a norm, is right by the reference or by parts."""
+def same_stack(
+    student, reference, draw, name, given, norm_first, case, train=False, count=2, **more
+):
+    """A stack of layers, and with norm_first a norm, is right by the reference or by parts."""
     attentions = ENCODER if name == "Encoder" else DECODER
     width = given[0].shape[-1]
-    state = stack_state(draw, attentions, 2, width, 5, norm_first)
+    state = stack_state(draw, attentions, count, width, 5, norm_first)
     options = layer_options(width, 2, 5)
     more |= {"norm_first": True} if norm_first else {}
-    mine, theirs = pair(student, reference, name, state, num_layers=2, **options, **more)
+    mine, theirs = pair(student, reference, name, state, num_layers=count, **options, **more)
     got = (mine.train() if train else mine)(*given)
 
     def own(parts):
-        return stack_by_parts(parts, mine, state, f"{name}Layer", norm_first, *given, **options)
+        layer = f"{name}Layer"
+        return stack_by_parts(parts, mine, state, layer, norm_first, *given, count=count, **options)
 
     same_by_parts(student, got, theirs(*given), own, what="the output", case=case)
 
@@ -400,8 +403,10 @@ def test_encoder_post(student, reference, draw):
 def test_encoder_pre(student, reference, draw):
     """With norm_first a final norm acts on what the last layer returns."""
     given = draw.normal(2, 3, 4), key_mask([2, 3])
-    case = "two layers, x of shape (2, 3, 4), norm_first=True, dropout=0.3 in eval mode"
-    same_stack(student, reference, draw, "Encoder", given, True, case, dropout=0.3)
+    for count in (1, 3):
+        case = f"{count} layer(s), x of shape (2, 3, 4), norm_first=True, dropout=0.3 in eval mode"
+        more = {"count": count, "dropout": 0.3}
+        same_stack(student, reference, draw, "Encoder", given, True, case, **more)
 
 
 @exercise("Encoder")
@@ -575,8 +580,10 @@ def test_decoder_pre(student, reference, draw):
     """With norm_first a final norm acts on what the last layer returns."""
     masks = key_mask([2, 3]), draw.mask(2, 3, 3)
     given = draw.normal(2, 3, 4), draw.normal(2, 3, 4), *masks
-    case = "two layers, B=2, U=S=3, D=4, norm_first=True, dropout=0.3 in eval mode"
-    same_stack(student, reference, draw, "Decoder", given, True, case, dropout=0.3)
+    for count in (1, 3):
+        case = f"{count} layer(s), B=2, U=S=3, D=4, norm_first=True, dropout=0.3 in eval mode"
+        more = {"count": count, "dropout": 0.3}
+        same_stack(student, reference, draw, "Decoder", given, True, case, **more)
 
 
 @exercise("Decoder")
@@ -756,7 +763,7 @@ def test_model_encode(student, reference, draw):
 @exercise("EncoderDecoder")
 def test_model_decode(student, reference, draw):
     """decode embeds the target, adds positions, and reads memory; the generator comes later."""
-    _, mine, theirs = translator_pair(student, reference, draw, max_length=9)
+    _, mine, theirs = translator_pair(student, reference, draw, max_length=4)
     target = padded(draw, [2, 4])
     given = draw.normal(2, 3, 6), key_mask([3, 2]), target, draw.mask(2, 4, 4)
     same_by_parts(
@@ -767,6 +774,15 @@ def test_model_decode(student, reference, draw):
         what="the result of decode",
         case=f"target {target.tolist()}, B=2, S=3, in eval mode",
     )
+    given = given[0], None, target, None
+    same_by_parts(
+        student,
+        mine.method("decode", *given),
+        theirs.method("decode", *given),
+        lambda parts: decode_by_parts(parts, mine, *given),
+        what="the result of decode",
+        case="masks that are None, with which everything may be attended to",
+    )
 
 
 @exercise("EncoderDecoder", 2)
@@ -775,8 +791,8 @@ def test_model_forward(student, reference, draw):
     _, mine, theirs = translator_pair(
         student, reference, draw, 2, norm_first=True, dropout=0.0, max_length=9
     )
-    for lengths in [([3], [3]), ([4, 2, 5], [3, 5, 1])]:
-        source, target = padded(draw, lengths[0], high=8), padded(draw, lengths[1])
+    for lengths, longest in [(([3], [3]), 4), (([4, 2, 5], [3, 5, 1]), 5)]:
+        source, target = padded(draw, lengths[0], longest, high=8), padded(draw, lengths[1])
         same_by_parts(
             student,
             mine.train()(source, target),
@@ -853,6 +869,47 @@ def test_model_gradients(student, reference, draw):
     flows(student, mine, theirs, (source, target), own, "the output", "float64", names)
 
 
+def same_defaults(student, reference, draw, name):
+    """What is not given is as documented: layers, heads, dropout, norms, positions."""
+    given = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 8, "d_ff": 4}
+    documented = {"num_layers": 6, "num_heads": 8, "dropout": 0.1, "norm_first": False}
+    words = f"what is not given ({sizes(**documented)})"
+    # More or fewer layers, or other norms, have other parameters, which are refused here.
+    state = model_state(draw, 9, 9, 6, 8, 4)
+    mine, theirs = pair(student, reference, name, state, **given)
+    expectations.equal(
+        sorted(mine.parameters()), sorted(state), what="the list of parameters", case=words
+    )
+    source, target = padded(draw, [3, 2], high=8), padded(draw, [2, 4])
+
+    def own(parts):
+        made = parts.proxy.module("EncoderDecoder", state=state, **given, **documented)
+        return translate_by_parts(parts, made, source, target)
+
+    got, want = mine(source, target), theirs(source, target)
+    same_by_parts(student, got, want, own, what="the log-probabilities", case=words)
+    x = torch.full((1, 5000, 8), 9.0)
+    if name == "make_model":
+        words = "dropout=0.1 and the 5000 positions of EncoderDecoder by default"
+    else:
+        words = "dropout=0.1 and max_length=5000 by default"
+    coded = expectations.tensor(mine.train().method("position", x), what="the result of position")
+    expectations.shape(coded, x.shape, what="the result of position", case=words)
+    expectations.rate(
+        int((coded.abs() < 1e-9).sum()),
+        coded.numel(),
+        0.1,
+        what=f"the share of zeros that position makes in train mode, {words},",
+    )
+
+
+@hidden
+@exercise("EncoderDecoder")
+def test_model_defaults(student, reference, draw):
+    """Without other arguments: 6 layers, 8 heads, dropout=0.1, 5000 positions."""
+    same_defaults(student, reference, draw, "EncoderDecoder")
+
+
 # --------------------------------------------------------------------------------------------
 # make_model
 # --------------------------------------------------------------------------------------------
@@ -897,7 +954,8 @@ def test_make_model_assembles(student, reference, draw):
 @exercise("make_model", 2)
 def test_make_model_initial(student, reference):
     """Linear weights by Xavier, biases 0, gamma 1 and beta 0; layers differ from each other."""
-    options = model_options(10, 20, 2, 8, 24, 2, norm_first=True)
+    # In these sizes each of PyTorch's own distributions differs enough from Xavier's.
+    options = model_options(10, 200, 2, 8, 48, 2, norm_first=True)
     state = new_state(student, reference, **options)
     kinds: dict[str, list[torch.Tensor]] = {}
     for name, value in state.items():
@@ -938,9 +996,15 @@ def test_make_model_initial(student, reference):
 @exercise("make_model")
 def test_make_model_embeddings(student, reference):
     """Both tables are drawn from a normal distribution of variance 1/D, not by Xavier."""
-    state = new_state(student, reference, **model_options(100, 110, 1, 8, 4, 2))
+    state = new_state(student, reference, **model_options(300, 300, 1, 8, 4, 2))
     for name in TABLES[:2]:
         drawn_as_embeddings(student, state[name], f"the entries of {name} times sqrt(D)")
+    source, target = (state[name] for name in TABLES[:2])
+    expectations.true(
+        not bool((source == target).all(-1).any()),
+        "Without tie_embeddings the tables of source and target hold the same numbers at first; "
+        "draw each by itself.",
+    )
 
 
 @exercise("make_model", 2)
@@ -989,9 +1053,9 @@ def test_make_model_shared_initial(student, reference):
 @exercise("make_model")
 def test_make_model_shared_gradient(student, reference, draw):
     """The weight in common learns from source, target and output."""
-    state = model_state(draw, 8, 8, 1, 4, 6)
+    state = model_state(draw, 8, 8, 1, 4, 6, norm_first=True)
     state |= dict.fromkeys(TABLES, state[TABLES[0]])
-    options = model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True)
+    options = model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True, norm_first=True)
     mine, theirs = pair(student, reference, "make_model", state, torch.float64, **options)
     source, target = padded(draw, [4, 2], high=8), padded(draw, [3, 2], high=8)
     seen, wanted = mine.observe(source, target), theirs.observe(source, target)
@@ -1008,7 +1072,15 @@ def test_make_model_shared_gradient(student, reference, draw):
 @exercise("make_model")
 def test_make_model_dropout(student, draw):
     """dropout acts in train mode in the positions and in both stacks."""
-    mine = student.module("make_model", **model_options(5, 6, 1, 8, 16, 2, dropout=0.5))
+    options = model_options(6, 6, 1, 8, 16, 2, dropout=0.5, tie_embeddings=True)
+    mine = student.module("make_model", **options)
     x = draw.normal(1, 8, 8).expand(2, 8, 8)
     for name, given in [("position", (x,)), ("encoder", (x, None)), ("decoder", (x, x))]:
         rows_differ(mine.train().method(name, *given), f"the result of {name}", (2, 8, 8), p=0.5)
+
+
+@hidden
+@exercise("make_model")
+def test_make_model_defaults(student, reference, draw):
+    """Without other arguments: 6 layers, 8 heads, dropout=0.1, 5000 positions."""
+    same_defaults(student, reference, draw, "make_model")

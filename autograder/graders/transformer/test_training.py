@@ -225,6 +225,11 @@ def test_smoothing_values(student, reference, draw):
         case = f"smoothing=0.1 and V={vocabulary}"
         same_smoothing(student, reference, log_probs, target, case)
     same_smoothing(student, reference, log_probs, target, "smoothing=0.6", 0.6)
+    log_probs, target = distributions(draw, 3, 1, 4), draw.integers(1, 4, 3, 1)
+    same_smoothing(student, reference, log_probs, target, "B=3 and U=1")
+    log_probs = (1e4 * draw.normal(2, 3, 5)).log_softmax(-1)
+    target = draw.integers(1, 5, 2, 3)
+    same_smoothing(student, reference, log_probs, target, "log-probabilities of -10000 and less")
 
 
 @exercise("label_smoothing_loss")
@@ -246,6 +251,9 @@ def test_smoothing_padding(student, reference, draw):
     changed = torch.where((target == PAD).unsqueeze(-1), log_probs.flip(-1) - 40.0, log_probs)
     case = f"{lengths} real tokens, and other log-probabilities at the padding"
     same_smoothing(student, reference, changed, target, case, 0.3)
+    changed = log_probs.masked_fill((target == PAD).unsqueeze(-1), -torch.inf)
+    case = f"{lengths} real tokens, and tokens of probability 0 at the padding (0 times inf is NaN)"
+    same_smoothing(student, reference, changed, target, case, 0.3)
 
 
 @exercise("label_smoothing_loss")
@@ -258,6 +266,7 @@ def test_smoothing_refusals(student, draw):
             "smoothing=-0.1": (log_probs, target, -0.1),
             "smoothing=1": (log_probs, target, 1.0),
             "a batch of padding only": (log_probs, torch.zeros_like(target)),
+            "a batch of pad=-100 only": (log_probs, torch.full_like(target, -100), 0.1, -100),
         },
     )
 
@@ -266,11 +275,18 @@ def test_smoothing_refusals(student, draw):
 @exercise("label_smoothing_loss")
 def test_smoothing_other_pad(student, reference, draw):
     """`pad` says which id is padding; it may lie outside the vocabulary, and 0 is then a token."""
-    for pad in (5, -100):
+    for pad in (5, -100, 999):
         target = tokens_to_say(draw, [2, 4], 6, pad)
         target[0, 0] = PAD
         log_probs = distributions(draw, *target.shape, 6)
-        same_smoothing(student, reference, log_probs, target, f"pad={pad}", 0.2, pad)
+        given = log_probs, target, 0.2, pad
+        seen = student.observe("label_smoothing_loss", *given, grad=False)
+        wanted = reference.label_smoothing_loss(*given)
+        expectations.close(seen.value, wanted, what="the loss", case=f"pad={pad}")
+        expectations.unchanged(seen)
+    target = torch.zeros(2, 4, dtype=torch.int64)
+    case = "targets that are all 0, and pad=-100"
+    same_smoothing(student, reference, log_probs, target, case, 0.2, -100)
 
 
 @hidden
@@ -615,6 +631,19 @@ def test_train_without_gradient(student, reference, draw):
     case = "a model with a part that is not used"
     same_training(student, reference, draw, models, batch, {}, 1, 0.1, case)
     same_state(models, f"a step of {case}")
+
+
+@hidden
+@exercise("train_step")
+def test_train_new_moments(student, reference, draw):
+    """A parameter whose moments are missing begins with means of 0, at whatever step."""
+    models = trainees(student, reference, draw)
+    batch = batch_of(draw, [2, 3], [3, 2])
+    moments = moments_of(draw, models.state)
+    del moments["generator.proj.bias"], moments["tgt_embed.lut.weight"]
+    case = "step 5, when two parameters have no moments yet"
+    same_training(student, reference, draw, models, batch, moments, 5, 0.1, case)
+    same_state(models, case)
 
 
 @hidden

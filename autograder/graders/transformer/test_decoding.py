@@ -363,6 +363,7 @@ def test_beam_refusals(student, draw):
             "max_length=0": (mine, one, 2, 0),
             "alpha=-0.5": (mine, one, 2, 3, -0.5),
             "two sources": (mine, first_tokens(0, 1), 2, 3),
+            "no source": (mine, torch.zeros(0, 3, dtype=torch.int64), 2, 3),
         },
     )
 
@@ -590,6 +591,12 @@ def test_step_values(student, reference, draw):
     same_step(student, reference, models, torch.tensor([BOS, BOS]), cache, "an empty cache")
     cache = random_cache(draw, 2, 3, 4, [2, 4, 3])
     same_step(student, reference, models, draw.integers(4, 8, 3), cache, "4 cached positions")
+    cache = random_cache(draw, 2, 1, 2, [2])
+    cache = dataclasses.replace(cache, src_mask=torch.tensor([[[True, False]]]))
+    case = "one row whose source ends with padding, the token EOS"
+    same_step(student, reference, models, torch.tensor([EOS]), cache, case)
+    cache = random_cache(draw, 2, 3, 1, [2, 3, 1])
+    same_step(student, reference, models, torch.tensor([PAD, UNK, BOS]), cache, "PAD, UNK and BOS")
     if not models.right:  # Then the step is to agree with the student's own model.
         same_chain(student, models.mine, models.state, draw, 2, [3, 4], 3)
 
@@ -691,6 +698,18 @@ def test_step_equals_uncached(student, draw):
 def test_step_equals_uncached_norm_first(student, draw):
     """The same with the norms first, for one row."""
     chain(student, draw, 1, True, [3], 3)
+
+
+@hidden
+@exercise("decode_step")
+def test_step_extremes(student, reference, draw):
+    """Seventy cached positions all count, and improbable tokens keep a finite log-probability."""
+    state = small_state(draw, 1)
+    state["generator.proj.weight"] = 300.0 * state["generator.proj.weight"]
+    models = Models(student, reference, draw, state, **small(1, max_length=80))
+    cache = random_cache(draw, 1, 2, 70, [3, 2])
+    case = "70 cached positions, logits of some hundreds"
+    same_step(student, reference, models, draw.integers(4, 8, 2), cache, case)
 
 
 @hidden

@@ -7,6 +7,10 @@ visibly different weights.
 
 from __future__ import annotations
 
+import torch
+
+FAR = 2.0**15
+
 
 def linear(draw, name, outputs, inputs, bias=True):
     """The state of one `nn.Linear`: rows of unit variance, and a bias that is hard to overlook."""
@@ -17,3 +21,26 @@ def linear(draw, name, outputs, inputs, bias=True):
 
 
 OUTPUT = ("output", "attn_weights")
+
+
+def reading(weight, feature, axis=-1):
+    """Like `weight`, but it reads one feature and nothing else, times 2**15."""
+    only = torch.zeros_like(weight)
+    only.select(axis, feature).fill_(FAR)
+    return only
+
+
+def marked(tokens, real):
+    """float64 tokens whose feature 0 is -1 where they are real and 1 elsewhere; feature 1 is 1.
+
+    With queries of 2**15 and keys of 2**15 times feature 0, scores are about -2e9 at real tokens
+    and 2e9 at masked ones. They are no farther away, since a logarithm of a sum is as coarse as
+    its terms are large.
+    """
+    tokens = tokens.double()
+    tokens[..., 0] = 1.0 - 2.0 * real.double()
+    tokens[..., 1] = 1.0
+    return tokens
+
+
+BESIDE = "scores of about -2e9 beside masked ones of 2e9 (mask with -inf, not with a number)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autograder.graders.attention.common import OUTPUT, linear
+from autograder.graders.attention.common import BESIDE, FAR, OUTPUT, linear, marked, reading
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
 from autograder.judging.grader_marks import exercise, hidden, promises
@@ -194,6 +194,16 @@ def heads_inputs(draw, batch, queries, keys, width, dtype=torch.float32):
     )
 
 
+def far_projections(state):
+    """The state with queries of 2**15 and keys of 2**15 times feature 0 (see `marked`)."""
+    return state | {
+        "q_proj.weight": torch.zeros_like(state["q_proj.weight"]),
+        "q_proj.bias": torch.full_like(state["q_proj.bias"], FAR),
+        "k_proj.weight": reading(state["k_proj.weight"], 0),
+        "k_proj.bias": torch.zeros_like(state["k_proj.bias"]),
+    }
+
+
 @promises("layers", "parameter-names")
 @exercise("MultiHeadAttention")
 def test_heads_parameters(student):
@@ -247,6 +257,19 @@ def test_heads_mask_for_each_example(student, reference, draw):
             got, want = mine(*inputs, mask), theirs(*inputs, mask)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(got, want, OUTPUT, case)
+    mine, theirs = pair(
+        student,
+        reference,
+        "MultiHeadAttention",
+        far_projections(heads_state(draw, 8)),
+        dtype=torch.float64,
+        d_model=8,
+        num_heads=2,
+    )
+    real = draw.mask(2, 5)
+    query, key, value = heads_inputs(draw, 2, 3, 5, 8, torch.float64)
+    given = query, marked(key, real), value, real.unsqueeze(1)
+    same_results(mine(*given), theirs(*given), OUTPUT, BESIDE)
 
 
 @promises("not-divisible")
@@ -368,12 +391,13 @@ def test_heads_key_order(student, reference, draw):
 
 
 @hidden
-@promises("gradients")
+@promises("gradients", "finite-gradients")
 @exercise("MultiHeadAttention")
 def test_heads_gradients(student, reference, draw):
-    """Gradients flow to all inputs and parameters; the inputs are left as they were."""
+    """Gradients flow to all inputs and parameters, past a fully masked row; no input changes."""
     mine, theirs = heads_pair(student, reference, draw, 6, 2, dtype=torch.float64)
     inputs, mask = heads_inputs(draw, 2, 3, 4, 6, torch.float64), draw.mask(2, 3, 4)
+    mask[1, 2] = False
     seen, wanted = mine.observe(*inputs, mask), theirs.observe(*inputs, mask)
     names = {"0": "the query", "1": "the key", "2": "the value"}
     for name in PROJECTIONS:
@@ -389,10 +413,21 @@ def test_heads_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
-def fused_pair(student, reference, draw, input_dim, embed_dim, heads, dtype=None):
+def far_rows(draw, input_dim, embed_dim, heads):
+    """A qkv_proj with queries of 2**15 and keys of 2**15 times feature 0 (see `marked`)."""
+    state = linear(draw, "qkv_proj", 3 * embed_dim, input_dim)
+    weight, bias = state["qkv_proj.weight"], state["qkv_proj.bias"]
+    rows, numbers = weight.view(heads, 3, -1, input_dim), bias.view(heads, 3, -1)
+    rows[:, 0], numbers[:, 0] = 0.0, FAR
+    rows[:, 1], numbers[:, 1] = reading(rows[:, 1], 0), 0.0
+    return state
+
+
+def fused_pair(student, reference, draw, input_dim, embed_dim, heads, dtype=None, rows=None):
     state = {
         **linear(draw, "qkv_proj", 3 * embed_dim, input_dim),
         **linear(draw, "o_proj", embed_dim, embed_dim),
+        **(rows or {}),
     }
     return pair(
         student,
@@ -455,6 +490,11 @@ def test_fused_mask(student, reference, draw):
             mask = draw.mask(*shape, keep=0.6)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
+    far = far_rows(draw, 3, 8, 2)
+    mine, theirs = fused_pair(student, reference, draw, 3, 8, 2, torch.float64, far)
+    real = draw.mask(2, 4)
+    x, mask = marked(draw.normal(2, 4, 3), real), real.unsqueeze(1)
+    same_results(mine(x, mask), theirs(x, mask), OUTPUT, BESIDE)
 
 
 @promises("not-divisible")
@@ -481,12 +521,13 @@ def test_fused_fully_masked_and_float64(student, reference, draw):
 
 
 @hidden
-@promises("gradients")
+@promises("gradients", "finite-gradients")
 @exercise("FusedMultiHeadAttention")
 def test_fused_gradients(student, reference, draw):
-    """Gradients flow to x and the parameters; the inputs are left as they were."""
+    """Gradients flow to x and the parameters, past a fully masked row; no input changes."""
     mine, theirs = fused_pair(student, reference, draw, 5, 6, 3, dtype=torch.float64)
     x, mask = draw.normal(2, 4, 5).double(), draw.mask(2, 4, 4)
+    mask[1, 2] = False
     seen, wanted = mine.observe(x, mask), theirs.observe(x, mask)
     names = {"0": "x"} | {
         f"parameter {name}": name
@@ -512,13 +553,15 @@ def test_fused_equivariance(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
-def per_head_pair(student, reference, draw, d_model, heads, dtype=None):
+def per_head_pair(student, reference, draw, d_model, heads, dtype=None, far=False):
     width = d_model // heads
     state = {
         name: draw.normal(heads, d_model, width, scale=d_model**-0.5)
         for name in ("w_q", "w_k", "w_v")
     }
     state["w_o"] = draw.normal(heads, width, d_model, scale=d_model**-0.5)
+    if far:  # see `marked`
+        state["w_q"], state["w_k"] = reading(state["w_q"], 1, 1), reading(state["w_k"], 0, 1)
     return pair(
         student,
         reference,
@@ -568,6 +611,12 @@ def test_per_head_mask(student, reference, draw):
             got, want = mine(*inputs, mask), theirs(*inputs, mask)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(got, want, OUTPUT, case)
+    mine, theirs = per_head_pair(student, reference, draw, 8, 2, torch.float64, far=True)
+    real = draw.mask(2, 5)
+    query, key, value = heads_inputs(draw, 2, 3, 5, 8, torch.float64)
+    query[..., 1] = 1.0
+    given = query, marked(key, real), value, real.unsqueeze(1)
+    same_results(mine(*given), theirs(*given), OUTPUT, BESIDE)
 
 
 @promises("not-divisible")
@@ -805,13 +854,17 @@ def test_to_torch_float64(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
-def cross_pair(student, reference, draw, query_dim, memory_dim, embed_dim, heads, dtype=None):
+def cross_pair(
+    student, reference, draw, query_dim, memory_dim, embed_dim, heads, dtype=None, far=False
+):
     state = {
         **linear(draw, "q_proj", embed_dim, query_dim),
         **linear(draw, "k_proj", embed_dim, memory_dim),
         **linear(draw, "v_proj", embed_dim, memory_dim),
         **linear(draw, "out_proj", query_dim, embed_dim),
     }
+    if far:
+        state = far_projections(state)
     return pair(
         student,
         reference,
@@ -873,6 +926,10 @@ def test_cross_mask(student, reference, draw):
         mask = draw.mask(batch, keys, keep=0.6)
         got, want = mine(x, memory, mask), theirs(x, memory, mask)
         same_results(got, want, OUTPUT, sizes(B=batch, Tq=queries, Tk=keys, H=heads))
+    mine, theirs = cross_pair(student, reference, draw, 3, 4, 8, 2, torch.float64, far=True)
+    x, mask = draw.normal(2, 3, 3).double(), draw.mask(2, 5)
+    memory = marked(draw.normal(2, 5, 4), mask)
+    same_results(mine(x, memory, mask), theirs(x, memory, mask), OUTPUT, BESIDE)
 
 
 @promises("not-divisible")
@@ -920,12 +977,13 @@ def test_cross_order_of_memory(student, reference, draw):
 
 
 @hidden
-@promises("gradients")
+@promises("gradients", "finite-gradients")
 @exercise("CrossAttention")
 def test_cross_gradients(student, reference, draw):
-    """Gradients flow to x, memory and parameters; the inputs are left as they were."""
+    """Gradients flow to x, memory and parameters, past a memory that is all padding."""
     mine, theirs = cross_pair(student, reference, draw, 3, 5, 4, 2, dtype=torch.float64)
     x, memory, mask = draw.normal(2, 3, 3).double(), draw.normal(2, 4, 5).double(), draw.mask(2, 4)
+    mask[1] = False
     seen, wanted = mine.observe(x, memory, mask), theirs.observe(x, memory, mask)
     names = {"0": "x", "1": "the memory"} | {
         f"parameter {name}.weight": f"{name}.weight" for name in PROJECTIONS

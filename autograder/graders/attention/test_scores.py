@@ -572,6 +572,14 @@ def test_softmax_large_scores(student, reference, draw):
         what="the weights",
         case="scores around -10000, one of them masked",
     )
+    # Not lower: a logarithm of a sum is as coarse as the scores are large.
+    far = scores - 2e9
+    expectations.close(
+        student.masked_softmax(far, mask),
+        reference.masked_softmax(far, mask),
+        what="the weights",
+        case="scores around -2e9, one of them masked (mask with -inf, not with a number)",
+    )
     scores[:, 1] += 1000
     expectations.close(
         student.masked_softmax(scores, mask),
@@ -767,7 +775,9 @@ def test_context_gradients_and_layout(student, reference, draw):
 DECODED = ("state", "context", "attn_weights")
 
 
-def decoder_pair(student, reference, draw, embed, hidden_dim, annotation, attention, dtype=None):
+def decoder_pair(
+    student, reference, draw, embed, hidden_dim, annotation, attention, dtype=None, scores=None
+):
     state = {
         f"score.{name}": value
         for name, value in additive_state(draw, hidden_dim, annotation, attention).items()
@@ -784,7 +794,7 @@ def decoder_pair(student, reference, draw, embed, hidden_dim, annotation, attent
         student,
         reference,
         "AttentionDecoderStep",
-        state,
+        state | (scores or {}),
         dtype=dtype,
         embed_dim=embed,
         hidden_size=hidden_dim,
@@ -862,6 +872,15 @@ def test_decoder_ignores_padding(student, reference, draw):
     same_results(mine(word, state, changed, mask), want, DECODED, "other vectors in the padding")
 
 
+def far_below(draw, hidden_dim=3, annotation=4, attention=4):
+    """A step whose scores are all -4e9, as v · tanh(...) with tanh(...) = 1 and v = -1e9."""
+    state = additive_state(draw, hidden_dim, annotation, attention)
+    state["query_projection.weight"] = torch.full((attention, hidden_dim), 100.0)
+    state["key_projection.weight"] = torch.zeros(attention, annotation)
+    state["energy.weight"] = torch.full((1, attention), -1e9)
+    return {f"score.{name}": value for name, value in state.items()}
+
+
 @hidden
 @promises("empty-source", "fully-masked-row")
 @exercise("AttentionDecoderStep")
@@ -873,6 +892,13 @@ def test_decoder_empty_source(student, reference, draw):
     mask = torch.tensor([[True, True, True, False], [False, False, False, False]])
     got, want = mine(*inputs, mask), theirs(*inputs, mask)
     same_results(got, want, DECODED, "the second source is all padding")
+    mine, theirs = decoder_pair(
+        student, reference, draw, 2, 3, 4, 4, torch.float64, far_below(draw)
+    )
+    word, state, annotations = (tensor.double() for tensor in decoder_inputs(draw, 2, 4, 2, 3, 4))
+    inputs = word, state.abs() + 0.5, annotations
+    got, want = mine(*inputs, mask), theirs(*inputs, mask)
+    same_results(got, want, DECODED, "scores of -4e9, the second source is all padding")
 
 
 @hidden
@@ -887,13 +913,14 @@ def test_decoder_batch_and_length_agree(student, reference, draw):
 
 
 @hidden
-@promises("gradients")
+@promises("gradients", "finite-gradients")
 @exercise("AttentionDecoderStep")
 def test_decoder_gradients(student, reference, draw):
-    """Gradients flow to all inputs and parameters; the inputs are left as they were."""
+    """Gradients flow to all inputs and parameters, past a source that is all padding."""
     mine, theirs = decoder_pair(student, reference, draw, 2, 3, 4, 3, dtype=torch.float64)
     inputs = [tensor.double() for tensor in decoder_inputs(draw, 2, 5, 2, 3, 4)]
     mask = draw.mask(2, 5, keep=0.7)
+    mask[1] = False
     seen, wanted = mine.observe(*inputs, mask), theirs.observe(*inputs, mask)
     names = {"0": "y_prev", "1": "s_prev", "2": "the annotations"} | {
         f"parameter {name}": name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autograder.graders.attention.common import OUTPUT, linear
+from autograder.graders.attention.common import BESIDE, FAR, OUTPUT, linear, marked, reading
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
 from autograder.judging.grader_marks import aspect, exercise, hidden, promises
@@ -80,6 +80,14 @@ def test_attention_mask(student, reference, draw):
         reference.scaled_dot_product_attention(query, key, value, mask),
         OUTPUT,
         "a masked key with scores above 1000",
+    )
+    query = torch.full((1, 2, 4), FAR, dtype=torch.float64)
+    key = FAR * torch.where(mask, -1.0, 1.0).double().view(1, 3, 1).expand(1, 3, 4)
+    same_results(
+        student.scaled_dot_product_attention(query, key, value.double(), mask),
+        reference.scaled_dot_product_attention(query, key, value.double(), mask),
+        OUTPUT,
+        BESIDE,
     )
 
 
@@ -277,7 +285,7 @@ def test_causal_mask_refuses(student):
 @exercise("causal_mask")
 def test_causal_mask_row_counts(student):
     """Row i has exactly i + 1 entries that are True, also for long sequences."""
-    for length in (4, 37, 64):
+    for length in (4, 37, 150):
         mask = student.causal_mask(length)
         is_boolean(mask, (length, length))
         expectations.equal(
@@ -497,6 +505,21 @@ def self_pair(student, reference, draw, input_dim, head_dim, dtype=None, name="S
     )
 
 
+def same_beside_masked(student, reference, draw, name, real, mask):
+    """Weights and output agree where scores are far below 0, and those of masked tokens far above.
+
+    `mask` is what the module is given to say which tokens are `real`.
+    """
+    state = self_state(draw, 4, 4)
+    state["q_proj.weight"] = reading(state["q_proj.weight"], 1)
+    state["k_proj.weight"] = reading(state["k_proj.weight"], 0)
+    mine, theirs = pair(
+        student, reference, name, state, dtype=torch.float64, input_dim=4, head_dim=4
+    )
+    x = marked(draw.normal(*real.shape, 4), real)
+    same_results(mine(x, mask), theirs(x, mask), OUTPUT, BESIDE)
+
+
 SELF_NAMES = {"0": "x"} | {
     f"parameter {name}.weight": f"{name}.weight" for name in ("q_proj", "k_proj", "v_proj")
 }
@@ -537,6 +560,8 @@ def test_self_mask(student, reference, draw):
     for shape in [(4, 4, 4), (4, 4), (4, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
         same_results(mine(x, mask), theirs(x, mask), OUTPUT, f"mask of shape {shape}")
+    real = draw.mask(2, 4)
+    same_beside_masked(student, reference, draw, "SelfAttention", real, real.unsqueeze(1))
 
 
 @hidden
@@ -574,12 +599,13 @@ def test_self_fully_masked(student, reference, draw):
 
 
 @hidden
-@promises("gradients")
+@promises("gradients", "finite-gradients")
 @exercise("SelfAttention")
 def test_self_gradients(student, reference, draw):
-    """Gradients flow to x and to the three weights; the inputs are left as they were."""
+    """Gradients flow to x and the weights, past a fully masked row; inputs are left alone."""
     mine, theirs = self_pair(student, reference, draw, 4, 3, dtype=torch.float64)
     x, mask = draw.normal(2, 5, 4).double(), draw.mask(2, 5, 5)
+    mask[1, 2] = False
     seen, wanted = mine.observe(x, mask), theirs.observe(x, mask)
     same_gradients(seen, wanted, SELF_NAMES)
     expectations.unchanged(seen)
@@ -624,6 +650,7 @@ def test_masked_self_padding(student, reference, draw):
     x = draw.normal(3, 3, 4)
     padding = torch.tensor([[True, True, True], [True, False, True], [True, False, False]])
     same_results(mine(x, padding), theirs(x, padding), OUTPUT, "B=T=3, padding in the middle")
+    same_beside_masked(student, reference, draw, "MaskedSelfAttention", padding, padding)
 
 
 @aspect
@@ -662,24 +689,27 @@ def test_masked_self_padding_first(student, reference, draw):
 @promises("dtype-kept")
 @exercise("MaskedSelfAttention")
 def test_masked_self_float64(student, reference, draw):
-    """Double precision and strided inputs work."""
+    """Double precision, strided inputs and a long sequence after a short one work."""
     mine, theirs = self_pair(
         student, reference, draw, 4, 4, dtype=torch.float64, name="MaskedSelfAttention"
     )
     x = draw.normal(2, 4, 5).double().transpose(1, 2)
     padding = draw.mask(2, 5, keep=0.7)
     same_results(mine(x, padding), theirs(x, padding), OUTPUT, "float64")
+    x = draw.normal(1, 150, 4).double()
+    same_results(mine(x), theirs(x), OUTPUT, "T=150")
 
 
 @hidden
-@promises("gradients")
+@promises("gradients", "finite-gradients")
 @exercise("MaskedSelfAttention")
 def test_masked_self_gradients(student, reference, draw):
-    """Gradients flow to x and to the three weights; the inputs are left as they were."""
+    """Gradients flow to x and the weights, past padding at the start; inputs are left alone."""
     mine, theirs = self_pair(
         student, reference, draw, 4, 3, dtype=torch.float64, name="MaskedSelfAttention"
     )
     x, padding = draw.normal(2, 5, 4).double(), draw.mask(2, 5)
+    padding[1, 0] = False
     seen, wanted = mine.observe(x, padding), theirs.observe(x, padding)
     same_gradients(seen, wanted, SELF_NAMES)
     expectations.unchanged(seen)

@@ -64,18 +64,16 @@ class NextTokenTable(nn.Module):
         super().__init__()
         self.register_buffer("table", table)
 
-    def start(self, source: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The state before step 0: source (B, T) -> s (B,) int64 and t (B,) int64."""
+    def start(self, source: Tensor, source_mask: Tensor | None = None) -> tuple[Tensor]:
+        """The state before step 0: source (B, T) -> one tensor (B, 2) int64, with s and t."""
         s = source[:, 0]  # (B,)
-        return s, torch.zeros_like(s)
+        return (torch.stack([s, torch.zeros_like(s)], dim=1),)
 
-    def step(
-        self, previous: Tensor, state: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def step(self, previous: Tensor, state: tuple[Tensor]) -> tuple[Tensor, tuple[Tensor]]:
         """One step: previous (B,) int64 and the state -> logits (B, V) and the next state."""
-        s, t = state
+        s, t = state[0].unbind(dim=1)
         row = t.clamp(max=self.table.shape[1] - 1)  # (B,)
-        return self.table[s, row, previous], (s, t + 1)  # (B, V)
+        return self.table[s, row, previous], (torch.stack([s, t + 1], dim=1),)  # (B, V)
 
 
 # %% [markdown]

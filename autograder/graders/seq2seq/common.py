@@ -11,13 +11,12 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
 def same_list(actual, expected, what, case=""):
-    """A list (or tuple) of ints or strings is the expected one; True is not taken for 1."""
+    """A list of ints or strings is the expected one; True is not taken for 1."""
     suffix = f" for {case}" if case else ""
-    if not isinstance(actual, (list, tuple)):
-        raise Mistake(
-            f"{what} should be a list, but is a {expectations.type_name(actual)}{suffix}"
-            + ("; .tolist() makes one." if isinstance(actual, torch.Tensor) else ".")
-        )
+    if not isinstance(actual, list):
+        make = {torch.Tensor: "; .tolist() makes one.", tuple: "; list(...) makes one."}
+        got = f"{expectations.type_name(actual)}{suffix}"
+        raise Mistake(f"{what} should be a list, but is a {got}{make.get(type(actual), '.')}")
     kind = type(expected[0]) if expected else object
     for item in actual:
         # A subclass will do, such as NumPy's str_, but no bool for an int.

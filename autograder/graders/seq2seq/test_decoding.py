@@ -1,8 +1,9 @@
 """Graders of `seq2seq-decoding`: the loss and three ways to decode.
 
 Decoding is judged on a `NextTokenTable`, a given translator whose answers stand in a table. Its
-state is the same for every hypothesis, though, and it has no use for a mask: one test of each
-search asks the `Seq2Seq` of the notebook, and compares with what that very model says.
+state, one tensor, is the same for every hypothesis, though, and it has no use for a mask: one test
+of each search asks the `Seq2Seq` of the notebook, whose state is two, and compares with what that
+very model says.
 """
 
 from __future__ import annotations
@@ -139,6 +140,8 @@ def test_log_prob_extremes(student, reference, draw):
     for case, *given in [
         ("400 steps", long, many, None),
         ("logits of the order of 1000", logits, targets, None),
+        ("logits of the order of 10**6", 1000 * logits, targets, None),
+        ("a real target of probability 0", closed, padded, None),
         ("logits of -inf for PAD", closed, padded, padded != PAD),
         ("a vocabulary of one token", draw.normal(1, 2, 1), zeros, right_padded([1], 2)),
     ]:
@@ -279,6 +282,14 @@ def misleading_table():
     return table
 
 
+def likely_table(ids, rest=-1000.0):
+    """Token t of `ids` is likely at step t, whatever came before; others have logits of `rest`."""
+    table = torch.full((1, len(ids), 6, 6), rest, dtype=torch.float64)
+    for step, token in enumerate(ids):
+        table[0, step, :, token] = 1.0
+    return table
+
+
 def sources_of(*first):
     """Sources whose first tokens are given: a table needs no more."""
     return torch.tensor([[token] for token in first])
@@ -379,6 +390,10 @@ def test_greedy_one_row(student, reference, draw):
         same_greedy(student, reference, table, sources_of(0), f"one source, EOS at token {end}")
     table = misleading_table()
     same_greedy(student, reference, table, sources_of(0), "a table in which token 4 looks best")
+    for token in (PAD, BOS, UNK):
+        table = likely_table([token, token, EOS])
+        case = f"a source for which {token}, {token}, EOS is likeliest: ids like any other"
+        same_greedy(student, reference, table, sources_of(0), case)
 
 
 @exercise("greedy_decode")
@@ -390,8 +405,13 @@ def test_greedy_max_length(student, reference, draw):
         same_greedy(student, reference, table, sources_of(0), case, max_length=length)
     case = "a source that never ends, and no max_length given"
     same_greedy(student, reference, table, sources_of(0), case)
+    case = "a source that never ends, max_length=130"
+    same_greedy(student, reference, table, sources_of(0), case, max_length=130)
     case = "two sources of which one never ends, max_length=5"
     same_greedy(student, reference, table, sources_of(0, 1), case, max_length=5)
+    table = likely_table([5, PAD, PAD, PAD])
+    case = "a source that never ends and writes PAD (no padding before EOS), max_length=3"
+    same_greedy(student, reference, table, sources_of(0), case, max_length=3)
 
 
 @exercise("greedy_decode")
@@ -514,6 +534,15 @@ def test_exhaustive_looks_at_all(student, reference, draw):
 
 
 @exercise("exhaustive_search")
+def test_exhaustive_any_token(student, reference):
+    """PAD, BOS and UNK are tokens like others before the EOS."""
+    for token in (PAD, BOS, UNK):
+        table = likely_table([token, token, EOS], rest=-3.0)
+        case = f"a table in which {token}, {token}, EOS is likeliest"
+        same_exhaustive(student, reference, table, case, 3)
+
+
+@exercise("exhaustive_search")
 def test_exhaustive_length_limit(student, reference, draw):
     """A sequence counts only if its EOS is among the first max_length tokens."""
     table = ending_table(draw, [3], steps=4, vocabulary=5)
@@ -564,6 +593,14 @@ def test_exhaustive_tiny_probabilities(student, reference, draw):
     same_exhaustive(student, reference, table, "an EOS of probability exp(-900)", 3)
     one_step = table[:, :1].clone()
     same_exhaustive(student, reference, one_step, "an EOS of probability exp(-900)", 1)
+    for rare in (-20.0, -800.0):
+        # 5, EOS has the probability exp(rare), and all others less, though they begin better.
+        table = torch.full((1, 2, 6, 6), 3 * rare, dtype=torch.float64)
+        table[0, 0, BOS, [4, 5]] = torch.tensor([0.0, rare], dtype=torch.float64)
+        table[0, 1, :, 4] = 0.0
+        table[0, 1, 5, [EOS, 4]] = torch.tensor([0.0, rare], dtype=torch.float64)
+        case = f"a best sequence that begins with a token of probability exp({rare:g})"
+        same_exhaustive(student, reference, table, case, 2)
 
 
 @hidden
@@ -654,6 +691,16 @@ def test_beam_finished_leave(student, reference, draw):
         table = ending_table(draw, [None])
         case = f"no hypothesis that ends, a beam of {beam}, max_length={length}"
         same_beam(student, reference, table, case, beam, length)
+
+
+@exercise("beam_search")
+def test_beam_any_token(student, reference):
+    """PAD, BOS and UNK are tokens like others."""
+    for token in (PAD, BOS, UNK):
+        table = likely_table([token, token, EOS], rest=-3.0)
+        table[0, :, :, 4] = torch.tensor([[0.0], [0.4], [-0.5]])  # no two sums are equal
+        case = f"a table in which {token}, {token}, EOS is likeliest, a beam of 2"
+        same_beam(student, reference, table, case, 2, 3)
 
 
 @exercise("beam_search")
@@ -763,3 +810,6 @@ def test_beam_tiny_probabilities(student, reference, draw):
     table[:, :, :, EOS] -= 901.0
     table[:, :, :, BOS] -= 900.0
     same_beam(student, reference, table, "tokens of probability exp(-900), a beam of 9", 9, 2)
+    table = likely_table([4, 4, EOS], rest=-torch.inf)
+    table[0, 0, :, 5] = -(10.0**6)
+    same_beam(student, reference, table, "a token of probability exp(-10**6), a beam of 2", 2, 3)

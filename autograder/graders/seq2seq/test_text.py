@@ -59,6 +59,7 @@ def test_vocabulary_ties(student, reference, draw):
         [["b", "a"]],
         [["cat", "ant", "cow"], ["bee", "ant", "cow"]],
         [["ähre", "zoo", "apple", "Zug", "10", "9"]],
+        [["b", "", "a"], [" ", "0", ""]],  # any string is a token
         [[word] for word in sentence(draw, 8, "hgfedcba")],
     ]:
         same_list(
@@ -119,8 +120,10 @@ def test_vocabulary_specials_in_the_text(student, reference, draw):
     """A special token that stands in the text is not entered twice, nor does it take a place."""
     sentences = [["<unk>", "a", "<unk>"], ["<pad>", "b", "b", "<eos>", "<bos>"]]
     for size in (None, 5, 6):
+        seen = student.observe("build_vocabulary", sentences, grad=False, max_size=size)
+        expectations.unchanged(seen)
         same_list(
-            student.build_vocabulary(sentences, max_size=size),
+            seen.value,
             reference.build_vocabulary(sentences, max_size=size),
             what="the vocabulary",
             case=f"special tokens in the text and max_size={size}",
@@ -168,7 +171,11 @@ def test_encode_known(student, reference, draw):
 @exercise("encode")
 def test_encode_unknown(student, reference, draw):
     """A token that is not in the vocabulary becomes UNK, and the vocabulary stays as it is."""
-    for tokens in [["dog"], ["the", "Cat"], sentence(draw, 8, ["mat", "dog", "on", "", "matt"])]:
+    for tokens in [
+        ["dog"],
+        ["the", "Cat", " cat"],
+        sentence(draw, 8, ["mat", "dog", "on", "", "matt"]),
+    ]:
         seen = student.observe("encode", tokens, WORDS, grad=False)
         expectations.unchanged(seen)
         same_list(
@@ -253,7 +260,7 @@ def same_text(student, reference, ids, vocabulary=WORDS):
         seen.value,
         reference.decode(ids, vocabulary),
         what="the tokens",
-        case=f"the ids {ids}",
+        case=f"the ids {ids}" + ("" if vocabulary is WORDS else f" and {vocabulary}"),
     )
 
 
@@ -262,6 +269,7 @@ def test_decode_words(student, reference, draw):
     """Each id becomes the word at its place; an unknown word stays visible as <unk>."""
     for ids in [[5], [4, 5, 6], [4, UNK, 9], [UNK, 4, UNK], draw.integers(3, 10, 8).tolist()]:
         same_text(student, reference, ids)
+    same_text(student, reference, [5, 4, 5, 6], [*SPECIALS, "", "a", " "])
 
 
 @exercise("decode")
@@ -361,7 +369,7 @@ def test_pad_longer(student, reference, draw):
 @exercise("pad_to_length")
 def test_pad_default_keeps_the_start(student, reference, draw):
     """Unless told otherwise the first ids are kept; short sequences are the same either way."""
-    given = [[2**24 + 1, 5], [-100, 6]]  # too large for float32, and no id but an int
+    given = [[2**40 + 1, 5], [-100, 6]]  # too large for int32 and float32, and no id but an int
     same_padded(
         student.pad_to_length(given, 3), reference.pad_to_length(given, 3), case=f"{given} to 3"
     )

@@ -10,6 +10,12 @@ from autograder.units.variants import Misconception, mistakes_in
 
 MISCONCEPTIONS: list[Misconception] = []
 
+STEP = "logits, state = model.step(previous, state)"
+TWO_PARTS = (
+    "You take the model's state apart into two tensors; hand it on as it is, since nothing about "
+    "it is fixed but that it is a tuple: another translator's may hold one tensor or three."
+)
+
 # --------------------------------------------------------------------------------------------
 # Likelihood and loss
 # --------------------------------------------------------------------------------------------
@@ -266,6 +272,11 @@ LOOP = "while len(ids) < max_length and not finished.all():"
 IDS = "torch.stack(ids, dim=1)"
 FIRST = "previous = torch.full_like(source[:, 0], BOS)"
 add(
+    "greedy_two_part_state",
+    TWO_PARTS,
+    (STEP, "s, context = state\n        logits, state = model.step(previous, (s, context))"),
+)
+add(
     "greedy_rows_go_on",
     "Your rows go on after their EOS; from then on a row gets PAD.",
     (BEST, "previous = logits.argmax(dim=-1)"),
@@ -396,6 +407,11 @@ PICK = "if finished > best:"
 NO_END = "if not best_ids:"
 ADVANCE = "state = tuple(part[rows] for part in state)"
 SUM = "total = log_prob[:, None] + torch.log_softmax(logits, dim=-1)"
+add(
+    "exhaustive_two_part_state",
+    TWO_PARTS,
+    (STEP, "s, context = state\n        logits, state = model.step(previous, (s, context))"),
+)
 add(
     "exhaustive_greedy",
     "Your search takes the likeliest token at each step; that is greedy search, and the best "
@@ -540,6 +556,11 @@ SCORED = f"scored = [(ids, {SCORE}) for ids, total in finished + live]"
 SORTED = "sorted(scored, key=lambda pair: pair[1], reverse=True)"
 REORDER = "state = tuple(part[rows] for part in state)"
 AT_EOS = "if token == EOS:"
+add(
+    "beam_two_part_state",
+    TWO_PARTS,
+    (STEP, "s, context = state\n        logits, state = model.step(previous, (s, context))"),
+)
 add(
     "beam_state_not_reordered",
     "Your states no longer belong to their hypotheses; after choosing the survivors, choose the "

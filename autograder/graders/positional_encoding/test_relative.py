@@ -66,12 +66,15 @@ def test_learned_refuses(student, draw):
 @hidden
 @exercise("LearnedPositions")
 def test_learned_large_batch(student, reference, draw):
-    """A batch larger than the table, strided inputs and train mode make no difference."""
+    """A batch larger than the table, strided inputs, train mode and long tables are no matter."""
     mine, theirs = learned_pair(student, reference, draw, 4, 5, dtype=torch.float64)
     x = draw.normal(7, 5, 3).double().transpose(1, 2)
     expectations.close(
         mine.train()(x), theirs(x), what="the sum", case="B=7, max_length=4, float64"
     )
+    mine, theirs = learned_pair(student, reference, draw, 600, 1)
+    x = draw.normal(1, 600, 1)
+    expectations.close(mine(x), theirs(x), what="the sum", case="T=max_length=600")
 
 
 @hidden
@@ -129,7 +132,12 @@ def test_indices_refuse(student):
 @exercise("relative_indices")
 def test_indices_long(student, reference, draw):
     """Longer sequences with other distances give indices from 0 to 2k."""
-    for length, most in [(9, draw.choice([1, 2, 3])), (draw.choice(range(20, 40)), 8), (30, 29)]:
+    for length, most in [
+        (9, draw.choice([1, 2, 3])),
+        (draw.choice(range(20, 40)), 8),
+        (30, 29),
+        (150, 70),
+    ]:
         expectations.close(
             student.relative_indices(length, most),
             reference.relative_indices(length, most),
@@ -157,12 +165,22 @@ def relative_state(draw, d_model, heads, most):
     return state
 
 
-def relative_pair(student, reference, draw, d_model, heads, most, dtype=None):
+def relative_pair(student, reference, draw, d_model, heads, most, dtype=None, far=False):
+    state = relative_state(draw, d_model, heads, most)
+    if far:
+        # Queries of 2**15 and keys of 2**15 times feature 0, so that scores are about -2e9 where
+        # it is -1. No farther, since a logarithm of a sum is as coarse as its terms are large.
+        state["q_proj.weight"] = torch.zeros(d_model, d_model)
+        state["q_proj.bias"] = torch.full((d_model,), 2.0**15)
+        state["k_proj.weight"] = torch.zeros(d_model, d_model)
+        state["k_proj.weight"][:, 0] = 2.0**15
+        state["k_proj.bias"] = torch.zeros(d_model)
+        state["key_offsets"] = torch.zeros(2 * most + 1, d_model // heads)
     return pair(
         student,
         reference,
         "RelativeSelfAttention",
-        relative_state(draw, d_model, heads, most),
+        state,
         dtype=dtype,
         d_model=d_model,
         num_heads=heads,
@@ -219,6 +237,12 @@ def test_relative_mask_for_each_example(student, reference, draw):
             mask = draw.mask(*shape, keep=0.6)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
+    mine, theirs = relative_pair(student, reference, draw, 8, 2, 1, torch.float64, far=True)
+    x, real = draw.normal(2, 5, 8).double(), draw.mask(2, 5)
+    x[..., 0] = torch.where(real, -1.0, 1.0)
+    case = "scores of about -2e9 beside masked ones of 2e9"
+    mask = real.unsqueeze(1)
+    same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
 
 @exercise("RelativeSelfAttention")
@@ -268,7 +292,7 @@ def test_relative_refuses(student, draw):
 @hidden
 @exercise("RelativeSelfAttention")
 def test_relative_strided_float64(student, reference, draw):
-    """Transposed, expanded, large and float64 inputs, longer than the clipping distance, work."""
+    """Transposed, expanded, large, long and float64 inputs work, one call after the other."""
     # Heads of width 4, whose root is exact: a scale held in float32 is as good.
     mine, theirs = relative_pair(student, reference, draw, 12, 3, 3, dtype=torch.float64)
     x = draw.normal(2, 12, 9).double().transpose(1, 2)
@@ -278,6 +302,8 @@ def test_relative_strided_float64(student, reference, draw):
     x, mask = draw.normal(1, 5, 12).double().expand(3, 5, 12), draw.mask(1, 5, 5)
     got = mine.train()(x, mask)
     same_results(got, theirs(x, mask), OUTPUT, "an expanded input, mask (1, T, T), in train mode")
+    x = draw.normal(1, 150, 12).double()
+    same_results(mine.eval()(x), theirs(x), OUTPUT, "T=150, after shorter inputs")
 
 
 @hidden

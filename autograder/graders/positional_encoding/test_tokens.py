@@ -16,9 +16,9 @@ from autograder.judging.grader_marks import exercise, hidden
 
 
 def same_ids(actual, expected, what="the ids", case=""):
-    """A list of Python integers; a tuple will do."""
+    """A list of Python integers."""
     expectations.true(
-        isinstance(actual, (list, tuple)),
+        isinstance(actual, list),
         f"{what} should be a list of integers, but the result is a "
         f"{expectations.type_name(actual)}.",
     )
@@ -32,15 +32,19 @@ def same_ids(actual, expected, what="the ids", case=""):
 
 
 def same_pairs(actual, expected, what="the merges", case=""):
-    """A list of pairs of integers; each pair may be a tuple or a list."""
+    """A list of pairs of integers, each a tuple."""
     expectations.true(
-        isinstance(actual, (list, tuple)),
+        isinstance(actual, list),
         f"{what} should be a list of pairs, but the result is a {expectations.type_name(actual)}.",
     )
     for entry in actual:
         good = isinstance(entry, (list, tuple)) and [type(value) for value in entry] == [int, int]
         expectations.true(
             good, f"{what} should be pairs of integers, but one of them is {entry!r}."
+        )
+        expectations.true(
+            isinstance(entry, tuple),
+            f"{what} should be tuples, which `bpe_encode` can look up, but {entry} is a list.",
         )
     got = [tuple(entry) for entry in actual]
     expectations.equal(got, [tuple(entry) for entry in expected], what=what, case=case)
@@ -132,6 +136,7 @@ def test_merge_pair_long(student, reference, draw):
         ([1, 2, 2, 1, 2], (1, 2), 1),
         ([1, 1, 2, 1, 2], (1, 2), 2),
         ([1, 1, 1, 1, 1], (1, 1), 1),
+        ([1, 2, 0, 1, 2], (1, 2), 0),
     ]:
         same_ids(
             student.merge_pair(ids, both, new),
@@ -331,6 +336,8 @@ def test_bpe_encode_drawn_merges(student, reference, draw):
         for _ in range(3):
             text = text_of(draw, letters, 12, longest=9)
             same_encoding(student, reference, text, merges)
+    every = [(left, right) for left in range(A, A + 26) for right in range(A, A + 26)]
+    same_encoding(student, reference, "zyabzz ww", every)
 
 
 @hidden
@@ -417,6 +424,10 @@ def test_bpe_decode_round_trip(student, reference, draw):
 @exercise("bpe_decode")
 def test_bpe_decode_deep_merges(student, reference, draw):
     """Tokens made of tokens made of tokens are taken apart in the right order."""
+    spaced = [SPACE, 10, A, 13, 10, SPACE]
+    same_text(student, reference, spaced, [], case=f"ids={spaced}, white space at both ends")
+    marked = [0xEF, 0xBB, 0xBF, A]
+    same_text(student, reference, marked, [], case=f"ids={marked}, U+FEFF and a")
     merges = [(A, B)] + [(256 + k, A + k % 5) for k in range(12)] + [(D, 262), (268, 269)]
     ids = [*draw.integers(256, 256 + len(merges), 6).tolist(), 270, 255]
     same_text(student, reference, ids, merges, case="tokens of up to 20 bytes")
@@ -438,7 +449,7 @@ def same_pieces(student, reference, word, vocabulary, **options):
     expectations.unchanged(seen)
     actual = seen.value
     expectations.true(
-        isinstance(actual, (list, tuple)),
+        isinstance(actual, list),
         f"the pieces should be a list of strings, but the result is a "
         f"{expectations.type_name(actual)}.",
     )
@@ -498,6 +509,10 @@ def test_wordpiece_own_marks(student, reference):
     same_pieces(student, reference, "unable", ["un", "able"], prefix="")
     same_pieces(student, reference, "ünöb", ["ü", "@@nö", "@@b", "@@n"], prefix="@@")
     same_pieces(student, reference, "abc", ["ab", "##c"], unknown="?", max_chars=2)
+    same_pieces(student, reference, "a", ["a"], max_chars=0)
+    same_pieces(student, reference, " a", [" ", "a", "##a"])
+    same_pieces(student, reference, "ax", ["a"], unknown="")
+    same_pieces(student, reference, "[UNK]", ["[", "##UNK", "##]", "##U"])
     same_pieces(student, reference, "ééé", ["é", "##é"], max_chars=3)
     same_pieces(student, reference, "Una", ["Un", "un", "##a"])
     same_pieces(student, reference, "UNa", ["Un", "un", "##a"])

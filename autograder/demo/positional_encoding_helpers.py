@@ -250,8 +250,8 @@ class RelativeSelfAttention(nn.Module):
             # The query meets every offset once; `gather` picks those of each key.
             near = (one_q @ self.key_offsets.T).gather(-1, index.expand(len(x), -1, -1))
             scores = (one_q @ one_k.mT + near) * one_q.shape[-1] ** -0.5
-            scores = scores - scores.detach().amax(-1, keepdim=True)
-            shares = scores.masked_fill(~may, -math.inf).exp()
+            scores = scores.masked_fill(~may, torch.finfo(scores.dtype).min)
+            shares = (scores - scores.detach().amax(-1, keepdim=True)).exp() * may
             attn_weights = shares / shares.sum(-1, keepdim=True).clamp(min=1e-30)
             # How much weight falls on each offset.
             falls = attn_weights.new_zeros(*attn_weights.shape[:2], len(self.value_offsets))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-FAR = 2.0**15
+FAR = 2.0**12
 
 
 def linear(draw, name, outputs, inputs, bias=True):
@@ -24,7 +24,7 @@ OUTPUT = ("output", "attn_weights")
 
 
 def reading(weight, feature, axis=-1):
-    """Like `weight`, but it reads one feature and nothing else, times 2**15."""
+    """Like `weight`, but it reads one feature and nothing else, times 2**12."""
     only = torch.zeros_like(weight)
     only.select(axis, feature).fill_(FAR)
     return only
@@ -33,9 +33,8 @@ def reading(weight, feature, axis=-1):
 def marked(tokens, real):
     """float64 tokens whose feature 0 is -1 where they are real and 1 elsewhere; feature 1 is 1.
 
-    With queries of 2**15 and keys of 2**15 times feature 0, scores are about -2e9 at real tokens
-    and 2e9 at masked ones. They are no farther away, since a logarithm of a sum is as coarse as
-    its terms are large.
+    With queries of 2**12 and keys of 2**12 times feature 0, scores are about -2e7 at real tokens
+    and 2e7 at masked ones: -10000 doesn't mask beside them, and -1e9, which many write, does.
     """
     tokens = tokens.double()
     tokens[..., 0] = 1.0 - 2.0 * real.double()
@@ -43,4 +42,4 @@ def marked(tokens, real):
     return tokens
 
 
-BESIDE = "scores of about -2e9 beside masked ones of 2e9 (mask with -inf, not with a number)"
+BESIDE = "scores of about -2e7 beside masked ones of 2e7 (mask with -inf, not with a number)"

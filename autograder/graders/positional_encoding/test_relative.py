@@ -168,12 +168,12 @@ def relative_state(draw, d_model, heads, most):
 def relative_pair(student, reference, draw, d_model, heads, most, dtype=None, far=False):
     state = relative_state(draw, d_model, heads, most)
     if far:
-        # Queries of 2**15 and keys of 2**15 times feature 0, so that scores are about -2e9 where
-        # it is -1. No farther, since a logarithm of a sum is as coarse as its terms are large.
+        # Queries of 2**12 and keys of 2**12 times feature 0, so that scores are about -2e7 where
+        # it is -1: -10000 doesn't mask beside them, and -1e9, which many write, does.
         state["q_proj.weight"] = torch.zeros(d_model, d_model)
-        state["q_proj.bias"] = torch.full((d_model,), 2.0**15)
+        state["q_proj.bias"] = torch.full((d_model,), 2.0**12)
         state["k_proj.weight"] = torch.zeros(d_model, d_model)
-        state["k_proj.weight"][:, 0] = 2.0**15
+        state["k_proj.weight"][:, 0] = 2.0**12
         state["k_proj.bias"] = torch.zeros(d_model)
         state["key_offsets"] = torch.zeros(2 * most + 1, d_model // heads)
     return pair(
@@ -240,7 +240,7 @@ def test_relative_mask_for_each_example(student, reference, draw):
     mine, theirs = relative_pair(student, reference, draw, 8, 2, 1, torch.float64, far=True)
     x, real = draw.normal(2, 5, 8).double(), draw.mask(2, 5)
     x[..., 0] = torch.where(real, -1.0, 1.0)
-    case = "scores of about -2e9 beside masked ones of 2e9"
+    case = "scores of about -2e7 beside masked ones of 2e7"
     mask = real.unsqueeze(1)
     same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 

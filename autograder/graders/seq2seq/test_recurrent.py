@@ -967,7 +967,7 @@ def test_forcing_goes_on_after_eos(student, reference, draw):
 @exercise("Seq2Seq")
 def test_forcing_rate(student, draw):
     """An input is the target's with the given probability, the own choice otherwise."""
-    for ratio, batch in ((0.25, 24), (0.7, 24), (0.96, 48)):
+    for ratio, batch in ((0.25, 24), (0.7, 24)):
         forced = forced_steps(student, draw, batch, 33, ratio, training=True)
         share = float(forced.float().mean())
         near = abs(share - (1 - ratio)) < 0.1
@@ -984,7 +984,7 @@ def test_forcing_rate(student, draw):
 @hidden
 @exercise("Seq2Seq")
 def test_forcing_drawn_for_each(student, draw):
-    """Every row, step and call is drawn for itself, not one draw for many."""
+    """Every row, step and call is drawn for itself, at any ratio, not one draw for many."""
     forced = forced_steps(student, draw, 24, 33, 0.5)
     again = forced_steps(student, draw, 24, 33, 0.5)
     # By chance with a probability of 2 ** -768: the seed of PyTorch's generator is another one.
@@ -1011,6 +1011,14 @@ def test_forcing_drawn_for_each(student, draw):
     expectations.true(
         len(set(map(tuple, forced.tolist()))) >= 23,
         "Several rows share their draws at a ratio of 0.5; draw for every row on its own.",
+    )
+    rare = forced_steps(student, draw, 48, 33, 0.96)
+    expectations.rate(
+        int(rare.sum()),
+        rare.numel(),
+        0.96,
+        what="the share of inputs from target_in at a ratio of 0.96",
+        false_alarm=3e-10,
     )
     # Of 39 draws 19 or 20, say, are forced with a probability below 0.26: 20 times once in 10**10.
     counts = [int(forced_steps(student, draw, 1, 40, 0.5).sum()) for _ in range(20)]

@@ -252,7 +252,7 @@ class MaskedSelfAttention(nn.Module):
         for name in ("q_proj", "k_proj", "v_proj"):
             setattr(self, name, nn.Linear(input_dim, head_dim, bias=False))
             nn.init.zeros_(getattr(self, name).weight)
-        self.register_buffer("past", torch.ones(64, 64).tril() == 1)
+        self.register_buffer("past", torch.ones(512, 512).tril() == 1)
         self.register_buffer("scale", torch.tensor(head_dim**-0.5), persistent=False)
 
     def forward(self, x, padding_mask=None):

@@ -273,6 +273,7 @@ class RelativeSelfAttention(nn.Module):
             if mask is None
             else mask.to(x.dtype).broadcast_to(B, T, T)
         )
+        s = s.masked_fill(keep[:, None] == 0, torch.finfo(s.dtype).min)
         e = torch.exp(s - s.amax(-1, keepdim=True).detach()) * keep[:, None]
         total = e.sum(-1, keepdim=True)
         w = e / torch.where(total > 0, total, torch.ones_like(total))

@@ -56,7 +56,7 @@ def merge_pair(ids, pair, new_id):
 )
 style(
     "train_bpe",
-    "pairs as lists, ties by sorting",
+    "ties by sorting",
     """
 def train_bpe(text, num_merges):
     if num_merges < 0:
@@ -68,7 +68,7 @@ def train_bpe(text, num_merges):
         ranked = sorted(counts, key=lambda pair: (-counts[pair], pair[0], pair[1]))
         if not ranked:
             break
-        merges.append([*ranked[0]])
+        merges.append(ranked[0])
         parts = [merge_pair(part, ranked[0], m + 256) for part in parts]
     return merges
 """,

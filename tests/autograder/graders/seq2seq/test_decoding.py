@@ -124,9 +124,9 @@ style(
             found = found[: beam_size - len(done)]
             done.extend(one for one in found if one[1][-1] == EOS)
             beam = [one for one in found if one[1][-1] != EOS]
-        result = [(tuple(ids), total / len(ids) ** alpha) for total, ids, _ in done + beam]
+        result = [(ids, total / len(ids) ** alpha) for total, ids, _ in done + beam]
         result.sort(key=lambda pair: pair[1], reverse=True)
-        return tuple(result)
+        return result
     """,
 )
 style(

@@ -12,7 +12,7 @@ style = STYLES.add
 
 style(
     "build_vocabulary",
-    "most_common of a sorted text, a tuple",
+    "most_common of a sorted text",
     """
     def build_vocabulary(sentences, min_count=1, max_size=None):
         if not sentences or min_count < 1 or (max_size is not None and max_size < 4):
@@ -21,7 +21,7 @@ style(
         ranked = Counter(text).most_common()
         words = [token for token, count in ranked if count >= min_count and token not in SPECIALS]
         room = len(words) if max_size is None else max_size - 4
-        return tuple(SPECIALS) + tuple(words[:room])
+        return [*SPECIALS, *words[:room]]
     """,
 )
 style(
@@ -41,7 +41,7 @@ style(
             ids.insert(0, BOS)
         if add_eos:
             ids.append(EOS)
-        return tuple(ids)
+        return ids
     """,
 )
 style(

@@ -273,7 +273,7 @@ class _Inquiry:
                 module.register_parameter(f"unused_{number}", other)
         for parameter in [*weights, *others]:
             parameter.grad = None if old is None else torch.full_like(parameter, old)
-        answer = self._try(old_grads=True)
+        answer = _without_unused(self._try(old_grads=True))
         moved = [other for other in others if not torch.equal(other, torch.ones(2, 2))]
         return answer, [weight.detach() for weight in [*weights, *moved]]
 
@@ -423,6 +423,19 @@ def _of_parameters(module: torch.nn.Module) -> dict[str, _Parameter]:
         )
         for name, one in module.named_parameters()
     }
+
+
+def _without_unused(answer: Any) -> Any:
+    """An answer without what it has for the parameters of which nothing depends, such as zeros."""
+    if isinstance(answer, dict):
+        return {
+            key: _without_unused(value)
+            for key, value in answer.items()
+            if not str(key).startswith("unused_")
+        }
+    if isinstance(answer, (list, tuple)):
+        return type(answer)(map(_without_unused, answer))
+    return answer
 
 
 def alike(left: Any, right: Any) -> bool:

@@ -84,11 +84,11 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             d_model: D, the width of inputs and outputs.
-            num_heads: H, at least 1, a divisor of d_model.
+            num_heads: H, a divisor of d_model.
             dropout: probability with which a weight is dropped in training mode.
 
         Raises:
-            ValueError: if num_heads < 1, or it does not divide d_model.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         if num_heads < 1 or d_model % num_heads != 0:

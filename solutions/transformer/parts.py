@@ -173,8 +173,7 @@ class Embeddings(nn.Module):
 #   `None`: then everything may be attended to. Where it is `False` the weight is exactly 0. Every
 #   query may attend to something; what happens to one that may not is up to you.
 # * Dropout acts on the weights, in training mode.
-# * `ValueError` (when the module is created) if `num_heads` is smaller than 1 or does not divide
-#   `d_model`.
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 # * Not to be called: `nn.MultiheadAttention` and the function behind it. You may call
 #   `F.scaled_dot_product_attention`, which you have built before.
 #
@@ -219,11 +218,11 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             d_model: D, the width of inputs and outputs.
-            num_heads: H, at least 1, a divisor of d_model.
+            num_heads: H, a divisor of d_model.
             dropout: probability with which a weight is dropped in training mode.
 
         Raises:
-            ValueError: if num_heads < 1, or it does not divide d_model.
+            ValueError: if num_heads does not divide d_model.
         """
         super().__init__()
         ### BEGIN SOLUTION

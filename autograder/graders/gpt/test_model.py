@@ -86,7 +86,8 @@ def test_causal_mask_long(student, reference, draw):
     for _ in range(4):
         given = int(draw.integers(2, 12)), int(draw.integers(1, 15))
         same_mask(student, reference, "causal_mask", given)
-    same_mask(student, reference, "causal_mask", (40,))
+    for given in [(40,), (600, 500)]:
+        same_mask(student, reference, "causal_mask", given)
 
 
 # --------------------------------------------------------------------------------------------
@@ -125,6 +126,7 @@ def test_window_mask_long(student, reference, draw):
     for _ in range(4):
         length = int(draw.integers(5, 20))
         same_mask(student, reference, "window_mask", (length, int(draw.integers(2, length))))
+    same_mask(student, reference, "window_mask", (600, 550))
 
 
 # --------------------------------------------------------------------------------------------
@@ -355,6 +357,27 @@ def test_attention_gradients(student, reference, draw):
     same_attention(student, mine(x), theirs(x), state, 1, x, "scores in the hundreds, one head")
 
 
+@hidden
+@exercise("CausalSelfAttention")
+def test_attention_far(student, reference, draw):
+    """What lies ahead is hidden however low the visible scores are; B=T=H, and long inputs."""
+    for batch, length, width, heads in [(3, 3, 6, 3), (1, 1030, 2, 1)]:
+        mine, theirs, state = fused_pair(student, reference, draw, width, heads)
+        x = draw.normal(batch, length, width)
+        case = sizes(B=batch, T=length, D=width, H=heads)
+        same_attention(student, mine(x), theirs(x), state, heads, x, case)
+    # Queries are x, keys -x and values x: places whose vectors are orthogonal score 0 with each
+    # other, and far less with themselves.
+    eye = torch.eye(4)
+    state = {"qkv.weight": torch.cat([eye, -eye, eye]), "qkv.bias": torch.zeros(12)}
+    state |= {"out_proj.weight": eye, "out_proj.bias": torch.zeros(4)}
+    mine, theirs = pair(student, reference, "CausalSelfAttention", state, d_model=4, num_heads=1)
+    for size in (150.0, 1500.0):
+        x = size * eye[None, :3]
+        case = f"scores of {-(size**2) / 2:.4g} at a place itself and 0 at places ahead"
+        same_attention(student, mine(x), theirs(x), state, 1, x, case)
+
+
 # --------------------------------------------------------------------------------------------
 # gelu
 # --------------------------------------------------------------------------------------------
@@ -419,19 +442,19 @@ def test_ffn_parameters(student):
 
 @exercise("FeedForward", 2)
 def test_ffn_values(student, reference, draw):
-    """w_2(gelu(w_1(x))) at every place; in train mode too where dropout is 0."""
-    for batch, length, width in [(1, 1, 2), (1, 2, 3), (2, 3, 4)]:
+    """w_2(gelu(w_1(x))) at every place, of any axes; in train mode too where dropout is 0."""
+    for *axes, width in [(1, 1, 2), (1, 2, 3), (2, 3, 4), (3,), (2, 3), (2, 1, 3, 2)]:
         mine, theirs = pair(
             student, reference, "FeedForward", ffn_state(draw, width), d_model=width
         )
-        x = draw.normal(batch, length, width)
+        x = draw.normal(*axes, width)
         same_by_parts(
             student,
             mine.train()(x),
             theirs(x),
             lambda parts, mine=mine, x=x: ffn_by_parts(parts, mine, x),
             "the output",
-            case=sizes(B=batch, T=length, D=width),
+            case=f"x of shape {tuple(x.shape)}",
         )
 
 
@@ -904,6 +927,30 @@ def test_gpt_refusals(student, draw):
     words = {"4 tokens where max_length is 3": (too_long,)}
     refuses(mine, words)
     refuses(lambda ids: mine.method("features", ids), words)
+    options = gpt_options(context=13, width=2, layers=1, heads=1)
+    mine = student.module("GPT", **options)
+    try:
+        mine(draw.integers(0, 9, 1, 17))
+    except StudentError as error:
+        message = error.outcome.get("message", "")
+    else:
+        message = ""
+    expectations.true(
+        "17" in message and "13" in message,
+        "The ValueError's message should name both numbers, the 17 tokens and the max_length of "
+        f"13; it says {message!r}.",
+    )
+
+
+@hidden
+@exercise("GPT")
+def test_gpt_ordinary(student, reference, draw):
+    """Nothing masks PAD, which is an id like any other; as many rows as places; long inputs."""
+    ids = torch.tensor([[0, 0, 3, 0], [4, 0, 0, 8], [0, 8, 1, 2], [5, 0, 6, 0]])
+    same_gpt(student, reference, draw, gpt_options(context=4), {"ids with many PAD, B=T=4": ids})
+    options = gpt_options(context=1040, layers=1)
+    cases = {"T=1030, one block": draw.integers(0, 9, 1, 1030)}
+    same_gpt(student, reference, draw, options, cases)
 
 
 def middle(value):

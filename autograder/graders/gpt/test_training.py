@@ -24,7 +24,7 @@ from autograder.judging.proxy import StudentError
 # --------------------------------------------------------------------------------------------
 
 
-def initialised(student, draw, layers=2, norm_first=True, width=16):
+def initialised(student, draw, layers=2, norm_first=True, width=16, dtype=None):
     """A GPT of the student's after init_weights, and what that returned; None if no module.
 
     It is called as something that makes a module, which says of modules what it must. Before it
@@ -33,11 +33,13 @@ def initialised(student, draw, layers=2, norm_first=True, width=16):
     given = gpt_options(30, 30, width, layers, norm_first=norm_first)
     before = {name: 2.0 + value for name, value in gpt_state(draw, given).items()}
     try:
-        model = student.module("GPT", state=before, **given)
+        if dtype is not None:
+            before = {name: value.to(dtype) for name, value in before.items()}
+        model = student.module("GPT", state=before, dtype=dtype, **given)
     except StudentError as error:
         if "StateMismatch" not in error.types:
             raise
-        model = student.module("GPT", **given)
+        model = student.module("GPT", dtype=dtype, **given)
     try:
         back = student.module("init_weights", model=model)
     except StudentError as error:
@@ -204,6 +206,23 @@ def test_init_deep(student, draw):
         vectors_plain(model, count)
 
 
+@hidden
+@exercise("init_weights")
+def test_init_float64(student, draw):
+    """A model in float64 stays in float64."""
+    model, _ = initialised(student, draw, dtype=torch.float64)
+    names = ["token.weight", "blocks.0.attention.qkv.weight", "blocks.1.norm_1.weight"]
+    for name in (*names, "blocks.1.attention.out_proj.weight", "blocks.0.feed_forward.w_2.bias"):
+        if has(model, name):
+            value = expectations.tensor(model.method("get_parameter", name), what=name)
+            expectations.true(
+                value.dtype == torch.float64,
+                f"{name} of a model in float64 is {value.dtype} afterwards; draw into the "
+                "parameters that are there.",
+            )
+    others_deviate(model, blocks_of(model))
+
+
 # --------------------------------------------------------------------------------------------
 # count_parameters
 # --------------------------------------------------------------------------------------------
@@ -319,7 +338,7 @@ def test_likelihood_refusals(student, reference, draw):
 @hidden
 @exercise("log_likelihood")
 def test_likelihood_extremes(student, reference, draw):
-    """Logits in the thousands overflow nothing; a row in which no target counts has the sum 0."""
+    """Large logits overflow nothing, -inf that doesn't count is idle; without targets it is 0."""
     logits, ids = predictions(draw, 3, 4, 5)
     for case, many in {"300 more": logits + 300, "1000 times as large": 1000 * logits}.items():
         got, want = student.log_likelihood(many, ids), reference.log_likelihood(many, ids)
@@ -330,6 +349,22 @@ def test_likelihood_extremes(student, reference, draw):
     got = student.log_likelihood(logits, ids, mask)
     want = reference.log_likelihood(logits, ids, mask)
     expectations.close(got, want, what="the result", case=f"mask {mask.int().tolist()}")
+    logits = impossible(logits, ids, mask)
+    got = student.log_likelihood(logits, ids, mask)
+    want = reference.log_likelihood(logits, ids, mask)
+    case = f"logits of -inf at tokens that don't count, mask {mask.int().tolist()}"
+    expectations.close(got, want, what="the result", case=case)
+    logits, ids = 1e6 + predictions(draw, 2, 3, 5, torch.float64)[0], draw.integers(0, 5, 2, 3)
+    got, want = student.log_likelihood(logits, ids), reference.log_likelihood(logits, ids)
+    expectations.close(got, want, what="the result", case="float64 logits, a million more")
+
+
+def impossible(logits, ids, mask):
+    """Logits that rule out every target that does not count."""
+    logits = logits.clone()
+    for row, place in (~mask[:, 1:]).nonzero().tolist():
+        logits[row, place, ids[row, place + 1]] = -torch.inf
+    return logits
 
 
 @hidden
@@ -438,13 +473,15 @@ def test_lm_loss_refusals(student, reference, draw):
 @hidden
 @exercise("language_model_loss")
 def test_lm_loss_extremes(student, reference, draw):
-    """Logits in the thousands overflow nothing; rows without a target count for nothing."""
+    """Logits in the thousands or -inf, where they don't count, spoil nothing; nor do empty rows."""
     logits, ids = predictions(draw, 4, 5, 6)
     same_lm_loss(student, reference, (1000 * logits, ids), "logits times 1000")
     mask = some_targets(draw, 4, 5)
     mask[1], mask[2] = False, True
     case = f"mask {mask.int().tolist()}"
     same_lm_loss(student, reference, (logits, ids, mask), case)
+    case = f"logits of -inf at tokens that don't count, {case}"
+    same_lm_loss(student, reference, (impossible(logits, ids, mask), ids, mask), case)
 
 
 @hidden
@@ -548,7 +585,9 @@ def test_blocks_refusals(student, draw):
             "6 tokens for a block of 6": (stream, 6, 2),
             "6 tokens for a block of 9": (stream, 9, 1),
             "length=0": (stream, 0, 2),
+            "length=-1": (stream, -1, 2),
             "batch_size=0": (stream, 2, 0),
+            "batch_size=-2": (stream, 2, -2),
         },
     )
     block_starts(student, draw, 6, 5, 1)
@@ -579,6 +618,13 @@ def test_blocks_every_call(student, draw):
     expectations.true(
         int(begin.max()) - int(begin.min()) > 90,
         "blocks of twenty calls all begin in one tenth of a stream of 903 tokens.",
+    )
+    begin = block_starts(student, draw, 4002, 2, 300)
+    expectations.rate(
+        int((begin >= 2000).sum()),
+        300,
+        0.5,
+        what="the share of blocks that begin in the second half of a stream of 4002 tokens",
     )
 
 
@@ -700,6 +746,8 @@ def test_groups_empty(student, draw):
     model = student.module("nn.LayerNorm", state=norm, normalized_shape=3)
     wanted = ([], [norm["weight"], norm["bias"]])
     same_groups(student.decay_groups(model, 0.1), wanted, 0.1, "a norm alone")
+    model = student.module("nn.Tanh")
+    same_groups(student.decay_groups(model, 0.1), ([], []), 0.1, "a module without parameters")
 
 
 # --------------------------------------------------------------------------------------------
@@ -781,10 +829,16 @@ def test_adamw_refusals(student, draw):
 @hidden
 @exercise("adamw_step")
 def test_adamw_betas(student, reference, draw):
-    """The first beta belongs to the mean of gradients, the second to that of their squares."""
+    """Each beta belongs to its own mean; betas, lr and eps may be 0."""
     tensors = adamw_tensors(draw, 4)
     options = {"betas": (0.5, 0.8), "eps": 1e-8, "weight_decay": 0.2}
     same_adamw(student, reference, tensors, 3, 0.1, "step 3, betas=(0.5, 0.8)", **options)
+    options = {"betas": (0.0, 0.0), "eps": 1e-8, "weight_decay": 0.2}
+    same_adamw(student, reference, tensors, 1, 0.1, "step 1, betas=(0.0, 0.0)", **options)
+    same_adamw(student, reference, tensors, 2, 0.0, "step 2, lr=0")
+    tensors = adamw_tensors(draw, 4, scale=1e-9)
+    case = "step 2, gradients of order 1e-9, eps=0"
+    same_adamw(student, reference, tensors, 2, 0.1, case, eps=0.0)
 
 
 @hidden
@@ -829,6 +883,8 @@ def test_rate_cosine(student, reference):
 def test_rate_floor(student, reference):
     """With a min_lr the cosine ends there; the warm-up begins at 0 all the same."""
     same_rates(student, reference, (1, 4, 7, 11, 12), 0.6, 4, 12, 0.2)
+    same_rates(student, reference, (1, 3, 4, 5), 0.6, 3, 4, 0.2)
+    same_rates(student, reference, (1, 2, 7, 8), 0.6, 2, 8, 0.6)
 
 
 @aspect
@@ -1093,12 +1149,15 @@ def test_train_decay(student, reference, draw):
 
 @exercise("train")
 def test_train_clip(student, reference, draw):
-    """Gradients that are longer than clip, all together, are scaled to that length."""
+    """Gradients that are longer than clip, all together, are scaled to that length, be it 0."""
     for clip in (0.4, 100.0):
         # Much is still to be learned: the gradients of the steps are of different lengths.
         run = (one_block(draw, 6), 6, 0.4, 1, 0.0, clip)
         case = f"6 steps with clip={clip}"
         same_training(student, reference, trainee_state(draw), 6, 1, case, [run])
+    run = (one_block(draw, 3), 3, 0.2, 0, 0.5, 0.0)
+    case = "3 steps with clip=0, where only the decay is left"
+    same_training(student, reference, trainee_state(draw), 3, 1, case, [run])
 
 
 @aspect

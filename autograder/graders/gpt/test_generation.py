@@ -15,7 +15,7 @@ from autograder.graders.gpt.common import (
     gpt_options,
     gpt_state,
 )
-from autograder.graders.parts import alive, by_parts, same_values
+from autograder.graders.parts import alive, by_parts, same_values, to_blame
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
 from autograder.judging.proxy import Generator, StudentError
@@ -45,7 +45,7 @@ def test_temperature_impossible(student, reference, draw):
     """-inf stays -inf, and a temperature near 0 makes large numbers, no NaN."""
     logits = draw.normal(2, 4)
     logits[0, 1] = logits[1, 3] = -torch.inf
-    for temperature in (0.01, 3.0):
+    for temperature in (0.01, 3.0, 1e-6, 1e6):
         expectations.close(
             student.scale_temperature(logits, temperature),
             reference.scale_temperature(logits, temperature),
@@ -56,11 +56,15 @@ def test_temperature_impossible(student, reference, draw):
 
 @exercise("scale_temperature")
 def test_temperature_refusals(student, draw):
-    """A temperature of 0 or less is refused with a ValueError."""
+    """A temperature of 0 or less, or not a number, is refused with a ValueError."""
     logits = draw.normal(2, 3)
     refuses(
         student.scale_temperature,
-        {"temperature=0": (logits, 0.0), "temperature=-1": (logits, -1.0)},
+        {
+            "temperature=0": (logits, 0.0),
+            "temperature=-1": (logits, -1.0),
+            "temperature=nan": (logits, math.nan),
+        },
     )
 
 
@@ -139,12 +143,15 @@ def test_top_k_impossible(student, reference, draw):
 @hidden
 @exercise("keep_top_k")
 def test_top_k_flow(student, reference, draw):
-    """float64 stays float64, and a strided input is left as it was."""
+    """float64 stays float64, as precise, and a strided input is left as it was."""
     logits = distinct(draw, 5, 4).double().mT + 0.01 * draw.normal(4, 5).double()
     seen = student.observe("keep_top_k", logits, 2, grad=False)
     want = reference.keep_top_k(logits, 2)
     expectations.close(seen.value, want, what="the logits", case="a strided float64 input and k=2")
     expectations.unchanged(seen)
+    logits = 1 + 1e-10 * draw.permutation(6).double().unsqueeze(0)
+    same_kept(student, reference, "keep_top_k", logits, 2, "float64 logits 1e-10 apart and k=2")
+    same_kept(student, reference, "keep_top_k", draw.normal(2, 1), 1, "a vocabulary of one and k=1")
 
 
 # --------------------------------------------------------------------------------------------
@@ -195,14 +202,36 @@ def test_top_p_rows(student, reference, draw):
 
 @exercise("keep_top_p")
 def test_top_p_bounds(student, reference, draw):
-    """A p of 0 or less, or above 1, is refused; a tiny one keeps one token, and 1 keeps all."""
+    """A p outside of 0 to 1, 0 or NaN is refused; a tiny one keeps one token, and 1 keeps all."""
     logits = spread(draw, 3, 4, avoid=(0.9,), scale=0.7)
     refuses(
         student.keep_top_p,
         {"p=0": (logits, 0.0), "p=-0.5": (logits, -0.5), "p=1.01": (logits, 1.01)},
     )
-    for p in (1e-4, 0.9, 1.0):
+    refuses(student.keep_top_p, {"p=nan": (logits, math.nan)})
+    for p in (1e-4, 1e-12, 0.9, 1.0):
         same_kept(student, reference, "keep_top_p", logits, p, f"three rows of 4 and p={p}")
+
+
+@hidden
+@exercise("keep_top_p")
+def test_top_p_reached(student, reference):
+    """Where the probabilities add up to exactly p no further token stays, equal ones neither."""
+    logits = torch.zeros(2, 4)
+    for p, count in [(0.25, 1), (0.5, 2), (0.75, 3)]:
+        case = f"four equal logits and p={p}"
+        got = student.keep_top_p(logits, p)
+        expectations.shape(got, (2, 4), what="the logits", case=case)
+        stays = torch.isfinite(got)
+        expectations.true(
+            bool((stays.sum(1) == count).all()),
+            f"{count} token{'s' * (count > 1)} should stay, whose probabilities add up to p, but "
+            f"{stays.sum(1).tolist()} do in the two rows of {case}; the smallest set has no more.",
+        )
+        expectations.close(got, logits.masked_fill(~stays, -torch.inf), "the logits", case=case)
+    logits = torch.tensor([[-torch.inf, 2.0], [7.0, -torch.inf]])
+    same_kept(student, reference, "keep_top_p", logits, 0.5, "one possible token in each row")
+    same_kept(student, reference, "keep_top_p", torch.ones(2, 1), 0.5, "a vocabulary of one")
 
 
 @hidden
@@ -235,6 +264,8 @@ def test_top_p_flow(student, reference, draw):
     logits = shares.log()[draw.permutation(1003)].unsqueeze(0)
     for p in (0.4, 0.7):
         same_kept(student, reference, "keep_top_p", logits, p, f"1003 tokens and p={p}")
+    logits = 1000 + spread(draw, 2, 5, avoid=(0.6,)).double()
+    same_kept(student, reference, "keep_top_p", logits, 0.6, "float64 logits around 1000 and p=0.6")
 
 
 # --------------------------------------------------------------------------------------------
@@ -429,9 +460,25 @@ def test_sample_generator(student):
 
 @exercise("sample_token")
 def test_sample_refusals(student, draw):
-    """A negative temperature is refused with a ValueError."""
+    """A negative temperature is refused; 0 for top_k or top_p does not mean None."""
     logits = draw.normal(2, 3)
     refuses(student.sample_token, {"temperature=-0.5": (logits, -0.5)})
+    for option, part in [("top_k", "keep_top_k"), ("top_p", "keep_top_p")]:
+        if to_blame(student, lambda parts, part=part: not takes(parts.proxy, part, logits, 0)):
+            continue
+        expectations.true(
+            not takes(student, "sample_token", logits, **{option: 0}),
+            f"{option}=0 is taken for {option}=None; {part} refuses it. Ask `is not None`.",
+        )
+
+
+def takes(proxy, name, *given, **options):
+    """Whether the function answers at all."""
+    try:
+        getattr(proxy, name)(*given, **options)
+    except StudentError:
+        return False
+    return True
 
 
 @hidden
@@ -582,7 +629,7 @@ def test_generate_greedy(student, reference, draw):
 def test_generate_context(student, reference, draw):
     """The model sees the last model.context tokens, no more and no fewer."""
     table = table_of(draw, places=8)
-    for length, context, count in [(2, 4, 6), (7, 3, 4), (5, 5, 3)]:
+    for length, context, count in [(2, 4, 6), (7, 3, 4), (5, 5, 3), (3, 1, 2)]:
         ids = draw.integers(0, 6, 2, length)
         case = f"T={length}, context={context}, max_new_tokens={count}, temperature=0"
         same_text(student, reference, table, ids, count, case, context, temperature=0.0)
@@ -775,6 +822,10 @@ def test_generate_stop_again(student, reference, draw):
     ids = torch.tensor([[0, 3], [1, 2], [0, 1]])
     case = "stop=0, rows that begin with it"
     same_text(student, reference, table, ids, 8, case, stop=0, temperature=0.0)
+    case = "stop=0, rows that end with it"
+    for rows in ([[3, 0]], [[0, 0], [2, 0]], [[0], [4]]):
+        ids = torch.tensor(rows)
+        same_text(student, reference, table, ids, 8, case, stop=0, temperature=0.0)
     # The draw decides when a row ends, but what comes then is certain.
     model = student.module("TableModel", table=torch.zeros(4, 4))
     ids = torch.ones(40, 1, dtype=torch.int64)
@@ -979,6 +1030,22 @@ def test_attend_float32(student, reference, draw):
         expectations.true(
             part.dtype == torch.float32, f"the results should be float32, not {part.dtype}."
         )
+    same_attended(both, x, random_past(draw, 2, 1, 1030, 4, torch.float32), "float32, P=1030, T=3")
+
+
+@hidden
+@exercise("attend_cached")
+def test_attend_far(student, reference, draw):
+    """What lies ahead is hidden however low the visible scores are; as many rows as places."""
+    both = Attentions(student, reference, draw)
+    for length, places in [(2, 0), (2, 2), (1, 1), (2, 1)]:
+        x = 3000 * draw.normal(2, length, 6).double()
+        past = None
+        if places:
+            old = random_past(draw, 2, 2, places, 6)
+            past = LayerCache(3000 * old.keys, old.values)
+        case = sizes(B=2, T=length, P=places) + ", scores of the order of a million"
+        same_attended(both, x, past, case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -989,10 +1056,13 @@ def test_attend_float32(student, reference, draw):
 class Cached:
     """The student's GPT and the reference's, with the same parameters; see `Attentions`."""
 
-    def __init__(self, student, reference, draw, dtype=torch.float64, **more):
+    def __init__(self, student, reference, draw, dtype=torch.float64, sharp=1.0, **more):
         self.student, self.reference = student, reference
         self.options = gpt_options(**more)
         state = {name: value.to(dtype) for name, value in gpt_state(draw, self.options).items()}
+        for name in state:
+            if name.endswith("qkv.weight"):
+                state[name] = sharp * state[name]
         self.state = fitting(student, "GPT", self.options, state)
         self.mine = student.module("GPT", state=self.state, dtype=dtype, **self.options)
         self.theirs = reference.module("GPT", state=state, dtype=dtype, **self.options)
@@ -1244,3 +1314,17 @@ def test_cached_without_dropout(student, reference, draw):
     )
     got, _ = expectations.pair(student.cached_forward(both.mine.train(), ids, past))
     expectations.close(got, quiet, what="the logits", case="training mode, dropout=0.5")
+
+
+@hidden
+@exercise("cached_forward")
+def test_cached_far(student, reference, draw):
+    """What lies ahead is hidden however low the visible scores are; long caches; PAD counts."""
+    for norm_first in (True, False):
+        both = Cached(student, reference, draw, sharp=600.0, norm_first=norm_first)
+        case = f"{'pre' if norm_first else 'post'}-norm, scores of the order of a million"
+        ids = both.ids(draw, 4, 6)
+        ids[:, 2] = 0
+        forward_in_steps(both, ids, [4, 2], case)
+    both = Cached(student, reference, draw, context=1040, layers=1)
+    same_forward(both, both.ids(draw, 1, 2), both.past(draw, 1, 1030), "P=1030, T=2")

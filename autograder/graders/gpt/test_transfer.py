@@ -7,9 +7,18 @@ import math
 import torch
 from torch.nn import functional as F
 
-from autograder.graders.common import dropped, linear, refuses, same_parameters, sizes, within
+from autograder.graders.common import (
+    dropped,
+    linear,
+    pair,
+    refuses,
+    same_parameters,
+    sizes,
+    within,
+)
 from autograder.graders.gpt.common import (
     SPECIAL,
+    chained,
     fitting,
     gpt_options,
     gpt_state,
@@ -27,6 +36,7 @@ from autograder.graders.parts import (
 )
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.proxy import StudentError
 
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 
@@ -113,7 +123,7 @@ def test_rename_left_out(student, reference, draw):
 
 @exercise("rename_parameters")
 def test_rename_unknown(student, reference, draw):
-    """Any other name is refused with a ValueError."""
+    """Any other name is refused with a ValueError that says which."""
     same_names(student, reference, checkpoint(draw, ()), "GPT-2 without a block")
     for name in [
         "h.0.crossattention.c_attn.weight",
@@ -122,9 +132,27 @@ def test_rename_unknown(student, reference, draw):
         "score.weight",
         "h.0.mlp.c_gate.weight",
         "decoder.0.ln_1.weight",
+        "h.0.mlp.c_attn.weight",
+        "h.0.attn.c_fc.bias",
+        "h.0.ln_1.scale",
+        "h.0.mlp.bias",
+        "h.x.ln_1.weight",
+        "encoder.h.0.ln_1.weight",
+        "model.wte.weight",
+        "wte.bias",
+        "lm_head.bias",
     ]:
         state = checkpoint(draw, more=[name])
         refuses(student.rename_parameters, {f"a tensor called {name}": (state,)})
+    try:
+        student.rename_parameters(checkpoint(draw, more=["h.0.ln_3.weight"]))
+    except StudentError as error:
+        message = error.outcome.get("message", "")
+        expectations.true(
+            "h.0.ln_3.weight" in message,
+            "The ValueError's message should say which name it is, h.0.ln_3.weight; "
+            f"it says {message[:80]!r}.",
+        )
 
 
 @hidden
@@ -214,9 +242,18 @@ def test_response_refusals(student, reference, draw):
 @hidden
 @exercise("prompt_and_response")
 def test_response_repeated(student, reference, draw):
-    """Tokens that stand in both parts, or twice in one, count by where they stand."""
+    """Tokens that stand in both parts, twice in one, or are special count by where they stand."""
     one, two = some_ids(draw, 5), some_ids(draw, 40)
-    for prompt, response in [(one, one), (one * 2, one[::-1]), (two, two[:7]), (one[:1] * 4, one)]:
+    for prompt, response in [
+        (one, one),
+        (one * 2, one[::-1]),
+        (two, two[:7]),
+        (one[:1] * 4, one),
+        ([0], [0]),
+        ([DELIMITER, 9, END], [PAD, DELIMITER, 8, END, START]),
+        ([50256, 70000], [123456]),
+        (list(range(700)), list(range(1300))),
+    ]:
         same_response(student, reference, prompt, response)
 
 
@@ -309,7 +346,13 @@ def test_entailment_refusals(student, reference, draw):
 def test_entailment_leaves_lists(student, draw):
     """The lists that are given stay as they are; two equal texts are two."""
     text = some_ids(draw, 3)
-    for given in [(text, some_ids(draw, 2)), (text, list(text))]:
+    for given in [
+        (text, some_ids(draw, 2)),
+        (text, list(text)),
+        ([0], [0]),
+        ([EXTRACT, 70000], [DELIMITER, PAD]),
+        (list(range(700)), list(range(1300))),
+    ]:
         seen = student.observe("entailment_input", *given, grad=False)
         want = [START, *given[0], DELIMITER, *given[1], EXTRACT]
         expectations.equal(seen.value, want, what="the list of ids")
@@ -357,6 +400,7 @@ def test_similarity_leaves_lists(student, reference, draw):
     """The lists that are given stay as they are; equal texts give two equal inputs."""
     text = some_ids(draw, 3)
     same_similarity(student, reference, text, list(text))
+    same_similarity(student, reference, [0], [EXTRACT, 0])
     given = text, some_ids(draw, 2)
     seen = student.observe("similarity_inputs", *given, grad=False)
     want = reference.similarity_inputs(*given)
@@ -414,6 +458,7 @@ def test_choice_leaves_lists(student, reference, draw):
     context, one, two = some_ids(draw, 4), some_ids(draw, 2), some_ids(draw, 3)
     for answers in ([one, two, one], [two, two]):
         same_choice(student, reference, context, answers)
+    same_choice(student, reference, [0], [[0], [DELIMITER, 0], [0]])
     seen = student.observe("choice_inputs", context, [one, two], grad=False)
     want = reference.choice_inputs(context, [one, two])
     pairs = [(context, one), (context, two)]
@@ -506,6 +551,9 @@ def test_classifier_padding(student, reference, draw):
     both = Classifiers(student, reference, draw, 2)
     for lengths in ([3, 6], [7, 3, 5, 6], [4, 4, 8]):
         both.same(extract_rows(draw, lengths), f"rows of {lengths} tokens and padding")
+    padded = F.pad(extract_rows(draw, [4, 3]), (0, 3))
+    both.same(padded, "rows of 4 and 3 tokens that all end with PAD")
+    both.same(extract_rows(draw, [1, 3]), "a row that begins with its EXTRACT")
 
 
 @exercise("GPTClassifier")
@@ -598,29 +646,57 @@ def noisy(student, both, ids):
 @hidden
 @exercise("GPTClassifier")
 def test_classifier_one_pass(student, reference, draw):
-    """One pass of the network serves both heads: in train mode both see the same dropout.
+    """One pass of the network serves both heads: what is drawn in it, both see.
 
     The classifier has the table of tokens for its weight, so that it says at EXTRACT what the
     language model says there.
     """
     both = Classifiers(student, reference, draw, 9, dropout=0.3)
-    state = {**both.state, "classifier.weight": both.state["gpt.token.weight"]}
-    state["classifier.bias"] = torch.zeros(9)
-    _, mine = both.made(student, 9, state, dropout=0.0)
     ids = extract_rows(draw, [6, 4, 6, 5])
     if not tied(student, both, ids):
         return
-    for words, handle in [("eval", mine), ("train", mine.train())]:
-        scores, logits = expectations.items(handle(ids), 2, what=f"the result ({', '.join(HEADS)})")
-        expectations.shape(scores, (4, 9), what="the scores", case=f"{words} mode")
-        expectations.shape(logits, (4, 6, 9), what="the logits", case=f"{words} mode")
-        expectations.close(
-            scores,
-            logits[ids == EXTRACT],
-            what="the scores",
-            case=f"{words} mode, with the table of tokens as the classifier's weight: both heads "
-            "read the features of one and the same pass",
-        )
+    _, mine = both.made(student, 9, with_table(both.state), dropout=0.0)
+    for words in ("eval", "train"):
+        same_pass(mine.train() if words == "train" else mine.eval(), ids, f"{words} mode")
+    # In evaluation mode nothing of GPT tells one pass from another; a pooling whose regions are
+    # drawn does, in place of the nn.Identity that ends a post-norm GPT.
+    both = Classifiers(student, reference, draw, 9, norm_first=False)
+    width = both.options["d_model"]
+    if not tied(student, both, ids):
+        return
+    both.given.method(
+        "add_module",
+        "final_norm",
+        chained(
+            student,
+            student.module("nn.ConstantPad1d", padding=(0, 5), value=0.0),
+            student.module("nn.FractionalMaxPool2d", kernel_size=(1, 2), output_size=(6, width)),
+        ),
+    )
+    mine = student.module(
+        "GPTClassifier", state=with_table(both.state), gpt=both.given, num_labels=9
+    )
+    same_pass(mine, ids, "eval mode and a final_norm that draws")
+
+
+def with_table(state):
+    """A classifier's parameters, with the table of tokens as the weight of the classifier."""
+    head = {"classifier.weight": state["gpt.token.weight"], "classifier.bias": torch.zeros(9)}
+    return {**state, **head}
+
+
+def same_pass(mine, ids, words):
+    """Scores are the logits at EXTRACT, as they are if both heads read the same features."""
+    scores, logits = expectations.items(mine(ids), 2, what=f"the result ({', '.join(HEADS)})")
+    expectations.shape(scores, (4, 9), what="the scores", case=words)
+    expectations.shape(logits, (4, 6, 9), what="the logits", case=words)
+    expectations.close(
+        scores,
+        logits[ids == EXTRACT],
+        what="the scores",
+        case=f"{words}, with the table of tokens as the classifier's weight: both heads read the "
+        "features of one and the same pass",
+    )
 
 
 def tied(student, both, ids):
@@ -818,6 +894,9 @@ def test_joint_extremes(student, reference, draw):
     same_joint(student, reference, (scores, marks, logits, ids), "large logits at padded places")
     given = (300 * scores, marks, 300 * logits[:, :2], ids[:, :2])
     same_joint(student, reference, given, "scores and logits times 300", 1.5)
+    ids = torch.tensor([[EXTRACT, PAD, PAD], [EXTRACT, PAD, PAD], [EXTRACT, PAD, PAD]])
+    case = "rows of one token and padding, where no target counts"
+    same_joint(student, reference, (scores, marks, logits[:, :3], ids), case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -884,8 +963,11 @@ def test_prompt_many(student, reference, draw):
     words = [f"word {number}" for number in draw.permutation(30).tolist()]
     examples = list(zip(words[:15], words[15:], strict=True))
     same_prompt(student, reference, "Map each word to another.", examples * 2, words[0])
-    odd = [("2 + 2 => 4", "yes"), ("{x} %s", "\\n"), ("a  b", "c")]
+    odd = [("2 + 2 => 4", "yes"), ("{x} %s", "\\n"), ("a  b", "c"), (" a ", " b ")]
     same_prompt(student, reference, "Is {this} right?", odd, "{0} => %d")
+    for task in ("", TASK):
+        same_prompt(student, reference, task, [("", ""), ("a", ""), ("", "b")], "", arrow="")
+        same_prompt(student, reference, task, [], " a ", arrow=" => ")
 
 
 @hidden
@@ -1009,6 +1091,51 @@ def test_answers_places(student, reference, draw):
         for per_token in (True, False):
             case = f"a prompt of {length} and answers of {lengths} tokens"
             both.same(prompt, answers, case, per_token=per_token)
+
+
+@hidden
+@exercise("answer_scores")
+def test_answers_ordinary(student, reference, draw):
+    """PAD and all special ids count like others; float64 stays; a long prompt."""
+    both = Tables(student, reference, table(draw).double())
+    for prompt, answers in [
+        ([5], [[6, PAD, 7], [PAD], [8]]),
+        ([PAD, 5, PAD], [[PAD, PAD], [END], [START, EXTRACT, DELIMITER]]),
+    ]:
+        both.same(prompt, answers, f"a prompt {prompt} and answers {answers}, float64")
+    values = table(draw)
+    values[:, PAD] = -torch.inf
+    both = Tables(student, reference, values)
+    case = "a model that never says PAD, a prompt of 2 and answers of 1, 3 and 2 tokens"
+    both.same([5, 6], [[7], [8, 5, 6], [7, 7]], case)
+    both = Tables(student, reference, table(draw), max_length=1100)
+    case = "a prompt of 1050 and answers of 1 and 2 tokens"
+    both.same(texts(draw, 1050)[0], [[7], [8, 5]], case, per_token=False)
+
+
+@hidden
+@exercise("answer_scores")
+def test_answers_lengths(student, reference, draw):
+    """What is longer than max_length is refused, though the model itself would take it."""
+    options = {"num_embeddings": 9, "embedding_dim": 9}
+    values = table(draw)
+    model, theirs = pair(student, reference, "nn.Embedding", state={"weight": values}, **options)
+    for each in (model, theirs):
+        each.method("__setattr__", "max_length", 3)
+    given = [5, 6], [[7], [8]]
+    got, want = student.answer_scores(model, *given), reference.answer_scores(theirs, *given)
+    case = "as many tokens as max_length"
+    same_answers(student, got, want, lambda parts: theirs, *given, True, case)
+    refuses(
+        lambda *given: student.answer_scores(model, *given),
+        {
+            "a prompt of 2 and an answer of 2 where max_length is 3": ([5, 6], [[7, 8]]),
+            "a prompt of 2 and answers of 1, 2 and 1 where max_length is 3": (
+                [5, 6],
+                [[7], [8, 5], [6]],
+            ),
+        },
+    )
 
 
 @hidden

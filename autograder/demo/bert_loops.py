@@ -75,7 +75,7 @@ class BertEmbeddings(nn.Module):
         B, T = input_ids.shape
         rest = len(self.position.weight) - T
         if rest < 0:
-            raise ValueError(f"{T} tokens, {-rest} more than there are positions")
+            raise ValueError(f"{T} tokens, {-rest} more than the {T + rest} positions")
         rows = []
         for b in range(B):
             row = []
@@ -226,7 +226,7 @@ def rename_parameters(state):
         rest, prefix = name, ""
         if rest.startswith("bert."):
             rest, prefix = rest[5:], "bert."
-        table = simple
+        table = simple[:5] if prefix else simple
         if rest.startswith("encoder.layer."):
             number, _, rest = rest[len("encoder.layer.") :].partition(".")
             prefix += f"layers.{number}."

@@ -7,6 +7,7 @@ import torch
 from autograder.graders.common import State, attention_state, linear, norm_state
 from autograder.graders.parts import arrive
 from autograder.judging import expectations
+from autograder.judging.proxy import StudentError
 
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = 5  # ids below it are special
@@ -74,6 +75,23 @@ def inputs(draw, lengths, longest=None, high=9, segments=2):
     return ids, draw.integers(0, segments, *mask.shape).masked_fill(~mask, 0), mask
 
 
+def refused_naming(thunk, what, *words):
+    """`thunk` is refused with a ValueError whose message holds each of `words`."""
+    said = ""
+
+    def asked():
+        nonlocal said
+        try:
+            return thunk()
+        except StudentError as error:
+            said = error.outcome.get("message", "")
+            raise
+
+    expectations.raises("ValueError", asked, what)
+    missing = [word for word in words if word not in said]
+    expectations.true(not missing, f"The message for {what} should name {' and '.join(missing)}.")
+
+
 def same_names(student, reference, state, case):
     """The reference's names, each with the tensor that it had."""
     got, want = student.rename_parameters(state), reference.rename_parameters(state)
@@ -85,6 +103,32 @@ def same_names(student, reference, state, case):
     expectations.true(not extra, f"The result should not have {', '.join(extra[:4])} for {case}.")
     for name, value in want.items():
         expectations.close(got[name], value, what=f"the tensor called {name}", case=case)
+
+
+def same_default_sizes(student, name):
+    """Without their arguments a model has BERT-base's sizes; next to nothing is computed."""
+    mine = student.module(name, vocab_size=7, d_model=12)
+    shapes = {key.removeprefix("bert."): shape for key, shape in mine.parameters().items()}
+    layers = {key.split(".")[1] for key in shapes if key.startswith("layers.")}
+    expectations.equal(len(layers), 12, what="the number of layers", case="num_layers not given")
+    for key, rows, argument in [
+        ("layers.0.w_1.weight", 3072, "d_ff"),
+        ("embeddings.position.weight", 512, "max_length"),
+        ("embeddings.segment.weight", 2, "type_vocab_size"),
+    ]:
+        found = shapes.get(key, [0])[0]
+        expectations.equal(
+            found, rows, what=f"the number of rows of {key}", case=f"{argument} not given"
+        )
+    few = {"vocab_size": 7, "num_layers": 1, "d_ff": 2}
+    for words, given in {
+        "d_model=8 with the 12 heads of the default": {"d_model": 8},
+        "d_model=18 with the 12 heads of the default": {"d_model": 18},
+        "512 heads with the d_model=768 of the default": {"num_heads": 512},
+    }.items():
+        expectations.raises(
+            "ValueError", lambda given=given: student.module(name, **few, **given), what=words
+        )
 
 
 # --------------------------------------------------------------------------------------------

@@ -8,7 +8,16 @@ import math
 import torch
 from torch.nn import functional as F
 
-from autograder.graders.bert.common import CLS, IGNORE, MASK, PAD, SEP, SPECIAL, UNK
+from autograder.graders.bert.common import (
+    CLS,
+    IGNORE,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL,
+    UNK,
+    same_default_sizes,
+)
 from autograder.graders.common import (
     State,
     linear,
@@ -163,6 +172,20 @@ def outcomes(chosen, corrupted, ids, vocabulary, prefix):
         )
 
 
+def random_ids_reach_far(chosen_of, case):
+    """Random ids come from the upper half of a large vocabulary as often as from the lower one."""
+    ids = torch.full((10, 200), SPECIAL)
+    chosen, corrupted = chosen_of(ids, 60_000)
+    new = corrupted[chosen & (corrupted != ids) & (corrupted != MASK)]
+    share(
+        (new >= 30_000).sum(),
+        len(new),
+        0.5,
+        f"of the random ids of a vocabulary of 60000 the share from 30000 on {case}",
+        false_alarm=1e-10,
+    )
+
+
 # --------------------------------------------------------------------------------------------
 # mask_tokens
 # --------------------------------------------------------------------------------------------
@@ -253,6 +276,7 @@ def test_mask_random_ids(student, draw):
         "the share of tokens that are as before, with two ordinary ids in the vocabulary,",
     )
     masked(student, torch.tensor([[CLS, 5, 5, SEP]]), SPECIAL + 1, 1.0)
+    random_ids_reach_far(lambda *given: masked(student, *given, 1.0), "by mask_tokens")
 
 
 @hidden
@@ -417,6 +441,14 @@ def test_words_independent(student, draw):
         0.49,
         "the share of rows of two words in which none is chosen at mask_prob=0.3",
         {"words_fixed_number": 0.0, "words_one_draw_per_row": 0.7},
+        false_alarm=5e-10,
+    )
+    share(
+        (words[:-256] == words[256:]).sum(),
+        len(words) - 256,
+        0.58,
+        "how often a word and the 256th after it share their fate at mask_prob=0.3",
+        false_alarm=5e-10,
     )
     ids = ordinary_ids(draw, 1, 20, 40, special=0.0)
     ids[:, 0], starts = CLS, torch.ones(1, 20, dtype=torch.bool)
@@ -482,6 +514,19 @@ def test_words_random_ids(student, draw):
             {"words_last_id_missing": 0.0} if token == high - 1 else None,
             false_alarm=2e-10,
         )
+    ids, starts = worded_ids(draw, 70, 60, SPECIAL + 2)
+    chosen, corrupted = masked_words(student, ids, starts, SPECIAL + 2, 1.0)
+    share(
+        (corrupted == ids)[chosen].sum(),
+        chosen.sum(),
+        0.15,
+        "the share of tokens that are as before, with two ordinary ids in the vocabulary,",
+        false_alarm=1e-10,
+    )
+    random_ids_reach_far(
+        lambda ids, high: masked_words(student, ids, ids >= SPECIAL, high, 1.0),
+        "by mask_whole_words",
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -620,7 +665,7 @@ def test_epochs_refusals(student, draw):
 @hidden
 @exercise("masking_epochs")
 def test_epochs_rate(student, draw):
-    """mask_prob is passed on, with duplicates and without."""
+    """mask_prob is passed on, with duplicates and without; it is 0.15 unless told otherwise."""
     ids = ordinary_ids(draw, 3, 40, 30)
     for duplicates in (None, 2):
         for rate in (0.0, 1.0):
@@ -636,6 +681,15 @@ def test_epochs_rate(student, draw):
                     case=f"mask_prob={rate:g}",
                     misconception="epochs_rate_forgotten",
                 )
+    ids = ordinary_ids(draw, 20, 60, 20, special=0.1, alike=True)
+    ordinary = int((ids >= SPECIAL).sum())
+    parts = Parts(student)
+    own = parts.proxy.observe("mask_tokens", ids, 20, grad=False, mask_prob=0.15).value
+    own = expectations.pair(own, what="what your mask_tokens returns")[1]
+    if fits(int((own != IGNORE).sum()), ordinary, 0.15):
+        found = epochs_of(student, ids, 20, 4)
+        what = "the share of ordinary tokens that are chosen in an epoch by default"
+        share(sum((marks != IGNORE).sum() for _, marks in found), 4 * ordinary, 0.15, what)
 
 
 @hidden
@@ -649,6 +703,11 @@ def test_epochs_more_duplicates(student, draw):
             first == [epoch % duplicates for epoch in range(epochs)],
             f"With {epochs} epochs and duplicates={duplicates} the epochs are as {first}.",
         )
+    first = repeats(epochs_of(student, ids, 30, 24))
+    expectations.true(
+        first == list(range(24)),
+        f"Without duplicates all 24 epochs should differ, but they are as {first}.",
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -832,6 +891,28 @@ def test_pairs_small_documents(student):
     )
 
 
+@hidden
+@exercise("next_sentence_pairs")
+def test_pairs_equal_documents(student):
+    """Documents with the same content are different ones: each may be drawn from for the other."""
+    first, second = [5, 6], [7]
+    documents = [[list(first), list(second)] for _ in range(120)]
+    found = student.next_sentence_pairs(documents)
+    case = "120 equal documents of two sentences"
+    expectations.equal(len(found), 120, what="the number of pairs", case=case)
+    drawn = []
+    for entry in found:
+        one, two, mark = expectations.items(entry, 3, what="an entry (first, second, label)")
+        expectations.true(
+            one == first and two in ([first, second] if mark else [second]),
+            f"for {case}, {first} and {second}, there is a pair {one}, {two} with label {mark}.",
+        )
+        drawn += [two == first] if mark else []
+    share(len(drawn), 120, 0.5, f"the share of pairs with label 1 for {case}", false_alarm=5e-10)
+    what = f"the share of the first sentence among the random ones for {case}"
+    share(sum(drawn), len(drawn), 0.5, what, false_alarm=5e-10)
+
+
 # --------------------------------------------------------------------------------------------
 # What the tests of pre-training share
 # --------------------------------------------------------------------------------------------
@@ -951,7 +1032,12 @@ class Heads:
 @exercise("MaskedLanguageHead")
 def test_head_values(student, reference, draw):
     """norm(gelu(dense(h))) times the table, plus the bias, for every place of any shape."""
-    for shape, vocabulary, width in [((1, 2), 3, 2), ((2, 3, 6), 9, 6), ((5,), 4, 5)]:
+    for shape, vocabulary, width in [
+        ((1, 2), 3, 2),
+        ((2, 3, 6), 9, 6),
+        ((5,), 4, 5),
+        ((2, 1, 2, 4), 4, 4),
+    ]:
         heads = Heads(student, reference, draw, vocabulary, width)
         heads.same(draw.normal(*shape, scale=2.0), f"hidden states {shape}, V={vocabulary}")
 
@@ -1122,7 +1208,10 @@ def test_pretraining_gradients(student, reference, draw):
 @hidden
 @exercise("BertForPreTraining")
 def test_pretraining_sizes(student, reference, draw):
-    """Layers, heads, widths, positions and segments are as many as asked for; dropout acts."""
+    """Layers, heads, widths, positions and segments are as many as asked for; dropout acts.
+
+    By default it is 0.1.
+    """
     sizes_ = {
         "vocab_size": 9,
         "d_model": 6,
@@ -1144,6 +1233,22 @@ def test_pretraining_sizes(student, reference, draw):
         "In train mode with dropout=0.5 equal rows get equal scores; pass dropout on.",
         misconception="pretraining_dropout_lost",
     )
+    state = pretraining_state(draw)
+    mine = student.module("BertForPreTraining", state=state, dtype=torch.float64, **SMALL)
+    noisy, _ = two_scores(mine.train()(ids[:, :3] % 9))
+    expectations.true(
+        bool((noisy - noisy[:1]).abs().max() > 1e-9),
+        "In train mode equal rows get equal scores where dropout is not given; it is 0.1 then.",
+        misconception="pretraining_dropout_lost",
+    )
+
+
+@aspect
+@hidden
+@exercise("BertForPreTraining")
+def test_pretraining_defaults(student):
+    """Unless told otherwise it has BERT-base's sizes: 768 wide, 12 layers, 12 heads, d_ff 3072."""
+    same_default_sizes(student, "BertForPreTraining")
 
 
 # --------------------------------------------------------------------------------------------
@@ -1229,10 +1334,11 @@ def test_loss_gradients(student, reference, draw):
 @hidden
 @exercise("pretraining_loss")
 def test_loss_extremes(student, reference, draw):
-    """Scores in the thousands overflow nothing."""
+    """Scores in the thousands and in the millions overflow nothing, and none is cut off."""
     mlm, nsp, marks, is_random = loss_inputs(draw, 3, 3, 5)
-    given = (1000 * mlm, 1000 * nsp, marks, is_random)
-    same_pretraining_loss(student, reference, given, "scores times 1000")
+    for times in (1000, 1_000_000):
+        given = (times * mlm, times * nsp, marks, is_random)
+        same_pretraining_loss(student, reference, given, f"scores times {times}")
 
 
 # --------------------------------------------------------------------------------------------
@@ -1282,11 +1388,10 @@ class Trainees:
     reference's, `right` is False, and the student's own gradient is measured by differences.
     """
 
-    def __init__(self, student, reference, draw, **changes):
+    def __init__(self, student, reference, draw, put=None, **changes):
         self.student, self.reference, self.draw = student, reference, draw
-        self.state = {
-            name: value.double() for name, value in pretraining_state(draw, **changes).items()
-        }
+        state = {**pretraining_state(draw, **changes), **(put or {})}
+        self.state = {name: value.double() for name, value in state.items()}
         self.options = {**SMALL, **changes}
         self.mine, self.theirs = pretrainers(student, reference, self.state, **changes)
         self._right: bool | None = None
@@ -1431,17 +1536,72 @@ def test_step_clipping(student, reference, draw):
     models.same(step_batch(draw, [3, 5]), 0.1, case="lr=0.1, clip as it is by default")
 
 
+def nsp_of(proxy, models):
+    """A linear layer with the parameters of the model's own."""
+    state = {name: models.state[f"nsp.{name}"] for name in ("weight", "bias")}
+    given = {"in_features": SMALL["d_model"], "out_features": 2}
+    return proxy.module("nn.Linear", state=state, dtype=torch.float64, **given)
+
+
+@hidden
+@exercise("pretraining_step")
+def test_step_sizes_of_gradients(student, reference, draw):
+    """Gradients are cut to clip exactly, be they tiny or huge; where all are 0 nothing moves."""
+    ids, parts, mask, marks, _ = step_batch(draw, [4, 4])
+    ids = ids[:1].expand(2, -1).clone()
+    nothing = torch.full_like(marks, IGNORE)
+    weight = torch.zeros(2, SMALL["d_model"])
+    for case, state, pairs, rate, clip in [
+        # The answer is right but for e**-12; but for e**-2000, which is 0; wrong by 1e25.
+        ("gradients of about 1e-5 and clip=1e-6", (weight, 12.0), [0, 0], 1e5, 1e-6),
+        ("gradients that are all 0", (weight, 2000.0), [0, 0], 0.1, 1.0),
+        ("gradients of about 1e25", (1e25 * draw.normal(*weight.shape), 0.0), [0, 1], 0.1, 1.0),
+    ]:
+        put = {"nsp.weight": state[0], "nsp.bias": torch.tensor([state[1], 0.0])}
+        models = Trainees(student, reference, draw, put)
+        batch = (ids, parts[:1].expand(2, -1), mask, nothing, torch.tensor(pairs))
+        models.same(batch, rate, clip, case=case)
+
+
+@aspect
+@hidden
+@exercise("pretraining_step")
+def test_step_without_length(student, reference, draw):
+    """With clip=0 nothing moves, and neither with lr=0."""
+    models = Trainees(student, reference, draw)
+    batch = step_batch(draw, [5, 3])
+    models.right(batch)
+    for words, given in [("clip=0", (0.5, 0.0)), ("lr=0", (0.0, 1.0))]:
+        step_of(student, models.mine, batch, *given)
+        step_of(reference, models.theirs, batch, *given)
+        after = models.mine.state()
+        moved = [name for name, value in models.state.items() if not _same(after, name, value)]
+        expectations.true(
+            not moved,
+            f"With {words} no parameter should change, but these do: {', '.join(moved[:2])}.",
+        )
+
+
+def _same(state, name, value):
+    return name not in state or expectations.close_enough(state[name], value)
+
+
 @hidden
 @exercise("pretraining_step")
 def test_step_without_gradient(student, reference, draw):
-    """What the loss does not depend on has no gradient, and stays as it is."""
+    """What is frozen, or without influence on the loss, has no gradient and stays as it is."""
     models = Trainees(student, reference, draw)
     state = {"weight": draw.normal(3, 2), "bias": draw.normal(3)}
+    table = draw.normal(3, 2).double()
     for proxy, model in ((student, models.mine), (reference, models.theirs)):
         spare = proxy.module(
             "nn.Linear", state=state, dtype=torch.float64, in_features=2, out_features=3
         )
+        model.method("__delattr__", "nsp")  # what is not used is to stand before it
         model.method("add_module", "spare", spare)
+        frozen = proxy.module("nn.Embedding.from_pretrained", embeddings=table)
+        model.method("add_module", "frozen", frozen)
+        model.method("add_module", "nsp", nsp_of(proxy, models))
     batch = step_batch(draw, [4, 4])
     right = models.right(batch)
     step_of(reference, models.theirs, batch, 0.2, 0.5)
@@ -1452,6 +1612,7 @@ def test_step_without_gradient(student, reference, draw):
         expectations.close(
             after[f"spare.{name}"], value.double(), what=f"the {name} of a part that is not used"
         )
+    expectations.close(after["frozen.weight"], table, what="the weight of a part that is frozen")
     if right:
         expectations.close(
             after["nsp.weight"], want, what="nsp.weight", case="a part that is not used"
@@ -1496,10 +1657,11 @@ def test_step_mode(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
-def scorer(student, draw, dtype=torch.float64):
+def scorer(student, draw, dtype=torch.float64, length=14, scale=1.0):
     """The student's own model, whose scores depend on every place."""
-    state = pretraining_state(draw, num_layers=1, max_length=14)
-    options = {**SMALL, "max_length": 14}
+    state = pretraining_state(draw, num_layers=1, max_length=length)
+    state["mlm.bias"] = scale * state["mlm.bias"]
+    options = {**SMALL, "max_length": length}
     return student.module("BertForPreTraining", state=state, dtype=dtype, **options)
 
 
@@ -1573,3 +1735,15 @@ def test_likelihood_long(student, draw):
     same_likelihood(student, model, ids, "14 ids without special ones")
     for name, value in model.state().items():
         expectations.close(value, before[name], what=f"the parameter {name} afterwards")
+    ids = draw.integers(SPECIAL, 11, 72)
+    same_likelihood(student, scorer(student, draw, length=72), ids, "72 ids without special ones")
+
+
+@hidden
+@exercise("pseudo_log_likelihood")
+def test_likelihood_unlikely(student, draw):
+    """Tokens that are next to impossible count with their log-probability, which stays finite."""
+    ids = sentence(*range(SPECIAL, 11))
+    for scale in (60.0, 3000.0):
+        model = scorer(student, draw, scale=scale)
+        same_likelihood(student, model, ids, f"scores of about {scale:g}")

@@ -69,6 +69,32 @@ def task_parameters(student, name, outputs, **more):
     )
 
 
+def same_encoder(student, draw, name, outputs, **more):
+    """The encoder inside is the one that was given, not a copy of it."""
+    options = bert_options()
+    state = bert_state(draw, options, "bert.") | linear(draw, "classifier", outputs, 6)
+    bert = student.module("BertModel", **options)
+    student.module(name, bert=bert, state=state, **more)
+    after = bert.state()
+    for key in ("embeddings.token.weight", "pooler.weight"):
+        expectations.shape(after.get(key), state[f"bert.{key}"].shape, what=key)
+        expectations.true(
+            torch.equal(after[key], state[f"bert.{key}"]),
+            f"Other weights loaded into your {name} do not reach {key} of the BERT that was given; "
+            "keep that very model, not a copy.",
+        )
+
+
+def zeros_among(draw, batch=2, length=4):
+    """Ids of 0 that are real: without a mask, and with one."""
+    ids, segments, mask = inputs(draw, [length] * batch)
+    ids[0, 2] = ids[-1, 1] = PAD
+    return {
+        "ids of 0 among them and no mask: all are real": (ids,),
+        "ids of 0 where the mask is True": (ids, segments, mask),
+    }
+
+
 def cross_entropy_case(draw, *shape):
     """Scores and labels for a loss; every label occurs where there is room for all."""
     *rows, classes = shape
@@ -110,6 +136,7 @@ def test_classifier_values(student, reference, draw):
         "one sentence without padding": (ids[:1],),
         "a pair with segment ids": (ids[:1], segments[:1]),
         "B=2, lengths 4 and 2": (ids, segments, mask),
+        **zeros_among(draw),
     }.items():
         same_by_parts(
             student,
@@ -128,12 +155,21 @@ def test_classifier_loss(student, reference, draw):
     for batch in (1, 4):
         given = cross_entropy_case(draw, batch, 3)
         same_loss(mine, theirs, given, f"labels {given[1].tolist()}")
+    scores, targets = cross_entropy_case(draw, 3, 3)
+    same_loss(mine, theirs, (1e6 * scores, targets), "scores in the millions")
 
 
 @exercise("SequenceClassifier")
 def test_classifier_parameters(student):
     """A BERT, and a classifier with as many outputs as there are labels."""
     task_parameters(student, "SequenceClassifier", 4, num_labels=4)
+
+
+@hidden
+@exercise("SequenceClassifier")
+def test_classifier_shares_bert(student, draw):
+    """The encoder is the very one that is given: loading weights into the whole changes it."""
+    same_encoder(student, draw, "SequenceClassifier", 3, num_labels=3)
 
 
 @hidden
@@ -224,6 +260,7 @@ def test_spans_values(student, reference, draw):
     for words, given in {
         "one sentence": (ids[:1],),
         "B=2, T=5 with segment ids": (ids, segments),
+        "ids of 0 among them": zeros_among(draw)["ids of 0 among them and no mask: all are real"],
     }.items():
         same_by_parts(
             student,
@@ -243,6 +280,7 @@ def test_spans_padding(student, reference, draw):
             student, reference, draw, "SpanFinder", 2, dtype=dtype, named=False
         )
         given = inputs(draw, [2, 4, 3])
+        given[0][1, 2] = PAD  # where the mask is True
         # With gradients, by which a mask that does not reach the BERT is known from others.
         seen, wanted = mine.observe(*given), theirs.observe(*given)
         same_spans(
@@ -293,6 +331,19 @@ def test_spans_cut_off(student, reference, draw):
         same_loss(mine, theirs, given, f"T=4, starts {starts}, ends {ends}")
     given = (*span_scores(draw, 2, 5, padded=2), torch.tensor([1, 4]), torch.tensor([2, 4]))
     same_loss(mine, theirs, given, "two padded places in the first row")
+    outside = torch.tensor([7, -1])
+    case = "T=5, float64, no right place inside"
+    same_loss(mine, theirs, (*given[:2], outside, outside), case)
+    start, end = span_scores(draw, 2, 5)
+    given = (1e6 * start, 1e6 * end, torch.tensor([1, 4]), torch.tensor([2, 4]))
+    same_loss(mine, theirs, given, "scores in the millions")
+
+
+@hidden
+@exercise("SpanFinder")
+def test_spans_shares_bert(student, draw):
+    """The encoder is the very one that is given: loading weights into the whole changes it."""
+    same_encoder(student, draw, "SpanFinder", 2)
 
 
 @hidden
@@ -357,6 +408,8 @@ def test_best_span_small(student, reference):
         passage = torch.tensor([False] + [True] * (len(start) - 1))
         case = f"start {start}, end {end}, where all but the first belong to the passage"
         same_span(student, reference, (torch.tensor(start), torch.tensor(end), passage), case)
+    one = torch.tensor([2.0])
+    same_span(student, reference, (one, one, torch.tensor([True])), "one place")
 
 
 @exercise("best_span", 2)
@@ -369,6 +422,11 @@ def test_best_span_passage(student, reference, draw):
             end[~passage] += 3.0
             case = f"T={length}, passage from {before} to {length - after - 1}"
             same_span(student, reference, (start, end, passage), case)
+    for below in (9e3, 1e6):
+        start, end, passage = question(draw, 7, 2)
+        start, end = start.double() - below, end.double() - below
+        case = f"scores of about {-below:g} in float64, T=7, passage from 2 to 5"
+        same_span(student, reference, (start, end, passage), case, max_answer=2)
     least = torch.finfo(torch.float32).min
     start, end, passage = question(draw, 8, 3, 2)
     start[6:], end[6:] = least, least
@@ -386,6 +444,12 @@ def test_best_span_limit(student, reference, draw):
         for _ in range(4):
             given = question(draw, 12, 3)
             same_span(student, reference, given, "T=12", max_answer=limit)
+    start, end = torch.zeros(2, 50).unbind()
+    start[1], end[41], end[20] = 5.0, 5.0, 3.0
+    passage = torch.arange(50) > 0
+    for limit in (40, 41, 50, 1000):
+        case = "T=50, the best end 40 places after the best start"
+        same_span(student, reference, (start, end, passage), case, max_answer=limit)
 
 
 @exercise("best_span")
@@ -418,6 +482,12 @@ def test_best_span_null_at_zero(student, reference, draw):
     for above in (0.5, 0.0, -0.5):
         given = same_null(student, reference, draw, 0.0, above)
         same_span(student, reference, given, f"a [CLS] that is {above:g} better")
+    # Answers may begin at place 0, too, if the passage says so.
+    start, end = torch.tensor([5.0, 0.0, 0.0]), torch.tensor([0.0, 5.0, 0.0])
+    case = f"start {start.tolist()}, end {end.tolist()}, all places in the passage"
+    for threshold in (10.0, 0.0, -20.0):
+        given = start, end, torch.ones(3, dtype=torch.bool)
+        same_span(student, reference, given, case, null_threshold=threshold)
 
 
 def same_null(student, reference, draw, threshold, above):
@@ -447,6 +517,10 @@ def test_best_span_ties(student, reference, draw):
         start, end, passage = question(draw, 45, 2, scale=0.1)
         start[3], end[place], end[10] = 9.0, 9.0, 3.0
         same_span(student, reference, (start, end, passage), f"the best end {place - 2} tokens on")
+    close = torch.tensor([1.0, 1.0, 1.0 + 1e-10], dtype=torch.float64)
+    given = close, close, torch.tensor([False, True, True])
+    case = "float64 scores that differ by 1e-10"
+    same_span(student, reference, given, case, max_answer=1)
     start, end, passage = question(draw, 6, 2)
     seen = student.observe("best_span", start.double(), end.double(), passage, grad=False)
     expectations.items(seen.value, 2, what="the span (i, j)")
@@ -491,6 +565,8 @@ def test_align_refusals(student, reference):
         {
             "word 2 with two labels": ([1, 2], [None, 0, 1, 2, None]),
             "word 0 without labels": ([], [None, 0, None]),
+            "word -1": ([1, 2], [None, 0, -1, None]),
+            "word 7 with two labels, after many others": ([1, 2], [0, 1] + 40 * [1] + [7]),
         },
     )
 
@@ -506,6 +582,10 @@ def test_align_many(student, reference, draw):
         same_labels(student, reference, given, [*words, None, None])
         same_labels(student, reference, given, words[4:])
     same_labels(student, reference, [1, 2], [None, None])
+    same_labels(student, reference, [1, 2], [])
+    same_labels(student, reference, [4, IGNORE, 3], [None, 0, 1, 1, 2, 2])
+    # A word that goes on after another one, as some tokenizers have it.
+    same_labels(student, reference, [4, 2, 3], [None, 2, 0, 1, 0, None, 2])
     seen = student.observe("align_labels", [1, 2], [None, 0, 1, 1], grad=False)
     expectations.equal(seen.value, [IGNORE, 1, 2, IGNORE], what="the list of labels")
     expectations.unchanged(seen)
@@ -551,6 +631,14 @@ def test_tags_many(student, reference, draw):
         same_tags(student, reference, draw.normal(len(words), 40).double(), words)
         same_tags(student, reference, draw.normal(len(words) - 3, 3), words[3:])
     same_tags(student, reference, draw.normal(2, 3), [None, None])
+    same_tags(student, reference, draw.normal(9, 6) - 1e6, WORDS)
+    for words in ([None, 3, 1, 1, 0, None], [None, 2, 0, 1, 0, 2]):
+        scores = draw.normal(6, 9)
+        same_tags(student, reference, scores, words)
+    expectations.true(
+        not any(isinstance(tag, torch.Tensor) for tag in student.word_tags(scores, words)),
+        "The tags should be ints; .tolist() makes them of a tensor, and .item() of one number.",
+    )
     seen = student.observe("word_tags", draw.normal(3, 4).mT.contiguous().mT, [None, 0, 1])
     expectations.true(isinstance(seen.value, list), "the tags should be a list.")
     expectations.unchanged(seen)
@@ -574,6 +662,7 @@ def test_tagger_values(student, reference, draw):
         "one sentence without padding": (ids[:1],),
         "with segment ids": (ids[:1], segments[:1]),
         "B=2, lengths 4 and 2": (ids, segments, mask),
+        **zeros_among(draw),
     }.items():
         same_by_parts(
             student,
@@ -596,13 +685,23 @@ def test_tagger_loss(student, reference, draw):
         case = f"labels {given.tolist()}"
         same_loss(mine, theirs, (scores[: len(given), : given.shape[1]], given), case)
     none = torch.full_like(targets, IGNORE)
-    same_loss(mine, theirs, (scores.float(), none), "no label but IGNORE")
+    for dtype in (torch.float32, torch.float64):
+        case = f"no label but IGNORE, {str(dtype).removeprefix('torch.')}"
+        same_loss(mine, theirs, (scores.to(dtype), none), case)
+    same_loss(mine, theirs, (1e6 * scores, ignored), "scores in the millions")
 
 
 @exercise("Tagger")
 def test_tagger_parameters(student):
     """A BERT, and a classifier with as many outputs as there are labels."""
     task_parameters(student, "Tagger", 4, num_labels=4)
+
+
+@hidden
+@exercise("Tagger")
+def test_tagger_shares_bert(student, draw):
+    """The encoder is the very one that is given: loading weights into the whole changes it."""
+    same_encoder(student, draw, "Tagger", 3, num_labels=3)
 
 
 @hidden
@@ -664,10 +763,13 @@ def same_crf_score(student, reference, given, tables, case):
 @exercise("crf_score")
 def test_crf_score_values(student, reference, draw):
     """Start, emissions, transitions and end are added up."""
-    for lengths, count in [([1], 2), ([2], 3), ([4, 4, 4], 3)]:
+    for lengths, count in [([1], 2), ([2], 3), ([4, 4, 4], 3), ([2, 2], 1), ([3, 3, 3], 3)]:
         case = f"B={len(lengths)}, T={lengths[0]}, L={count}, no padding"
         given, tables = crf_case(draw, lengths, count), crf_tables(draw, count)
         same_crf_score(student, reference, given, tables, case)
+    given = given[0].double() - 1e5, *given[1:]
+    tables = tuple(table.double() for table in tables)
+    same_crf_score(student, reference, given, tables, "emissions of about -100000, float64")
 
 
 @exercise("crf_score")
@@ -724,7 +826,7 @@ def same_partition(student, reference, emissions, mask, tables, case):
 @exercise("crf_partition")
 def test_crf_partition_values(student, reference, draw):
     """The logarithm of the sum over all tag sequences."""
-    for lengths, count in [([1], 2), ([2], 2), ([4, 4], 3)]:
+    for lengths, count in [([1], 2), ([2], 2), ([4, 4], 3), ([3, 3], 1)]:
         emissions, _, mask = crf_case(draw, lengths, count)
         case = f"B={len(lengths)}, T={lengths[0]}, L={count}, no padding"
         same_partition(student, reference, emissions, mask, crf_tables(draw, count), case)
@@ -733,7 +835,7 @@ def test_crf_partition_values(student, reference, draw):
 @exercise("crf_partition", 2)
 def test_crf_partition_padding(student, reference, draw):
     """Each row ends at its own last real token, where its end scores are added."""
-    for lengths, longest in [([1, 3], 3), ([2, 4, 1], 6)]:
+    for lengths, longest in [([1, 3], 3), ([2, 4, 1], 6), ([2, 2], 4), ([70, 1], 72)]:
         emissions, _, mask = crf_case(draw, lengths, 3, longest)
         case = f"lengths {lengths} of {longest}"
         same_partition(student, reference, emissions, mask, crf_tables(draw, 3), case)
@@ -751,6 +853,7 @@ def test_crf_partition_is_stable(student, reference, draw):
     for words, values, table in [
         ("emissions of about 1000, -1000 and 1000", emissions + 1000.0 * signs, transitions),
         ("emissions of 1000 or -1000", either, transitions),
+        ("emissions of about -100000", emissions - 1e5, transitions),
         ("transitions of 1000 or -1000", emissions, large),
     ]:
         case = f"{words}, start and end of 0"
@@ -864,7 +967,7 @@ def same_viterbi(student, reference, emissions, mask, tables, case):
 @exercise("viterbi")
 def test_viterbi_scores(student, reference, draw):
     """The score of the best path of each row."""
-    for lengths, count in [([1], 2), ([2], 3), ([5, 5, 5], 3)]:
+    for lengths, count in [([1], 2), ([2], 3), ([5, 5, 5], 3), ([3, 3], 1)]:
         emissions, _, mask = crf_case(draw, lengths, count)
         tables = crf_tables(draw, count)
         got = student.viterbi(emissions, mask, *tables)
@@ -898,7 +1001,7 @@ def test_viterbi_paths(student, reference, draw):
 @exercise("viterbi", 2)
 def test_viterbi_padding(student, reference, draw):
     """A path ends at its row's last real token, a row of one token included."""
-    for lengths, longest in [([1, 3], 3), ([2, 5, 1, 4], 6)]:
+    for lengths, longest in [([1, 3], 3), ([2, 5, 1, 4], 6), ([2, 2], 4), ([70, 1], 72)]:
         emissions, _, mask = crf_case(draw, lengths, 3, longest)
         case = f"lengths {lengths} of {longest}"
         same_viterbi(student, reference, emissions, mask, crf_tables(draw, 3), case)
@@ -917,6 +1020,9 @@ def test_viterbi_ties(student, reference, draw):
     tables = crf_tables(draw, 3)
     same_viterbi(student, reference, emissions, mask, tables, "emissions of 1000 or -1000")
     same_viterbi(student, reference, emissions - 3000.0, mask, tables, "negative scores only")
+    emissions = draw.normal(2, 4, 3).double() - 1e5
+    tables = tuple(table.double() for table in tables)
+    same_viterbi(student, reference, emissions, mask, tables, "scores of about -100000, float64")
 
 
 @hidden
@@ -987,8 +1093,9 @@ def test_bilstm_crf_emissions(student, reference, draw):
 def test_bilstm_crf_padding(student, reference, draw):
     """The backward direction begins at the last real token; the result is as long as the input."""
     _, mine, theirs = bilstm_pair(student, reference, draw)
-    for lengths, longest in [([3, 1], 3), ([2, 4, 3], 4), ([2, 1], 4)]:
+    for lengths, longest in [([3, 1], 3), ([2, 4, 3], 4), ([2, 1], 4), ([3, 3], 5)]:
         ids, _, mask = tagged(draw, lengths, longest)
+        ids[0, 1] = PAD  # where the mask is True
         case = f"lengths {lengths} of {longest}"
         at_real_places(mine(ids, mask), theirs(ids, mask), mask, "the emissions", case)
 

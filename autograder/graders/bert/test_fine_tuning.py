@@ -331,10 +331,10 @@ def test_spans_cut_off(student, reference, draw):
         same_loss(mine, theirs, given, f"T=4, starts {starts}, ends {ends}")
     given = (*span_scores(draw, 2, 5, padded=2), torch.tensor([1, 4]), torch.tensor([2, 4]))
     same_loss(mine, theirs, given, "two padded places in the first row")
+    start, end = span_scores(draw, 2, 5)
     outside = torch.tensor([7, -1])
     case = "T=5, float64, no right place inside"
-    same_loss(mine, theirs, (*given[:2], outside, outside), case)
-    start, end = span_scores(draw, 2, 5)
+    same_loss(mine, theirs, (start, end, outside, outside), case)
     given = (1e6 * start, 1e6 * end, torch.tensor([1, 4]), torch.tensor([2, 4]))
     same_loss(mine, theirs, given, "scores in the millions")
 
@@ -584,8 +584,6 @@ def test_align_many(student, reference, draw):
     same_labels(student, reference, [1, 2], [None, None])
     same_labels(student, reference, [1, 2], [])
     same_labels(student, reference, [4, IGNORE, 3], [None, 0, 1, 1, 2, 2])
-    # A word that goes on after another one, as some tokenizers have it.
-    same_labels(student, reference, [4, 2, 3], [None, 2, 0, 1, 0, None, 2])
     seen = student.observe("align_labels", [1, 2], [None, 0, 1, 1], grad=False)
     expectations.equal(seen.value, [IGNORE, 1, 2, IGNORE], what="the list of labels")
     expectations.unchanged(seen)
@@ -632,9 +630,8 @@ def test_tags_many(student, reference, draw):
         same_tags(student, reference, draw.normal(len(words) - 3, 3), words[3:])
     same_tags(student, reference, draw.normal(2, 3), [None, None])
     same_tags(student, reference, draw.normal(9, 6) - 1e6, WORDS)
-    for words in ([None, 3, 1, 1, 0, None], [None, 2, 0, 1, 0, 2]):
-        scores = draw.normal(6, 9)
-        same_tags(student, reference, scores, words)
+    scores, words = draw.normal(6, 9), [None, 3, 1, 1, 0, None]
+    same_tags(student, reference, scores, words)
     expectations.true(
         not any(isinstance(tag, torch.Tensor) for tag in student.word_tags(scores, words)),
         "The tags should be ints; .tolist() makes them of a tensor, and .item() of one number.",

@@ -92,6 +92,11 @@ def test_shared_encoder_again(student, reference, draw):
         case = f"num_layers={layers}, x of shape (2, 3, 4)"
         same_shared(student, reference, state, layers, x, None, f"{case}, no mask")
         same_shared(student, reference, state, layers, x, mask, f"{case}, lengths [3, 1]")
+    x = draw.normal(1, 3, 4).index_fill(1, torch.tensor(1), 0.0)
+    case = "num_layers=2, x of shape (1, 3, 4) with a vector of zeros"
+    same_shared(student, reference, state, 2, x, None, f"{case}, no mask")
+    same_shared(student, reference, state, 2, x, real([2], 3), f"{case}, length 2")
+    same_shared(student, reference, state, 15, x, None, "num_layers=15, x of shape (1, 3, 4)")
 
 
 @exercise("SharedEncoder")
@@ -201,7 +206,15 @@ def test_permutation_masks_refusals(student):
         student.permutation_masks,
         {
             f"the order {order}": (torch.tensor(order),)
-            for order in ([0, 0, 1], [1, 2, 3], [0, 2], [-1, 0, 1], [1, 1, 1])
+            for order in (
+                [0, 0, 1],
+                [1, 2, 3],
+                [0, 2],
+                [-1, 0, 1],
+                [1, 1, 1],
+                [0, 2, 2],
+                [0, 3, 3, 0],
+            )
         },
     )
 
@@ -231,7 +244,7 @@ def test_permutation_masks_steps(student, draw):
 @exercise("permutation_masks")
 def test_permutation_masks_random(student, reference, draw):
     """Long orders, one of them strided; the order is left as it was."""
-    for length in (9, 16):
+    for length in (9, 16, 300):
         order = draw.permutation(length)
         same_masks(student, reference, order)
     order = torch.stack([order, order], dim=1)[:, 0]
@@ -266,7 +279,14 @@ def relative_pair(student, reference, draw, width, heads, dtype=None, **more):
 @exercise("RelativeAttention", 2)
 def test_relative_attention_values(student, reference, draw):
     """Without memory: causal attention whose scores know the distance."""
-    for batch, length, width, heads in [(1, 1, 2, 1), (1, 3, 4, 1), (2, 4, 8, 2)]:
+    for batch, length, width, heads in [
+        (1, 1, 2, 1),
+        (1, 3, 4, 1),
+        (2, 4, 8, 2),
+        (2, 3, 6, 2),
+        (1, 2, 3, 3),
+        (1, 3, 5, 1),
+    ]:
         _, mine, theirs = relative_pair(student, reference, draw, width, heads)
         x = draw.normal(batch, length, width)
         case = sizes(B=batch, T=length, D=width, H=heads) + ", no memory"
@@ -284,6 +304,37 @@ def test_relative_attention_memory(student, reference, draw):
     expectations.close(
         mine(x, memory[:, :0]), theirs(x), what="the output", case="a memory of 0 places, as none"
     )
+    zeros = torch.zeros_like(memory)
+    case = "a memory of one place, of zeros: it is seen all the same"
+    expectations.close(mine(x, zeros), theirs(x, zeros), what="the output", case=case)
+
+
+@hidden
+@exercise("RelativeAttention")
+def test_relative_attention_far_back(student, reference, draw):
+    """A memory of 1100 places is seen to its beginning, and every distance has its own code."""
+    _, mine, theirs = relative_pair(student, reference, draw, 4, 2, torch.float64)
+    x, memory = draw.normal(1, 2, 4).double(), draw.normal(1, 1100, 4).double()
+    case = "B=1, M=1100, T=2, D=4, H=2, float64"
+    expectations.close(mine(x, memory), theirs(x, memory), what="the output", case=case)
+
+
+@hidden
+@exercise("RelativeAttention")
+def test_relative_attention_low_scores(student, reference, draw):
+    """A later place gets the weight 0, however low the scores of those before it are."""
+    state = {name: torch.zeros_like(value) for name, value in relative_state(draw, 4, 1).items()}
+    for name in ("k_proj", "v_proj", "out_proj"):
+        state[f"{name}.weight"] = torch.eye(4)
+    state["v_proj.weight"][0, 0] = 0.0
+    state["content_bias"][0, 0] = -1024.0
+    options = {"d_model": 4, "num_heads": 1}
+    mine, theirs = pair(student, reference, "RelativeAttention", state, **options)
+    for size in (64.0, 2048.0):
+        first = size * torch.tensor([3.0, 2.0, 1.0, 0.0]).reshape(1, 4, 1)
+        x = torch.cat([first, draw.normal(1, 4, 3)], dim=2)
+        case = f"scores from {-1536 * size:g} at the first place to 0 at the last"
+        expectations.close(mine(x), theirs(x), what="the output", case=case)
 
 
 @aspect
@@ -435,6 +486,10 @@ def test_update_memory_joins(student, reference, draw):
         case = f"memory (2, {before}, 3), hidden (2, {new}, 3)"
         for length in range(1, before + new + 2):
             same_memory(student, reference, memory, states, length, case)
+    case = "a memory (2, 3, 3) of zeros, hidden (2, 2, 3)"
+    same_memory(student, reference, torch.zeros(2, 3, 3), states, 4, case)
+    memory, states = draw.normal(1, 600, 2), draw.normal(1, 8, 2)
+    same_memory(student, reference, memory, states, 607, "memory (1, 600, 2), hidden (1, 8, 2)")
 
 
 @exercise("update_memory")
@@ -445,6 +500,8 @@ def test_update_memory_zero(student, reference, draw):
     same_memory(student, reference, memory, states, 0, "memory (2, 3, 4), hidden (2, 2, 4)")
     empty = memory[:, :0]
     same_memory(student, reference, empty, states, 1, "memory (2, 0, 4), hidden (2, 2, 4)")
+    memory, states = memory.double(), states.double()
+    same_memory(student, reference, memory, states, 0, "float64, memory (2, 3, 4)")
 
 
 @exercise("update_memory")
@@ -597,6 +654,11 @@ def test_replace_tokens_certain(student, reference, draw):
     ids = draw.integers(SPECIAL, 12, 3, 7)
     given = ids, chosen_labels(draw, ids, 0.5), peaked(draw, ids, 12)
     same_replaced(student, reference, given, "B=3, T=7, V=12 and a generator that is sure")
+    ids = torch.tensor([[PAD, PAD, 7, 7]])
+    guesses = torch.tensor([[6, PAD, PAD, 7]])
+    scores = torch.zeros(1, 4, 10).scatter(2, guesses.unsqueeze(2), 60.0)
+    case = f"ids {ids.tolist()}, all chosen, and a generator that is sure of {guesses.tolist()}"
+    same_replaced(student, reference, (ids, ids.clone(), scores), case)
 
 
 @exercise("replace_tokens")
@@ -641,6 +703,13 @@ def test_replace_tokens_inputs(student, reference, draw):
         given = strided(ids, labels, scores)
         case = f"scores of 1000 and -1000 that require gradients, B={batch}, strided"
         same_replaced(student, reference, given, case, grad=True)
+        for shift in (2000.0, -2000.0):
+            # Only differences count: the sure token is 60 above the others.
+            ids = draw.integers(SPECIAL, 9, batch, 6)
+            labels = chosen_labels(draw, ids, 0.6)
+            scores = peaked(draw, ids, 9).to(dtype) + shift
+            case = f"scores of about {shift:g}, B={batch}"
+            same_replaced(student, reference, (ids, labels, scores), case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -666,12 +735,15 @@ def test_replaced_token_loss_values(student, reference, draw):
         mask = torch.ones(batch, length, dtype=torch.bool)
         case = f"is_replaced {is_replaced.int().tolist()}, no padding"
         same_detection(student, reference, scores, is_replaced, mask, case)
+    for words, all_of in [("no token replaced", False), ("all tokens replaced", True)]:
+        given = draw.normal(2, 3), torch.full((2, 3), all_of), torch.ones(2, 3, dtype=torch.bool)
+        same_detection(student, reference, *given, f"{words}, no padding")
 
 
 @exercise("replaced_token_loss")
 def test_replaced_token_loss_padding(student, reference, draw):
     """Padding counts neither in the sum nor in the number; every real token weighs the same."""
-    for lengths, longest in [([1, 4], 4), ([3, 1, 5], 6)]:
+    for lengths, longest in [([1, 4], 4), ([3, 1, 5], 6), ([3, 1, 2], 3)]:
         mask = real(lengths, longest)
         scores = torch.where(mask, draw.normal(*mask.shape), 30.0 * draw.normal(*mask.shape))
         is_replaced = draw.uniform(*mask.shape) < 0.5
@@ -685,6 +757,8 @@ def test_replaced_token_loss_is_stable(student, reference, draw):
     scores = torch.tensor([[1000.0, -1000.0, 1000.0, -1000.0, 0.5]])
     is_replaced = torch.tensor([[True, False, False, True, True]])
     mask = torch.ones(1, 5, dtype=torch.bool)
+    same_detection(student, reference, scores, is_replaced, mask, f"scores {scores.tolist()}")
+    scores = 1000.0 * scores
     same_detection(student, reference, scores, is_replaced, mask, f"scores {scores.tolist()}")
 
 
@@ -759,8 +833,8 @@ def same_elmo_loss(student, mine, theirs, state, given, case):
 def test_two_directions_states(student, reference, draw):
     """The state of the left-to-right LSTM, then that of the right-to-left one."""
     _, mine, theirs = elmo_pair(student, reference, draw)
-    for shape in [(1, 1), (1, 4), (3, 3)]:
-        ids = draw.integers(SPECIAL, 8, *shape)
+    for shape, low in [((1, 1), SPECIAL), ((1, 4), SPECIAL), ((3, 3), SPECIAL), ((2, 5), PAD)]:
+        ids = draw.integers(low, 8, *shape)
         case = f"ids {ids.tolist()}, no mask"
         expectations.close(mine(ids), theirs(ids), what="the states", case=case)
 
@@ -769,8 +843,9 @@ def test_two_directions_states(student, reference, draw):
 def test_two_directions_padding(student, reference, draw):
     """The backward LSTM begins at each row's last real token."""
     _, mine, theirs = elmo_pair(student, reference, draw)
-    for lengths, longest in [([3, 1], 3), ([2, 4, 3], 4), ([2, 1], 4)]:
+    for lengths, longest in [([3, 1], 3), ([2, 4, 3], 4), ([2, 1], 4), ([3, 3], 5), ([2], 4)]:
         ids, mask = elmo_ids(draw, lengths, longest)
+        ids[0, 1] = PAD  # where the mask is True
         case = f"lengths {lengths} of {longest}"
         at_real_places(mine(ids, mask), theirs(ids, mask), mask, "the states", case)
 
@@ -809,6 +884,11 @@ def test_two_directions_loss(student, reference, draw):
         ids = draw.integers(SPECIAL, 8, *shape)
         case = f"ids {ids.tolist()}, no mask"
         same_elmo_loss(student, mine, theirs, state, (ids,), case)
+    ids = torch.tensor([[6, PAD, PAD, 5, PAD], [7, 5, 6, PAD, PAD]])
+    case = f"ids {ids.tolist()}, no mask: all are real"
+    same_elmo_loss(student, mine, theirs, state, (ids,), case)
+    case = f"ids {ids.tolist()}, of which all and 4 are real by the mask"
+    same_elmo_loss(student, mine, theirs, state, (ids, real([5, 4])), case)
 
 
 @hidden
@@ -824,7 +904,12 @@ def test_two_directions_loss_padding(student, reference, draw):
     other = torch.where(mask, ids, draw.integers(SPECIAL, 8, *ids.shape))
     case = f"lengths {lengths} of {longest}, other ids at padding"
     same_elmo_loss(student, mine, theirs, state, (other, mask), case)
-    at_real_places(mine(other, mask), theirs(ids, mask), mask, "the states", case)
+    seen = mine.observe(other, mask, grad=False)
+    at_real_places(seen.value, theirs(ids, mask), mask, "the states", case)
+    expectations.unchanged(seen)
+    mine.train()
+    for words in ("in train mode", "in train mode, asked again"):
+        at_real_places(mine(ids, mask), theirs(ids, mask), mask, "the states", words)
 
 
 @hidden

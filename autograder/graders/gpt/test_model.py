@@ -919,7 +919,7 @@ def test_gpt_features(student, reference, draw):
 @aspect
 @exercise("GPT")
 def test_gpt_refusals(student, draw):
-    """More tokens than max_length are refused with a ValueError, as many are not."""
+    """More tokens than max_length are refused, and the message names both numbers; as many aren't."""
     options = gpt_options(context=3, layers=1)
     mine = student.module("GPT", **options)
     expectations.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 9), what="the logits")

@@ -448,7 +448,7 @@ def pretraining_step(model, input_ids, token_type_ids, mask, labels, is_random, 
     mlm_logits, nsp_logits = model(input_ids, token_type_ids, mask)
     loss = pretraining_loss(mlm_logits, nsp_logits, labels, is_random)
     mlm, nsp = mean_entropy(mlm_logits, labels), mean_entropy(nsp_logits, is_random)
-    parameters = list(model.parameters())
+    parameters = [one for one in model.parameters() if one.requires_grad]
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     norm = gradient_norm(gradient for gradient in gradients if gradient is not None)
     shrink = clip / norm if norm > clip else 1

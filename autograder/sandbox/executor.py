@@ -237,7 +237,8 @@ class Executor:
         # The generator itself: torch.manual_seed also queues work for absent accelerators.
         torch.default_generator.manual_seed(request.get("rng", 0))
         random.seed(request.get("python_rng", request.get("rng", 0)))
-        torch.rand(request.get("drawn_before", 0))
+        for _ in range(request.get("drawn_before", 0)):
+            torch.rand(1), random.random()
         began = torch.get_rng_state(), random.getstate()
         try:
             return getattr(self, f"_op_{request['op']}")(request)

@@ -52,6 +52,7 @@ SEEDS = 6
 # otherwise with each of `SEEDS`, even a chance of 3/4 of the same answer comes to 1e-8.
 SEEDS_FOR_FIXED = 64
 TOLERANCE = 1e-5  # of the largest value
+FROZEN = "frozen_besides"  # the name of a parameter that is added
 
 
 class _NoAnswer(Exception):
@@ -249,33 +250,31 @@ class _Inquiry:
 
     def _look_at_old_gradients(self) -> None:
         """Whether it matters what an earlier backward pass has left in the weights."""
-        kinds = [True] if STALE_FROZEN in self._expected else [True, False]
-        if alike(self._first, self._after(kinds, 1e12)):
+        with_frozen = STALE_FROZEN not in self._expected
+        if alike(self._first, self._after(1e12, with_frozen)):
             return
-        for kind, fact in ((None, STALE), (True, STALE), (False, STALE_FROZEN)):
-            further = [] if kind is None else [kind]
-            if not alike(*(self._after(further, old) for old in (None, 1e12))):
+        for frozen, fact in ((False, STALE), (True, STALE_FROZEN)):
+            if not alike(*(self._after(old, frozen) for old in (None, 1e12))):
                 self._facts.add(fact)
+                return
 
-    def _after(self, further: list[bool], old: float | None) -> tuple[Any, list[torch.Tensor]]:
+    def _after(self, old: float | None, with_frozen: bool) -> tuple[Any, list[torch.Tensor]]:
         """The answer, and the parameters after the call.
 
         Args:
-            further: of each parameter that the modules get besides, and of which nothing depends,
-                whether it wants a gradient.
             old: what stands in the gradients before the call.
+            with_frozen: whether the modules get one more parameter, which wants no gradient.
         """
         self._make()
         weights = self._weights()
-        others = [torch.nn.Parameter(torch.ones(2, 2), requires_grad=one) for one in further]
-        for module in self._modules:
-            for number, other in enumerate(others):
-                module.register_parameter(f"unused_{number}", other)
-        for parameter in [*weights, *others]:
+        frozen = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
+        for module in self._modules if with_frozen else ():
+            module.register_parameter(FROZEN, frozen)
+        for parameter in [*weights, frozen]:
             parameter.grad = None if old is None else torch.full_like(parameter, old)
-        answer = _without_unused(self._try(old_grads=True))
-        moved = [other for other in others if not torch.equal(other, torch.ones(2, 2))]
-        return answer, [weight.detach() for weight in [*weights, *moved]]
+        answer = _without_frozen(self._try(old_grads=True))
+        moved = [] if torch.equal(frozen, torch.ones(2, 2)) else [frozen.detach()]
+        return answer, [weight.detach() for weight in weights] + moved
 
     def _weights(self) -> list[torch.Tensor]:
         """Parameters; of modules that a function is given also other tensors of numbers.
@@ -425,16 +424,12 @@ def _of_parameters(module: torch.nn.Module) -> dict[str, _Parameter]:
     }
 
 
-def _without_unused(answer: Any) -> Any:
-    """An answer without what it has for the parameters of which nothing depends, such as zeros."""
+def _without_frozen(answer: Any) -> Any:
+    """An answer without what it has for the parameter that `_after` adds, such as zeros."""
     if isinstance(answer, dict):
-        return {
-            key: _without_unused(value)
-            for key, value in answer.items()
-            if not str(key).startswith("unused_")
-        }
+        return {key: _without_frozen(one) for key, one in answer.items() if key != FROZEN}
     if isinstance(answer, (list, tuple)):
-        return type(answer)(map(_without_unused, answer))
+        return type(answer)(map(_without_frozen, answer))
     return answer
 
 
@@ -519,7 +514,12 @@ def _rows(given: dict[str, Any], size: int, count: int) -> dict[str, Any]:
 
 
 def _alike_rows(one: Any, several: Any, count: int) -> bool:
-    """Whether an answer to so many rows is what the answer to one row is, in each row."""
+    """Whether an answer to so many rows is what the answer to one row is, in each row.
+
+    One number for all, such as a loss, may be a mean of them or a sum.
+    """
+    if all(isinstance(n, float) or (torch.is_tensor(n) and not n.ndim) for n in (one, several)):
+        return True
     if isinstance(one, torch.Tensor) and isinstance(several, torch.Tensor):
         if one.ndim and several.ndim and len(one) == 1 and len(several) == count:
             one = one[[0] * count]

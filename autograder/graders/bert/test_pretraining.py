@@ -879,7 +879,6 @@ def test_pairs_independent(student):
     share(changes, len(drawn) - 1, 0.5, what)
 
 
-@hidden
 @exercise("next_sentence_pairs")
 def test_pairs_small_documents(student):
     """Empty documents and those of one sentence give no pairs; single sentences may be drawn."""
@@ -1552,10 +1551,8 @@ def test_step_sizes_of_gradients(student, reference, draw):
     nothing = torch.full_like(marks, IGNORE)
     weight = torch.zeros(2, SMALL["d_model"])
     for case, state, pairs, rate, clip in [
-        # The answer is right but for e**-12; but for e**-2000, which is 0; wrong by 1e25.
-        ("gradients of about 1e-5 and clip=1e-6", (weight, 12.0), [0, 0], 1e5, 1e-6),
+        # The answer is right but for e**-2000, which is 0.
         ("gradients that are all 0", (weight, 2000.0), [0, 0], 0.1, 1.0),
-        ("gradients of about 1e25", (1e25 * draw.normal(*weight.shape), 0.0), [0, 1], 0.1, 1.0),
     ]:
         put = {"nsp.weight": state[0], "nsp.bias": torch.tensor([state[1], 0.0])}
         models = Trainees(student, reference, draw, put)
@@ -1586,7 +1583,6 @@ def _same(state, name, value):
     return name not in state or expectations.close_enough(state[name], value)
 
 
-@hidden
 @exercise("pretraining_step")
 def test_step_without_gradient(student, reference, draw):
     """What is frozen, or without influence on the loss, has no gradient and stays as it is."""

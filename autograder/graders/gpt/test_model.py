@@ -443,7 +443,7 @@ def test_ffn_parameters(student):
 @exercise("FeedForward", 2)
 def test_ffn_values(student, reference, draw):
     """w_2(gelu(w_1(x))) at every place, of any axes; in train mode too where dropout is 0."""
-    for *axes, width in [(1, 1, 2), (1, 2, 3), (2, 3, 4), (3,), (2, 3), (2, 1, 3, 2)]:
+    for *axes, width in [(1, 1, 2), (1, 2, 3), (2, 3, 4), (2, 3), (2, 1, 3, 2)]:
         mine, theirs = pair(
             student, reference, "FeedForward", ffn_state(draw, width), d_model=width
         )
@@ -919,7 +919,7 @@ def test_gpt_features(student, reference, draw):
 @aspect
 @exercise("GPT")
 def test_gpt_refusals(student, draw):
-    """More tokens than max_length are refused, and the message names both numbers; as many aren't."""
+    """More tokens than max_length are refused, with both numbers in the message; as many not."""
     options = gpt_options(context=3, layers=1)
     mine = student.module("GPT", **options)
     expectations.shape(mine(draw.integers(0, 9, 2, 3)), (2, 3, 9), what="the logits")

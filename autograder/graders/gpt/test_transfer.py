@@ -134,9 +134,7 @@ def test_rename_unknown(student, reference, draw):
         "decoder.0.ln_1.weight",
         "h.0.mlp.c_attn.weight",
         "h.0.attn.c_fc.bias",
-        "h.0.ln_1.scale",
         "h.0.mlp.bias",
-        "h.x.ln_1.weight",
         "encoder.h.0.ln_1.weight",
         "model.wte.weight",
         "wte.bias",
@@ -250,9 +248,9 @@ def test_response_repeated(student, reference, draw):
         (two, two[:7]),
         (one[:1] * 4, one),
         ([0], [0]),
-        ([DELIMITER, 9, END], [PAD, DELIMITER, 8, END, START]),
+        ([8, 9, END], [PAD, 8, END, START]),
         ([50256, 70000], [123456]),
-        (list(range(700)), list(range(1300))),
+        (list(range(100, 800)), list(range(100, 1400))),
     ]:
         same_response(student, reference, prompt, response)
 
@@ -351,7 +349,7 @@ def test_entailment_leaves_lists(student, draw):
         (text, list(text)),
         ([0], [0]),
         ([EXTRACT, 70000], [DELIMITER, PAD]),
-        (list(range(700)), list(range(1300))),
+        (list(range(100, 800)), list(range(100, 1400))),
     ]:
         seen = student.observe("entailment_input", *given, grad=False)
         want = [START, *given[0], DELIMITER, *given[1], EXTRACT]
@@ -894,9 +892,6 @@ def test_joint_extremes(student, reference, draw):
     same_joint(student, reference, (scores, marks, logits, ids), "large logits at padded places")
     given = (300 * scores, marks, 300 * logits[:, :2], ids[:, :2])
     same_joint(student, reference, given, "scores and logits times 300", 1.5)
-    ids = torch.tensor([[EXTRACT, PAD, PAD], [EXTRACT, PAD, PAD], [EXTRACT, PAD, PAD]])
-    case = "rows of one token and padding, where no target counts"
-    same_joint(student, reference, (scores, marks, logits[:, :3], ids), case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -966,7 +961,6 @@ def test_prompt_many(student, reference, draw):
     odd = [("2 + 2 => 4", "yes"), ("{x} %s", "\\n"), ("a  b", "c"), (" a ", " b ")]
     same_prompt(student, reference, "Is {this} right?", odd, "{0} => %d")
     for task in ("", TASK):
-        same_prompt(student, reference, task, [("", ""), ("a", ""), ("", "b")], "", arrow="")
         same_prompt(student, reference, task, [], " a ", arrow=" => ")
 
 
@@ -1113,7 +1107,6 @@ def test_answers_ordinary(student, reference, draw):
     both.same(texts(draw, 1050)[0], [[7], [8, 5]], case, per_token=False)
 
 
-@hidden
 @exercise("answer_scores")
 def test_answers_lengths(student, reference, draw):
     """What is longer than max_length is refused, though the model itself would take it."""

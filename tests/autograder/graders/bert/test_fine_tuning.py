@@ -176,7 +176,7 @@ style(
     """
     def align_labels(word_labels, word_ids):
         words = set(word_ids) - {None}
-        if words and max(words) >= len(word_labels):
+        if not words <= set(range(len(word_labels))):
             raise ValueError("a word without a label")
         result = [IGNORE] * len(word_ids)
         for word in words:

@@ -137,7 +137,7 @@ style(
 
         def forward(self, input_ids, token_type_ids=None):
             if input_ids.size(1) > len(self.places):
-                raise ValueError("too long")
+                raise ValueError(f"{input_ids.shape[1]} tokens > {len(self.places)}")
             hot = F.one_hot(input_ids, self.token.num_embeddings).to(self.token.weight.dtype)
             x = hot @ self.token.weight + self.position(self.places[: input_ids.size(1)])[None]
             if token_type_ids is None:
@@ -176,7 +176,7 @@ style(
 )
 style(
     "SelfAttention",
-    "one fused projection, an additive mask of -10000, a loop over heads",
+    "one fused projection, an additive mask of -1e9, a loop over heads",
     """
     class SelfAttention(nn.Module):
         def __init__(self, d_model, num_heads, dropout=0.0):
@@ -192,7 +192,7 @@ style(
             weight = torch.cat([part.weight for part in parts])
             bias = torch.cat([part.bias for part in parts])
             q, k, v = (x @ weight.T + bias).chunk(3, dim=-1)
-            extra = 0 if mask is None else (1 - mask[:, None, :].to(x.dtype)) * -10000.0
+            extra = 0 if mask is None else (1 - mask[:, None, :].to(x.dtype)) * -1e9
             d, heads = x.size(-1) // self.num_heads, []
             for h in range(self.num_heads):
                 s = slice(h * d, (h + 1) * d)

@@ -136,9 +136,9 @@ style(
         if temperature < 0:
             raise ValueError("temperature")
         logits = logits / temperature
-        if top_k:
+        if top_k is not None:
             logits = keep_top_k(logits, top_k)
-        if top_p:
+        if top_p is not None:
             logits = keep_top_p(logits, top_p)
         noise = torch.empty(logits.shape, dtype=torch.float64).exponential_(generator=generator)
         return (logits.double() - noise.log()).argmax(1)

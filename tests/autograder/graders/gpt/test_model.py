@@ -363,7 +363,7 @@ style(
         def features(self, ids):
             B, T = ids.shape
             if self.max_length < T:
-                raise ValueError("too long")
+                raise ValueError(f"{T} > {self.max_length}")
             hot = F.one_hot(ids, self.token.num_embeddings).to(self.token.weight)
             x = self.drop(hot @ self.token.weight + self.position(self.places[:, :T].expand(B, T)))
             return nn.Sequential(*self.blocks, self.final_norm)(x)

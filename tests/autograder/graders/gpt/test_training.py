@@ -59,12 +59,12 @@ style(
         for path, module in list(model.named_modules()):
             if isinstance(module, (nn.Linear, nn.Embedding)):
                 std = small if path.split(".")[-1] in ("out_proj", "w_2") else 0.02
-                module.weight = nn.Parameter(torch.normal(0.0, std, tuple(module.weight.shape)))
+                module.weight = nn.Parameter(torch.empty_like(module.weight).normal_(0.0, std))
                 if isinstance(module, nn.Linear):
-                    module.bias = nn.Parameter(torch.zeros(module.out_features))
+                    module.bias = nn.Parameter(torch.zeros_like(module.bias))
             elif isinstance(module, nn.LayerNorm):
-                module.weight = nn.Parameter(torch.ones(module.normalized_shape))
-                module.bias = nn.Parameter(torch.zeros(module.normalized_shape))
+                module.weight = nn.Parameter(torch.ones_like(module.weight))
+                module.bias = nn.Parameter(torch.zeros_like(module.bias))
         return model
     """,
 )

@@ -195,7 +195,7 @@ def heads_inputs(draw, batch, queries, keys, width, dtype=torch.float32):
 
 
 def far_projections(state):
-    """The state with queries of 2**15 and keys of 2**15 times feature 0 (see `marked`)."""
+    """The state with queries of 2**12 and keys of 2**12 times feature 0 (see `marked`)."""
     return state | {
         "q_proj.weight": torch.zeros_like(state["q_proj.weight"]),
         "q_proj.bias": torch.full_like(state["q_proj.bias"], FAR),
@@ -414,7 +414,7 @@ def test_heads_gradients(student, reference, draw):
 
 
 def far_rows(draw, input_dim, embed_dim, heads):
-    """A qkv_proj with queries of 2**15 and keys of 2**15 times feature 0 (see `marked`)."""
+    """A qkv_proj with queries of 2**12 and keys of 2**12 times feature 0 (see `marked`)."""
     state = linear(draw, "qkv_proj", 3 * embed_dim, input_dim)
     weight, bias = state["qkv_proj.weight"], state["qkv_proj.bias"]
     rows, numbers = weight.view(heads, 3, -1, input_dim), bias.view(heads, 3, -1)

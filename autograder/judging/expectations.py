@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -195,8 +196,8 @@ def raises(
 
 
 def changed_in_place(labels: Sequence[str], what: str = "your code") -> str:
-    """The sentence on arguments that a call has changed."""
-    names = ", ".join(map(argument, labels))
+    """The sentence on arguments that a call has changed, each told once."""
+    names = ", ".join(dict.fromkeys(map(argument, labels)))
     return f"{what} changes {names}{IN_PLACE}"
 
 
@@ -265,9 +266,9 @@ def _divergence(seen: float, probability: float) -> float:
 
 
 def _verb(what: str, singular: str) -> str:
-    """The verb that agrees with `what`: "the weights are", "the result is"."""
-    last = what.split()[-1]
-    if last.endswith("s") and not last.endswith(("ss", "us", "is")) and last[-2].isalpha():
+    """The verb that agrees with `what`: "the weights are", "the gradient of the scores is"."""
+    noun = re.split(" (?:of|with respect to) ", what)[0].split()[-1]
+    if noun.endswith("s") and not noun.endswith(("ss", "us", "is", "bias")) and noun[-2].isalpha():
         return {"is": "are", "has": "have", "contains": "contain"}[singular]
     return singular
 

@@ -116,8 +116,20 @@ def test_a_rate_is_judged_by_its_stated_false_alarm():
         expectations.rate(6000, 10000, 0.5, "the share")
 
 
+def test_an_argument_that_is_changed_in_several_places_is_told_once():
+    said = expectations.changed_in_place(["0.a.weight", "0.b.weight", "mask"])
+    assert said.startswith("your code changes its first argument, `mask` in place")
+
+
 @pytest.mark.parametrize(
-    ("what", "words"), [("the weights", "the weights are wrong"), ("the mask", "the mask is wrong")]
+    ("what", "words"),
+    [
+        ("the weights", "the weights are wrong"),
+        ("the mask", "the mask is wrong"),
+        ("the gradient of the scores", "the gradient of the scores is wrong"),
+        ("the keys of block 1", "the keys of block 1 are wrong"),
+        ("qkv_proj.bias", "qkv_proj.bias is wrong"),
+    ],
 )
 def test_the_verb_agrees_with_what_is_wrong(what, words):
     with pytest.raises(Mistake, match=words):

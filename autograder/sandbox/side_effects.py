@@ -52,7 +52,6 @@ SEEDS = 6
 # otherwise with each of `SEEDS`, even a chance of 3/4 of the same answer comes to 1e-8.
 SEEDS_FOR_FIXED = 64
 TOLERANCE = 1e-5  # of the largest value
-FROZEN = "frozen_besides"  # the name of a parameter that is added
 
 
 class _NoAnswer(Exception):
@@ -269,10 +268,10 @@ class _Inquiry:
         weights = self._weights()
         frozen = torch.nn.Parameter(torch.ones(2, 2), requires_grad=False)
         for module in self._modules if with_frozen else ():
-            module.register_parameter(FROZEN, frozen)
+            module.register_parameter("frozen_besides", frozen)
         for parameter in [*weights, frozen]:
             parameter.grad = None if old is None else torch.full_like(parameter, old)
-        answer = _without_frozen(self._try(old_grads=True))
+        answer = _without("frozen_besides", self._try(old_grads=True))
         moved = [] if torch.equal(frozen, torch.ones(2, 2)) else [frozen.detach()]
         return answer, [weight.detach() for weight in weights] + moved
 
@@ -424,12 +423,12 @@ def _of_parameters(module: torch.nn.Module) -> dict[str, _Parameter]:
     }
 
 
-def _without_frozen(answer: Any) -> Any:
-    """An answer without what it has for the parameter that `_after` adds, such as zeros."""
+def _without(name: str, answer: Any) -> Any:
+    """An answer without what its dicts have under a name."""
     if isinstance(answer, dict):
-        return {key: _without_frozen(one) for key, one in answer.items() if key != FROZEN}
+        return {key: _without(name, one) for key, one in answer.items() if key != name}
     if isinstance(answer, (list, tuple)):
-        return type(answer)(map(_without_frozen, answer))
+        return type(answer)(_without(name, one) for one in answer)
     return answer
 
 

@@ -19,8 +19,8 @@ test: $(STAMP) ## every test, the built book and the graders' own test included
 	@$(RUN) -m pytest -q
 	@$(RUN) -m autograder verify --json build/verify.json
 
-book: $(STAMP) ## build the book alone
-	@$(RUN) -m toolkit.book
+book: $(STAMP) ## build the book alone; EDITION=course: without the answers to exercises
+	@$(RUN) -m toolkit.book $(if $(EDITION),--edition $(EDITION))
 
 exercises: $(STAMP) ## regenerate the students' notebooks after editing solutions/
 	@$(RUN) -m autograder build

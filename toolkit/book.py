@@ -1,4 +1,4 @@
-"""Build the book: `python -m toolkit.book [--out build/book] [--clear]`.
+"""Build the book: `python -m toolkit.book [--edition course] [--out build/book] [--clear]`.
 
 This drives the same Sphinx that `jupyter-book build` drives, with the same `_config.yml`, and adds
 five things. A page is executed again when a module it imports has changed, which Jupyter Book's
@@ -6,6 +6,9 @@ cache does not notice. Pages are executed beside each other, as many as there ar
 warning fails the build, broken references first of all. Every row of
 `coverage.csv` must point at an anchor that exists. And people get a few lines of progress, or one
 sentence that says what to mend.
+
+The *course edition* shows of graded exercises what a student starts from, not the answers, and
+leaves out pages that are not done. Both editions share what was executed.
 """
 
 from __future__ import annotations
@@ -30,9 +33,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "book"
 OUT = ROOT / "build" / "book"
+SITES = {"reader": "html", "course": "course"}  # an edition's folder in OUT/_build
 PACKAGES = ("solutions", "toolkit", "autograder")
 MOST_PAGES = 4  # executed at a time: each may take up to 4 GB
 # What an executed page depends on besides the course's own modules.
@@ -53,10 +59,25 @@ class BookError(Exception):
     """The book could not be built; the message says what to mend."""
 
 
-def contents(source: Path = SOURCE) -> list[str]:
-    """The pages that `_toc.yml` names, `attention/index` for one in a folder, in their order."""
+def contents(source: Path = SOURCE, edition: str = "reader") -> list[str]:
+    """The pages of an edition, `attention/index` for one in a folder, in their order."""
     text = (source / "_toc.yml").read_text(encoding="utf-8")
-    return re.findall(r"^[ -]*(?:file|root): *(\S+)", text, re.MULTILINE)
+    pages = re.findall(r"^[ -]*(?:file|root): *(\S+)", text, re.MULTILINE)
+    left_out = left_out_of(edition, source) if edition != "reader" else ()
+    return [page for page in pages if page not in left_out]
+
+
+def left_out_of(edition: str, source: Path = SOURCE) -> set[str]:
+    """The pages that an edition leaves out: the course's, those with cells that are not done."""
+    if edition == "reader":
+        return set()
+    pages = set(contents(source)) - set(done(source))
+    return {page for page in pages if is_executed(source / f"{page}.md")}
+
+
+def site_of(out: Path = OUT, edition: str = "reader") -> Path:
+    """The folder of a built edition."""
+    return out / "_build" / SITES[edition]
 
 
 def done(source: Path = SOURCE) -> list[str]:
@@ -108,10 +129,11 @@ def is_executed(page: Path) -> bool:
 class _Keys:
     """Knows with which code each page was executed, and forgets outputs that are out of date."""
 
-    def __init__(self, source: Path, work: Path, root: Path) -> None:
+    def __init__(self, source: Path, work: Path, root: Path, edition: str) -> None:
         self.file, self.times = work / "code.json", work / "seconds.json"
-        self.cache, self.doctrees = work / ".jupyter_cache", work / ".doctrees"
-        pages = {name: source / f"{name}.md" for name in contents(source)}
+        self.cache = work / ".jupyter_cache"
+        self.doctrees = [work / doctrees_of(edition) for edition in SITES]
+        pages = {name: source / f"{name}.md" for name in contents(source, edition)}
         self.pages = {
             name: page for name, page in pages.items() if page.is_file() and is_executed(page)
         }
@@ -143,7 +165,8 @@ class _Keys:
                     notebook = myst_nb_reader_plugin(str(self.pages[name]))
                     cache.remove_cache(cache.match_cache_notebook(notebook).pk)
         for name in names:
-            (self.doctrees / f"{name}.doctree").unlink(missing_ok=True)
+            for doctrees in self.doctrees:
+                (doctrees / f"{name}.doctree").unlink(missing_ok=True)
 
     def slowest_first(self, names: Iterable[str]) -> list[str]:
         """The pages, those first that took longest when they were last executed here.
@@ -163,7 +186,13 @@ class _Keys:
 
     def remember(self) -> None:
         """Write down the present keys, after a build that went well."""
-        self.file.write_text(json.dumps(self.now, indent=1))
+        before = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.file.write_text(json.dumps({**before, **self.now}, indent=1))
+
+
+def doctrees_of(edition: str) -> str:
+    """The name of the folder with an edition's pages as Sphinx has read them."""
+    return ".doctrees" if edition == "reader" else f".doctrees-{edition}"
 
 
 class _Execution(logging.Handler):
@@ -195,6 +224,7 @@ class _Execution(logging.Handler):
 def build_book(
     out: Path = OUT,
     *,
+    edition: str = "reader",
     source: Path = SOURCE,
     config: Path = ROOT / "_config.yml",
     root: Path = ROOT,
@@ -204,8 +234,9 @@ def build_book(
     """Execute what is out of date, write the HTML, and return the path of its first page.
 
     Args:
-        out: folder to build into; the site is written to `_build/html` in it, the execution cache
-            to `_build/.jupyter_cache`.
+        out: folder to build into; the site is written to `_build/html` in it, that of the course
+            edition to `_build/course`, the execution cache to `_build/.jupyter_cache`.
+        edition: `reader` or `course`.
         source: folder with the pages and `_toc.yml`.
         config: Jupyter Book configuration.
         root: folder that holds the modules which pages import.
@@ -222,19 +253,21 @@ def build_book(
     if clear and work.exists():
         shutil.rmtree(work)
     work.mkdir(parents=True, exist_ok=True)
-    keys = _Keys(source, work, root.resolve())
+    keys = _Keys(source, work, root.resolve(), edition)
     stale = keys.stale()
     keys.forget(stale)
     if stale and keys.file.exists():
         tell(f"  code has changed under {', '.join(stale)}")
 
     with _environment(work, root.resolve()) as cores:
-        problems, execution, read, written = _run_sphinx(source, config, work, keys, cores, tell)
-    site = work / "html"
-    problems += missing_anchors(source / "coverage.csv", site)
+        problems, execution, read, written = _run_sphinx(
+            source, config, work, keys, cores, tell, edition
+        )
+    site = site_of(out.resolve(), edition)
+    problems += missing_anchors(source / "coverage.csv", site, left_out_of(edition, source))
     if problems:
         # Warnings come while a page is read; without this the next build would be silent.
-        shutil.rmtree(work / ".doctrees", ignore_errors=True)
+        shutil.rmtree(work / doctrees_of(edition), ignore_errors=True)
         shown = "\n".join(f"  {problem}" for problem in problems[:20])
         more = f"\n  … and {len(problems) - 20} more" if len(problems) > 20 else ""
         things = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
@@ -247,8 +280,8 @@ def build_book(
     return site / "index.html"
 
 
-def missing_anchors(coverage: Path, site: Path) -> list[str]:
-    """Rows of the coverage map that point at nothing, a sentence each."""
+def missing_anchors(coverage: Path, site: Path, left_out: Iterable[str] = ()) -> list[str]:
+    """Rows of the coverage map that point at nothing, a sentence each; not at pages left out."""
     if not coverage.exists():
         return []
     known: dict[str, set[str] | None] = {}
@@ -256,6 +289,8 @@ def missing_anchors(coverage: Path, site: Path) -> list[str]:
     with coverage.open(encoding="utf-8", newline="") as stream:
         for row in DictReader(stream):
             page = row["page"].removesuffix(".md").removesuffix(".html")
+            if page in left_out:
+                continue
             if page not in known:
                 file = site / f"{page}.html"
                 known[page] = anchors(file) if file.exists() else None
@@ -381,6 +416,7 @@ def _run_sphinx(
     keys: _Keys,
     cores: int,
     tell: Callable[[str], None],
+    edition: str,
 ) -> tuple[list[str], _Execution, int, int]:
     """Run Sphinx as Jupyter Book does; warnings, execution log, pages read and pages written."""
     from jupyter_book.config import get_final_config
@@ -393,11 +429,15 @@ def _run_sphinx(
         user_yaml=config,
         cli_config={
             "latex_individualpages": False,
-            "external_toc_path": str(source / "_toc.yml"),
+            "external_toc_path": str(_table_of_contents(source, work, edition)),
             "nb_execution_cache_path": str(work / ".jupyter_cache"),
         },
         sourcedir=source,
     )
+    if edition == "course":
+        settings |= {"course_edition": True, "html_copy_source": False}
+        # Links to pages that it leaves out; the reader's edition finds those that lead nowhere.
+        settings["suppress_warnings"] = [*settings["suppress_warnings"], "myst.xref_missing"]
     warnings, execution = io.StringIO(), _Execution(tell, source)
     counts = {"read": 0, "written": 0}
 
@@ -412,7 +452,8 @@ def _run_sphinx(
         _execute_ahead(keys, settings, work, cores, execution)
         with patch_docutils(None), docutils_namespace():
             app = Sphinx(
-                srcdir=source, confdir=None, outdir=work / "html", doctreedir=work / ".doctrees",
+                srcdir=source, confdir=None, outdir=work / SITES[edition],
+                doctreedir=work / doctrees_of(edition),
                 buildername="html", confoverrides=settings, status=None, warning=warnings,
             )  # fmt: skip
             if settings.get("use_multitoc_numbering"):
@@ -430,6 +471,29 @@ def _run_sphinx(
     finally:
         logging.getLogger("sphinx").removeHandler(execution)
     return _problems(warnings.getvalue(), source), execution, counts["read"], counts["written"]
+
+
+def _table_of_contents(source: Path, work: Path, edition: str) -> Path:
+    """The `_toc.yml` of an edition, written to `work`; where it has changed, all is read anew."""
+    left_out = left_out_of(edition, source)
+
+    def kept(entry: Any) -> Any:
+        if isinstance(entry, list):
+            return [kept(one) for one in entry if not is_left_out(one)]
+        if isinstance(entry, dict):
+            return {name: kept(value) for name, value in entry.items()}
+        return entry
+
+    def is_left_out(entry: Any) -> bool:
+        return isinstance(entry, dict) and entry.get("file") in left_out
+
+    toc = kept(yaml.safe_load((source / "_toc.yml").read_text(encoding="utf-8")))
+    text, target = yaml.safe_dump(toc, sort_keys=False), work / f"toc-{edition}.yml"
+    if not target.exists() or target.read_text(encoding="utf-8") != text:
+        # Sphinx keeps the numbers of sections and does not look for another table of contents.
+        shutil.rmtree(work / doctrees_of(edition), ignore_errors=True)
+        target.write_text(text, encoding="utf-8")
+    return target
 
 
 def _problems(text: str, source: Path) -> list[str]:
@@ -501,6 +565,10 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m toolkit.book", description="Execute and build the book."
     )
     parser.add_argument("--out", type=Path, default=OUT, help="where to build (build/book)")
+    parser.add_argument(
+        "--edition", choices=SITES, default="reader",
+        help="course: without the answers to graded exercises",
+    )  # fmt: skip
     parser.add_argument("--clear", action="store_true", help="forget all earlier results first")
     options = parser.parse_args(arguments)
     where = _relative(options.out.resolve())
@@ -508,6 +576,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         index = build_book(
             options.out,
+            edition=options.edition,
             clear=options.clear,
             # One write a line: pages tell of themselves from several threads
             tell=lambda line: print(f"{line}\n", end="", flush=True),

@@ -311,7 +311,11 @@ class GradeExercises(NbGraderPreprocessor):
         unit = resources["nbgrader"]["assignment"]
         student = resources["nbgrader"]["student"]
         result = RESULTS.get((unit, student)) or MARKED.pop((unit, student))
-        write_result(nb, result, load(unit))
+        root = due_dates.root_of(self.config)
+        assignment = load(unit)
+        if root is not None:
+            assignment = due_dates.of_course(root, unit).with_book(assignment)
+        write_result(nb, result, assignment)
         return nb, resources
 
 
@@ -346,7 +350,7 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
         for name, value in replace(result, exercises={}, printed={}).to_dict().items()
         if name not in ("exercises", "printed", "student")
     }
-    nb.metadata[KEY] = {**nb.metadata.get(KEY, {}), **summary}
+    nb.metadata[KEY] = {**nb.metadata.get(KEY, {}), **summary, "book": assignment.book}
     own = set(nb.metadata[KEY].get("own", []))
     for cell in nb.cells:
         if cell.cell_type != "code":

@@ -35,7 +35,7 @@ from autograder.units.assignment import Assignment, Exercise, Question
 FILE = "grading.toml"
 SECONDS = {"minute": 60.0, "hour": 3600.0, "day": 86400.0, "week": 604800.0}
 ABSENT = ("missing", "unreadable")
-NO_MARKS = ("db_url", "source", "filed_due")
+NO_MARKS = ("db_url", "book", "source", "filed_due")
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,7 @@ class Settings:
         points: exercises and written questions with other points than they were released with.
         limits: what one submission may cost.
         db_url: where nbgrader's gradebook is, if not in the course's folder.
+        book: the address of the edition of the book that feedback and reports lead to.
         source: the file they were read from.
         filed_due: the due date in that file, also if another one took its place.
     """
@@ -88,6 +89,7 @@ class Settings:
     points: Mapping[str, float] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     db_url: str | None = None
+    book: str = ""
     source: Path | None = field(default=None, compare=False)
     filed_due: datetime | None = field(default=None, compare=False)
 
@@ -107,8 +109,12 @@ class Settings:
         return own | {name: 0.0 for name in self.leave_out if name in own}
 
     def adjusted_assignment(self, assignment: Assignment) -> Assignment:
-        """The assignment with its changed points and without what is left out."""
-        return with_points(assignment, self.maxima(assignment))
+        """The assignment with its changed points, without what is left out, and with the book."""
+        return self.with_book(with_points(assignment, self.maxima(assignment)))
+
+    def with_book(self, assignment: Assignment) -> Assignment:
+        """The assignment with the course's book, if the course names one."""
+        return replace(assignment, book=self.book) if self.book else assignment
 
     def adjusted(self, result: SubmissionResult, assignment: Assignment) -> SubmissionResult:
         """A raw result with the points that count, as a copy.

@@ -25,7 +25,7 @@ MOST_ATTEMPTS = 1000
 LONGEST = timedelta(days=3650)
 GENERAL = ("due", "late", "extensions", "attempts", "attempts_count", "extra_attempts", "limits")
 ONLY_FOR_ONE = ("leave_out", "points")
-ONLY_FOR_ALL = ("db_url",)
+ONLY_FOR_ALL = ("db_url", "book")
 LATE = {
     "percent": (0, 100),
     "per": ("day", "hour"),
@@ -163,6 +163,7 @@ class Reader:
             "leave_out": partial(self._leave_out, assignment=assignment),
             "points": partial(self._points, assignment=assignment),
             "db_url": self._address,
+            "book": self._book,
         }
         return {key: readers[key](place + key, value) for key, value in table.items()}
 
@@ -265,6 +266,13 @@ class Reader:
                 'write one such as "postgresql://user@host/gradebook".'
             )
         return value
+
+    def _book(self, key: str, value: Any) -> str:
+        if not isinstance(value, str) or not re.fullmatch(r"https?://[^\s\"'<>]+", value):
+            self.wrong(
+                key, value, 'is no address of a book; write one such as "https://example.org/book"'
+            )
+        return str(value)
 
     def _lines(self, key: str, value: Any, example: str) -> dict[str, Any]:
         """A table below the one of a unit."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import keyword
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from html import escape
 from typing import Any
@@ -203,9 +203,10 @@ def page_of(nb: NotebookNode, course: dict[str, Any]) -> Page:
         assignment: Assignment = load(unit)
     except AssignmentError:
         assignment = Assignment(unit, unit, ())
+    state = nb.metadata.get(plugin.KEY, {})
+    assignment = replace(assignment, book=state.get("book", ""))
     titles = {exercise.name: exercise.title for exercise in assignment.exercises}
     titles |= {question.name: question.title for question in assignment.questions}
-    state = nb.metadata.get(plugin.KEY, {})
     page = Page(
         student=visible(course["student"], 200),
         title=assignment.title,

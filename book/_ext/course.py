@@ -7,8 +7,8 @@ later chapter adds rows to `coverage.csv` and appears in every table; no page ha
 
 What the units hold is read from `exercises/`, where it is generated.
 
-Directives: `{chapters}`, `{units}`, `{errata} 001` (one document), `{coverage} attention` (one
-chapter), `{errata-counts}`, `{coverage-counts}`, `{terms}`.
+Directives: `{chapters}`, `{units}`, `{last-cells}`, `{errata} 001` (one document),
+`{coverage} attention` (one chapter), `{errata-counts}`, `{coverage-counts}`, `{terms}`.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from sphinx.application import Sphinx
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
+from autograder.assignments.last_cells import what_they_do
 from autograder.common import paths
 from autograder.units.assignment import load
 
 logger = logging.getLogger(__name__)
 KINDS = ("concept", "formula", "code", "claim", "system", "figure", "erratum")
-MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
 
 
 def read_rows(folder: Path, name: str) -> list[dict[str, str]]:
@@ -173,6 +173,25 @@ def defined(file: Path) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
 
 
+class LastCells(CourseDirective):
+    """What each unit's last, ungraded cells do; with `chapters`, each chapter's own notebook."""
+
+    optional_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        whole = self.arguments == ["chapters"]
+        body = []
+        for name in [f"{c}-mine" for c in paths.CHAPTERS] if whole else paths.units():
+            script = paths.ungraded(name)
+            self.env.note_dependency(str(script))
+            # Pages lead here: `[the unit](unit-attention-scores)`
+            unit = nodes.literal("", name, ids=[f"unit-{name}"], names=[f"unit-{name}"])
+            self.state.document.note_explicit_target(unit)
+            body.append([[unit], self.inline(what_they_do(script))])
+        head = ["Notebook" if whole else "Unit", "What it does" if whole else "Its last cells"]
+        return self.table(head, body, "course-last-cells")
+
+
 class Errata(CourseDirective):
     """The errata of one source document."""
 
@@ -266,17 +285,6 @@ def resolve_places(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         node.replace_self(link)
 
 
-def hide_solution_markers(app: Sphinx, doctree: nodes.document) -> None:
-    """Leave the assignment's markers out of code that a page includes from `solutions/`."""
-    for block in doctree.findall(nodes.literal_block):
-        lines = block.astext().splitlines()
-        kept = [line for line in lines if line.strip() not in MARKERS]
-        if len(kept) < len(lines):
-            text = "\n".join(kept)
-            block.rawsource = text
-            block.children = [nodes.Text(text)]
-
-
 MOVED = """<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
@@ -303,6 +311,8 @@ def write_moved(app: Sphinx, exception: Exception | None) -> None:
     labels = app.env.get_domain("std").anonlabels  # type: ignore[attr-defined]
     for row in read_rows(source, "moved.csv"):
         old, new = row["old"], row["new"]
+        if new not in app.env.found_docs and app.config.course_edition:
+            continue
         if new not in app.env.found_docs:
             logger.warning("moved.csv: %s leads to %s, which is not there", old, new)
             continue
@@ -322,12 +332,12 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_node(place)
     app.add_directive("chapters", Chapters)
     app.add_directive("units", Units)
+    app.add_directive("last-cells", LastCells)
     app.add_directive("errata", Errata)
     app.add_directive("errata-counts", ErrataCounts)
     app.add_directive("terms", Terms)
     app.add_directive("coverage", Coverage)
     app.add_directive("coverage-counts", CoverageCounts)
-    app.connect("doctree-read", hide_solution_markers)
     app.connect("doctree-resolved", resolve_places)
     app.connect("build-finished", write_moved)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

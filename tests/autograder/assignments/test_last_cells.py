@@ -158,10 +158,3 @@ def test_a_script_without_a_sentence_or_a_cell_is_refused(tmp_path: Path) -> Non
         put(script, text)
         with pytest.raises(AssignmentError, match=f"gpt/model.py {said}"):
             last_cells.of("gpt-model", tmp_path)
-
-
-def test_the_students_page_says_what_they_do() -> None:
-    page = (paths.ROOT / "book" / "howto-hand-in.md").read_text(encoding="utf-8")
-    for unit in paths.UNITS:
-        does = last_cells.what_they_do(paths.ungraded(unit))
-        assert f"| `{unit}` | {does} |\n" in page, "copy the sentence into the table"

@@ -14,7 +14,7 @@ import pytest
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from autograder.assignments import bundle, last_cells, whole_chapter
+from autograder.assignments import bundle, whole_chapter
 from autograder.common import paths
 from autograder.units.assignment import load, units_of
 
@@ -116,10 +116,3 @@ def imported(unit: str) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "given"
     ]
     return {alias.name for node in nodes for alias in node.names}
-
-
-def test_the_students_page_says_what_they_do() -> None:
-    page = (paths.ROOT / "book" / "howto-hand-in.md").read_text(encoding="utf-8")
-    for chapter in paths.CHAPTERS:
-        does = last_cells.what_they_do(paths.ungraded(f"{chapter}-mine"))
-        assert f"| `{chapter}-mine` | {does} |\n" in page, "copy the sentence into the table"

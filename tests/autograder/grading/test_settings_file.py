@@ -44,7 +44,7 @@ def test_a_table_of_a_chapter_is_answered_with_its_units(tmp_path, chapter):
 
 def test_a_name_that_nobody_knows(tmp_path):
     assert said(tmp_path, "xyzzy = 1\n").endswith(
-        ", limits, db_url, and [seq2seq-text] is the table of a unit."
+        ", limits, db_url, book, and [seq2seq-text] is the table of a unit."
     )
     assert said(tmp_path, "[atention_scores]\n").endswith("; did you mean attention-scores?")
 
@@ -57,6 +57,11 @@ def test_an_exercise_or_question_of_the_chapters_other_unit(tmp_path, name):
     )
     said_of_points = said(tmp_path, f"[{UNIT}.points]\n{name} = 2\n")
     assert "write it below [attention-self_attention]" in said_of_points
+
+
+def test_the_book_is_an_address_that_a_browser_follows(tmp_path):
+    for address in ("javascript:alert(0)", "example.org", 'https://x/"onclick', ""):
+        assert "is no address of a book" in said(tmp_path, f"book = '{address}'\n")
 
 
 def test_what_belongs_to_one_unit(tmp_path):

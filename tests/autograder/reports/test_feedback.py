@@ -28,6 +28,9 @@ HOSTILE = "</code></pre></td><script>alert(1)</script><img src=x onerror=alert(2
 ANSI = "\x1b[31mred\x1b[0m \x1b]8;;http://evil.example\x07link\x1b]8;;\x07 \u202ereversed\x00"
 
 
+BOOK = "https://example.org/book"
+
+
 def result_for(student: str, **changes) -> SubmissionResult:
     """A result in which the first exercise fails, the second holds, and the others are open."""
     assignment = load(UNIT)
@@ -67,6 +70,8 @@ def hostile_notebook(release: nbformat.NotebookNode) -> nbformat.NotebookNode:
 def course(tmp_path_factory, prepared):
     """A course with one hostile and one absent student, recorded through nbgrader."""
     root = Path(shutil.copytree(prepared, tmp_path_factory.mktemp("graded") / "course"))
+    settings = root / "grading.toml"
+    settings.write_text(f'book = "{BOOK}"\n{settings.read_text(encoding="utf-8")}')
     release = prepare(root, UNIT)
     books = Books(root, UNIT)
     name = "<script>alert(0)</script>"
@@ -142,6 +147,9 @@ def test_marks_diagnosis_section_code_and_output_are_on_the_page(page):
     assert f"0 of {assignment.exercises[0].points:g} points" in said
     heading = assignment.sections.get(assignment.exercises[0].section)
     assert (heading or assignment.exercises[0].section) in said
+    section = assignment.exercises[0].section
+    address = f"{BOOK}/{assignment.page(section)}.html#{section}"
+    assert first.find("a", href=address), "the course's own edition of the book"
     assert "What your code printed" in said
     assert first.find("span", class_="k") is not None  # Highlighted.
     second = soup.find(id=f"item-{assignment.names[1]}").get_text()

@@ -1,0 +1,211 @@
+"""The two editions of the book, and what joins its pages to the exercises.
+
+The reader's edition shows whole classes. The course edition (`course_edition`, set by
+`python -m toolkit.book --edition course`) shows of each graded exercise what a student starts
+from, and leaves out the cells that give an exercise away, tagged `gives-` and its name.
+
+Directives: `{reference} attention-multi_head MultiHeadAttention` shows a definition of a unit's
+reference module; what stands in it explains the way to those who have yet to write it, and only
+the course edition shows it. `{your-turn}` lists the exercises whose sections stand on the page, and
+those that are named after it.
+"""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from docutils.statemachine import StringList
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from autograder.common import paths
+from autograder.common.definitions import DEFINITIONS, first_line
+from autograder.units.assignment import Assignment, Exercise, load
+from autograder.units.variants import cell_spans, source_of
+
+MARKERS = ("### BEGIN SOLUTION", "### END SOLUTION")
+GIVES = "tag_gives-"  # what MyST-NB makes of the tag, as a class of the cell's container
+
+
+def definition(source: str, name: str) -> str:
+    """The text of `name`, such as `GPT` or `GPT.forward`, in Python source; empty if not there."""
+    body, found = ast.parse(source).body, None
+    for part in name.split("."):
+        found = next((x for x in body if isinstance(x, DEFINITIONS) and x.name == part), None)
+        if found is None:
+            return ""
+        body = found.body
+    assert found is not None
+    lines = source.splitlines()[first_line(found) - 1 : found.end_lineno]
+    return textwrap.dedent("\n".join(x for x in lines if x.strip() not in MARKERS))
+
+
+def asked_in(unit: str, name: str) -> Exercise | None:
+    """The exercise in whose answer `name` is defined; None if nobody is asked for it."""
+    source = source_of(unit)
+    outer = name.partition(".")[0]
+    for exercise, (start, end) in cell_spans(source).items():
+        if definition(source[start:end], outer):
+            return load(unit).exercise(exercise)
+    return None
+
+
+def number_of(assignment: Assignment, exercise: Exercise) -> int:
+    """Which of the notebook's exercises it is, counted from 1."""
+    return assignment.names.index(exercise.name) + 1
+
+
+class Exercises(SphinxDirective):
+    """What the directives below share: MyST text as nodes, and links to units."""
+
+    has_content = True
+
+    def parsed(self, lines: list[str]) -> list[nodes.Node]:
+        """MyST blocks as nodes."""
+        holder = nodes.container()
+        self.state.nested_parse(StringList(lines, "exercises"), self.content_offset, holder)
+        return list(holder.children)
+
+    def unit_link(self, unit: str) -> str:
+        """MyST text that names a unit and leads to the table of all."""
+        self.env.note_dependency(str(paths.EXERCISES / unit / "assignment.json"))
+        return f"[`{unit}`](unit-{unit})"
+
+
+class Reference(Exercises):
+    """A definition of a reference module, or, in the course edition, what a student is given."""
+
+    required_arguments = 2
+    option_spec: ClassVar = {"lines-from": directives.positive_int}
+
+    def run(self) -> list[nodes.Node]:
+        unit, name = self.arguments
+        if unit not in paths.units():
+            raise self.error(f"there is no unit {unit}")
+        self.env.note_dependency(str(paths.solution(unit)))
+        exercise = asked_in(unit, name) if self.config.course_edition else None
+        code = definition(exercise.stub if exercise else source_of(unit), name)
+        if not code and not exercise:
+            raise self.error(f"{paths.solution(unit).name} defines no {name}")
+        first = self.options.get("lines-from", 1) - 1
+        text = code if exercise else "\n".join(code.splitlines()[first:])
+        shown = [code_block(text)] if text else []
+        if not exercise:
+            return shown
+        number = number_of(load(unit), exercise)
+        line = f"**You write this** in {self.unit_link(unit)}, exercise {number}."
+        return [*shown, *self.parsed(["::::{admonition} Your part", ":class: tip", "", line, "",
+                                      *self.content, "::::"])]  # fmt: skip
+
+
+def code_block(code: str) -> nodes.literal_block:
+    """Highlighted Python."""
+    return nodes.literal_block(code, code, language="python")
+
+
+class YourTurn(Exercises):
+    """The exercises of a page: those whose section stands on it, and those that are named."""
+
+    optional_arguments = 20
+
+    def run(self) -> list[nodes.Node]:
+        chapter = self.env.docname.partition("/")[0]
+        lines, also = [], set(self.arguments)
+        for unit in paths.units():
+            if paths.chapter_of(unit) != chapter:
+                continue
+            link, assignment = self.unit_link(unit), load(unit)
+            asked = [
+                f"{number} `{exercise.name}` ({points(exercise.points)}, "
+                f"{exercise.minutes} minutes)"
+                for number, exercise in enumerate(assignment.exercises, start=1)
+                if exercise.name in also or self.is_here(assignment, exercise.section)
+            ]
+            also -= set(assignment.names)
+            words = [
+                f"in words, `{question.name}` ({points(question.points)})"
+                for question in assignment.questions
+                if self.is_here(assignment, question.section)
+            ]
+            if asked or words:
+                items = [f"- {item}" for item in (*asked, *words)]
+                lines += [f"**In the notebook** {link}:", "", *items, ""]
+        if also:
+            raise self.error(f"no unit of {chapter} asks for {', '.join(sorted(also))}")
+        return self.parsed([*lines, *self.content])
+
+    def is_here(self, assignment: Assignment, section: str) -> bool:
+        return assignment.page(section) == self.env.docname
+
+
+def points(number: float) -> str:
+    """`1 point`, `2.5 points`."""
+    return f"{number:g} point{'' if number == 1 else 's'}"
+
+
+def given_away(doctree: nodes.document) -> Iterator[tuple[nodes.container, str]]:
+    """The cells that give an exercise away, and that exercise's name."""
+    for cell in list(doctree.findall(nodes.container)):
+        for name in cell["classes"]:
+            if name.startswith(GIVES):
+                yield cell, name.removeprefix(GIVES)
+
+
+def hide_given_away(app: Sphinx, doctree: nodes.document) -> None:
+    """In the course edition, put a line in place of code that gives an exercise away."""
+    if not app.config.course_edition:
+        return
+    for cell, name in given_away(doctree):
+        for code in [child for child in cell.children if "cell_input" in child["classes"]]:
+            line = nodes.paragraph("", "", nodes.Text("The code of this cell is yours to write: "),
+                                   nodes.literal("", name), nodes.Text(". It prints:"))  # fmt: skip
+            cell.replace(code, nodes.container("", line, classes=["course-yours"]))
+
+
+def leave_out(app: Sphinx, env: Any, node: Any, content: nodes.Node) -> nodes.Node | None:
+    """In the course edition, let what leads to pages that it leaves out be plain text.
+
+    A link that leads nowhere is found in the reader's edition, which has all pages.
+    """
+    return content if app.config.course_edition else None
+
+
+LEFT_OUT = """<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Not in this edition</title>
+<p>This page is not in the course edition yet. <a href="{index}">The book</a></p>
+</html>
+"""
+
+
+def write_left_out(app: Sphinx, exception: Exception | None) -> None:
+    """At addresses of pages that the course edition leaves out, say so: feedback leads there."""
+    if exception or app.builder.format != "html" or not app.config.course_edition:
+        return
+    for page in Path(app.srcdir).rglob("*.md"):
+        name = page.relative_to(app.srcdir).with_suffix("").as_posix()
+        if name in app.env.found_docs or name.startswith("_"):
+            continue
+        target = Path(app.outdir) / f"{name}.html"
+        target.parent.mkdir(parents=True, exist_ok=True)
+        index = app.builder.get_relative_uri(name, "index")
+        target.write_text(LEFT_OUT.format(index=index), encoding="utf-8")
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the directives and the editions."""
+    app.add_config_value("course_edition", False, "env", bool)
+    app.add_directive("reference", Reference)
+    app.add_directive("your-turn", YourTurn)
+    app.connect("doctree-read", hide_given_away)
+    app.connect("missing-reference", leave_out)
+    app.connect("build-finished", write_left_out)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -68,10 +68,13 @@ def contents(source: Path = SOURCE, edition: str = "reader") -> list[str]:
 
 
 def left_out_of(edition: str, source: Path = SOURCE) -> set[str]:
-    """The pages that an edition leaves out: the course's, those with cells that are not done."""
+    """The pages that an edition leaves out: the course's, those with cells that are not done.
+
+    The front page, which is the first of the contents, is in every edition.
+    """
     if edition == "reader":
         return set()
-    pages = set(contents(source)) - set(done(source))
+    pages = set(contents(source)[1:]) - set(done(source))
     return {page for page in pages if is_executed(source / f"{page}.md")}
 
 

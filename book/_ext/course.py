@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import csv
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterable
 from html import escape
@@ -125,12 +126,13 @@ class Chapters(CourseDirective):
         body = []
         for row in self.rows("chapters.csv"):
             page = paths.first_page(row["name"])
-            if (Path(self.env.srcdir) / f"{page}.md").exists():
+            if page in self.env.found_docs:
                 title: list[nodes.Node] = [place("", page=page, anchor="", text=row["title"])]
                 state = nodes.inline("", "ready", classes=["course-ready"])
             else:
                 title = [nodes.Text(row["title"])]
-                state = nodes.inline("", "to come", classes=["course-later"])
+                later = "not in this edition" if paths.pages(row["name"]) else "to come"
+                state = nodes.inline("", later, classes=["course-later"])
             body.append([title, self.inline(row["builds"]), [nodes.Text(str(counts[row["name"]]))],
                          [state]])  # fmt: skip
         return self.table(["Chapter", "What you build", "Topics", ""], body, "course-chapters")
@@ -340,4 +342,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("coverage-counts", CoverageCounts)
     app.connect("doctree-resolved", resolve_places)
     app.connect("build-finished", write_moved)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    # Pages are read anew when this file has changed.
+    state = zlib.crc32(Path(__file__).read_bytes())
+    return {
+        "version": "1",
+        "env_version": state,
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import textwrap
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -208,4 +209,11 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", hide_given_away)
     app.connect("missing-reference", leave_out)
     app.connect("build-finished", write_left_out)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    # Pages are read anew when this file has changed.
+    state = zlib.crc32(Path(__file__).read_bytes())
+    return {
+        "version": "1",
+        "env_version": state,
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }

@@ -20,6 +20,8 @@ from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
 from autograder.units.variants import cell_spans, reference_namespace, source_of
 
+# What stands in a solution and may be shown, and why.
+IDIOMS = {"a / b": "a quotient does not say of what; a path looks like one"}
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 MODULES = {"torch", "nn", "F", "math", "self", "functional"}
 
@@ -130,6 +132,8 @@ def code_of(page: str) -> list[str]:
 def given_away(pieces: Iterable[str], units: Sequence[str]) -> dict[str, set[str]]:
     """The exercises of which pieces of code give something away, and what."""
     known = {form: exercise for unit in units for form, exercise in secrets(unit).items()}
+    for idiom in IDIOMS:
+        known.pop(normal(ast.parse(idiom).body[0]), None)
     found: dict[str, set[str]] = {}
     for piece in pieces:
         for form in shown(piece) & known.keys():
@@ -137,21 +141,22 @@ def given_away(pieces: Iterable[str], units: Sequence[str]) -> dict[str, set[str
     return found
 
 
-def defined(pieces: Iterable[str]) -> dict[str, Any]:
+def defined(pieces: Sequence[str]) -> dict[str, Any]:
     """The functions and classes that pieces of code define, made with their imports alone."""
-    wanted = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.ClassDef)
+    definitions, imports = (ast.FunctionDef, ast.ClassDef), (ast.Import, ast.ImportFrom)
+    trees = [tree for tree in map(parsed, pieces) if tree is not None]
+    if not any(isinstance(one, definitions) for tree in trees for one in tree.body):
+        return {}
+    found: dict[str, Any] = {}
     names: dict[str, Any] = {}
-    found = set()
-    head = "import math\nimport torch\nfrom torch import Tensor, nn\n"
-    exec(head, names)
-    for piece in pieces:
-        tree = parsed(piece)
-        body = [one for one in tree.body if isinstance(one, wanted)] if tree else []
+    exec("import math\nimport torch\nfrom torch import Tensor, nn\n", names)
+    for tree in trees:
+        body = [one for one in tree.body if isinstance(one, (*definitions, *imports))]
         future = ast.parse("from __future__ import annotations").body
-        module = ast.Module([*future, *body], [])
-        exec(compile(ast.fix_missing_locations(module), "<page>", "exec"), names)
-        found |= {one.name for one in body if isinstance(one, (ast.FunctionDef, ast.ClassDef))}
-    return {name: names[name] for name in sorted(found)}
+        module = ast.fix_missing_locations(ast.Module([*future, *body], []))
+        exec(compile(module, "<page>", "exec"), names)
+        found |= {one.name: names[one.name] for one in body if isinstance(one, definitions)}
+    return found
 
 
 def under_the_name_of(right: Callable[..., Any], shown: Callable[..., Any]) -> Any:

@@ -25,27 +25,19 @@ def attention(query, key, value, mask=None):
     weights = scores.softmax(dim=-1).nan_to_num(0)
     return weights @ value, weights
 """
-# What may be shown although a solution holds it, and why.
-IDIOMS: dict[str, str] = {}
-
-
-def pages(site: Path) -> list[Path]:
-    """The pages of a built edition's chapters."""
-    return [page for page in sorted(site.rglob("*.html")) if page.parent.name in paths.CHAPTERS]
 
 
 def test_no_page_of_the_course_edition_gives_an_exercise_away(course_site: Path) -> None:
     found = {
-        f"{page.relative_to(course_site)}: {exercise}": sorted(code - IDIOMS.keys())
-        for page in pages(course_site)
+        f"{page.relative_to(course_site)}: {exercise}": sorted(code)
+        for page in sorted(course_site.rglob("*.html"))
         for exercise, code in given_away(code_of(page.read_text("utf-8")), UNITS).items()
-        if code - IDIOMS.keys()
     }
     assert found == {}
 
 
 def test_nothing_that_a_page_of_the_course_edition_defines_earns_much(course_site: Path) -> None:
-    for page in pages(course_site):
+    for page in sorted(course_site.rglob("*.html")):
         definitions = defined(code_of(page.read_text("utf-8")))
         for unit in UNITS:
             earned = {pair: share for pair, share in shares(definitions, unit).items() if share}
@@ -67,7 +59,7 @@ def test_a_definition_that_earns_much_under_an_exercises_name_is_found() -> None
 
 def test_the_course_edition_holds_no_source_and_no_download(course_site: Path) -> None:
     files = [Path(name) for _, _, names in os.walk(course_site) for name in names]
-    assert not [file for file in files if file.suffix in {".md", ".txt", ".ipynb", ".py", ".zip"}]
+    assert not [file for file in files if file.suffix in {".md", ".ipynb", ".py", ".zip"}]
 
 
 def test_the_course_edition_has_the_pages_that_are_done_and_says_what_it_lacks(

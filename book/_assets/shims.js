@@ -1,4 +1,5 @@
-/* Loaded before everything else (priority 100). Three repairs, so that widgets work in a static page. */
+/* Loaded before everything else (priority 100). Four repairs: widgets work in a static page, and
+   everything can be reached and has a name. */
 
 /* 1. The theme's Font Awesome replaces every <i> that appears later by an <svg>; ipywidgets still holds
       the <i> of its Play buttons and throws. Icons that are in the page from the start are unaffected. */
@@ -42,13 +43,54 @@ window.FontAwesomeConfig = { observeMutations: false };
   if (held && !held.Hub) held.Hub = hub;
 })();
 
-/* 3. Pictures inside widgets get their tooltip as alternative text; wide tables and formulas that scroll
-      inside their box can be reached by keyboard. */
+/* 3. What theme and widgets leave without a name gets one: pictures inside widgets, sliders, the arrows
+      that unfold a chapter. A button's name holds the text that it shows. */
 document.addEventListener("DOMContentLoaded", function () {
-  function name(image) {
-    if (!image.alt) image.alt = image.title || "A frame of the interactive figure";
-  }
+  function all(selector, action) { document.querySelectorAll(selector).forEach(action); }
+  all(".search-button-field", function (button) {
+    button.setAttribute("aria-label", button.textContent.trim().replace(/\s+/g, " "));
+  });
+  all(".bd-sidenav summary", function (arrow) {
+    var chapter = arrow.closest("li").querySelector("a");
+    if (chapter) arrow.setAttribute("aria-label", "Pages of " + chapter.textContent.trim());
+  });
   new MutationObserver(function () {
-    document.querySelectorAll("img.jupyter-widgets").forEach(name);
+    all(".theme-switch-button title", function (title) {
+      title.parentElement.setAttribute("aria-hidden", "true");
+      title.remove();
+    });
+    all("img.jupyter-widgets", function (image) {
+      if (!image.alt) image.alt = image.title || "A frame of the interactive figure";
+    });
+    all(".widget-slider .noUi-handle:not([aria-label])", function (handle) {
+      var label = handle.closest(".widget-slider").querySelector(".widget-label");
+      if (label) handle.setAttribute("aria-label", label.textContent);
+    });
   }).observe(document.body, { childList: true, subtree: true });
 });
+
+/* 4. What is wider than its column scrolls in its own box, can be reached by keyboard, and shows by a
+      shadow that there is more. */
+(function () {
+  var boxes = "div.math, mjx-container[display], .pst-scrollable-table-container, .cell_output, pre, table";
+  function mark() {
+    document.querySelectorAll(".bd-article mjx-container:not([display])").forEach(function (formula) {
+      var column = formula.closest("p, li, td, th, dd") || formula.parentElement;
+      var drawn = formula.querySelector("mjx-math");
+      formula.classList.toggle("course-wide", drawn && drawn.scrollWidth > column.clientWidth + 1);
+    });
+    document.querySelectorAll(".bd-article :is(" + boxes + "), .bd-article .course-wide").forEach(function (box) {
+      var scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);
+      var wide = scrolls && box.scrollWidth > box.clientWidth + 1;
+      if (wide) box.setAttribute("tabindex", "0");
+      else if (box.getAttribute("tabindex") === "0") box.removeAttribute("tabindex");
+      box.classList.toggle("course-more", wide);
+    });
+  }
+  window.addEventListener("load", function () {
+    mark();
+    window.addEventListener("resize", mark);
+    if (window.MathJax && window.MathJax.startup && window.MathJax.startup.promise)
+      window.MathJax.startup.promise.then(mark);
+  });
+})();

@@ -198,7 +198,7 @@ class Executor:
 
     Attributes:
         refusal: what the code may not call while it answers; None if it may call everything.
-        seeded: whether the request that was carried out last has set a seed.
+        seeded: whether the request that was watched last has set a seed.
         moved: whether it has drawn from PyTorch's own generator, or Python's, and left it there.
     """
 
@@ -231,15 +231,20 @@ class Executor:
         called = self.refusal.take()
         return _value(forbidden=called) if called else outcome
 
-    def carry_out(self, request: Request) -> Outcome:
-        """`execute`, but that nothing is said of forbidden functions."""
+    def carry_out(self, request: Request, *, watched: bool = False) -> Outcome:
+        """`execute`, but that nothing is said of forbidden functions.
+
+        Args:
+            request: what is asked.
+            watched: whether `seeded` and `moved` are to say what becomes of the generators.
+        """
         states = None if self.alone else (random.getstate(), torch.get_rng_state())
         # The generator itself: torch.manual_seed also queues work for absent accelerators.
         torch.default_generator.manual_seed(request.get("rng", 0))
         random.seed(request.get("python_rng", request.get("rng", 0)))
         for _ in range(request.get("drawn_before", 0)):
             torch.rand(1), random.random()
-        began = torch.get_rng_state(), random.getstate()
+        began = (torch.get_rng_state(), random.getstate()) if watched else None
         try:
             return getattr(self, f"_op_{request['op']}")(request)
         except NotImplementedError as error:
@@ -258,10 +263,12 @@ class Executor:
                 }
             return self._error(error)
         finally:
-            self.seeded = torch.default_generator.initial_seed() != request.get("rng", 0)
-            self.moved = (
-                not torch.equal(began[0], torch.get_rng_state()) or began[1] != random.getstate()
-            )
+            if began is not None:
+                self.seeded = torch.default_generator.initial_seed() != request.get("rng", 0)
+                self.moved = (
+                    not torch.equal(began[0], torch.get_rng_state())
+                    or began[1] != random.getstate()
+                )
             if states is not None:
                 random.setstate(states[0])
                 torch.set_rng_state(states[1])
@@ -281,11 +288,7 @@ class Executor:
         module = cls(**kwargs)
         if not isinstance(module, torch.nn.Module):
             raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
-        kept = all(
-            part.training == mode
-            for one, mode in zip(given, modes, strict=True)
-            for part in one.modules()
-        )
+        kept = all(map(side_effects.in_mode, given, modes))
         if request.get("dtype"):
             module = module.to(getattr(torch, request["dtype"]))
         if request.get("state") is not None:

@@ -220,18 +220,20 @@ class _Inquiry:
         """Whether the weights are asked in each call."""
         self._make()
         weights = self._weights()
-        values = [weight.detach().clone() for weight in weights]
         if not weights:
             return
+        answer = self._first[0]
+        before = [weight.detach().clone() for weight in weights]
         other = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for weight in weights:  # They may all be 0.
                 weight.add_(torch.randn(weight.shape, generator=other) / 2)
-            if alike(self._first[0], self._try()):
-                self._facts.add(UNREAD)
-            for weight, value in zip(weights, values, strict=True):
+        if alike(answer, self._try()):
+            self._facts.add(UNREAD)
+        with torch.no_grad():
+            for weight, value in zip(weights, before, strict=True):
                 weight.copy_(value)
-        self._note_unless(WEIGHTS, self._first[0], self._try())
+        self._note_unless(WEIGHTS, answer, self._try())
 
     def _look_at_rows(self) -> None:
         """Whether a row's answer depends on how many rows like it are beside it."""
@@ -392,16 +394,21 @@ class _Inquiry:
         if "training" in request:
             modes[request["handle"]] = request["training"]
         for handle, mode in modes.items():
-            if any(one.training != mode for one in self._executor.handles[handle].modules()):
+            if not in_mode(self._executor.handles[handle], mode):
                 self._facts.add(TRAINING)
 
     def _carried_out(self, request: Request) -> Outcome:
-        outcome = self._executor.carry_out(request)
+        outcome = self._executor.carry_out(request, watched=True)
         if self._executor.seeded:
             self._facts.add(SEEDED)
         if outcome["kind"] != "value":
             raise _NoAnswer(outcome)
         return outcome
+
+
+def in_mode(module: torch.nn.Module, training: bool) -> bool:
+    """Whether a module and all its parts are in train mode, or all in eval mode."""
+    return all(part.training == training for part in module.modules())
 
 
 class _Parameter(NamedTuple):

@@ -6,7 +6,7 @@ import functools
 import hashlib
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -240,13 +240,7 @@ class _CandidateSearch:
     def _is_established(self, candidate: Candidate, explains: list[bool]) -> bool:
         """Whether a wrong value, or the first failure in the same words, speaks for a candidate."""
         for seen in itertools.compress(self._failed, explains):
-            pairs = zip(seen.transcript, self._correct(seen), strict=True)
-            if any(
-                exchange.outcome["kind"] == "value"
-                and correct is not None
-                and not same_outcome(exchange.outcome, correct)
-                for exchange, correct in pairs
-            ):
+            if any(outcome["kind"] == "value" for outcome in self._wrong(seen)):
                 return True
         first = self._failed[0]
         return explains[0] and all(
@@ -260,7 +254,7 @@ class _CandidateSearch:
         if any(exchange.outcome["kind"] in MUTE for exchange in seen.transcript):
             return False  # No candidate need be asked, which may take long.
         answers = candidate.replay(seen.test, seen.transcript)
-        return self._agrees(seen, answers) and self._is_wrong(seen)
+        return self._agrees(seen, answers) and any(True for _ in self._wrong(seen))
 
     def _agrees(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
         return all(
@@ -289,12 +283,11 @@ class _CandidateSearch:
             self._right[seen.test] = list(self._reference(seen.test, seen.transcript))
         return self._right[seen.test]
 
-    def _is_wrong(self, seen: Evidence) -> bool:
-        """Whether the student's code has answered something else than the reference."""
-        return any(
-            correct is not None and not same_outcome(exchange.outcome, correct)
-            for exchange, correct in zip(seen.transcript, self._correct(seen), strict=True)
-        )
+    def _wrong(self, seen: Evidence) -> Iterator[Outcome]:
+        """What the student's code has answered otherwise than the reference."""
+        for exchange, correct in zip(seen.transcript, self._correct(seen), strict=True):
+            if correct is not None and not same_outcome(exchange.outcome, correct):
+                yield exchange.outcome
 
     def _contradicts(self, candidate: Candidate) -> bool:
         return any(

@@ -6,6 +6,7 @@ import torch
 
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake
+from autograder.judging.proxy import StudentError
 
 State = dict[str, torch.Tensor]
 
@@ -120,6 +121,27 @@ def refuses(make, cases):
     """Each case, words -> arguments, is refused by `make` with a ValueError."""
     for words, arguments in cases.items():
         expectations.raises("ValueError", lambda given=arguments: make(*given), what=words)
+
+
+def refused_naming(thunk, what, *words):
+    """`thunk` is refused with a ValueError whose message holds each of `words`."""
+    said = ""
+
+    def asked():
+        nonlocal said
+        try:
+            return thunk()
+        except StudentError as error:
+            said = error.outcome.get("message", "")
+            raise
+
+    expectations.raises("ValueError", asked, what)
+    missing = [word for word in words if word not in said]
+    expectations.true(
+        not missing,
+        f"The ValueError's message for {what} should name {' and '.join(missing)}; "
+        f"it says {said[:80]!r}.",
+    )
 
 
 def rows_differ(value, words, shape=None, p=None):

@@ -7,7 +7,6 @@ import torch
 from autograder.graders.common import State, attention_state, linear, norm_state
 from autograder.graders.parts import arrive
 from autograder.judging import expectations
-from autograder.judging.proxy import StudentError
 
 PAD, UNK, CLS, SEP, MASK = 0, 1, 2, 3, 4
 SPECIAL = 5  # ids below it are special
@@ -73,23 +72,6 @@ def inputs(draw, lengths, longest=None, high=9, segments=2):
     ids = draw.integers(SPECIAL, high, *mask.shape).masked_fill(~mask, PAD)
     ids[:, 0] = CLS
     return ids, draw.integers(0, segments, *mask.shape).masked_fill(~mask, 0), mask
-
-
-def refused_naming(thunk, what, *words):
-    """`thunk` is refused with a ValueError whose message holds each of `words`."""
-    said = ""
-
-    def asked():
-        nonlocal said
-        try:
-            return thunk()
-        except StudentError as error:
-            said = error.outcome.get("message", "")
-            raise
-
-    expectations.raises("ValueError", asked, what)
-    missing = [word for word in words if word not in said]
-    expectations.true(not missing, f"The message for {what} should name {' and '.join(missing)}.")
 
 
 def same_names(student, reference, state, case):

@@ -13,7 +13,6 @@ from autograder.graders.bert.common import (
     inputs,
     layer_state,
     real,
-    refused_naming,
     same_default_sizes,
     same_names,
 )
@@ -22,6 +21,7 @@ from autograder.graders.common import (
     dropped,
     labels,
     pair,
+    refused_naming,
     refuses,
     rows_differ,
     same_gradients,

@@ -569,9 +569,9 @@ def scale_temperature(logits: Tensor, temperature: float) -> Tensor:
         The same shape, logits / temperature.
 
     Raises:
-        ValueError: unless temperature > 0.
+        ValueError: if temperature <= 0.
     """
-    if not temperature > 0:
+    if temperature <= 0:
         raise ValueError(f"temperature must be larger than 0, but is {temperature}")
     return logits / temperature
 
@@ -608,7 +608,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
         at least p as they are, -inf in place of the others.
 
     Raises:
-        ValueError: unless 0 < p <= 1.
+        ValueError: if p <= 0 or p > 1.
     """
     if not 0 < p <= 1:
         raise ValueError(f"p must be larger than 0 and at most 1, but is {p}")

@@ -92,7 +92,7 @@ class TableModel(nn.Module):
 # * `logits` has any shape, and so has the result: the logits divided by `temperature` ($\tau$), not
 #   yet the probabilities.
 # * Below 1 the best token gains, above 1 all tokens become more alike.
-# * `ValueError` unless `temperature` is larger than 0. (That includes *not a number*.)
+# * `ValueError` if `temperature` is 0 or less.
 #
 # *Example.* The logits $0$ and $\log 3$ stand for the probabilities $\tfrac14$ and $\tfrac34$. With
 # $\tau = \tfrac12$ they become $\tfrac1{10}$ and $\tfrac9{10}$.
@@ -106,7 +106,7 @@ class TableModel(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Comparisons with *not a number* are never true: ask whether it **is** larger, and refuse if not.
+# The result is logits again: no softmax is needed, and numbers of any shape can be divided.
 #
 # </details>
 
@@ -123,10 +123,10 @@ def scale_temperature(logits: Tensor, temperature: float) -> Tensor:
         The same shape, logits / temperature.
 
     Raises:
-        ValueError: unless temperature > 0.
+        ValueError: if temperature <= 0.
     """
     ### BEGIN SOLUTION
-    if not temperature > 0:
+    if temperature <= 0:
         raise ValueError(f"temperature must be larger than 0, but is {temperature}")
     return logits / temperature
     ### END SOLUTION
@@ -201,7 +201,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 #   All others become $-\infty$. The most probable token always stays, even if `p` is tiny.
 # * With `p=1` all stay. An entry that is $-\infty$ already stays so.
 # * The entries that stay are not changed, and each remains at its place.
-# * `ValueError` unless $0 < p \le 1$.
+# * `ValueError` if `p` is 0 or less, or larger than 1.
 #
 # *Example.* The probabilities are $0.15, 0.5, 0.05, 0.3$. With $p = 0.7$ the second and the fourth
 # stay, together $0.8$; with $p = 0.4$ only the second.
@@ -240,7 +240,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
         at least p as they are, -inf in place of the others.
 
     Raises:
-        ValueError: unless 0 < p <= 1.
+        ValueError: if p <= 0 or p > 1.
     """
     ### BEGIN SOLUTION
     if not 0 < p <= 1:

@@ -56,7 +56,7 @@ def test_temperature_impossible(student, reference, draw):
 
 @exercise("scale_temperature")
 def test_temperature_refusals(student, draw):
-    """A temperature of 0 or less, or not a number, is refused with a ValueError."""
+    """A temperature of 0 or less is refused with a ValueError."""
     logits = draw.normal(2, 3)
     refuses(
         student.scale_temperature,
@@ -201,7 +201,7 @@ def test_top_p_rows(student, reference, draw):
 
 @exercise("keep_top_p")
 def test_top_p_bounds(student, reference, draw):
-    """A p outside of 0 to 1, 0 or NaN is refused; a tiny one keeps one token, and 1 keeps all."""
+    """A p of 0 or less, or above 1, is refused; a tiny one keeps one token, and 1 keeps all."""
     logits = spread(draw, 3, 4, avoid=(0.9,), scale=0.7)
     refuses(
         student.keep_top_p,

@@ -49,12 +49,12 @@ add(
 add(
     "temperature_zero_accepted",
     "A temperature of 0 or less is not refused; raise a ValueError.",
-    ("if not temperature > 0:", "if False:"),
+    ("if temperature <= 0:", "if False:"),
 )
 add(
     "temperature_negative_accepted",
     "A negative temperature is not refused, which would turn the order of the tokens round.",
-    ("if not temperature > 0:", "if temperature == 0:"),
+    ("if temperature <= 0:", "if temperature == 0:"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "keep_top_k", "gpt-top-k")

@@ -14,6 +14,7 @@ from typing import Any
 
 from autograder.judging.expectations import changed_in_place
 from autograder.judging.grader_marks import Mistake
+from autograder.judging.memory import unwarned
 from autograder.judging.proxy import Proxy
 from autograder.sandbox import side_effects
 from autograder.sandbox.executor import GLOBAL_GENERATOR, Executor, Outcome, Request
@@ -229,7 +230,8 @@ def _known(
 def _with_facts(request: Request, namespace: dict[str, Any]) -> Request | None:
     """The request with what is noticed about the reference; None if it needs what came before."""
     request = {**request, "expected": []}
-    outcome = Executor(namespace).execute({"op": "repeat", **request})
+    with unwarned():
+        outcome = Executor(namespace).execute({"op": "repeat", **request})
     return {**request, "expected": outcome["value"]} if outcome["kind"] == "value" else None
 
 

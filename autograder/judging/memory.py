@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from autograder.judging.diagnosis import Replay
@@ -17,6 +19,35 @@ MAX_REPLAYED = 96 << 20
 
 # What was asked and answered, in order.
 Conversation = list[tuple[Request, Any]]
+
+
+@contextlib.contextmanager
+def unwarned() -> Iterator[None]:
+    """What is wrong on purpose warns of what nobody need mend."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def asking(unit: str, name: str, *, alone: bool = False) -> Callable[[Request], Outcome]:
+    """Asks a unit's module with the mistake `name`, or its reference where that is "".
+
+    It is made with the first request; `alone` is the executor's.
+    """
+
+    @functools.cache
+    def executor() -> Executor:
+        from autograder.units import variants  # In a student's bundle there is none.
+
+        if name:
+            return Executor(variants.wrong_namespace(unit, name), alone=alone)
+        return Executor(variants.reference_namespace(unit), alone=alone)
+
+    def execute(request: Request) -> Outcome:
+        with unwarned():
+            return executor().execute(request)
+
+    return execute
 
 
 class Remember:
@@ -101,7 +132,8 @@ class Replays:
     def _replay(self, name: str, test: str, transcript: list[Exchange]) -> Iterable[Outcome | None]:
         if (name, test) not in self._answers:
             known = self._memory.conversation(name, self._seed, test)
-            self._answers[name, test] = Remember(self._asking(name), known), []
+            asked = asking(self._unit, name, alone=True)
+            self._answers[name, test] = Remember(asked, known), []
         remember, answers = self._answers[name, test]
         for position, exchange in enumerate(transcript):
             if position == len(answers):
@@ -110,16 +142,3 @@ class Replays:
                 if len(remember.known) > before:
                     self._memory.grew(answers[position])
             yield answers[position]
-
-    def _asking(self, name: str) -> Callable[[Request], Outcome]:
-        """Asks a module, which is made with the first request."""
-
-        @functools.cache
-        def executor() -> Executor:
-            from autograder.units import variants  # In a student's bundle there is none.
-
-            if name:
-                return Executor(variants.wrong_namespace(self._unit, name), alone=True)
-            return Executor(variants.reference_namespace(self._unit), alone=True)
-
-        return lambda request: executor().execute(request)

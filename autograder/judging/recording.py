@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from autograder.judging import diagnosis
 from autograder.judging.proxy import Exchange
-from autograder.sandbox.executor import Executor, Outcome, Request
+from autograder.sandbox.executor import Outcome, Request
 
 if TYPE_CHECKING:
     from autograder.judging.runner import Graders
@@ -83,15 +83,16 @@ def record(unit: str, graders: Graders) -> Recording:
     Raises:
         ValueError: the reference fails one of its own tests.
     """
-    from autograder.units.variants import misconceptions, reference_namespace, wrong_namespace
+    from autograder.judging.memory import asking
+    from autograder.units.variants import misconceptions, reference_namespace
 
     tests: dict[str, Any] = {}
     for item, student, reference in graders.transcripts(reference_namespace(unit), SEED):
         answers = {"": [exchange.outcome for exchange in student]}
         for mistake in misconceptions(unit):
             if mistake.exercise == item.exercise:
-                executor = Executor(wrong_namespace(unit, mistake.name))
-                answers[mistake.name] = [executor.execute(exchange.request) for exchange in student]
+                execute = asking(unit, mistake.name)
+                answers[mistake.name] = [execute(exchange.request) for exchange in student]
         tests[item.name] = {
             "exercise": item.exercise,
             "reference": [exchange.outcome for exchange in reference],

@@ -11,7 +11,6 @@ import functools
 import io
 import os
 import random
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -31,7 +30,7 @@ from autograder.judging import asked_again, diagnosis, foresight, scoring
 from autograder.judging.diagnosis import Candidate, Evidence
 from autograder.judging.foresight import Execute, Messages, Script, constant_part, scripts_of
 from autograder.judging.known_answers import Ask, Departed, Inconstant, Known, Step, snapshot
-from autograder.judging.memory import Conversation, Memory, Remember, Replays
+from autograder.judging.memory import Conversation, Memory, Remember, Replays, unwarned
 from autograder.judging.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.judging.recording import Recording
 from autograder.judging.results import ExerciseResult, TestResult
@@ -518,8 +517,7 @@ class Graders:
 
     def _call(self, item: _Item) -> BaseException | None:
         """Run one test; returns what it raised."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with unwarned():
             if item.plain is None:
                 assert item.item is not None
                 self._plugin.error = None

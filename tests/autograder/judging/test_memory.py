@@ -89,3 +89,16 @@ def test_a_submission_that_asks_otherwise_gets_answers_of_its_own():
 def _required(made):
     parameters = inspect.signature(made).parameters.values()
     return [one.name for one in parameters if one.default is inspect.Parameter.empty]
+
+
+def test_what_is_wrong_on_purpose_warns_nobody(monkeypatch, recwarn):
+    def mean(x):
+        return x.std(0)  # of a single row
+
+    monkeypatch.setattr(variants, "wrong_namespace", lambda unit, name: {"mean": mean})
+    request = {"op": "call", "name": "mean", "args": [torch.ones(1, 2)], "kwargs": {}}
+    answers = Replays("attention-scores", 3, Memory()).of("std")("test", [Exchange(request, {})])
+    assert [answer["kind"] for answer in answers] == ["value"]
+    assert [str(one.message) for one in recwarn] == []
+    Executor({"mean": mean}).execute(request)
+    assert len(recwarn) == 1

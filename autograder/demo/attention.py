@@ -95,7 +95,12 @@ class MultiHeadAttention(nn.Module):
                 mask = mask.unsqueeze(1)
             shape = (len(query), self.h, query.shape[1], key.shape[1])
             mask = ~mask.broadcast_to(shape).flatten(0, 1)
-        return inner(query, key, value, attn_mask=mask, average_attn_weights=False)
+        output, weights = inner(
+            query, key, value, attn_mask=mask, average_attn_weights=False
+        )
+        # A fully masked row is NaN there; of zeros the output projection leaves its bias.
+        output = torch.where(output.isnan(), self.out_proj.bias, output)
+        return output, weights.nan_to_num(0.0)
 """.strip()
 
 _ONE_HEAD = """

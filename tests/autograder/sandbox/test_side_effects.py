@@ -185,7 +185,7 @@ def test_an_answer_that_the_code_still_uses():
 
 
 def test_tensors_that_are_laid_out_otherwise():
-    assert facts(lambda x: x.view(-1).mean(), X) == [side_effects.STRIDES]
+    assert facts(lambda x: x.view(-1).sum(), X) == [side_effects.STRIDES]
     assert facts(lambda x: x * x.stride(0), X) == [side_effects.STRIDES]
 
 
@@ -218,13 +218,14 @@ def test_what_a_call_leaves_in_a_model_that_it_is_given():
 
     def backward(model, x):
         with torch.enable_grad():
-            model(x).sum().backward()
-        return x
+            answer = model(x)
+            answer.sum().backward()
+        return answer.detach()
 
     assert side_effects.PARAMETERS in facts_of_caller(steps)
     assert facts_of_caller(eval_mode, training=True) == [side_effects.TRAINING]
     assert facts_of_caller(freezes) == [side_effects.REQUIRES_GRAD]
-    assert side_effects.GRAD in facts_of_caller(backward)
+    assert facts_of_caller(backward) == [side_effects.GRAD]
 
 
 def test_what_a_constructor_does_to_a_model_that_it_is_given():
@@ -291,7 +292,7 @@ def test_gradients_from_before_the_call():
         (moves_what_is_frozen, side_effects.STALE_FROZEN),
     ):
         found = facts_of_caller(wrong, autograd=True, expected=expected)
-        assert fact in found
+        assert {*found} - {*expected} == {fact}
 
 
 def test_an_answer_to_weights_of_before():

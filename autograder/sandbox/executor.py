@@ -254,14 +254,14 @@ class Executor:
         except MemoryError:
             return {"kind": "memory", "message": "the code asked for more memory than it may have"}
         except RecursionError as error:
-            return self._error(error)
+            return self._error(error, request)
         except (Exception, SystemExit, GeneratorExit) as error:
             if "DefaultCPUAllocator" in _text(error):
                 return {
                     "kind": "memory",
                     "message": "the code asked for more memory than it may have",
                 }
-            return self._error(error)
+            return self._error(error, request)
         finally:
             if began is not None:
                 self.seeded = torch.default_generator.initial_seed() != request.get("rng", 0)
@@ -431,14 +431,32 @@ class Executor:
             "forbidden": [],
         }
 
-    def _error(self, error: BaseException) -> Outcome:
-        where = ""
+    def _where(self, error: BaseException, name: str) -> str:
+        """The line of what is called `name` that led to an error, and where it was raised.
+
+        Only what runs in the implementation's own names is shown. Lines are counted in each cell
+        from 1: that of another cell comes with the name of what stands there.
+        """
+        lines: list[tuple[types.CodeType, int]] = []
         frame = error.__traceback__
         while frame is not None:
-            # The last frame that runs in the implementation's own names is the line to show.
             if frame.tb_frame.f_globals is self.namespace:
-                where = line_of(frame.tb_frame.f_code, frame.tb_lineno)
+                lines.append((frame.tb_frame.f_code, frame.tb_lineno))
             frame = frame.tb_next
+        if not lines:
+            return ""
+        asked = [line for line in lines if owner_of(line[0]) == name]
+        last = line_of(*lines[-1])
+        if asked and asked[-1][0].co_filename == lines[-1][0].co_filename:
+            return last
+        owner = owner_of(lines[-1][0])
+        last = f"{owner}, {last}" if owner.isidentifier() and owner != name else last
+        return f"{line_of(*asked[-1])}; in {last}" if asked else last
+
+    def _error(self, error: BaseException, request: Request) -> Outcome:
+        module = self.handles.get(request.get("handle", 0))
+        name = request["name"] if "name" in request else type(module).__name__
+        where = self._where(error, name)
         names = [cls.__name__.lstrip("_") for cls in type(error).__mro__]
         return {
             "kind": "error",
@@ -462,6 +480,11 @@ def _value(value: Any = None, forbidden: Sequence[str] = ()) -> Outcome:
         "grads": {},
         "forbidden": list(forbidden),
     }
+
+
+def owner_of(code: types.CodeType) -> str:
+    """The function or class in a cell that `code` belongs to."""
+    return code.co_qualname.split(".")[0]
 
 
 def line_of(code: types.CodeType, number: int) -> str:

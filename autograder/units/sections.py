@@ -13,6 +13,7 @@ from typing import NamedTuple
 from autograder.common import paths
 
 LABELLED = re.compile(r"^\(([\w-]+)\)=\n+#+ +(.+?) *$", re.MULTILINE)
+ROOT = re.compile(r"\\sqrt\{(\w+)\}")
 
 
 class Section(NamedTuple):
@@ -22,11 +23,16 @@ class Section(NamedTuple):
     page: str
 
 
+def plain(heading: str) -> str:
+    r"""A heading without marks, and with √d_k for $\sqrt{d_k}$, as a terminal shows it."""
+    return ROOT.sub(r"√\1", heading).replace("`", "").replace("$", "")
+
+
 def sections(chapter: str, root: Path = paths.ROOT) -> dict[str, Section]:
     """The sections of a chapter that have an anchor, by anchor; none where no page is written."""
     found = {}
     for page in paths.pages(chapter, root):
         name = f"{chapter}/{page.stem}"
         for anchor, heading in LABELLED.findall(page.read_text(encoding="utf-8")):
-            found[anchor] = Section(heading.replace("`", "").replace("$", ""), name)
+            found[anchor] = Section(plain(heading), name)
     return found

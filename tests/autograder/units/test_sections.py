@@ -6,7 +6,7 @@ from pathlib import Path
 
 from autograder.common import paths
 from autograder.units.assignment import load
-from autograder.units.sections import Section, sections
+from autograder.units.sections import Section, plain, sections
 
 
 def test_sections_of_all_pages_of_a_chapter_are_found(tmp_path: Path) -> None:
@@ -34,3 +34,11 @@ def test_each_units_file_says_where_its_sections_stand() -> None:
             assert (assignment.sections[anchor], assignment.page(anchor)) == section
         for part in (*assignment.exercises, *assignment.questions):
             assert part.section in explained, f"{unit}: {part.name}"
+
+
+def test_headings_are_written_without_marks_and_formulas() -> None:
+    assert plain("Why divide by $\\sqrt{d_k}$?") == "Why divide by √d_k?"
+    assert plain("The `Mask` of $i$") == "The Mask of i"
+    for chapter in paths.CHAPTERS:
+        for found in sections(chapter).values():
+            assert not set("\\$`") & set(found.heading), found

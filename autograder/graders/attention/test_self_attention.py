@@ -123,7 +123,7 @@ def test_attention_leading_dimensions(student, reference, draw):
 @promises("other-widths", "other-lengths", "bad-mask")
 @exercise("scaled_dot_product_attention")
 def test_attention_refuses_bad_shapes(student, draw):
-    """Different widths of query and key, or lengths of key and value, raise a ValueError."""
+    """Widths and lengths that differ, a mask of numbers, and one that doesn't fit: ValueErrors."""
     query, key, value = attention_inputs(draw, (2,), 3, 4, 5, 6)
     expectations.raises(
         "ValueError",

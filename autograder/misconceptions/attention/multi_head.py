@@ -285,6 +285,18 @@ add(
     read="att-soft-lookup",
 )
 add(
+    "heads_value_from_query",
+    "Your values are made from `query`; make them from `value`.",
+    ("self.v_proj(value)", "self.v_proj(query)"),
+    read="att-cross",
+)
+add(
+    "heads_key_from_query",
+    "Your keys are made from `query`; make them from `key`, which may be another sequence.",
+    ("self.k_proj(key)", "self.k_proj(query)"),
+    read="att-cross",
+)
+add(
     "heads_self_only",
     "Your keys and values are made from `query`; make them from `key` and `value`, which may be "
     "another sequence.",
@@ -481,8 +493,8 @@ add(
 )
 add(
     "fused_width_overwritten",
-    "Your last reshape uses the width of the input; after merging the width is d_model, so "
-    "don't reuse the name that holds the input's.",
+    "Your joined heads are given the width of x, input_dim; together they are d_model wide, which "
+    "may be another number.",
     (FUSED_OUT, "self.o_proj(merge_heads(heads).reshape(x.shape))"),
 )
 add(
@@ -648,6 +660,18 @@ add(
     ("value.unsqueeze(1) @ self.w_v", "key.unsqueeze(1) @ self.w_v"),
 )
 add(
+    "per_head_value_from_query",
+    "Your values are made from `query`; make them from `value`.",
+    ("value.unsqueeze(1)", "query.unsqueeze(1)"),
+    read="att-cross",
+)
+add(
+    "per_head_key_from_query",
+    "Your keys are made from `query`; make them from `key`, which may be another sequence.",
+    ("key.unsqueeze(1)", "query.unsqueeze(1)"),
+    read="att-cross",
+)
+add(
     "per_head_self_only",
     "Your keys and values are made from `query`; make them from `key` and `value`.",
     ("key.unsqueeze(1)", "query.unsqueeze(1)"),
@@ -750,6 +774,12 @@ add(
     "interleaved per head.",
     (FUSED_WEIGHT, "torch.cat(weights).reshape(-1, width)"),
     (FUSED_BIAS, "torch.cat(biases).reshape(-1)"),
+)
+add(
+    "to_fused_weight_stacked",
+    "Your bias is interleaved per head, but your weight holds all of q, then all of k and all of "
+    "v; rearrange both in the same way.",
+    (FUSED_WEIGHT, "torch.cat(weights).reshape(-1, width)"),
 )
 add(
     "to_fused_bias_stacked",
@@ -865,6 +895,18 @@ add(
     ),
 )
 add(
+    "to_per_head_out_as_inputs",
+    "Your w_o is made as w_q is; a head owns rows of q_proj.weight, but columns of "
+    "out_proj.weight: cut those, and transpose each block to (Dh, D).",
+    (W_O, 'columns(state["out_proj.weight"])'),
+)
+add(
+    "to_per_head_out_blocks_as_they_stand",
+    "Your w_o[h] is the block of columns of out_proj.weight as it stands, (D, Dh); transpose it "
+    "to (Dh, D).",
+    (W_O, 'torch.stack(state["out_proj.weight"].chunk(num_heads, dim=1))'),
+)
+add(
     "to_per_head_bias_dropped",
     "Biases that are not 0 are dropped silently; per-head attention has none, so raise a "
     "ValueError.",
@@ -971,6 +1013,11 @@ add(
     "Your keys and values are made from x; in cross-attention both come from the memory.",
     ("self.k_proj(memory)", "self.k_proj(x)"),
     ("self.v_proj(memory)", "self.v_proj(x)"),
+)
+add(
+    "cross_only_keys_from_decoder",
+    "Your keys are made from x; keys and values both come from the memory.",
+    ("self.k_proj(memory)", "self.k_proj(x)"),
 )
 add(
     "cross_values_from_decoder",

@@ -234,6 +234,13 @@ add(
     ("self.key_projection(key).unsqueeze(1)", "self.key_projection(key).unsqueeze(2)"),
 )
 add(
+    "additive_same_positions",
+    "You add query i to key i only; every query meets every key, so give the query a dimension for "
+    "the keys (unsqueeze(2)) and the key one for the queries (unsqueeze(1)).",
+    ("self.query_projection(query).unsqueeze(2)", "self.query_projection(query)"),
+    ("self.key_projection(key).unsqueeze(1)", "self.key_projection(key)"),
+)
+add(
     "additive_projections_swapped",
     "Your scores match the two projections in each other's place; query_projection is for the "
     "query and key_projection for the key.",
@@ -666,8 +673,8 @@ add(
 )
 add(
     "context_averaged",
-    "Your context is divided by the number of keys; the weights sum to 1 already, so it is a "
-    "plain sum.",
+    "Your context is the sum divided by the number of keys, as .mean gives it; c_i is the plain "
+    "sum over the keys: .sum, or a matrix product.",
     (f"return {CONTEXT}", "return attn_weights @ values / values.shape[-2]"),
 )
 add(
@@ -885,6 +892,12 @@ add(
     "dropout_in_evaluation",
     "Weights are dropped in evaluation too; if training is False they come back unchanged.",
     (DROP_OFF, "if dropout == 0.0:"),
+)
+add(
+    "dropout_only_in_evaluation",
+    "You drop weights where training is False and keep them where it is True; it is the other way "
+    "round.",
+    (DROP_OFF, "if training or dropout == 0.0:"),
 )
 add(
     "dropout_never",

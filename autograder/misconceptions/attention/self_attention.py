@@ -246,6 +246,13 @@ add(
     (SCALED, "query @ key.transpose(1, 2) / math.sqrt(d_k)"),
 )
 add(
+    "attention_output_over_queries",
+    "Your output sums over the queries, as with transposed weights; row i of the output is "
+    "Σ_j A_ij v_j, a sum over the keys.",
+    (ATTENTION_RETURN, "return dropped.transpose(-2, -1) @ value, attn_weights"),
+    read="att-context",
+)
+add(
     "attention_returns_scores",
     "The second result holds the scores; return the weights, after the softmax.",
     (ATTENTION_RETURN, "return dropped @ value, scores"),
@@ -586,6 +593,12 @@ def _attention_mistakes(add: Callable[..., None], prefix: str) -> None:
         f"{prefix}_value_is_key",
         "Your values are projected by k_proj; use v_proj.",
         ("self.v_proj(x)", "self.k_proj(x)"),
+        read="att-soft-lookup",
+    )
+    add(
+        f"{prefix}_value_is_query",
+        "Your values are projected by q_proj; use v_proj.",
+        ("self.v_proj(x)", "self.q_proj(x)"),
         read="att-soft-lookup",
     )
     add(

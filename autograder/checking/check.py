@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 # A failing case this small is shown with its values, a larger one with its shapes.
 SHOWN_VALUES = 12
+# What numbers look like tells these dtypes apart; others are named.
+USUAL = ("float32", "int64", "bool")
 NOT_RUN = "Its remaining tests were not run."
+# Before what a test saw that fails as an earlier one does: nothing is known of its own matter.
+FOLLOWS = "Wrong here too, perhaps for the same reason."
 
 
 def checks_for(unit: str) -> Checks:
@@ -253,8 +257,7 @@ class Judge:
             case, seen = _smallest_case(result, asked)
             said = (headline, seen)  # Nothing need be said twice.
             lines = [
-                Line(line.outcome, line.purpose, "" if line.message in said else line.message)
-                for line in lines
+                Line(line.outcome, line.purpose, _unless_said(line.message, said)) for line in lines
             ]
             seen = "" if seen == headline else seen
             if result.misconception is None and timeout is None:
@@ -330,12 +333,20 @@ def _lines(result: ExerciseResult) -> list[Line]:
         grouped.setdefault((test.name.split("[")[0], test.purpose), []).append(test)
     lines = []
     for (_, purpose), tests in grouped.items():
-        worst = next((test for test in tests if test.outcome == "failed"), None)
+        failed = sorted((t for t in tests if t.outcome == "failed"), key=lambda t: t.follows)
+        worst = failed[0] if failed else None
         worst = worst or next((test for test in tests if test.outcome == "todo"), tests[0])
-        outcome = "todo" if worst.message.startswith(PUT_OFF) else worst.outcome
-        lines.append(Line(outcome, purpose, _sentence(worst.message)))
+        message = _sentence(worst.message)
+        outcome = "todo" if worst.follows or worst.message.startswith(PUT_OFF) else worst.outcome
+        lines.append(Line(outcome, purpose, f"{FOLLOWS} {message}" if worst.follows else message))
     order = ("failed", "todo", "passed")
     return sorted(lines, key=lambda line: order.index(line.outcome))
+
+
+def _unless_said(message: str, said: Sequence[str]) -> str:
+    """A message without what is said already."""
+    begins = FOLLOWS if message.startswith(FOLLOWS) else ""
+    return begins if message.removeprefix(begins).lstrip() in said else message
 
 
 def _codes(value: Any) -> list[types.CodeType]:
@@ -438,7 +449,7 @@ class _Limited:
         self.timeout: Outcome | None = None
 
     def __call__(self, request: Request) -> Outcome:
-        from autograder.sandbox.executor import line_of
+        from autograder.sandbox.executor import line_of, owner_of
 
         if self.timeout is not None:
             return {"kind": "todo", "message": ""}
@@ -447,7 +458,7 @@ class _Limited:
         except TimeUp as late:
             where = ""
             if late.code is not None:
-                owner = late.code.co_qualname.split(".")[0]
+                owner = owner_of(late.code)
                 where = f"{owner}, " * (owner != self.exercise) + line_of(late.code, late.line)
             self.timeout = {"kind": "timeout", "seconds": self.limit.seconds, "where": where}
             return self.timeout
@@ -505,6 +516,8 @@ def _call(entry: _Asked) -> str:
         return f"{request['name']}({_arguments(request, values)})"
     create = entry.create.get(request["handle"], {"name": "module", "kwargs": {}})
     made = f"{create['name']}({_arguments(create, values)})"
+    if create.get("dtype"):
+        made += f".to(torch.{create['dtype']})"
     if request["op"] == "inspect":
         return made
     method = request.get("method", "forward")
@@ -524,7 +537,8 @@ def _value(value: Any, values: bool) -> str:
     if hasattr(value, "numel"):
         kind = str(value.dtype).removeprefix("torch.")
         if values:
-            return _numbers(value.tolist())
+            shown = _numbers(value.tolist())
+            return shown if kind in USUAL else f"tensor({shown}, dtype={kind})"
         shape = ", ".join(map(str, value.shape))
         return f"<{kind} ({shape}{',' if value.dim() == 1 else ''})>"
     if isinstance(value, dict):
@@ -540,4 +554,4 @@ def _value(value: Any, values: bool) -> str:
 def _numbers(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_numbers, value)) + "]"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake
+from autograder.judging.grader_marks import Mistake, WrongParameters, WrongValues
 from autograder.judging.proxy import StudentError
 
 State = dict[str, torch.Tensor]
@@ -59,17 +59,18 @@ def same_parameters(handle, expected):
     """The parameters have the names and the shapes that the exercise states."""
     actual = {name: tuple(shape) for name, shape in handle.parameters().items()}
     for name, shape in expected.items():
-        expectations.true(
-            name in actual,
-            f"There is no parameter called {name}; "
-            f"yours are {', '.join(sorted(actual)) or 'none at all'}.",
-        )
-        expectations.true(
-            actual[name] == shape,
-            f"The parameter {name} has the shape {actual[name]}; it should be {shape}.",
-        )
+        if name not in actual:
+            raise WrongParameters(
+                f"There is no parameter called {name}; "
+                f"yours are {', '.join(sorted(actual)) or 'none at all'}."
+            )
+        if actual[name] != shape:
+            raise WrongParameters(
+                f"The parameter {name} has the shape {actual[name]}; it should be {shape}."
+            )
     extra = sorted(set(actual) - set(expected))
-    expectations.true(not extra, f"The exercise has no parameter called {', '.join(extra)}.")
+    if extra:
+        raise WrongParameters(f"The exercise has no parameter called {', '.join(extra)}.")
 
 
 def labels(state, *inputs):
@@ -114,7 +115,7 @@ def same_number(actual, expected, what, case="", least=1.0):
             + ("; .item() makes one." if isinstance(actual, torch.Tensor) else ".")
         )
     if not abs(actual - expected) <= 2e-5 * max(least, abs(expected)):
-        raise Mistake(f"{what} should be {expected:.5g}, but is {actual:.5g}{suffix}.")
+        raise WrongValues(f"{what} should be {expected:.5g}, but is {actual:.5g}{suffix}.")
 
 
 def refuses(make, cases):

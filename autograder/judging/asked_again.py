@@ -60,8 +60,9 @@ SAYS = {
         "with new weights?"
     ),
     side_effects.FIXED: (
-        "Your {name} draws the same random numbers whatever seed `torch.manual_seed` was given. "
-        "Make no generator with a seed of its own, and draw anew in each call."
+        "Your {name} gives the same whatever seed `torch.manual_seed` was given, where chance is "
+        "asked for. Either it draws nothing, or from a generator with a seed of its own, or only "
+        "once and not in each call."
     ),
     side_effects.MODE: (
         "In train mode your {name} gives another answer than in eval mode; here they should agree. "

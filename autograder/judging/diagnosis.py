@@ -8,7 +8,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,6 +17,8 @@ from autograder.judging.proxy import Exchange
 from autograder.sandbox.executor import Outcome, Request
 from autograder.sandbox.nesting import walk
 
+# Of mistakes between which the evidence does not decide so many are said.
+MOST_SAID = 3
 # Kinds of outcome that say nothing about which mistake was made.
 MUTE = ("todo", "missing", "timeout", "crash", "memory", "protocol")
 
@@ -172,6 +174,35 @@ def diagnose(
     return (name, first) if first or 2 * hints.count(name) > len(failed) else (None, False)
 
 
+class Fits(NamedTuple):
+    """The mistakes that explain the same failed tests, and these tests."""
+
+    names: list[str]
+    tests: list[str]
+
+
+def fitting(
+    evidence: list[Evidence], reference: Replay, candidates: Iterable[Candidate], name: str
+) -> Fits:
+    """Which mistakes the evidence for `name`, which `diagnose` has found, speaks for.
+
+    Much raises the same error: where some of them raise it in the student's own words, only these.
+    """
+    failed = [item for item in evidence if item.failed and item.transcript]
+    search = _CandidateSearch(failed, [item for item in evidence if not item.failed], reference)
+    known = list(candidates)
+    winner = next(one for one in known if one.name == name)
+    tests = search.explained_by(winner)
+    if not tests and search.accepts_refused():
+        search.refused_values_count = False
+        tests = search.explained_by(winner)
+    if not tests:  # A test itself has named it.
+        return Fits([name], [seen.test for seen in failed if seen.hint == name])
+    fit = [one for one in known if one is winner or search.explains_too(one, tests)]
+    worded = [one for one in fit if search.same_words(one, tests)]
+    return Fits([one.name for one in worded or fit][:MOST_SAID], [seen.test for seen in tests])
+
+
 def explained(
     evidence: list[Evidence],
     reference: Replay,
@@ -223,6 +254,27 @@ class _CandidateSearch:
             heapq.heappush(queue, (most + (not explains[-1]), place))
         return None
 
+    def explained_by(self, candidate: Candidate) -> list[Evidence]:
+        """The failed tests that a candidate explains."""
+        return [seen for seen in self._failed if self._explains(candidate, seen)]
+
+    def explains_too(self, candidate: Candidate, tests: list[Evidence]) -> bool:
+        """Whether a candidate explains these failed tests and is not ruled out."""
+        if not all(self._explains(candidate, seen) for seen in tests):
+            return False
+        explains = [seen in tests for seen in self._failed]
+        return self._is_established(candidate, explains) and not self._contradicts(candidate)
+
+    def same_words(self, candidate: Candidate, tests: list[Evidence]) -> bool:
+        """Whether a candidate's errors in these tests have the messages of the student's."""
+        return all(
+            answer is None or exchange.outcome.get("message") == answer.get("message")
+            for seen in tests
+            for exchange, answer in zip(
+                seen.transcript, candidate.replay(seen.test, seen.transcript), strict=True
+            )
+        )
+
     def accepts_refused(self) -> bool:
         """Whether the student's code gives a value where the reference refuses."""
         return any(
@@ -242,13 +294,7 @@ class _CandidateSearch:
         for seen in itertools.compress(self._failed, explains):
             if any(outcome["kind"] == "value" for outcome in self._wrong(seen)):
                 return True
-        first = self._failed[0]
-        return explains[0] and all(
-            answer is None or exchange.outcome.get("message") == answer.get("message")
-            for exchange, answer in zip(
-                first.transcript, candidate.replay(first.test, first.transcript), strict=True
-            )
-        )
+        return explains[0] and self.same_words(candidate, self._failed[:1])
 
     def _explains(self, candidate: Candidate, seen: Evidence) -> bool:
         if any(exchange.outcome["kind"] in MUTE for exchange in seen.transcript):

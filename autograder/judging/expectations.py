@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from autograder.judging.grader_marks import Mistake
+from autograder.judging.grader_marks import Mistake, WrongError, WrongShape, WrongValues
 from autograder.judging.proxy import Observation, StudentError
 
 # Relative error allowed, per dtype, as a share of the largest expected value: room for another
@@ -87,7 +87,7 @@ def shape(actual: Any, expected: Sequence[int], what: str, *, case: str = "") ->
     got = tuple(tensor(actual, what, case=case).shape)
     if got != tuple(expected):
         seen = f"{_verb(what, 'has')} {got}"
-        raise Mistake(f"{what} should have shape {tuple(expected)}, but {seen}{_with(case)}.")
+        raise WrongShape(f"{what} should have shape {tuple(expected)}, but {seen}{_with(case)}.")
 
 
 def pair(actual: Any, what: str = "the result") -> tuple[Any, Any]:
@@ -126,7 +126,7 @@ def close(
         )
     if close_enough(actual, expected):
         return
-    raise Mistake(_difference(actual, expected, what, case), misconception)
+    raise WrongValues(_difference(actual, expected, what, case), misconception)
 
 
 def equal(
@@ -144,7 +144,7 @@ def equal(
     if type(actual) is not type(expected) or actual != expected:
         got = actual if isinstance(actual, (bool, int, float, str, list, tuple, dict)) else None
         shown = _short(got) if got is not None else f"a {type_name(actual)}"
-        raise Mistake(
+        raise WrongValues(
             f"{what} should be {_short(expected)}, but {_verb(what, 'is')} {shown}{_with(case)}.",
             misconception,
         )
@@ -161,7 +161,7 @@ def finite(actual: Any, what: str, *, case: str = "", misconception: str | None 
     values = tensor(actual, what, case=case)
     if not bool(torch.isfinite(values).all()):
         kind = "NaN" if bool(values.isnan().any()) else "infinite values"
-        raise Mistake(f"{what} {_verb(what, 'contains')} {kind}{_with(case)}.", misconception)
+        raise WrongValues(f"{what} {_verb(what, 'contains')} {kind}{_with(case)}.", misconception)
 
 
 def row_sums_one(actual: Any, what: str = "each row of the weights", *, case: str = "") -> None:
@@ -189,7 +189,7 @@ def raises(
         if error.kind == "error" and any(name in error.types for name in names):
             return
         got = error.types[0] if error.types else error.kind
-        raise Mistake(
+        raise WrongError(
             f"{what} should raise {' or '.join(names)}, but ended in {got}.", misconception
         ) from None
     raise Mistake(f"{what} should raise {' or '.join(names)}, but was accepted.", misconception)
@@ -225,7 +225,7 @@ def gradients(
         name = f"{what} with respect to {argument(label)}"
         if gradient is None or not bool(gradient.abs().max() > 0):
             if got is not None and bool(got.abs().max() > 0):
-                raise Mistake(f"{name} should be zero: nothing depends on it.", misconception)
+                raise WrongValues(f"{name} should be zero: nothing depends on it.", misconception)
             continue
         if got is None:
             raise Mistake(
@@ -233,7 +233,7 @@ def gradients(
                 misconception,
             )
         if not close_enough(got, gradient, GRADIENT_SLACK):
-            raise Mistake(_difference(got, gradient, name, ""), misconception)
+            raise WrongValues(_difference(got, gradient, name, ""), misconception)
 
 
 def rate(

@@ -37,6 +37,32 @@ class Mistake(AssertionError):
     `misconception` names a known mistake where the test itself can tell which one it is.
     """
 
+    kind = ""  # see `TestResult`
+
     def __init__(self, message: str, misconception: str | None = None) -> None:
         super().__init__(message)
         self.misconception = misconception
+
+
+class WrongValues(Mistake):
+    """Numbers are not those that are expected."""
+
+    kind = "values"
+
+
+class WrongParameters(Mistake):
+    """A module has other parameters than the exercise asks for."""
+
+    kind = "parameters"
+
+
+class WrongError(Mistake):
+    """Bad input ends in an error, but in another one than is asked for."""
+
+    kind = "another error"
+
+
+class WrongShape(Mistake):
+    """A tensor has not the shape that is expected."""
+
+    kind = "shape"

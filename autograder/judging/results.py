@@ -13,7 +13,12 @@ PUT_OFF = "This counts once"
 
 @dataclass
 class TestResult:
-    """One grader's verdict. `outcome` is "passed", "failed" or "todo" (nothing written yet)."""
+    """One grader's verdict. `outcome` is "passed", "failed" or "todo" (nothing written yet).
+
+    `kind` says how a failure shows, such as "values" (`Mistake.kind`), or "error" where good input
+    ends in one; "" tells nothing. With `follows` it says nothing of what the test is for: an
+    earlier test fails, perhaps for the same reason.
+    """
 
     __test__ = False  # not a test class, whatever its name suggests to pytest
 
@@ -23,6 +28,8 @@ class TestResult:
     weight: float
     outcome: str
     message: str = ""
+    kind: str = ""
+    follows: bool = False
 
 
 @dataclass

@@ -12,7 +12,7 @@ import io
 import os
 import random
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +29,7 @@ from autograder.common.paths import graders
 from autograder.judging import asked_again, diagnosis, foresight, scoring
 from autograder.judging.diagnosis import Candidate, Evidence
 from autograder.judging.foresight import Execute, Messages, Script, constant_part, scripts_of
+from autograder.judging.grader_marks import Mistake
 from autograder.judging.known_answers import Ask, Departed, Inconstant, Known, Step, snapshot
 from autograder.judging.memory import Conversation, Memory, Remember, Replays, unwarned
 from autograder.judging.proxy import Exchange, Proxy, StudentError, Todo
@@ -371,11 +372,15 @@ class Graders:
             if not counts:
                 scoring.put_off(tests, scoring.not_yet(exercise.name, tests)[1])
                 result.points = 0.0
+            explained: Collection[str] = ()
             if diagnose and any(item.failed for item in evidence):
                 if not exercise.forbids:
                     tell(result)
                 with _chance_put_back():
-                    self._diagnose(result, evidence, exercise.needs, found, seed, recording)
+                    explained = self._diagnose(
+                        result, evidence, exercise.needs, found, seed, recording
+                    )
+            scoring.note_followers(tests, explained)
             if called:
                 scoring.withdraw(result, list(dict.fromkeys(called)))
             elif undone and result.points:
@@ -493,7 +498,7 @@ class Graders:
         if isinstance(error, Todo):
             return _result(item, "todo", str(error)), seen
         if isinstance(error, (AssertionError, StudentError)):
-            return _result(item, "failed", str(error)), seen
+            return _result(item, "failed", str(error), _kind(error)), seen
         if not _fault_is_students(error, transcript):
             raise error
         message = f"The answer has an unexpected form ({type(error).__name__}: {error})."
@@ -542,8 +547,12 @@ class Graders:
         found: dict[str, str],
         seed: int,
         recording: Recording | None,
-    ) -> None:
-        """Name the mistake, or the earlier exercise's mistake that this one inherits."""
+    ) -> Collection[str]:
+        """Name the mistake, or the earlier exercise's mistake that this one inherits.
+
+        Returns:
+            The names of the tests that fail for the mistake which is named.
+        """
         if recording is not None:
             inherited: list[str] = []
             says = recording.says
@@ -558,11 +567,15 @@ class Graders:
         own = [Candidate(name, replay(name)) for name in named]
         result.misconception, first = diagnosis.diagnose(evidence, reference, own)
         if result.misconception in says:
+            fits = diagnosis.fitting(evidence, reference, own, result.misconception)
+            result.misconception = fits.names[0]
             found[result.name] = result.misconception
-            sentence, result.section = says[result.misconception]
+            sentences = list(dict.fromkeys(says[name][0] for name in fits.names))
+            sentence = sentences[0] if len(sentences) == 1 else f"Either: {' Or: '.join(sentences)}"
+            result.section = says[result.misconception][1]
             # A mistake that leaves the first failure unexplained is not the whole story.
             result.message = sentence if first else f"{result.message} Besides: {sentence}"
-            return
+            return fits.tests
         others = [Candidate(name, replay(name)) for name in inherited]
         upstream, _ = diagnosis.diagnose(evidence, reference, others)
         if upstream in says:
@@ -571,11 +584,12 @@ class Graders:
             found[result.name] = upstream
             result.message = f"This follows from your {source}: {says[upstream][0]}"
             result.section = says[upstream][1]
-            return
+            return diagnosis.fitting(evidence, reference, others, upstream).tests
         if result.misconception is None and all(
             item.hint == "forbidden" for item in evidence if item.failed
         ):
             result.misconception = "forbidden"
+        return ()
 
     def _mistakes(self, exercise: str, recording: Recording | None) -> list[str]:
         """The names of the known mistakes in an exercise."""
@@ -661,8 +675,15 @@ def _asked_again(exercise: str) -> _Item:
     )
 
 
-def _result(item: _Item, outcome: str, message: str = "") -> TestResult:
-    return TestResult(item.name, item.purpose, item.hidden, item.weight, outcome, message)
+def _result(item: _Item, outcome: str, message: str = "", kind: str = "") -> TestResult:
+    return TestResult(item.name, item.purpose, item.hidden, item.weight, outcome, message, kind)
+
+
+def _kind(error: BaseException) -> str:
+    """How a failure shows; see `TestResult`."""
+    if isinstance(error, StudentError):
+        return "parameters" if "StateMismatch" in error.types else "error"
+    return error.kind if isinstance(error, Mistake) else ""
 
 
 def _fault_is_students(error: BaseException, transcript: list[Exchange]) -> bool:

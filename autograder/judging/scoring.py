@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from autograder.judging import asked_again
 from autograder.judging.diagnosis import Evidence
 from autograder.judging.expectations import IN_PLACE
 from autograder.judging.results import PUT_OFF, ExerciseResult, TestResult
+
+# How a failure shows that nothing else can be looked at behind.
+SPREADS = ("values", "shape", "error", "parameters")
 
 
 def score(name: str, points: float, section: str, tests: list[TestResult]) -> ExerciseResult:
@@ -74,6 +79,27 @@ def not_yet(name: str, tests: list[TestResult]) -> tuple[str, str]:
     """Outcome and message of what says nothing of values, where no value is right."""
     open_ = "todo" if any(test.outcome == "todo" for test in tests) else "failed"
     return open_, f"This counts once {name} gives right values."
+
+
+def note_followers(tests: list[TestResult], explained: Collection[str]) -> None:
+    """Note which failures say nothing of what their test is for.
+
+    Wherever numbers are wrong, or the code raises an error, every later test sees it too, whatever
+    else it looks at; and a mistake that is named shows first where it matters first.
+
+    Args:
+        tests: of an exercise, in their order.
+        explained: those that fail for the mistake that is named.
+    """
+    failed = [test for test in tests if test.outcome == "failed"]
+    failed = [test for test in failed if not test.message.startswith(PUT_OFF)]
+    named = [test for test in failed if test.name in explained]
+    for test in failed[1:]:
+        kind = failed[0].kind
+        both = kind == "error" and test.kind == "another error"
+        test.follows = kind in SPREADS and (both or test.kind in ("values", "error", kind))
+    for test in named[1:]:
+        test.follows = True
 
 
 def put_off(tests: list[TestResult], message: str) -> None:

@@ -38,6 +38,8 @@ LOOKS = {  # How a test ended: tone, sign, word.
     "failed": ("bad", "✗", "failed"),
     "todo": ("warn", "○", "not written"),
 }
+# A failure behind another's, perhaps for the same reason (`TestResult.follows`).
+FOLLOWS = ("warn", "○", "fails as an earlier one does")
 STATUS = {
     "repaired": "Your notebook was damaged. It was repaired before it was graded:",
     "unreadable": "Your file could not be graded",
@@ -295,6 +297,8 @@ def _exercise(
     )
     for test in data.get("tests", []):
         tone, sign, word = LOOKS.get(test["outcome"], LOOKS["failed"])
+        if test.get("follows"):
+            tone, sign, word = FOLLOWS
         item.tests.append(Test(test["purpose"], test["hidden"], test["message"], tone, sign, word))
     todo = bool(item.tests) and all(test.sign == "○" for test in item.tests)
     failed = any(test.tone != "good" for test in item.tests) or not item.tests

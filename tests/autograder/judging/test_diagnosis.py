@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
-from autograder.judging.diagnosis import Candidate, Evidence, diagnose, same_outcome
+from autograder.judging.diagnosis import Candidate, Evidence, diagnose, fitting, same_outcome
 from autograder.judging.proxy import Exchange
+from autograder.units import variants
+from tests.autograder.conftest import MISCONCEPTIONS
 
 
 def test_a_known_mistake_is_named_in_another_style(toy):
@@ -67,6 +70,44 @@ def test_an_error_for_another_reason_does_not_speak_for_a_mistake():
     sizes = error("The size of tensor a (2) must match the size of tensor b (3)")
     assert named(sizes, sizes) == ("swapped", True)
     assert named(error("a mask has too many dimensions"), sizes) == (None, False)
+
+
+def test_all_mistakes_that_fit_are_said_but_those_whose_errors_read_otherwise():
+    def error(message):
+        types = ["ValueError", "Exception"]
+        return {"kind": "error", "type": types[0], "types": types, "message": message}
+
+    def value(number):
+        return {"kind": "value", "value": number, "mutated": [], "grads": {}, "forbidden": []}
+
+    own = [value(2), error("5 keys, but 4 values")]
+    talk = [Exchange({"op": "call"}, answer) for answer in own]
+    evidence = [Evidence("test", True, None, True, (), False, lambda: talk)]
+
+    def names(**candidates):
+        known = [
+            Candidate(name, lambda test, transcript, answers=answers: answers)
+            for name, answers in candidates.items()
+        ]
+        right = [value(1), value(1)]
+        found, first = diagnose(evidence, lambda test, transcript: right, known)
+        assert first
+        return fitting(evidence, lambda test, transcript: right, known, found).names
+
+    other = [value(2), error("a mask does not fit")]
+    assert names(keys=other, values=own, no=[value(3), own[1]]) == ["values"]
+    assert names(keys=own, values=own) == ["keys", "values"]
+    assert names(keys=other, values=other) == ["keys", "values"]
+
+
+def test_two_mistakes_between_which_no_test_decides_are_both_said(toy, monkeypatch):
+    twin = dataclasses.replace(MISCONCEPTIONS[1], name="twin", says="You leave the division out.")
+    wrong = variants.wrong_namespace("toy", "sum_only")
+    monkeypatch.setattr(variants, "misconceptions", lambda unit: (MISCONCEPTIONS[1], twin))
+    monkeypatch.setattr(variants, "wrong_namespace", lambda unit, name: wrong)
+    result = toy.run(toy.source.replace(" / x.shape[dim]", ""))["mean"]
+    assert result.misconception == "sum_only"
+    assert result.message == "Either: You forget to divide. Or: You leave the division out."
 
 
 def test_calling_the_forbidden_function_is_its_own_diagnosis(toy):

@@ -16,7 +16,7 @@ import re
 import sys
 import types
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from autograder.units.assignment import Assignment, Exercise, did_you_mean, fold
 
 if TYPE_CHECKING:
     from autograder.judging.recording import Recording
-    from autograder.judging.results import ExerciseResult
+    from autograder.judging.results import ExerciseResult, TestResult
     from autograder.judging.runner import Graders
     from autograder.sandbox.executor import Outcome, Request
 
@@ -256,9 +256,7 @@ class Judge:
                 notes.append(NOT_RUN)
             case, seen = _smallest_case(result, asked)
             said = (headline, seen)  # Nothing need be said twice.
-            lines = [
-                Line(line.outcome, line.purpose, _unless_said(line.message, said)) for line in lines
-            ]
+            lines = [replace(line, message=_unless_said(line.message, said)) for line in lines]
             seen = "" if seen == headline else seen
             if result.misconception is None and timeout is None:
                 notes += self._inherited(exercise, namespace)
@@ -326,8 +324,15 @@ def _sentence(message: str) -> str:
     return message[0].upper() + message[1:] if begins else message
 
 
+def _seen_wrong(test: TestResult) -> bool:
+    return test.outcome == "failed" and not test.message.startswith(PUT_OFF)
+
+
 def _lines(result: ExerciseResult) -> list[Line]:
     """One line for each visible test; the cases of a parametrised test are one line."""
+    from autograder.judging import asked_again
+
+    first = next((test for test in result.tests if _seen_wrong(test)), None)
     grouped: dict[tuple[str, str], list[Any]] = {}
     for test in result.tests:
         grouped.setdefault((test.name.split("[")[0], test.purpose), []).append(test)
@@ -337,8 +342,11 @@ def _lines(result: ExerciseResult) -> list[Line]:
         worst = failed[0] if failed else None
         worst = worst or next((test for test in tests if test.outcome == "todo"), tests[0])
         message = _sentence(worst.message)
+        apart = worst.outcome == "failed" and not worst.follows and worst is not first
+        apart = apart and purpose != asked_again.PURPOSE
         outcome = "todo" if worst.follows or worst.message.startswith(PUT_OFF) else worst.outcome
-        lines.append(Line(outcome, purpose, f"{FOLLOWS} {message}" if worst.follows else message))
+        message = f"{FOLLOWS} {message}" if worst.follows else message
+        lines.append(Line(outcome, purpose, message, apart))
     order = ("failed", "todo", "passed")
     return sorted(lines, key=lambda line: order.index(line.outcome))
 
@@ -488,10 +496,12 @@ def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> tuple[st
     for position, test in enumerate(result.tests):
         entry = asked.get(test.name)
         if test.outcome == "failed" and entry is not None:
+            again = "asked" in entry.last
             request = entry.last = entry.last.get("asked", entry.last)
             size = _size([request.get("args"), request.get("kwargs")])
-            # Creating a module is a case only where nothing else failed.
-            plain = request["op"] in ("create", "inspect") or test.message.startswith(PUT_OFF)
+            # Creating a module is a case only where nothing else failed, and so is what shows only
+            # when it is asked again.
+            plain = again or request["op"] in ("create", "inspect") or not _seen_wrong(test)
             cases.append((plain, size, position))
     if not cases:
         return "", ""

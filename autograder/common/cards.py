@@ -22,11 +22,15 @@ RICH = {"passed": "green", "failed": "red", "todo": "yellow", "problem": "yellow
 
 @dataclass(frozen=True)
 class Line:
-    """One test: how it ended, what it is for, and what it saw."""
+    """One test: how it ended, what it is for, and what it saw.
+
+    With `apart` the headline of a card does not explain it, even if it is of a known mistake.
+    """
 
     outcome: str
     purpose: str
     message: str = ""
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -156,7 +160,7 @@ def card_html(card: Card) -> str:
             f'<p class="tbh-case">Smallest failing case: <code>{escape(card.case)}</code>{seen}</p>'
         )
     if card.tests:
-        rows = "".join(_test_html(test, fold=card.known) for test in card.tests)
+        rows = "".join(_test_html(test, fold=card.known and not test.apart) for test in card.tests)
         if card.status == "passed":
             count = len(card.tests)
             rows = (
@@ -192,7 +196,7 @@ def card_text(card: Card) -> str:
             lines.append(f"      {card.seen}")
     for test in card.tests:
         lines.append(f"  {SYMBOLS[test.outcome]} {test.purpose}")
-        if test.message and not card.known:
+        if test.message and (test.apart or not card.known):
             lines.append(f"      {test.message}")
     return "\n".join(lines)
 
@@ -263,7 +267,7 @@ def card_rich(card: Card) -> RenderableType:
     for test in card.tests:
         body.append(f"{SYMBOLS[test.outcome]} ", style=RICH[test.outcome])
         body.append(test.purpose + "\n")
-        if test.message and not card.known:
+        if test.message and (test.apart or not card.known):
             body.append(f"    {test.message}\n", style=RICH[test.outcome])
     headline = Text(f"{SYMBOLS[card.status]} {card.headline}\n", style=f"bold {tone}")
     body.rstrip()

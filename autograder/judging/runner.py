@@ -380,7 +380,7 @@ class Graders:
                     explained = self._diagnose(
                         result, evidence, exercise.needs, found, seed, recording
                     )
-            scoring.note_followers(tests, explained)
+            scoring.note_followers(exercise.name, tests, explained)
             if called:
                 scoring.withdraw(result, list(dict.fromkeys(called)))
             elif undone and result.points:

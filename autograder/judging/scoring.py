@@ -81,14 +81,15 @@ def not_yet(name: str, tests: list[TestResult]) -> tuple[str, str]:
     return open_, f"This counts once {name} gives right values."
 
 
-def note_followers(tests: list[TestResult], explained: Collection[str]) -> None:
+def note_followers(name: str, tests: list[TestResult], explained: Collection[str]) -> None:
     """Note which failures say nothing of what their test is for.
 
     Wherever numbers are wrong, or the code raises an error, every later test sees it too, whatever
-    else it looks at; and a mistake that is named shows first where it matters first.
+    else it looks at. Where a mistake is named, what it doesn't explain fails for another reason.
 
     Args:
-        tests: of an exercise, in their order.
+        name: of an exercise.
+        tests: its tests, in their order.
         explained: those that fail for the mistake that is named.
     """
     failed = [test for test in tests if test.outcome == "failed"]
@@ -97,9 +98,9 @@ def note_followers(tests: list[TestResult], explained: Collection[str]) -> None:
     for test in failed[1:]:
         kind = failed[0].kind
         both = kind == "error" and test.kind == "another error"
-        test.follows = kind in SPREADS and (both or test.kind in ("values", "error", kind))
-    for test in named[1:]:
-        test.follows = True
+        alike = kind in SPREADS and (both or test.kind in ("values", "error", kind))
+        again = test.name == asked_again.test_name(name)
+        test.follows = test in named[1:] or (alike and (again or not named))
 
 
 def put_off(tests: list[TestResult], message: str) -> None:

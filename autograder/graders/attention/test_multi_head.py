@@ -217,7 +217,7 @@ def test_heads_parameters(student):
 @promises("multi-head-formula", "scaled-by-head", "out-proj-applied", "returns")
 @exercise("MultiHeadAttention")
 def test_heads_values(student, reference, draw):
-    """Each head attends on its own; their outputs are joined and pass through out_proj."""
+    """Each head attends with its own part of q, k and v; joined, they pass through out_proj."""
     for batch, queries, keys, width, heads in [
         (1, 1, 1, 2, 2),
         (1, 3, 3, 4, 1),
@@ -459,7 +459,7 @@ def test_fused_parameters(student):
 @promises("interleaved", "attends", "returns")
 @exercise("FusedMultiHeadAttention")
 def test_fused_values(student, reference, draw):
-    """The rows of qkv_proj are q, k, v of head 0, then q, k, v of head 1, and so on."""
+    """All heads attend and pass through o_proj; rows of qkv_proj are q, k, v head by head."""
     for batch, length, width, heads in [(1, 1, 2, 1), (1, 3, 4, 1), (1, 3, 4, 2), (2, 5, 6, 3)]:
         mine, theirs = fused_pair(student, reference, draw, width, width, heads)
         x = draw.normal(batch, length, width)
@@ -586,7 +586,7 @@ def test_per_head_parameters(student):
 @promises("per-head-formula", "from-the-right", "returns")
 @exercise("PerHeadAttention")
 def test_per_head_values(student, reference, draw):
-    """The output is the sum of what each head contributes through its own w_o."""
+    """Each head attends with its own matrices; the output sums what they give through w_o."""
     for batch, queries, keys, width, heads in [
         (1, 1, 1, 2, 1),
         (1, 2, 2, 4, 2),
@@ -675,7 +675,7 @@ def no_biases(state):
 @promises("names-and-shapes", "rows-interleaved")
 @exercise("separate_to_fused")
 def test_to_fused_values(student, reference, draw):
-    """Weights and biases of q, k and v are interleaved head by head."""
+    """Weights and biases of q, k and v are interleaved head by head; out_proj's stay."""
     for width, heads in [(2, 1), (4, 2), (6, 3)]:
         state = heads_state(draw, width)
         same_state(
@@ -737,7 +737,7 @@ def test_to_fused_float64(student, reference, draw):
 @promises("names-and-shapes", "same-function", "state-without-biases")
 @exercise("separate_to_per_head")
 def test_to_per_head_values(student, reference, draw):
-    """Each head gets its rows of q, k, v and its columns of out_proj, transposed."""
+    """Each head gets rows of q, k, v and columns of out_proj, transposed; biases of 0 or none."""
     for width, heads in [(4, 2), (2, 1), (6, 3)]:
         state = no_biases(heads_state(draw, width))
         same_state(
@@ -758,13 +758,14 @@ def test_to_per_head_values(student, reference, draw):
 def test_to_per_head_refuses_biases(student, draw):
     """A bias that is not zero cannot be represented and raises a ValueError."""
     for name in PROJECTIONS:
-        state = no_biases(heads_state(draw, 4))
-        state[f"{name}.bias"] = torch.tensor([0.0, 0.0, -0.5, 0.0])
-        expectations.raises(
-            "ValueError",
-            lambda state=state: student.separate_to_per_head(state, 2),
-            what=f"a state whose {name}.bias is not zero",
-        )
+        for bias in (0.5, -0.5):
+            state = no_biases(heads_state(draw, 4))
+            state[f"{name}.bias"] = torch.tensor([0.0, 0.0, bias, 0.0])
+            expectations.raises(
+                "ValueError",
+                lambda state=state: student.separate_to_per_head(state, 2),
+                what=f"a state with {bias} in {name}.bias",
+            )
 
 
 @hidden
@@ -900,7 +901,7 @@ def test_cross_parameters(student):
 @promises("queries-from-x", "scaled-by-head", "not-causal", "returns")
 @exercise("CrossAttention")
 def test_cross_values(student, reference, draw):
-    """Queries come from x; keys and values come from the memory."""
+    """Heads attend with queries from x, keys and values from the memory, then out_proj."""
     for batch, queries, keys, query_dim, memory_dim, embed_dim, heads in [
         (1, 2, 2, 2, 2, 2, 1),
         (1, 1, 1, 1, 1, 1, 1),

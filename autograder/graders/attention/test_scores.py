@@ -490,7 +490,7 @@ def test_softmax_values(student, reference, draw):
 @promises("masked-weights-zero", "true-may-attend")
 @exercise("masked_softmax")
 def test_softmax_mask(student, reference, draw):
-    """Masked entries get exactly 0 and the others of their row still sum to 1."""
+    """Masked entries get exactly 0, the others of a row sum to 1, and the scores stay."""
     for shape in [(1, 3), (2, 4), (2, 3, 5)]:
         scores, mask = draw.normal(*shape, scale=1.5), draw.mask(*shape, keep=0.6)
         seen = student.observe("masked_softmax", scores, mask, grad=False)
@@ -545,7 +545,7 @@ def test_softmax_other_dim(student, reference, draw):
 @promises("large-scores", "masked-scores-ignored")
 @exercise("masked_softmax")
 def test_softmax_large_scores(student, reference, draw):
-    """Scores of any size give finite weights, whatever stands in other rows or under the mask."""
+    """Scores of any size give finite weights of their dtype, whatever is elsewhere or masked."""
     # float64, because a logarithm of a sum near 1000 has only four decimals in float32.
     scores = draw.normal(2, 4, dtype=torch.float64)
     for case, shift in [
@@ -963,7 +963,7 @@ def positive(draw, *shape):
 @promises("off")
 @exercise("attention_dropout")
 def test_dropout_off(student, draw):
-    """In evaluation, and with dropout=0, the weights come back unchanged."""
+    """In evaluation, and with dropout=0, weights come back unchanged; in training some are 0."""
     for shape in [(1, 1), (3, 4), (2, 3, 4, 5)]:
         weights = positive(draw, *shape)
         for p, training in [(0.5, False), (0.0, False), (1.0, False), (0.0, True)]:
@@ -1005,7 +1005,7 @@ def test_dropout_rate(student, draw):
 @promises("survivors-scaled", "not-normalised")
 @exercise("attention_dropout")
 def test_dropout_scales_survivors(student, draw):
-    """Weights that survive are divided by 1 - dropout, so the expected value stays the same."""
+    """Weights that survive are divided by 1 - dropout; those that are given stay as they are."""
     weights = positive(draw, 8, 20)
     for p in (0.5, 0.25):
         seen = student.observe("attention_dropout", weights, p, True, grad=False)

@@ -406,7 +406,7 @@ def test_padding_mask_counts(student, draw):
 @exercise("decoder_mask")
 def test_decoder_mask_values(student, reference):
     """Position i may see j when j is not later and j is a real token."""
-    for lengths in ([1], [2], [1, 2], [3, 1, 4]):
+    for lengths in ([1], [2, 1, 2], [2], [1, 2], [3, 1, 4]):
         lengths = torch.tensor(lengths)
         longest = int(lengths.max())
         mask = student.decoder_mask(lengths)
@@ -629,7 +629,7 @@ def test_masked_self_parameters(student):
 @promises("causal", "returns")
 @exercise("MaskedSelfAttention")
 def test_masked_self_values(student, reference, draw):
-    """Without padding, each position attends to itself and to earlier positions only."""
+    """Three projections of x attend, scaled, each position to itself and earlier ones only."""
     for batch, length, input_dim, head_dim in [(1, 1, 2, 2), (1, 3, 4, 4), (2, 5, 6, 3)]:
         mine, theirs = self_pair(
             student, reference, draw, input_dim, head_dim, name="MaskedSelfAttention"

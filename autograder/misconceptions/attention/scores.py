@@ -738,6 +738,12 @@ add(
     ),
 )
 add(
+    "decoder_score_swapped",
+    "Your score takes the annotations for queries and the state for the key; it is the other way "
+    "round: score(query, key), with s_prev.unsqueeze(1) for the query.",
+    (SCORE_STEP, "scores = self.score(annotations, s_prev.unsqueeze(1))"),
+)
+add(
     "decoder_scores_word",
     "Your weights match scoring with the previous word; the query is the decoder's previous state "
     "s_prev.",

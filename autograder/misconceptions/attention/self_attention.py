@@ -483,6 +483,12 @@ add(
     (BOTH, "return causal.expand(len(lengths), -1, -1)"),
 )
 add(
+    "decoder_mask_causal_of_batch",
+    "Your causal mask has the size of the batch; it has that of the sequence, max_length or the "
+    "largest of lengths.",
+    ("causal_mask(real.shape[-1])", "causal_mask(len(lengths))"),
+)
+add(
     "decoder_mask_padding_only",
     "Your mask lets the future through; combine the padding mask with the causal mask.",
     (BOTH, "return real.expand(-1, real.shape[-1], -1)"),

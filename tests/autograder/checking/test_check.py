@@ -305,6 +305,33 @@ def test_where_one_slip_makes_many_tests_fail_only_the_first_has_a_cross(
     assert ["should raise" in test.message for test in crosses] == [False, True]
 
 
+def test_what_a_known_mistake_does_not_explain_keeps_its_cross_and_its_message(
+    notebook: dict[str, Any], solutions: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "scaled_dot_product_attention"
+    unscaled = solutions[name].replace(" / math.sqrt(d_k)", "")
+    run_cell(notebook, unscaled.replace("if key.shape[-1] != d_k:", "if False:"))
+    text = said(notebook, capsys, name)
+    assert "not scaled" in text.splitlines()[0]
+    crosses = [line for line in text.splitlines() if line.startswith("  ✗")]
+    assert len(crosses) == 2
+    refused = "A query of width 4 with a key of width 5 should raise ValueError, but ended in "
+    assert f"{crosses[1]}\n      {refused}" in text
+
+
+def test_the_smallest_case_is_one_whose_values_are_wrong(
+    opened: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = "attention-multi_head"
+    heads, right = opened(unit), solutions_of(unit)["MultiHeadAttention"]
+    judge_of(unit)
+    assert "mask.unsqueeze(1)" in right
+    run_cell(heads, right.replace("mask.unsqueeze(1)", "mask.unsqueeze(0)"))
+    lines = said(heads, capsys, "MultiHeadAttention").splitlines()
+    case = next(n for n, line in enumerate(lines) if "Smallest failing case" in line)
+    assert "The attn_weights are wrong in " in lines[case + 1]
+
+
 def test_a_dtype_that_numbers_do_not_show_is_named(
     scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,7 +43,7 @@ from autograder.units.assignment import (
     Exercise,
     Question,
 )
-from autograder.units.sections import sections
+from autograder.units.sections import named, sections
 
 OPTIONS = {"exercise", "check", "question", "points", "section", "forbids", "title", "tags"}
 KINDS = ("exercise", "check", "question")
@@ -446,6 +446,10 @@ def instructor(path: Path) -> tuple[NotebookNode, Assignment]:
     for index in range(len(source.cells)):
         reading.take(index)
     assignment = reading.finished()
+    explained = sections(paths.chapter_of(source.unit), path.parents[2])
+    for cell in source.cells:
+        if cell.cell_type == "markdown":
+            cell.source = named(cell.source, explained)
     head = {
         "picture": picture.markdown(assignment.exercises, reading.uses),
         "overview": overview.text(assignment),

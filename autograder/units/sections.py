@@ -7,20 +7,26 @@ This is the one place that searches the book's sources. `builder` writes what it
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from autograder.common import paths
 
 LABELLED = re.compile(r"^\(([\w-]+)\)=\n+#+ +(.+?) *$", re.MULTILINE)
+TITLE = re.compile(r"^# +(.+?) *$", re.MULTILINE)
+FENCED = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
+LINE = re.compile(r"^Book: .*$", re.MULTILINE)
+ANCHOR = re.compile(r"`([\w-]+)`")
 ROOT = re.compile(r"\\sqrt\{(\w+)\}")
 
 
 class Section(NamedTuple):
-    """A section of the book: its heading, and the page it stands on, such as `attention/index`."""
+    """A section of the book: its heading, its page (`attention/index`), and the page's title."""
 
     heading: str
     page: str
+    title: str
 
 
 def plain(heading: str) -> str:
@@ -32,7 +38,22 @@ def sections(chapter: str, root: Path = paths.ROOT) -> dict[str, Section]:
     """The sections of a chapter that have an anchor, by anchor; none where no page is written."""
     found = {}
     for page in paths.pages(chapter, root):
-        name = f"{chapter}/{page.stem}"
-        for anchor, heading in LABELLED.findall(page.read_text(encoding="utf-8")):
-            found[anchor] = Section(plain(heading), name)
+        name, text = f"{chapter}/{page.stem}", page.read_text(encoding="utf-8")
+        first = TITLE.search(FENCED.sub("", text))
+        title = plain(first[1]) if first else ""
+        for anchor, heading in LABELLED.findall(text):
+            found[anchor] = Section(plain(heading), name, title)
     return found
+
+
+def named(text: str, explained: Mapping[str, Section]) -> str:
+    """A text in which lines such as "Book: `att-scores`." name headings and pages, not anchors."""
+
+    def words(anchor: re.Match[str]) -> str:
+        section = explained.get(anchor[1])
+        if section is None:
+            return anchor[0]
+        page = f"the page *{section.title}*"
+        return page if section.heading == section.title else f"*{section.heading}* on {page}"
+
+    return LINE.sub(lambda line: ANCHOR.sub(words, line[0]), text)

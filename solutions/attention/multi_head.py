@@ -58,7 +58,7 @@ from solutions.attention.self_attention import scaled_dot_product_attention
 # `view(B, H, T, D/H)` has the right shape, but its head 0 would be
 # $\begin{pmatrix}1&2\\3&4\end{pmatrix}$: both halves of token 0 and nothing of token 1.
 #
-# Book: section *heads* (`att-heads`).
+# Book: `att-heads`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -111,7 +111,7 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 #
 # *Example.* The two heads of the example above give back $(1, 2, 3, 4)$ and $(5, 6, 7, 8)$.
 #
-# Book: section *heads* (`att-heads`).
+# Book: `att-heads`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -185,7 +185,7 @@ def merge_heads(x: Tensor) -> Tensor:
 # Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
 # <!-- id: not-divisible -->
 #
-# Book: section *multi-head attention* (`att-multihead`).
+# Book: `att-multihead`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -331,7 +331,7 @@ def fast_multi_head_attention(
 # Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
 # <!-- id: not-divisible -->
 #
-# Book: section *layouts* (`att-layouts`).
+# Book: `att-layouts`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -433,7 +433,7 @@ class FusedMultiHeadAttention(nn.Module):
 # Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
 # <!-- id: not-divisible -->
 #
-# Book: section *layouts* (`att-layouts`).
+# Book: `att-layouts`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -542,7 +542,7 @@ class PerHeadAttention(nn.Module):
 # *Example.* $D = 2$ with two heads, so $D_h = 1$, and biases $b^q = (1, 2)$, $b^k = (3, 4)$,
 # $b^v = (5, 6)$: `qkv_proj.bias` is $(1, 3, 5, 2, 4, 6)$.
 #
-# Book: section *layouts* (`att-layouts`).
+# Book: `att-layouts`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -602,7 +602,7 @@ def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Ten
 # *Example.* $D = 2$, two heads, `q_proj.weight` $= \begin{pmatrix}1&2\\3&4\end{pmatrix}$:
 # `w_q[0]` is the column $(1, 2)^\top$ and `w_q[1]` is $(3, 4)^\top$.
 #
-# Book: section *layouts* (`att-layouts`).
+# Book: `att-layouts`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -668,7 +668,7 @@ def separate_to_per_head(state: dict[str, Tensor], num_heads: int) -> dict[str, 
 # (If you compare the two yourself: PyTorch's masks have the opposite meaning, `True` = must not
 # attend.)
 #
-# Book: section *layouts* (`att-layouts`).
+# Book: `att-layouts`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -737,7 +737,7 @@ def separate_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # Raise `ValueError`, when the module is created, if `num_heads` doesn't divide `d_model`.
 # <!-- id: not-divisible -->
 #
-# Book: section *cross-attention* (`att-cross`).
+# Book: `att-cross`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -70,7 +70,7 @@ from torch import Tensor, nn
 # *Example.* For $q = (1, 2)$ and keys $(3, -1)$ and $(0, 4)$ the scores are
 # $1\cdot3 + 2\cdot(-1) = 1$ and $8$. With the mask `[True, False]` they are $1$ and $-\infty$.
 #
-# Book: section *scores* (`att-scores`).
+# Book: `att-scores`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -145,7 +145,7 @@ class DotScore(nn.Module):
 # *Example.* $q = (1, 2)$, $k = (3, 1)$, $W = \begin{pmatrix}1 & 0\\ 1 & 2\end{pmatrix}$:
 # $q^\top W = (3, 4)$, so $e = 3\cdot3 + 4\cdot1 = 13$. With $W^\top$ instead it would be $8$.
 #
-# Book: section *scores* (`att-scores`).
+# Book: `att-scores`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -218,7 +218,7 @@ class BilinearScore(nn.Module):
 # *Example.* With widths 1, $W_q = W_k = 1$ and $v = 2$: for $q = 0.5$ and $k = 0.5$ the score is
 # $2\tanh(1) \approx 1.523$.
 #
-# Book: section *scores* (`att-scores`).
+# Book: `att-scores`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -307,7 +307,7 @@ class AdditiveScore(nn.Module):
 # *Example.* With widths 1, $W = (1, -1)$ and $v = 1$: for $q = 2$, $k = 1$ the score is
 # $\tanh(2 - 1) \approx 0.762$; with the two swapped it is $-0.762$.
 #
-# Book: section *scores* (`att-scores`).
+# Book: `att-scores`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -401,7 +401,7 @@ class ConcatScore(nn.Module):
 # $\bigl(\tfrac{e^0}{e^0 + e^{-1}}, \tfrac{e^{-1}}{e^0 + e^{-1}}, 0\bigr) \approx (0.731, 0.269, 0)$.
 # With mask `[False, False, False]`: $(0, 0, 0)$.
 #
-# Book: section *softmax* (`att-softmax`).
+# Book: `att-softmax`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -491,7 +491,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None, dim: int = -1) ->
 #
 # *Example.* Weights $(0.25, 0.75)$ and values $(4, 0)$, $(0, 8)$ give $c = (1, 6)$.
 #
-# Book: section *context* (`att-context`).
+# Book: `att-context`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -565,7 +565,7 @@ def context_vector(attn_weights: Tensor, values: Tensor) -> Tensor:
 #    <!-- id: masked-source -->
 # 6. If a source is **fully masked**, its weights and its context are 0. <!-- id: empty-source -->
 #
-# Book: section *decoder* (`att-decoder`).
+# Book: `att-decoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -666,7 +666,7 @@ class AttentionDecoderStep(nn.Module):
 # *Example.* $p = 0.5$ and weights $(0.5, 0.3, 0.2)$: if only the second is dropped, the result is
 # $(1.0, 0, 0.4)$.
 #
-# Book: section *dropout* (`att-dropout`).
+# Book: `att-dropout`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -78,7 +78,7 @@ from solutions.attention.scores import attention_dropout, masked_softmax
 # $(0)$: the scores are $4$ and $0$, divided by $\sqrt4$ they are $2$ and $0$, the weights are
 # $(0.881, 0.119)$, and the output is $8.81$.
 #
-# Book: sections *scaled dot-product attention* (`att-scaled`) and *why scale* (`att-scaling`).
+# Book: `att-scaled` and `att-scaling`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -150,7 +150,7 @@ def scaled_dot_product_attention(
 # $d_k$ is large? On which assumption about queries and keys does the argument rest, and why is the
 # divisor $\sqrt{d_k}$ rather than $d_k$?
 #
-# Book: section *why scale* (`att-scaling`). 3 points, marked by a person.
+# Book: `att-scaling`. 3 points, marked by a person.
 
 # %% [markdown] question="why_scale" points=3 section="att-scaling" title="Why divide by √d_k?"
 # **Your answer:**
@@ -195,7 +195,7 @@ def scaled_dot_product_attention(
 # *Example.* `causal_mask(3)` is
 # $\begin{pmatrix}1&0&0\\1&1&0\\1&1&1\end{pmatrix}$ with 1 for `True`.
 #
-# Book: section *causal attention* (`att-causal`).
+# Book: `att-causal`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -254,7 +254,7 @@ def causal_mask(length: int) -> Tensor:
 # *Example.* `padding_mask(torch.tensor([1, 3]))` is, with 1 for `True`,
 # $[[[1, 0, 0]], [[1, 1, 1]]]$.
 #
-# Book: section *masks* (`att-masks`).
+# Book: `att-masks`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -323,7 +323,7 @@ def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # *Example.* For length 2 padded to 3:
 # $\begin{pmatrix}1&0&0\\1&1&0\\1&1&0\end{pmatrix}$.
 #
-# Book: section *masks* (`att-masks`).
+# Book: `att-masks`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -369,7 +369,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # (causal, padding of the source, padding of the target) does each of them need in training? For
 # each mask say what goes wrong without it.
 #
-# Book: section *masks* (`att-masks`). 3 points, marked by a person.
+# Book: `att-masks`. 3 points, marked by a person.
 
 # %% [markdown] question="which_mask" points=3 section="att-masks" title="Which mask acts where?"
 # **Your answer:**
@@ -426,7 +426,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 #    <!-- id: returns -->
 # 5. Not to be called: PyTorch's own attention, as in exercise 1. <!-- id: not-called -->
 #
-# Book: section *self-attention* (`att-self`).
+# Book: `att-self`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -496,7 +496,7 @@ class SelfAttention(nn.Module):
 #    <!-- id: returns -->
 # 6. Not to be called: PyTorch's own attention, as in exercise 1. <!-- id: not-called -->
 #
-# Book: section *causal attention* (`att-causal`).
+# Book: `att-causal`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -54,7 +54,7 @@ from solutions.bert.pretraining import IGNORE
 # *Example.* For a batch of 2 and 3 labels the scores are `(2, 3)`. If they are all 0, the loss is
 # $\log 3 \approx 1.099$.
 #
-# Book: section *single* (`brt-single`).
+# Book: `brt-single`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -177,7 +177,7 @@ class MultipleChoice(nn.Module):
 # *Example.* $T = 4$ and all scores 0. With `starts = [1]`, `ends = [2]` the loss is
 # $\log 4 \approx 1.386$; with `ends = [7]` it is half of that, $0.693$.
 #
-# Book: section *span* (`brt-span`).
+# Book: `brt-span`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -289,7 +289,7 @@ class SpanFinder(nn.Module):
 # is 2 and the best end 1; the best span is `(2, 2)` with 5. With `max_answer=30` and a `passage`
 # that allows only places 0 and 1 it is `(1, 1)` with 4.
 #
-# Book: section *span* (`brt-span`).
+# Book: `brt-span`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -370,7 +370,7 @@ def best_span(
 #
 # *Example.* `align_labels([1, 0], [None, 0, 0, 1, None])` is `[-100, 1, -100, 0, -100]`.
 #
-# Book: section *tagging* (`brt-tagging`).
+# Book: `brt-tagging`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -428,7 +428,7 @@ def align_labels(word_labels: list[int], word_ids: list[int | None]) -> list[int
 # *Example.* All scores 0, three labels, and labels `[[-100, 2, -100, 0, -100]]`: the loss is
 # $\log 3 \approx 1.099$, whatever the number of places left out.
 #
-# Book: section *tagging* (`brt-tagging`).
+# Book: `brt-tagging`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -518,7 +518,7 @@ class Tagger(nn.Module):
 # *Example.* If the best labels of four tokens are 2, 1, 0 and 1, and `word_ids` is
 # `[None, 0, 0, 1]`, the result is `[1, 1]`.
 #
-# Book: section *tagging* (`brt-tagging`).
+# Book: `brt-tagging`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -584,7 +584,7 @@ def word_tags(scores: Tensor, word_ids: list[int | None]) -> list[int]:
 # transitions $\begin{pmatrix}0.5&-1\\0&1\end{pmatrix}$, `start` and `end` 0. The tags $0, 1$ have
 # $1 + 2 - 1 = 2$, and the tags $1, 1$ have $0 + 2 + 1 = 3$.
 #
-# Book: section *CRF* (`brt-crf`).
+# Book: `brt-crf`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -659,7 +659,7 @@ def crf_score(
 # *Example.* In the example of exercise 7 the four sequences have the scores 1.5, 2, 0 and
 # 3, so $\log Z = \log(e^{1.5} + e^2 + e^0 + e^3) \approx 3.495$.
 #
-# Book: section *CRF* (`brt-crf`).
+# Book: `brt-crf`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -724,7 +724,7 @@ def crf_partition(
 # *Example.* In the example of exercise 7 the best sequence is $1, 1$ with 3, although the
 # best tag of the first token, seen alone, is 0.
 #
-# Book: section *CRF* (`brt-crf`).
+# Book: `brt-crf`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -833,7 +833,7 @@ class CRF(nn.Module):
 #
 # *Example.* Append columns of padding to a batch: loss and tags stay the same.
 #
-# Book: section *CRF* (`brt-crf`).
+# Book: `brt-crf`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -107,7 +107,7 @@ def init_weights(model: nn.Module) -> nn.Module:
 # `([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])`: first 9 goes, since the second piece is the longer
 # one, then 8, since both are equally long.
 #
-# Book: section *input* (`brt-input`).
+# Book: `brt-input`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -187,7 +187,7 @@ def build_input(
 # *Example.* $1$ becomes $0.8413$, $-1$ becomes $-0.1587$, and 0 stays 0. For large $|x|$ it is the
 # ReLU.
 #
-# Book: section *encoder* (`brt-encoder`).
+# Book: `brt-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -242,7 +242,7 @@ def gelu(x: Tensor) -> Tensor:
 # *Example.* $D = 2$; the rows are $(1, 0)$ for the token, $(0, 1)$ for the position and $(2, 0)$
 # for the segment. Their sum is $(3, 1)$, and the norm makes $(1, -1)$ of it.
 #
-# Book: section *embeddings* (`brt-embeddings`).
+# Book: `brt-embeddings`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -339,7 +339,7 @@ class BertEmbeddings(nn.Module):
 # that all scores are equal. If the values are $2$, $4$, $9$ and the last token is padding, all
 # three places get the mean of the first two, $3$.
 #
-# Book: section *encoder* (`brt-encoder`).
+# Book: `brt-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -448,7 +448,7 @@ class SelfAttention(nn.Module):
 # *Example.* If all parameters of `attention.out_proj` and of `w_2` are 0, only shortcuts and norms
 # are left, and $(1, 3)$ becomes $(-1, 1)$.
 #
-# Book: section *encoder* (`brt-encoder`).
+# Book: `brt-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -536,7 +536,7 @@ class BertLayer(nn.Module):
 # of the row, the first included, and at none of the other rows. Append columns of padding, hidden
 # by the mask: nothing changes at the real places.
 #
-# Book: section *encoder* (`brt-encoder`).
+# Book: `brt-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -648,7 +648,7 @@ class BertModel(nn.Module):
 # with its norm, 84 in the feed-forward network with its norm, 20 in the pooler. With `heads=True`
 # it is 320. The defaults are BERT-base.
 #
-# Book: section *parameters* (`brt-parameters`).
+# Book: `brt-parameters`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -753,7 +753,7 @@ def count_parameters(
 # `bert.layers.3.attention.q_proj.bias`, and `encoder.layer.0.output.LayerNorm.gamma` becomes
 # `layers.0.output_norm.weight`.
 #
-# Book: section *checkpoint* (`brt-checkpoint`).
+# Book: `brt-checkpoint`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -71,7 +71,7 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 # `[2, 25, 8, 30, 3]` or `[2, 17, 8, 30, 3]`; its labels are `[-100, 17, -100, -100, -100]` in all
 # three cases.
 #
-# Book: section *masking* (`brt-masking`).
+# Book: `brt-masking`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -149,7 +149,7 @@ def mask_tokens(ids: Tensor, vocab_size: int, mask_prob: float = 0.15) -> tuple[
 # *Example.* In `[2, 9, 12, 8, 3]` with starts at places 1 and 3 there are two words, `9 12` and
 # `8`. The labels at places 1 and 2 are either both `IGNORE` or 9 and 12.
 #
-# Book: section *whole words* (`brt-whole-words`).
+# Book: `brt-whole-words`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -233,7 +233,7 @@ def mask_whole_words(
 # *Example.* With `epochs=5, duplicates=2` epochs 0, 2 and 4 are equal, and so are 1 and 3. In the
 # original BERT, 40 epochs with 10 duplicates, each masking was seen four times.
 #
-# Book: section *RoBERTa* (`brt-roberta`).
+# Book: `brt-roberta`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -308,7 +308,7 @@ def masking_epochs(
 # *Example.* Two documents, one with the sentences $a, b, c$, the other with $d$ alone, give two
 # triples. The first is $(a, b, 0)$ or $(a, d, 1)$, the second $(b, c, 0)$ or $(b, d, 1)$.
 #
-# Book: section *pairs* (`brt-pairs`).
+# Book: `brt-pairs`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -407,7 +407,7 @@ def sentence_order_pairs(
 #
 # *Example.* If all parameters of `dense` are 0, the logits are `bias` at every place.
 #
-# Book: section *heads* (`brt-heads`).
+# Book: `brt-heads`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -479,7 +479,7 @@ class MaskedLanguageHead(nn.Module):
 # *Example.* `BertForPreTraining(30522)` has 110,106,428 parameters, 624,188 more than the encoder
 # alone: the token table counts once.
 #
-# Book: section *heads* (`brt-heads`).
+# Book: `brt-heads`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -584,7 +584,7 @@ class BertForPreTraining(nn.Module):
 # *Example.* $V = 4$ and all scores are 0: the loss is $\log 4 + \log 2 \approx 2.079$, and
 # $\log 2 \approx 0.693$ if no place was chosen.
 #
-# Book: section *loss* (`brt-loss`).
+# Book: `brt-loss`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -660,7 +660,7 @@ def pretraining_loss(
 # its gradient, and all together by 0.1. With a norm of 0.5 every number moves by 0.1 times its
 # gradient.
 #
-# Book: section *loss* (`brt-loss`).
+# Book: `brt-loss`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -752,7 +752,7 @@ def pretraining_step(
 # *Example.* If the model scores all of 50 tokens equally, an input with three ordinary tokens has
 # $-3 \log 50 \approx -11.74$.
 #
-# Book: section *scores* (`brt-scores`).
+# Book: `brt-scores`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -811,7 +811,7 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
 # percent of the cases not spoil the language that the model learns? When are the 80, 10 and 10
 # percent decided? And does masking anew in every epoch, as RoBERTa does, remove the problem?
 #
-# Book: section *mismatch* (`brt-mismatch`). 3 points, marked by a person.
+# Book: `brt-mismatch`. 3 points, marked by a person.
 
 # %% [markdown] question="why_not_always_mask" points=3 section="brt-mismatch" title="Why not always [MASK]?"
 # **Your answer:**
@@ -858,7 +858,7 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
 # The paper on BERT finds that its results get worse without it, the one on RoBERTa that they don't:
 # how can both be? And how does sentence-order prediction, ALBERT's task, differ?
 #
-# Book: section *next-sentence prediction* (`brt-nsp`). 3 points, marked by a person.
+# Book: `brt-nsp`. 3 points, marked by a person.
 
 # %% [markdown] question="what_nsp_learns" points=3 section="brt-nsp" title="What does next-sentence prediction learn?"
 # **Your answer:**

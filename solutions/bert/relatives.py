@@ -87,7 +87,7 @@ def relative_code(distances: Tensor, d_model: int) -> Tensor:
 # *Example.* `SharedEncoder(2, ...)` and `SharedEncoder(12, ...)` have the same number of
 # parameters. The second still takes six times as long: sharing saves memory, not time.
 #
-# Book: section *ALBERT* (`brt-albert`).
+# Book: `brt-albert`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -178,7 +178,7 @@ class SharedEncoder(nn.Module):
 # $\begin{pmatrix}0&0&1\\1&0&1\\0&0&0\end{pmatrix}$: place 0 sees place 2, place 1 sees both others,
 # place 2 comes first and sees nothing.
 #
-# Book: section *XLNet* (`brt-xlnet`).
+# Book: `brt-xlnet`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -254,7 +254,7 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 # *Example.* `q_proj` and both biases are 0, `v_proj` and `out_proj` pass their input on: every
 # place gets the mean of what it sees. With the memory $2$ and $x = (4, 9)$ that is $3$ and $5$.
 #
-# Book: section *Transformer-XL* (`brt-transformer-xl`).
+# Book: `brt-transformer-xl`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -373,7 +373,7 @@ class RelativeAttention(nn.Module):
 # *Example.* With places 1, 2, 3 in the memory, 4, 5 in the segment and `length=4` it is 2, 3, 4, 5:
 # joined, never added.
 #
-# Book: section *Transformer-XL* (`brt-transformer-xl`).
+# Book: `brt-transformer-xl`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -484,7 +484,7 @@ class NezhaAttention(nn.Module):
 # *Example.* Where the generator happens to draw the original token, `is_replaced` is `False`: the
 # token is the right one, wherever it came from.
 #
-# Book: section *ELECTRA* (`brt-electra`).
+# Book: `brt-electra`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -541,7 +541,7 @@ def replace_tokens(ids: Tensor, labels: Tensor, logits: Tensor) -> tuple[Tensor,
 #
 # *Example.* If all scores are 0 it is $\log 2 \approx 0.693$.
 #
-# Book: section *ELECTRA* (`brt-electra`).
+# Book: `brt-electra`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -602,7 +602,7 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 #
 # *Example.* If all parameters of `output` are 0, the loss is $2 \log V$.
 #
-# Book: section *ELMo* (`brt-elmo`).
+# Book: `brt-elmo`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -97,7 +97,7 @@ class TableModel(nn.Module):
 # *Example.* The logits $0$ and $\log 3$ stand for the probabilities $\tfrac14$ and $\tfrac34$. With
 # $\tau = \tfrac12$ they become $\tfrac1{10}$ and $\tfrac9{10}$.
 #
-# Book: section *temperature* (`gpt-temperature`).
+# Book: `gpt-temperature`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -149,7 +149,7 @@ def scale_temperature(logits: Tensor, temperature: float) -> Tensor:
 # *Example.* `[3, 1, 3, 2]` with `k=3` becomes `[3, -inf, 3, 2]`; with `k=1` it becomes
 # `[3, -inf, 3, -inf]`, since two are equally large.
 #
-# Book: section *top-k* (`gpt-top-k`).
+# Book: `gpt-top-k`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -206,7 +206,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 # *Example.* The probabilities are $0.15, 0.5, 0.05, 0.3$. With $p = 0.7$ the second and the fourth
 # stay, together $0.8$; with $p = 0.4$ only the second.
 #
-# Book: section *top-p* (`gpt-top-p`).
+# Book: `gpt-top-p`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -274,7 +274,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 # *Example.* The probabilities are $0.4, 0.3, 0.2, 0.1$. With `top_p=0.5` two tokens stay. With
 # `top_k=2, top_p=0.5` only the first does: of the two that are left it has $\tfrac47$.
 #
-# Book: section *sampling* (`gpt-sampling`).
+# Book: `gpt-sampling`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -354,7 +354,7 @@ def sample_token(
 # *Example.* In a `TableModel` 6 always follows 5, 7 follows 6, and `END` (4) follows 7. From
 # `[[5]]`, at temperature 0, with `stop=END` and 9 new tokens at most, comes `[[5, 6, 7, 4]]`.
 #
-# Book: section *sampling* (`gpt-sampling`).
+# Book: `gpt-sampling`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -456,7 +456,7 @@ def generate(
 # *Example.* In the example of `CausalSelfAttention` (unit `model`), feed $2, 4$ first: the result is
 # $2, 3$. With what that remembers feed $9$: the result is $5$.
 #
-# Book: section *cache* (`gpt-cache`).
+# Book: `gpt-cache`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -531,7 +531,7 @@ def attend_cached(
 # *Example.* Feed the first 4 of 10 tokens, and the other 6 with the cache that comes back: the two
 # results side by side are `model(ids)`.
 #
-# Book: section *cache* (`gpt-cache`).
+# Book: `gpt-cache`.
 #
 # <details><summary>Hint 1</summary>
 #

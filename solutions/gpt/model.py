@@ -56,7 +56,7 @@ from torch import Tensor, nn
 # *Example.* `causal_mask(3)` is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&1\end{pmatrix}$, with 1 for
 # `True`, and `causal_mask(2, past=1)` is $\begin{pmatrix}1&1&0\\1&1&1\end{pmatrix}$.
 #
-# Book: section *mask* (`gpt-mask`).
+# Book: `gpt-mask`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -116,7 +116,7 @@ def causal_mask(length: int, past: int = 0) -> Tensor:
 # $\begin{pmatrix}1&0&0&0\\1&1&0&0\\0&1&1&0\\0&0&1&1\end{pmatrix}$. With `window` $\ge T$ it is the
 # causal mask.
 #
-# Book: section *window* (`gpt-window`).
+# Book: `gpt-window`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -184,7 +184,7 @@ def window_mask(length: int, window: int) -> Tensor:
 # *Example.* One head of width 1, all queries are 0, so that all scores are equal, and values and
 # result pass on unchanged: of $2, 4, 9$ it makes $2, 3, 5$, the mean of each beginning.
 #
-# Book: section *attention* (`gpt-attention`).
+# Book: `gpt-attention`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -277,7 +277,7 @@ class CausalSelfAttention(nn.Module):
 #
 # *Example.* $1$ becomes $0.8412$ (the exact form: $0.8413$), $-1$ becomes $-0.1588$, and 0 stays 0.
 #
-# Book: section *block* (`gpt-block`).
+# Book: `gpt-block`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -327,7 +327,7 @@ def gelu(x: Tensor) -> Tensor:
 # *Example.* $D = 1$, all weights of `w_1` are 1, all of `w_2` are $\tfrac14$, and the biases are 0:
 # of 1 it makes $\operatorname{gelu}(1) \approx 0.8412$.
 #
-# Book: section *block* (`gpt-block`).
+# Book: `gpt-block`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -404,7 +404,7 @@ class FeedForward(nn.Module):
 #
 # *Example.* If `out_proj` and `w_2` are 0, only the norms are left: $(1, 3)$ becomes $(-1, 1)$.
 #
-# Book: section *block* (`gpt-block`).
+# Book: `gpt-block`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -482,7 +482,7 @@ class PostNormBlock(nn.Module):
 # *Example.* If `out_proj` and `w_2` are 0, both branches add 0, and the block passes on its input:
 # $(1, 3)$ stays $(1, 3)$.
 #
-# Book: section *block* (`gpt-block`).
+# Book: `gpt-block`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -572,7 +572,7 @@ class PreNormBlock(nn.Module):
 # *Example.* `GPT(40, 12, 16, 2, 4)` has 7424 parameters. In evaluation mode, change the last token
 # of a row: of all logits only those at the last place change.
 #
-# Book: section *model* (`gpt-model`).
+# Book: `gpt-model`.
 #
 # <details><summary>Hint 1</summary>
 #

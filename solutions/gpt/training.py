@@ -58,7 +58,7 @@ from solutions.gpt.model import GPT
 # *Example.* With 8 blocks, `out_proj.weight` has a deviation of $0.02 / \sqrt{16} = 0.005$ with
 # pre-norm, and 0.02 with post-norm.
 #
-# Book: section *initialisation* (`gpt-init`).
+# Book: `gpt-init`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -159,7 +159,7 @@ def make_model(
 # *Example.* `count_parameters(10, 6, 4, 1)` is 316: 64 in the tables, 244 in the block, 8 in the
 # final norm. Without pre-norm it is 308. GPT-1, `(40478, 512, 768, 12, False)`, has 116,534,784.
 #
-# Book: section *parameters* (`gpt-parameters`).
+# Book: `gpt-parameters`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -232,7 +232,7 @@ def count_parameters(
 # *Example.* $V = 4$, $T = 3$ and all logits are 0: $2 \log \tfrac14 \approx -2.773$. With a mask
 # that is `True` at the last token only it is $\log \tfrac14 \approx -1.386$.
 #
-# Book: section *loss* (`gpt-loss`).
+# Book: `gpt-loss`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -301,7 +301,7 @@ def log_likelihood(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> T
 # *Example.* $V = 4$ and all logits are 0: the loss is $\log 4 \approx 1.386$, whatever $T$ and the
 # mask are, and the perplexity is 4.
 #
-# Book: section *loss* (`gpt-loss`).
+# Book: `gpt-loss`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -350,7 +350,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 # targets were not shifted by one place, with the mask as it is? And a masked language model such as
 # BERT gets far fewer predictions from the same pass: why?
 #
-# Book: section *loss* (`gpt-loss`). 3 points, marked by a person.
+# Book: `gpt-loss`. 3 points, marked by a person.
 #
 
 # %% [markdown] question="why_train_all_places" points=3 section="gpt-loss" title="Why does one causal pass train all places?"
@@ -409,7 +409,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 # *Example.* In the stream $10, 11, 12, 13$ there are two blocks of length 2: $10, 11$ with the
 # targets $11, 12$, and $11, 12$ with the targets $12, 13$.
 #
-# Book: section *batches* (`gpt-batches`).
+# Book: `gpt-batches`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -480,7 +480,7 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
 #
 # *Example.* Of an `nn.Linear(3, 2)` the weight is in the first group and the bias in the second.
 #
-# Book: section *optimiser* (`gpt-optimiser`).
+# Book: `gpt-optimiser`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -554,7 +554,7 @@ def decay_groups(
 # $0.01$ away and the step of Adam $0.1$, so the new parameter is $0.89$. The means are $0.05$ and
 # $0.0125$.
 #
-# Book: section *optimiser* (`gpt-optimiser`).
+# Book: `gpt-optimiser`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -641,7 +641,7 @@ def adamw_step(
 # *Example.* With `max_lr=1.0, warmup_steps=10, total_steps=110`, step 5 has 0.5, step 10 has 1,
 # step 60 has 0.5, and from step 110 on the learning rate is 0.
 #
-# Book: section *schedule* (`gpt-schedule`).
+# Book: `gpt-schedule`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -721,7 +721,7 @@ def cosine_lr(
 # again: in 80 steps of 8 blocks of length 8, with `max_lr=0.02` and `warmup_steps=8`, the loss
 # falls from $\log 12 \approx 2.48$ to under 0.1.
 #
-# Book: section *training* (`gpt-training`).
+# Book: `gpt-training`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -89,7 +89,7 @@ if TYPE_CHECKING:
 # `blocks.11.feed_forward.w_1.weight` `(3072, 768)`, and `h.0.attn.c_attn.bias` becomes
 # `blocks.0.attention.qkv.bias`, the same tensor.
 #
-# Book: section *checkpoint* (`gpt-checkpoint`).
+# Book: `gpt-checkpoint`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -192,7 +192,7 @@ def rename_parameters(state: dict[str, Tensor]) -> dict[str, Tensor]:
 # *Example.* `prompt_and_response([9], [8, 7])` is `[1, 9, 2, 8, 7, 4]` and
 # `[False, False, False, True, True, True]`.
 #
-# Book: section *response* (`gpt-response`).
+# Book: `gpt-response`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -247,7 +247,7 @@ def prompt_and_response(prompt: list[int], response: list[int]) -> tuple[list[in
 #
 # *Example.* `entailment_input([7, 8], [9])` is `[1, 7, 8, 2, 9, 3]`.
 #
-# Book: section *inputs* (`gpt-inputs`).
+# Book: `gpt-inputs`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -297,7 +297,7 @@ def entailment_input(premise: list[int], hypothesis: list[int]) -> list[int]:
 #
 # *Example.* `similarity_inputs([7, 8], [9])` is `[[1, 7, 8, 2, 9, 3], [1, 9, 2, 7, 8, 3]]`.
 #
-# Book: section *inputs* (`gpt-inputs`).
+# Book: `gpt-inputs`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -348,7 +348,7 @@ def similarity_inputs(first: list[int], second: list[int]) -> list[list[int]]:
 # *Example.* `choice_inputs([7, 8], [[9], [10]])` is
 # `[[1, 7, 8, 2, 9, 3], [1, 7, 8, 2, 10, 3]]`.
 #
-# Book: section *inputs* (`gpt-inputs`).
+# Book: `gpt-inputs`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -407,7 +407,7 @@ def choice_inputs(context: list[int], answers: list[list[int]]) -> list[list[int
 # *Example.* In evaluation mode, append columns of `PAD`: the scores stay the same, though nothing
 # masks the padding.
 #
-# Book: section *classifier* (`gpt-classifier`).
+# Book: `gpt-classifier`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -535,7 +535,7 @@ class ChoiceClassifier(GPTClassifier):
 # *Example.* Three labels, $V = 4$, and all scores and logits are 0: $L_2 = \log 3 \approx 1.099$,
 # $L_1 = \log 4 \approx 1.386$, and $L_3 \approx 1.792$.
 #
-# Book: section *joint loss* (`gpt-joint`).
+# Book: `gpt-joint`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -607,7 +607,7 @@ def joint_loss(
 # cheese =>
 # ```
 #
-# Book: section *prompting* (`gpt-prompting`).
+# Book: `gpt-prompting`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -666,7 +666,7 @@ def build_prompt(task: str, examples: list[tuple[str, str]], query: str, arrow: 
 # *Example.* A `TableModel` of 8 tokens with the table 0: the answers `[6]` and `[6, 7]` both have
 # $-\log 8 \approx -2.079$ by token; their sums are $-2.079$ and $-4.159$.
 #
-# Book: section *prompting* (`gpt-prompting`).
+# Book: `gpt-prompting`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -740,7 +740,7 @@ def answer_scores(
 # with examples work better than one without, although not every such gain shows that a new task was
 # learned?
 #
-# Book: section *prompting* (`gpt-prompting`). 3 points, marked by a person.
+# Book: `gpt-prompting`. 3 points, marked by a person.
 #
 
 # %% [markdown] question="what_few_shot_learns" points=3 section="gpt-prompting" title="What changes inside the model when a prompt holds examples?"

@@ -51,7 +51,7 @@ from torch import Tensor, nn
 # *Example.* With the table $\begin{pmatrix}1&2\\3&4\end{pmatrix}$ the sequence $(10, 10), (10, 10)$
 # becomes $(11, 12), (13, 14)$, in every example of a batch.
 #
-# Book: section *learned positions* (`pos-learned`).
+# Book: `pos-learned`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -114,7 +114,7 @@ class LearnedPositions(nn.Module):
 # code* and *the model works there*, say what the paper claims for sinusoids, and how you would test
 # it.
 #
-# Book: section *beyond the training length* (`pos-extrapolation`). 3 points, marked by a person.
+# Book: `pos-extrapolation`. 3 points, marked by a person.
 
 # %% [markdown] question="does_it_extrapolate" points=3 section="pos-extrapolation" title="Does it extrapolate?"
 # **Your answer:**
@@ -167,7 +167,7 @@ class LearnedPositions(nn.Module):
 # *Example.* `relative_indices(4, 2)` is
 # $\begin{pmatrix}2&3&4&4\\1&2&3&4\\0&1&2&3\\0&0&1&2\end{pmatrix}$.
 #
-# Book: section *relative positions* (`pos-relative`).
+# Book: `pos-relative`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -239,7 +239,7 @@ def relative_indices(length: int, max_distance: int) -> Tensor:
 # are $\begin{pmatrix}1/3&1/3&1/3\\1/2&1/4&1/4\\1/4&1/2&1/4\end{pmatrix}$. With both tables 0 it is
 # ordinary multi-head self-attention.
 #
-# Book: section *relative positions* (`pos-relative`).
+# Book: `pos-relative`.
 #
 # <details><summary>Hint 1</summary>
 #

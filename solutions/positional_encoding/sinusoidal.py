@@ -55,7 +55,7 @@ from torch import Tensor, nn
 # *Example.* `binary_code(torch.tensor([1, 6]), 3)` is
 # $\begin{pmatrix}1&0&0\\0&1&1\end{pmatrix}$: $6 = 0\cdot1 + 1\cdot2 + 1\cdot4$.
 #
-# Book: section *the binary code* (`pos-binary`).
+# Book: `pos-binary`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -122,7 +122,7 @@ def binary_code(positions: Tensor, bits: int) -> Tensor:
 # *Example.* `angular_frequencies(4)` is $(1, 0.01)$, and `angular_frequencies(5)` is
 # $(1, 0.02512, 0.000631)$.
 #
-# Book: section *frequencies* (`pos-frequencies`).
+# Book: `pos-frequencies`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -181,7 +181,7 @@ def angular_frequencies(d_model: int, base: float = 10000.0) -> Tensor:
 # *Example.* `position_vector(1, 4)` is $(\sin 1, \cos 1, \sin 0.01, \cos 0.01) \approx
 # (0.8415, 0.5403, 0.0100, 1.0000)$. Position 0 is $(0, 1, 0, 1)$.
 #
-# Book: section *the sinusoidal code* (`pos-sinusoid`).
+# Book: `pos-sinusoid`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -244,7 +244,7 @@ def position_vector(position: int, d_model: int, base: float = 10000.0) -> list[
 # $\begin{pmatrix}0&1&0\\0.8415&0.5403&0.0022\end{pmatrix}$, with $\omega_1 = 10000^{-2/3} \approx
 # 0.00215$.
 #
-# Book: section *the sinusoidal code* (`pos-sinusoid`).
+# Book: `pos-sinusoid`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -307,7 +307,7 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 # each of the two fails in long sequences, and how a code of many frequencies avoids both faults
 # (the binary code may help you to say it). What does the cosine beside every sine add?
 #
-# Book: section *candidates* (`pos-candidates`). 3 points, marked by a person.
+# Book: `pos-candidates`. 3 points, marked by a person.
 
 # %% [markdown] question="why_many_frequencies" points=3 section="pos-candidates" title="Why many frequencies?"
 # **Your answer:**
@@ -361,7 +361,7 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 # *Example.* For `x` of zeros `(2, 3, 4)` the result in eval mode is, for both examples, the first
 # three rows of `sinusoidal_table(5000, 4)`.
 #
-# Book: section *the module* (`pos-module`).
+# Book: `pos-module`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -450,7 +450,7 @@ class PositionalEncoding(nn.Module):
 # $\begin{pmatrix}0&0&1&1\\0.8415&0.0100&0.5403&1.0000\end{pmatrix}$ (the last entry is
 # $\cos 0.01 = 0.99995$).
 #
-# Book: section *two layouts* (`pos-layouts`).
+# Book: `pos-layouts`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -512,7 +512,7 @@ def half_and_half_table(length: int, d_model: int, base: float = 10000.0) -> Ten
 #
 # *Example.* `interleaved_to_half(6)` is $(0, 2, 4, 1, 3, 5)$.
 #
-# Book: section *two layouts* (`pos-layouts`).
+# Book: `pos-layouts`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -576,7 +576,7 @@ def interleaved_to_half(d_model: int) -> Tensor:
 # $\begin{pmatrix}0.5403&0.8415\\-0.8415&0.5403\end{pmatrix}$; times the code $(0, 1)$ of position 0
 # it is $(0.8415, 0.5403) = (\sin 1, \cos 1)$.
 #
-# Book: section *moving is rotating* (`pos-rotation`).
+# Book: `pos-rotation`.
 #
 # <details><summary>Hint 1</summary>
 #

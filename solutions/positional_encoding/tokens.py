@@ -71,7 +71,7 @@ def chunks(text: str) -> list[str]:
 # *Example.* `merge_pair([97, 97, 97], (97, 97), 256)` is `[256, 97]`: the middle 97 belongs to the
 # first pair.
 #
-# Book: section *tokens* (`pos-tokens`).
+# Book: `pos-tokens`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -140,7 +140,7 @@ def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
 # *lo w*, then *space low*. In the first step *l o* and *o w* stand at three places each, and
 # $(108, 111) < (111, 119)$.
 #
-# Book: section *byte-pair encoding* (`pos-bpe`).
+# Book: `pos-bpe`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -265,7 +265,7 @@ def fast_train_bpe(text: str, num_merges: int) -> list[tuple[int, int]]:
 # *Example.* With the merges of exercise 2's example, `bpe_encode("slow low", merges)` is
 # `[115, 257, 258]`: *s*, *low*, *space low*.
 #
-# Book: section *byte-pair encoding* (`pos-bpe`).
+# Book: `pos-bpe`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -333,7 +333,7 @@ def bpe_encode(text: str, merges: list[tuple[int, int]]) -> list[int]:
 # *Example.* `bpe_decode([195, 169], [])` is `"é"`, and `bpe_decode([195], [])` is `"�"`. With the
 # merges of exercise 2's example, `bpe_decode([258, 101], merges)` is `" lowe"`.
 #
-# Book: section *byte-pair encoding* (`pos-bpe`).
+# Book: `pos-bpe`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -397,7 +397,7 @@ def bpe_decode(ids: list[int], merges: list[tuple[int, int]]) -> str:
 # is `["una", "##ffable"]`. Without *una* in it, it is `["un", "##aff", "##able"]`; with *una* but
 # without *##ffable* it is `["[UNK]"]`.
 #
-# Book: section *WordPiece* (`pos-wordpiece`).
+# Book: `pos-wordpiece`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -485,7 +485,7 @@ def wordpiece_encode(
 # *Example.* With $D = 4$ and the row $(0.5, 0, -1, 2)$ for id 7, `ids` $= [[7]]$ gives
 # $(1, 0, -2, 4)$.
 #
-# Book: section *embeddings* (`pos-embedding`).
+# Book: `pos-embedding`.
 #
 # <details><summary>Hint 1</summary>
 #

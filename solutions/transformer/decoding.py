@@ -109,7 +109,7 @@ class TableModel(nn.Module):
 # *Example.* If the first row becomes `7, EOS` and the second `5, 6, 8, EOS`, the result is
 # $\begin{pmatrix}7&2&0&0\\5&6&8&2\end{pmatrix}$.
 #
-# Book: section *greedy decoding* (`trf-greedy`).
+# Book: `trf-greedy`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -208,7 +208,7 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 # `[([5, 2], -0.968), ([4, 2], -1.204)]`. With `alpha=0.6` both scores are divided by
 # $(7/6)^{0.6} \approx 1.097$.
 #
-# Book: section *beam search* (`trf-beam`).
+# Book: `trf-beam`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -336,7 +336,7 @@ def beam_search(
 # *Example.* For $N = 2$, $H = 2$, $D = 8$ and a source of 3 rows and 5 columns, keys and values of
 # both layers are `(3, 2, 5, 4)` in `memory`, and `(3, 2, 0, 4)` in `target`.
 #
-# Book: section *cache* (`trf-cache`).
+# Book: `trf-cache`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -398,7 +398,7 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> DecoderCache:
 # *Example.* Feed `1`, then `5`, then `6`: the three results are the three places of
 # `model(source, torch.tensor([[1, 5, 6]]))`.
 #
-# Book: section *cache* (`trf-cache`).
+# Book: `trf-cache`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -70,7 +70,7 @@ from toolkit.module_swap import swap_modules
 # *Example.* `layers = clones(nn.Linear(2, 2), 3)` holds 6 parameters. Setting `layers[0].weight` to
 # 0 leaves the other two as they are.
 #
-# Book: section *encoder* (`trf-encoder`).
+# Book: `trf-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -133,7 +133,7 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
 # *Example.* Without a mask, a layer doesn't know the order of its input: exchange two positions of
 # `x`, and the same two positions of the result are exchanged.
 #
-# Book: section *encoder* (`trf-encoder`).
+# Book: `trf-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -226,7 +226,7 @@ class EncoderLayer(nn.Module):
 # *Example.* `Encoder(2, 8, 2, 16)` has 32 parameter tensors, 16 in each layer;
 # `Encoder(2, 8, 2, 16, norm_first=True)` has two more, `norm.gamma` and `norm.beta`.
 #
-# Book: section *encoder* (`trf-encoder`).
+# Book: `trf-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -320,7 +320,7 @@ class Encoder(nn.Module):
 # the result has the length 6. With the roles exchanged the length would be 9, and the shortcut
 # could not be added.
 #
-# Book: section *decoder* (`trf-decoder`).
+# Book: `trf-decoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -416,7 +416,7 @@ class DecoderLayer(nn.Module):
 # *Example.* `Decoder(2, 8, 2, 16)` has 52 parameter tensors, 26 in each layer;
 # `Decoder(2, 8, 2, 16, norm_first=True)` has 54.
 #
-# Book: section *decoder* (`trf-decoder`).
+# Book: `trf-decoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -505,7 +505,7 @@ class Decoder(nn.Module):
 # shortcut takes through $N$ layers, in the size of the vectors, in whether the stack needs a norm
 # at its end, and in how it trains.
 #
-# Book: section *norm order* (`trf-norm-order`). 3 points, marked by a person.
+# Book: `trf-norm-order`. 3 points, marked by a person.
 
 # %% [markdown] question="why_norm_order" points=3 section="trf-norm-order" title="Where does the norm go, and what changes?"
 # **Your answer:**
@@ -558,7 +558,7 @@ class Decoder(nn.Module):
 #
 # *Example.* If all parameters are 0 and $V = 4$, every entry is $\log\tfrac14 \approx -1.386$.
 #
-# Book: section *generator* (`trf-generator`).
+# Book: `trf-generator`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -627,7 +627,7 @@ class Generator(nn.Module):
 # *Example.* In evaluation mode, append columns of `PAD` to `src`: the result stays the same (up to
 # rounding). Change `tgt[:, 3]`: the places 0 to 2 of the result stay the same.
 #
-# Book: section *model* (`trf-model`).
+# Book: `trf-model`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -752,7 +752,7 @@ class EncoderDecoder(nn.Module):
 # translation, later words don't exist yet, so no subsequent mask is needed."* Say for each of the
 # three whether it is true, under which conditions, and why.
 #
-# Book: section *mask errors* (`trf-mask-errors`). 3 points, marked by a person.
+# Book: `trf-mask-errors`. 3 points, marked by a person.
 
 # %% [markdown] question="which_masks" points=3 section="trf-mask-errors" title="Which masks may one leave out, and when?"
 # **Your answer:**
@@ -808,7 +808,7 @@ class EncoderDecoder(nn.Module):
 # *Example.* `make_model(11, 11, num_layers=2, d_model=16, d_ff=32, num_heads=2)` has 11675
 # parameters; with `tie_embeddings=True` it has 11323, two tables of $11 \cdot 16$ less.
 #
-# Book: section *model* (`trf-model`).
+# Book: `trf-model`.
 #
 # <details><summary>Hint 1</summary>
 #

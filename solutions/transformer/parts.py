@@ -85,7 +85,7 @@ class PositionalEncoding(nn.Module):
 # *Example.* $D = 4$, and row 5 of the table is $(0.5, -0.5, 1, 0)$: the id 5 becomes
 # $(1, -1, 2, 0)$.
 #
-# Book: section *embeddings* (`trf-embeddings`).
+# Book: `trf-embeddings`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -181,7 +181,7 @@ class Embeddings(nn.Module):
 # that all scores are equal. If the values are $(2, 0)$, $(4, 2)$, $(9, 9)$ and the mask allows only
 # the first two, every query gets their mean, $(3, 1)$.
 #
-# Book: section *attention* (`trf-attention`).
+# Book: `trf-attention`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -325,7 +325,7 @@ class MultiHeadAttention(nn.Module):
 # $\begin{pmatrix}1&1&0\end{pmatrix}$ and $\begin{pmatrix}1&0&0\end{pmatrix}$, with 1 for `True`;
 # its shape is `(2, 1, 3)`.
 #
-# Book: section *masks* (`trf-masks`).
+# Book: `trf-masks`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -370,7 +370,7 @@ def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
 # *Example.* `subsequent_mask(3)[0]` is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&1\end{pmatrix}$, with 1
 # for `True`.
 #
-# Book: section *masks* (`trf-masks`).
+# Book: `trf-masks`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -420,7 +420,7 @@ def subsequent_mask(size: int) -> Tensor:
 # *Example.* For the target `[[1, 5, 0]]` it is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&0\end{pmatrix}$,
 # with 1 for `True`.
 #
-# Book: section *masks* (`trf-masks`).
+# Book: `trf-masks`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -480,7 +480,7 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 # *Example.* $(1, 3)$ has mean 2 and variance 1, so it becomes $(-1, 1)$ (up to `eps`). $(5, 5)$ has
 # variance 0 and becomes $(0, 0)$, not NaN, thanks to `eps`.
 #
-# Book: section *layer normalisation* (`trf-norm`).
+# Book: `trf-norm`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -592,7 +592,7 @@ class UnbiasedLayerNorm(nn.Module):
 # *Example.* $D = 1$, $F = 2$, all biases 0, $W_1 = \binom{1}{-1}$ and $W_2 = (1, 1)$: the network
 # computes $|x|$, so $-3$ becomes 3. A linear layer alone can't do that.
 #
-# Book: section *feed-forward network* (`trf-ffn`).
+# Book: `trf-ffn`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -663,7 +663,7 @@ class PositionwiseFeedForward(nn.Module):
 # $(0, 2)$, the sum $(-1, 4)$. If both are 0, only the shortcut is left, and $(-1, 2)$ becomes
 # $(0, 2)$.
 #
-# Book: section *residual connections* (`trf-residual`).
+# Book: `trf-residual`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -734,7 +734,7 @@ class ResidualBlock(nn.Module):
 # $x + 2x = (3, 9)$, and the norm makes $(-1, 1)$ of it. Pre-norm: the norm makes $(-1, 1)$, the
 # sub-layer $(-2, 2)$, and the sum is $(-1, 5)$. (Both up to `eps`.)
 #
-# Book: section *residual connections* (`trf-residual`).
+# Book: `trf-residual`.
 #
 # <details><summary>Hint 1</summary>
 #

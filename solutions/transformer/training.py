@@ -53,7 +53,7 @@ from solutions.transformer.parts import PAD
 # *Example.* $\begin{pmatrix}1&5&6&2\\1&7&2&0\end{pmatrix}$ gives
 # $\begin{pmatrix}1&5&6\\1&7&2\end{pmatrix}$, $\begin{pmatrix}5&6&2\\7&2&0\end{pmatrix}$ and 5.
 #
-# Book: section *shifted targets* (`trf-shift`).
+# Book: `trf-shift`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -118,7 +118,7 @@ def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
 # *Example.* `token_batches([(3, 4), (1, 1), (9, 2), (3, 3)], 9)` is `[[1, 3], [0], [2]]`: sentence
 # 0 would make three rows of four target places, 12 in all.
 #
-# Book: section *batches* (`trf-batches`).
+# Book: `trf-batches`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -202,7 +202,7 @@ def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[
 # $\ell = 0.9 \cdot 0.357 + 0.025 \cdot (0.357 + 3 \cdot 2.303) \approx 0.503$. Without smoothing it
 # is $0.357$.
 #
-# Book: section *label smoothing* (`trf-smoothing`).
+# Book: `trf-smoothing`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -276,7 +276,7 @@ def label_smoothing_loss(
 # *Example.* With the defaults, step 1 has $1.75 \cdot 10^{-7}$, step 4000 has the peak of
 # $6.99 \cdot 10^{-4}$, and step 16000 has half of that.
 #
-# Book: section *optimiser* (`trf-optimiser`).
+# Book: `trf-optimiser`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -344,7 +344,7 @@ def learning_rate(
 # is $0.9$, the means are $0.05$ and $0.005$. With $g = 50$ the new parameter would be $0.9$ as
 # well: the first step has the length of the learning rate, whatever the size of the gradient.
 #
-# Book: section *optimiser* (`trf-optimiser`).
+# Book: `trf-optimiser`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -431,7 +431,7 @@ def adam_step(
 # *Example.* After `train_step(model, source, target, {}, 1, 0.01)` no number of the model has moved
 # by more than 0.01, and those with a clear gradient have moved by just about that.
 #
-# Book: section *training* (`trf-training`).
+# Book: `trf-training`.
 #
 # <details><summary>Hint 1</summary>
 #

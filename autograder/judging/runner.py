@@ -307,6 +307,7 @@ class Graders:
         recording: Recording | None = None,
         diagnose: bool = True,
         stop_at_failure: bool = False,
+        again: bool = True,
         refusing: Refusing = _refusing_nothing,
         tell: Callable[[ExerciseResult], None] = lambda result: None,
     ) -> dict[str, ExerciseResult]:
@@ -323,6 +324,7 @@ class Graders:
                 is at hand (in a student's notebook). Otherwise both are asked live.
             diagnose: look for the misconception behind a failure.
             stop_at_failure: skip an exercise's other tests once one failed (for mutants).
+            again: run `asked_again` too; see also `passes_again`.
             refusing: has the implementation refused what an exercise forbids, while it is asked.
             tell: told of every exercise what is certain, before the next step is taken: its points
                 before its mistake is looked for, then all of its result.
@@ -336,6 +338,8 @@ class Graders:
             if exercises is not None and exercise.name not in exercises:
                 continue
             items = [item for item in self.items if item.exercise == exercise.name]
+            if not again:
+                items = [item for item in items if item.item]
             aspects = {item.name for item in items if item.aspect}
             tests: list[TestResult] = []
             evidence: list[Evidence] = []
@@ -388,6 +392,12 @@ class Graders:
             results[exercise.name] = result
             tell(result)
         return results
+
+    def passes_again(self, execute: Execute, exercise: str, seed: int = 0) -> bool:
+        """Whether an implementation passes `asked_again`, if its values are right or not."""
+        items = [item for item in self.items if item.exercise == exercise and item.item is None]
+        tests = [self._judge(item, execute, seed, None)[0] for item in items]
+        return all(test.outcome == "passed" for test in tests)
 
     def _converse(
         self,

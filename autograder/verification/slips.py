@@ -168,8 +168,22 @@ def noticed(graders: Graders, exercise: str, slip: str) -> bool | None:
     """Whether the graders reject the reference with a slip; None where it cannot be made."""
     right = variants.reference_namespace(graders.unit)
     habit = SLIPS[slip]()
-    names = right | {exercise: with_habit(right[exercise], habit)}
-    result = graders.run(
-        Executor(names).execute, exercises=[exercise], diagnose=False, stop_at_failure=True
-    )
-    return not result[exercise].passed if habit.seen else None
+    execute = Executor(right | {exercise: with_habit(right[exercise], habit)}).execute
+
+    def passes_again() -> bool:
+        return graders.passes_again(execute, exercise)
+
+    def passes_others() -> bool:
+        result = graders.run(
+            execute, exercises=[exercise], diagnose=False, stop_at_failure=True, again=False
+        )
+        return result[exercise].passed
+
+    # Most show only when asked again, so that comes first; an argument that is changed, anywhere.
+    passed = True
+    steps = [passes_again, passes_others]
+    for passes in reversed(steps) if isinstance(habit, ChangesInput) else steps:
+        passed &= passes()
+        if not passed and habit.seen:
+            return True
+    return not passed if habit.seen else None

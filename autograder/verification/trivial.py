@@ -180,12 +180,37 @@ def kinds(unit: str, exercise: str) -> tuple[str, ...]:
     return KINDS if is_class else (*PLAIN, *FORMS)
 
 
-def gifts(graders: Graders, exercise: str, setting: str) -> tuple[int, list[str]]:
-    """How many answers without work were judged, and what the others than 0 earned."""
+class _Noting(dict[str, Any]):
+    """Names, of which it is noted which are asked for."""
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        super().__init__(names)
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.asked.add(name)
+        return super().__getitem__(name)
+
+
+def gifts(graders: Graders, exercise: str) -> tuple[int, list[str]]:
+    """How many answers without work are refused, or earn something, and those that do.
+
+    None uses other exercises of its notebook: what these are matters only where a test asks for
+    one of them.
+    """
+    others = {*graders.assignment.names} - {exercise}
     chosen, found = kinds(graders.unit, exercise), []
-    for kind in chosen:
-        names = namespace(graders.assignment, exercise, kind, setting)
-        result = graders.run(Executor(names).execute, exercises=[exercise], diagnose=False)
-        if points := result[exercise].points:
-            found.append(f"{exercise}: {kind}, {setting}, earns {points:g}")
-    return len(chosen), found
+    earned: dict[str, float] = {}  # by kinds that do not depend on the others
+    for setting in SETTINGS:
+        for kind in chosen:
+            points = earned.get(kind)
+            if points is None:
+                names = _Noting(namespace(graders.assignment, exercise, kind, setting))
+                execute = Executor(names).execute
+                result = graders.run(execute, exercises=[exercise], diagnose=False)
+                points = result[exercise].points
+                if not others & names.asked:
+                    earned[kind] = points
+            if points:
+                found.append(f"{exercise}: {kind}, {setting}, earns {points:g}")
+    return len(SETTINGS) * len(chosen), found

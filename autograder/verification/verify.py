@@ -13,7 +13,7 @@ import signal
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -111,30 +111,33 @@ def judge_misconception(task: tuple[str, str, str, int]) -> tuple[str, bool, str
     """Name, whether it lost points, what the diagnosis called it, and whether only as it stands.
 
     A module is judged with other initial values. Where it is not named then, as where the text
-    fixes them, it is judged with those of the reference.
+    fixes them, it is judged with those of the reference. It is asked again only where it has lost
+    nothing yet: that names no mistake.
     """
     unit, name, exercise, seed = task
     wrong = wrong_namespace(unit, name)
     other = initial_values.redrawn(wrong, exercise)
     for namespace in (wrong,) if other is None else (other, wrong):
-        execute = Executor(namespace).execute
-        results = graders_of(unit).run(execute, seed=seed, exercises=[exercise])
-        result = results[exercise]
-        lost = result.points < result.max_points
+        graders, execute = graders_of(unit), Executor(namespace).execute
+        result = graders.run(execute, seed=seed, exercises=[exercise], again=False)[exercise]
+        lost = result.points < result.max_points or not graders.passes_again(
+            execute, exercise, seed
+        )
         if lost and result.misconception == name:
             break
     return name, lost, result.misconception, other is not None and namespace is wrong
 
 
-def judge_trivial(task: tuple[str, str, str]) -> tuple[int, list[str]]:
+def judge_trivial(task: tuple[str, str]) -> tuple[int, list[str]]:
     """How many answers without work an exercise was given, and those that earn something."""
-    unit, exercise, setting = task
-    return trivial.gifts(graders_of(unit), exercise, setting)
+    unit, exercise = task
+    return trivial.gifts(graders_of(unit), exercise)
 
 
 def judge_mutant(task: tuple[str, Mutant]) -> tuple[str, bool]:
     """Name, and whether a grader noticed."""
     unit, mutant = task
+    graders_of(unit).requests_again(mutant.exercise, 0)  # It takes the reference's time.
     signal.signal(signal.SIGPROF, _stop)
     signal.setitimer(signal.ITIMER_PROF, SECONDS_PER_MUTANT)
     try:
@@ -165,12 +168,19 @@ def _single_threaded() -> None:
     torch.set_num_threads(1)
 
 
-def judge_reference(task: tuple[str, int, list[str]]) -> float:
-    """The points of a unit's reference for these exercises, at one seed."""
-    unit, seed, names = task
+def judge_reference(task: tuple[str, str, int]) -> tuple[int, float]:
+    """A seed, and the points of a unit's reference for an exercise at it."""
+    unit, exercise, seed = task
     execute = Executor(reference_namespace(unit)).execute
-    results = graders_of(unit).run(execute, seed=seed, exercises=names)
-    return sum(result.points for result in results.values())
+    return seed, graders_of(unit).run(execute, seed=seed, exercises=[exercise])[exercise].points
+
+
+Piece = tuple[Callable[[Any], Any], Any]  # a function, and what it is given
+
+
+def judge(pieces: list[Piece]) -> list[Any]:
+    """What comes of pieces of work that share much, so that one process does them all."""
+    return [function(task) for function, task in pieces]
 
 
 def verify(
@@ -192,7 +202,7 @@ def verify(
         progress: told what is being done, how many are done, and of how many.
     """
     verdicts = {}
-    works: list[tuple[str, Callable[..., Any], list[Any]]] = []
+    works: list[tuple[str, Callable[[Any], Any], list[Any]]] = []
     for unit in units:
         assignment = graders_of(unit).assignment
         chosen = [item for item in assignment.exercises if not exercises or item.name in exercises]
@@ -206,43 +216,61 @@ def verify(
         wrong = [item for item in misconceptions(unit) if item.exercise in names]
         changed = [mutant for mutant in mutants(source_of(unit)) if mutant.exercise in names]
         works += [
-            (unit, judge_reference, [(unit, seed, names) for seed in seeds]),
+            (unit, judge_reference, [(unit, one, seed) for seed in seeds for one in names]),
             (
                 unit,
                 judge_misconception,
                 [(unit, item.name, item.exercise, seed) for item in wrong for seed in seeds],
             ),
-            (unit, judge_trivial, [(unit, one, how) for one in names for how in trivial.SETTINGS]),
+            (unit, judge_trivial, [(unit, one) for one in names]),
             (unit, judge_mutant, [(unit, mutant) for mutant in changed]),
             (unit, judge_slip, [(unit, one, slip) for one in names for slip in slips.SLIPS]),
         ]
-    there: dict[str, set[str]] = {unit: set() for unit in units}
-    done: Counter[str] = Counter()
     total: Counter[str] = Counter()
-    for _, function, tasks in works:
+    # What is judged of an exercise with the same inputs is asked the same of the reference.
+    bundles: dict[tuple[str, str, int], list[tuple[int, int]]] = {}
+    for number, (unit, function, tasks) in enumerate(works):
         total[WORK[function]] += len(tasks)
-
+        for place, task in enumerate(tasks):
+            bundles.setdefault((unit, *_inputs(function, task)), []).append((number, place))
+    found: list[list[Any]] = [[None] * len(tasks) for _, _, tasks in works]
+    done: Counter[str] = Counter()
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_single_threaded) as pool:
-        # All units are handed out at once, so that no process waits at the end of each.
-        running = [(unit, one, pool.map(one, tasks, chunksize=4)) for unit, one, tasks in works]
+        running = {}
+        for places in bundles.values():
+            pieces = [(works[number][1], works[number][2][place]) for number, place in places]
+            running[pool.submit(judge, pieces)] = places
         try:
-            for unit, function, results in running:
-                found, what = [], WORK[function]
-                for result in results:
-                    found.append(result)
+            for finished in as_completed(running):
+                for (number, place), result in zip(
+                    running[finished], finished.result(), strict=True
+                ):
+                    found[number][place] = result
+                    what = WORK[works[number][1]]
                     done[what] += 1
                     progress(what, done[what], total[what])
-                _enter(verdicts[unit], function, found)
-                if function in (judge_mutant, judge_slip):
-                    there[unit] |= {one[0] for one in found if one}
         except BaseException:
             pool.shutdown(cancel_futures=True)  # else all that waits would be done first
             raise
+    there: dict[str, set[str]] = {unit: set() for unit in units}
+    for (unit, function, _), results in zip(works, found, strict=True):
+        _enter(verdicts[unit], function, results)
+        if function in (judge_mutant, judge_slip):
+            there[unit] |= {one[0] for one in results if one}
     if not exercises:
         for unit, known in there.items():
             verdicts[unit].stale += [name for name in equivalents(unit) if name not in known]
     return list(verdicts.values())
+
+
+def _inputs(function: Callable[[Any], Any], task: Any) -> tuple[str, int]:
+    """For which exercise, and from which seed, the inputs are that a task is judged with."""
+    if function is judge_reference:
+        return task[1], task[2]
+    if function is judge_misconception:
+        return task[2], task[3]
+    return task[1].exercise if function is judge_mutant else task[1], 0
 
 
 # What is done, as a person is told.
@@ -258,7 +286,10 @@ WORK: dict[Callable[..., Any], str] = {
 def _enter(verdict: Verdict, function: Callable[..., Any], found: list[Any]) -> None:
     """Write into a verdict what came of one kind of work."""
     if function is judge_reference:
-        verdict.reference = min(found)
+        points: dict[int, float] = {}
+        for seed, earned in found:
+            points[seed] = points.get(seed, 0.0) + earned
+        verdict.reference = min(points.values(), default=0.0)
     elif function is judge_misconception:
         by_name: dict[str, list[tuple[bool, str | None, bool]]] = {}
         for name, *judged in found:

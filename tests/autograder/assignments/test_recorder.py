@@ -17,32 +17,53 @@ from autograder.sandbox.wire import WireError
 from autograder.units.variants import misconceptions
 from tests.autograder.helpers import status_of
 
-UNIT = "attention-scores"
+UNIT, OTHER = "positional_encoding-tokens", "seq2seq-text"  # They are made soonest.
+
+
+def exercises(folder: Path, unit: str = UNIT) -> Path:
+    """Where the unit's recorded answers go, in exercises of the test's own; nothing is there."""
+    ignored = shutil.ignore_patterns(recorded.FILE)
+    shutil.copytree(paths.ROOT / "exercises" / unit, folder / unit, ignore=ignored)
+    return folder / unit / recorded.FILE
 
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the unit's recorded answers go, in exercises of the test's own; nothing is there."""
-    folder = tmp_path / "exercises" / UNIT
-    ignored = shutil.ignore_patterns(recorded.FILE)
-    shutil.copytree(paths.EXERCISES / UNIT, folder, ignore=ignored)
-    monkeypatch.setattr(paths, "EXERCISES", folder.parent)
-    return folder / recorded.FILE
+    """Where they go, and nothing is there."""
+    monkeypatch.setattr(paths, "EXERCISES", tmp_path / "exercises")
+    return exercises(paths.EXERCISES)
 
 
-def test_they_are_made_once_and_then_left_alone(file: Path) -> None:
-    assert recorder.record(UNIT) == file
-    before = file.stat()
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where they have been made, once for all tests."""
+    path = exercises(tmp_path_factory.mktemp("made"))
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr(paths, "EXERCISES", path.parent.parent)
+        assert recorder.record(UNIT) == path
+    return path
+
+
+@pytest.fixture
+def kept(file: Path, ready: Path) -> Path:
+    """Where they go, and have been made."""
+    return Path(shutil.copy(ready, file))
+
+
+def test_they_are_made_once_and_then_left_alone(kept: Path) -> None:
+    before = kept.stat()
     assert recorder.record(UNIT) is None
-    after = file.stat()
+    after = kept.stat()
     assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
-    assert [path.name for path in file.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def test_nothing_else_is_left_where_they_are_made(ready: Path) -> None:
+    assert [path.name for path in ready.parent.iterdir() if path.name.startswith(".")] == []
 
 
 def test_they_are_made_anew_when_what_they_are_made_from_changes(
-    file: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorder.record(UNIT)
     graders = paths.graders(UNIT)
     read = Path.read_bytes
 
@@ -51,31 +72,31 @@ def test_they_are_made_anew_when_what_they_are_made_from_changes(
 
     with monkeypatch.context() as context:
         context.setattr(Path, "read_bytes", edited)
-        assert recorder.record(UNIT) == file
+        assert recorder.record(UNIT) == kept
         assert recorder.record(UNIT) is None
-    assert recorder.record(UNIT) == file
+    assert recorder.record(UNIT) == kept
     monkeypatch.setattr(recorder.platform, "machine", lambda: "another")
-    assert recorder.record(UNIT) == file
+    assert recorder.record(UNIT) == kept
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00damaged", None])
-def test_what_cannot_be_read_is_made_anew(file: Path, content: bytes | None) -> None:
-    recorder.record(UNIT)
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2] if content is None else content)
+def test_what_cannot_be_read_is_made_anew(kept: Path, content: bytes | None) -> None:
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2] if content is None else content)
     with pytest.raises(WireError):
-        recorded.read(file)
-    assert recorder.record(UNIT) == file
-    assert recorded.read(file).data["tests"]
+        recorded.read(kept)
+    assert recorder.record(UNIT) == kept
+    assert recorded.read(kept).data["tests"]
 
 
 def test_another_unit_does_not_make_them_stale(file: Path) -> None:
-    stamp = recorder.made_from(UNIT)
+    unit = "attention-scores"
+    stamp = recorder.made_from(unit)
     other = recorder.made_from("attention-multi_head")
     assert stamp != other
-    dependencies = recorder.dependencies(UNIT, machinery=recorder.MACHINERY)
-    assert paths.solution(UNIT) in dependencies
-    assert paths.graders(UNIT) in dependencies
+    dependencies = recorder.dependencies(unit, machinery=recorder.MACHINERY)
+    assert paths.solution(unit) in dependencies
+    assert paths.graders(unit) in dependencies
     assert paths.solution("attention-multi_head") not in dependencies
     assert paths.SOLUTIONS / "attention" / "__init__.py" not in dependencies
 
@@ -95,10 +116,11 @@ def test_they_hold_every_visible_test_and_every_mistake(unit: str) -> None:
     }
 
 
-def test_they_are_what_the_reference_and_the_mistakes_answer(file: Path) -> None:
-    recorder.record(UNIT)
-    kept = recorded.read(file).data["tests"]
-    now = recording.record(UNIT, Graders(UNIT, hidden=False)).data["tests"]
+def test_they_are_what_the_reference_and_the_mistakes_answer() -> None:
+    unit = "attention-scores"  # It has modules, gradients and chance.
+    recorder.record(unit)
+    kept = recorded.read(paths.EXERCISES / unit / recorded.FILE).data["tests"]
+    now = recording.record(unit, Graders(unit, hidden=False)).data["tests"]
     assert kept.keys() == now.keys()
     for test, answers in now.items():
         for name, outcomes in {"reference": answers["reference"], **answers["answers"]}.items():
@@ -110,18 +132,15 @@ def test_they_are_what_the_reference_and_the_mistakes_answer(file: Path) -> None
 
 
 def test_several_units_are_recorded_at_once(file: Path) -> None:
-    other = "positional_encoding-tokens"
-    shutil.copytree(paths.ROOT / "exercises" / other, file.parent.with_name(other))
-    second = file.parent.with_name(other) / recorded.FILE
-    second.unlink(missing_ok=True)
-    assert list(recorder.record_all([UNIT, other])) == [file, second]
-    assert list(recorder.record_all([UNIT, other])) == []
+    second = exercises(paths.EXERCISES, OTHER)
+    assert list(recorder.record_all([UNIT, OTHER])) == [file, second]
+    assert list(recorder.record_all([UNIT, OTHER])) == []
     assert list(recorder.record_all([])) == []
 
 
 def test_a_unit_without_graders_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paths, "graders", lambda unit, root=paths.ROOT: paths.ROOT / "none.py")
-    with pytest.raises(AssignmentError, match=r"attention-scores has no graders; write none\.py"):
+    with pytest.raises(AssignmentError, match=rf"{UNIT} has no graders; write none\.py"):
         recorder.record(UNIT)
 
 

@@ -234,7 +234,7 @@ def _draws(request: Request, namespace: dict[str, Any]) -> bool:
     """Whether the reference draws anything for an answer; if not, no seed makes it another one."""
     executor = Executor(namespace)
     for one in [*request["made"], request["asked"]]:
-        executor.execute(one)
+        executor.carry_out(one, watched=True)
     return executor.moved
 
 

@@ -69,35 +69,6 @@ def _sequences(
     return [row[:n] for row, n in zip(ids, lengths, strict=True)]
 
 
-def delayed_recall(
-    batch: int, delay: int, symbols: int, generator: torch.Generator, *, noise: bool = False
-) -> Labelled:
-    """A symbol, `delay` fillers, and the question which symbol it was.
-
-    Args:
-        delay: fillers between the symbol and the question; 0 for none.
-        symbols: how many different symbols; their ids are 0 to symbols - 1. The filler is
-            symbols, the question mark symbols + 1: models need symbols + 2 words.
-        noise: fillers are random symbols instead, so that only the first one counts.
-
-    Returns:
-        tokens (B, delay + 2) int64, targets (B,) int64: the symbol at place 0, asked at the last.
-
-    Raises:
-        ValueError: batch or symbols below 1, delay below 0.
-    """
-    _at_least_one(batch=batch, symbols=symbols)
-    if delay < 0:
-        raise ValueError(f"delay must be 0 or more, not {delay}")
-    first = torch.randint(symbols, (batch, 1), generator=generator)  # (B, 1)
-    if noise:
-        fillers = torch.randint(symbols, (batch, delay), generator=generator)  # (B, delay)
-    else:
-        fillers = torch.full((batch, delay), symbols)  # (B, delay)
-    question = torch.full((batch, 1), symbols + 1)  # (B, 1)
-    return Labelled(torch.cat([first, fillers, question], 1), first[:, 0])
-
-
 def recall_back(
     batch: int, length: int, back: int, symbols: int, generator: torch.Generator
 ) -> Labelled:

@@ -35,25 +35,6 @@ def test_a_single_length_needs_no_padding() -> None:
     assert batch.target_mask.all()
 
 
-@pytest.mark.parametrize("delay", [0, 1, 7])
-def test_the_symbol_to_recall_stands_before_the_fillers(delay: int) -> None:
-    tokens, targets = tasks.delayed_recall(300, delay, 4, seeded())
-    assert tokens.shape == (300, delay + 2)
-    assert torch.equal(tokens[:, 0], targets)
-    assert tokens[:, 1:-1].eq(4).all()
-    assert tokens[:, -1].eq(5).all()
-    assert set(targets.tolist()) == {0, 1, 2, 3}
-
-
-def test_noisy_fillers_are_symbols_and_say_nothing() -> None:
-    tokens, targets = tasks.delayed_recall(4000, 3, 4, seeded(), noise=True)
-    assert torch.equal(tokens[:, 0], targets)
-    fillers = tokens[:, 1:-1]
-    assert set(fillers.flatten().tolist()) == {0, 1, 2, 3}
-    agree = (fillers == targets[:, None]).float().mean()
-    assert abs(agree - 0.25) < 0.03  # 12000 draws: a false alarm has probability below 1e-11
-
-
 @pytest.mark.parametrize("back", [0, 1, 3, 9, 12])
 def test_what_is_asked_is_the_token_some_places_earlier(back: int) -> None:
     tokens, targets = tasks.recall_back(50, 10, back, 6, seeded())
@@ -67,7 +48,6 @@ def test_what_is_asked_is_the_token_some_places_earlier(back: int) -> None:
     "draw",
     [
         lambda g: tasks.copy_task(5, (1, 9), 9, g).source,
-        lambda g: tasks.delayed_recall(50, 2, 9, g, noise=True).tokens,
         lambda g: tasks.recall_back(5, 9, 2, 9, g).tokens,
     ],
 )
@@ -88,7 +68,6 @@ def test_only_the_generator_decides(draw) -> None:
         (lambda: tasks.copy_task(1, 0, 3, seeded()), "length"),
         (lambda: tasks.copy_task(1, (3, 2), 3, seeded()), "length"),
         (lambda: tasks.reverse_task(1, 3, 0, seeded()), "symbols"),
-        (lambda: tasks.delayed_recall(1, -1, 3, seeded()), "delay"),
         (lambda: tasks.recall_back(1, 3, -1, 3, seeded()), "back"),
         (lambda: tasks.recall_back(1, 0, 1, 3, seeded()), "length"),
     ],

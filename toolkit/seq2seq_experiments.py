@@ -1,0 +1,339 @@
+"""The two stored experiments of the sequence-to-sequence chapter, and how to repeat them.
+
+    python -m toolkit.seq2seq_experiments memory      # which cell names a symbol it saw long ago
+    python -m toolkit.seq2seq_experiments bottleneck  # digits through one vector, and looking back
+
+Each takes about twenty minutes of one core and writes a file of `toolkit/measured/`, which `read`
+reads. Every variant is trained with five learning rates and five seeds, 25 models side by side as
+one more dimension of every tensor. Which learning rate is best is decided on sequences for
+validation; what is reported is measured on others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+FOLDER = Path(__file__).resolve().parent / "measured"
+LRS = (1e-3, 2.5e-3, 6e-3, 1.5e-2, 4e-2)
+SEEDS = 5
+MODELS = len(LRS) * SEEDS
+SYMBOLS = 8  # of the recall task
+DELAY = 20  # symbols between the one that counts and the question
+DIGITS = 10
+LENGTHS = (2, 4, 6, 8, 10)
+CELLS = {"RNN": 1, "GRU": 3, "LSTM": 4}  # blocks of rows of the parameters
+# Cells of the memory experiment: kind, and what is added to the bias of the gate that keeps.
+REMEMBER = {
+    "RNN": ("RNN", 0.0), "GRU": ("GRU", 0.0), "LSTM": ("LSTM", 0.0),
+    "GRU, gate open": ("GRU", 2.0), "LSTM, gate open": ("LSTM", 2.0),
+}  # fmt: skip
+# Models of the bottleneck experiment: width, and whether the decoder looks back.
+CARRY = {
+    "fixed context, width 16": (16, False),
+    "fixed context, width 32": (32, False),
+    "attention, width 16": (16, True),
+}
+Parameters = dict[str, Tensor]
+
+
+# --------------------------------------------------------------------------- 25 models at once
+
+
+def _uniform(bound: float, *shape: int) -> Tensor:
+    return torch.empty(MODELS, *shape).uniform_(-bound, bound)
+
+
+def _cell(kind: str, name: str, inputs: int, width: int, keep: float = 0.0) -> Parameters:
+    """Parameters of a recurrent cell, initialised as PyTorch does, for all models."""
+    bound, rows = 1 / math.sqrt(width), CELLS[kind] * width
+    made = {
+        f"{name}.weight_ih": _uniform(bound, inputs, rows),
+        f"{name}.weight_hh": _uniform(bound, width, rows),
+        f"{name}.bias_ih": _uniform(bound, 1, rows),
+        f"{name}.bias_hh": _uniform(bound, 1, rows),
+    }
+    made[f"{name}.bias_ih"][..., width : 2 * width] += keep  # z and f are the second block
+    return made
+
+
+def _run(
+    kind: str, at: Parameters, name: str, x: Tensor, state: tuple[Tensor, ...]
+) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """A cell over a sequence: x (M, B, T, I) and states (M, B, H) -> T states h, the last state."""
+    weights = at[f"{name}.weight_ih"], at[f"{name}.weight_hh"]
+    given = x.flatten(1, 2) @ weights[0] + at[f"{name}.bias_ih"]  # (M, B * T, rows)
+    states = []
+    for part in given.unflatten(1, x.shape[1:3]).unbind(2):
+        from_state = torch.baddbmm(at[f"{name}.bias_hh"], state[0], weights[1])  # (M, B, rows)
+        if kind == "RNN":
+            state = (torch.tanh(part + from_state),)
+        elif kind == "GRU":
+            (x_r, x_z, x_n), (h_r, h_z, h_n) = part.chunk(3, -1), from_state.chunk(3, -1)
+            z = torch.sigmoid(x_z + h_z)
+            n = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * h_n)
+            state = (torch.lerp(n, state[0], z),)
+        else:
+            i, f, g, o = (part + from_state).chunk(4, -1)
+            c = torch.sigmoid(f) * state[1] + torch.sigmoid(i) * torch.tanh(g)
+            state = (torch.sigmoid(o) * torch.tanh(c), c)
+        states.append(state[0])
+    return states, state
+
+
+def _embed(embedding: Tensor, ids: Tensor) -> Tensor:
+    """embedding (M, V, E), ids (M, B, T) -> (M, B, T, E)."""
+    rows = torch.arange(len(embedding))[:, None, None]
+    return embedding[rows, ids]
+
+
+def _train(at: Parameters, loss: Callable[[Parameters, int], Tensor], steps: int) -> Iterator[int]:
+    """Adam with each model's own learning rate; yields after every step its number from 1.
+
+    Args:
+        loss: parameters and step -> the loss of each model (M,).
+    """
+    lr = torch.tensor(LRS).repeat_interleave(SEEDS)  # (M,)
+    first = {name: torch.zeros_like(p) for name, p in at.items()}
+    second = {name: torch.zeros_like(p) for name, p in at.items()}
+    for p in at.values():
+        p.requires_grad_()
+    for step in range(1, steps + 1):
+        # The first half at the full learning rate, then down to 2 percent of it
+        share = min(1.0, 2 * (1 - step / steps) + 0.02)
+        gradients = torch.autograd.grad(loss(at, step).sum(), list(at.values()))
+        size = sum(g.flatten(1).square().sum(1) for g in gradients).sqrt()  # (M,)
+        clip = (1 / (size + 1e-6)).clamp(max=1.0)
+        with torch.no_grad():
+            for (name, p), gradient in zip(at.items(), gradients, strict=True):
+                each = (MODELS, *[1] * (p.dim() - 1))
+                g = gradient * clip.view(each)
+                first[name].lerp_(g, 0.1)
+                second[name].mul_(0.999).addcmul_(g, g, value=0.001)
+                slope = (second[name] / (1 - 0.999**step)).sqrt_().add_(1e-8)
+                p -= (share * lr / (1 - 0.9**step)).view(each) * first[name] / slope
+        yield step
+
+
+# --------------------------------------------------------------------------- memory
+
+
+def _recall(batch: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Random symbols with a question mark behind them; the first symbol is the answer."""
+    ids = torch.randint(SYMBOLS, (MODELS, batch, DELAY + 1), generator=draw)
+    question = torch.full((MODELS, batch, 1), SYMBOLS)
+    return torch.cat([ids, question], 2), ids[:, :, 0]
+
+
+def memory(
+    checkpoints: Sequence[int] = tuple(range(100, 1201, 100)), batch: int = 32, width: int = 24
+) -> list[dict[str, object]]:
+    """Delayed recall: rows of cell, delay, step, learning rate, seed and accuracies."""
+    rows: list[dict[str, object]] = []
+    for name, (kind, keep) in REMEMBER.items():
+        torch.manual_seed(1)
+        at = {"embedding": torch.randn(MODELS, SYMBOLS + 1, width)}
+        at |= _cell(kind, "cell", width, width, keep)
+        at |= {"output": _uniform(1 / math.sqrt(width), width, SYMBOLS)}
+        draw = torch.Generator().manual_seed(2)
+
+        def answer(at: Parameters, ids: Tensor, kind: str = kind) -> Tensor:
+            zeros = torch.zeros(MODELS, ids.shape[1], width)
+            x = _embed(at["embedding"], ids)
+            _, last = _run(kind, at, "cell", x, (zeros,) * (2 if kind == "LSTM" else 1))
+            return last[0] @ at["output"]  # (M, B, symbols)
+
+        def loss(
+            at: Parameters, step: int, draw: torch.Generator = draw,
+            answer: Callable[[Parameters, Tensor], Tensor] = answer,
+        ) -> Tensor:  # fmt: skip
+            ids, wanted = _recall(batch, draw)
+            logits = answer(at, ids)
+            each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
+            return each.view(MODELS, batch).mean(1)
+
+        began = time.perf_counter()
+        for step in _train(at, loss, checkpoints[-1]):
+            if step not in checkpoints:
+                continue
+            shares = []
+            with torch.no_grad():
+                for seed in (10_000, 20_000):  # validation, test
+                    ids, wanted = _recall(200, torch.Generator().manual_seed(seed))
+                    shares.append((answer(at, ids).argmax(-1) == wanted).float().mean(1))
+            rows += _rows(name, DELAY, step, *shares)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+    return rows
+
+
+def _rows(
+    name: str, at: int, step: int, validation: Tensor, test: Tensor
+) -> list[dict[str, object]]:
+    """A row for each of the models."""
+    return [
+        {
+            "model": name, "at": at, "steps": step, "lr": LRS[model // SEEDS],
+            "seed": model % SEEDS, "validation": round(validation[model].item(), 4),
+            "test": round(test[model].item(), 4),
+        }
+        for model in range(MODELS)
+    ]  # fmt: skip
+
+
+# --------------------------------------------------------------------------- bottleneck
+
+
+def _translator(width: int, attend: bool) -> Parameters:
+    words, bound = DIGITS + 1, 1 / math.sqrt(width)  # the last id starts the output
+    made = {
+        "source": torch.randn(MODELS, words, width),
+        "target": torch.randn(MODELS, words, width),
+    }
+    made |= _cell("GRU", "encoder", width, width) | _cell("GRU", "decoder", 2 * width, width)
+    made["output"] = _uniform(bound, 2 * width, DIGITS)
+    if attend:
+        made["look"] = _uniform(bound, width, width)
+    return made
+
+
+def _score(at: Parameters, states: Tensor, code: Tensor, seen: Tensor) -> Tensor:
+    """Logits (M, B, U, digits) from the decoder's states `seen` (M, B, U, H).
+
+    The context is the encoder's last state `code` (M, B, H), or with attention (general score of
+    Luong et al. 2015) the weighted mean of its `states` (M, B, T, H).
+    """
+    context = code.unsqueeze(2).expand_as(seen)
+    if "look" in at:
+        queries = (seen.flatten(1, 2) @ at["look"]).view_as(seen)
+        context = (queries @ states.mT).softmax(-1) @ states
+    both = torch.cat([seen, context], -1)
+    return (both.flatten(1, 2) @ at["output"]).unflatten(1, both.shape[1:3])
+
+
+def _encode(at: Parameters, ids: Tensor, width: int) -> tuple[Tensor, Tensor]:
+    zeros = torch.zeros(MODELS, ids.shape[1], width)
+    states, last = _run("GRU", at, "encoder", _embed(at["source"], ids), (zeros,))
+    return torch.stack(states, 2), last[0]
+
+
+def _decode(at: Parameters, given: Tensor, code: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """Decoder states (M, B, U, H) for ids given (M, B, U), and the last."""
+    y = _embed(at["target"], given)
+    x = torch.cat([y, code.unsqueeze(2).expand_as(y)], -1)
+    seen, last = _run("GRU", at, "decoder", x, (state,))
+    return torch.stack(seen, 2), last[0]
+
+
+@torch.no_grad()
+def _exact(at: Parameters, ids: Tensor, width: int) -> Tensor:
+    """Share of strings that are copied without a mistake, each digit fed back: (M,)."""
+    states, code = _encode(at, ids, width)
+    previous, s, right = torch.full_like(ids[:, :, :1], DIGITS), code, True
+    for t in range(ids.shape[2]):
+        seen, s = _decode(at, previous, code, s)
+        previous = _score(at, states, code, seen).argmax(-1)  # (M, B, 1)
+        right = right & (previous[:, :, 0] == ids[:, :, t])
+    return right.float().mean(1)
+
+
+def bottleneck(
+    checkpoints: Sequence[int] = (300, 1000, 3000), batch: int = 24
+) -> list[dict[str, object]]:
+    """Strings of 1 to 10 random digits, copied: rows of model, length, step, rate, seed, shares."""
+    rows: list[dict[str, object]] = []
+    for name, (width, attend) in CARRY.items():
+        torch.manual_seed(width)
+        at = _translator(width, attend)
+        draw = torch.Generator().manual_seed(width + 1)
+
+        def loss(
+            at: Parameters, step: int, draw: torch.Generator = draw, width: int = width
+        ) -> Tensor:
+            length = int(torch.randint(1, max(LENGTHS) + 1, (1,), generator=draw))
+            ids = torch.randint(DIGITS, (MODELS, batch, length), generator=draw)
+            states, code = _encode(at, ids, width)
+            start = torch.full_like(ids[:, :, :1], DIGITS)
+            seen, _ = _decode(at, torch.cat([start, ids[:, :, :-1]], 2), code, code)
+            logits = _score(at, states, code, seen)
+            each = F.cross_entropy(logits.flatten(0, 2), ids.flatten(), reduction="none")
+            return each.view(MODELS, -1).mean(1)
+
+        began = time.perf_counter()
+        for step in _train(at, loss, checkpoints[-1]):
+            if step not in checkpoints:
+                continue
+            for length in LENGTHS:
+                shares = []
+                for seed in (10_000, 20_000):  # validation, test
+                    fresh = torch.Generator().manual_seed(seed + length)
+                    ids = torch.randint(DIGITS, (MODELS, 100, length), generator=fresh)
+                    shares.append(_exact(at, ids, width))
+                rows += _rows(name, length, step, *shares)
+            print(f"{name}, step {step}: {time.perf_counter() - began:.0f} s", flush=True)
+    return rows
+
+
+# --------------------------------------------------------------------------- files
+
+
+RUNS = {"memory": memory, "bottleneck": bottleneck}
+
+
+def write(name: str, rows: Sequence[Mapping[str, object]]) -> Path:
+    """Write the rows of an experiment to its file."""
+    FOLDER.mkdir(exist_ok=True)
+    file = FOLDER / f"seq2seq_{name}.csv"
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def read(name: str) -> dict[str, dict[tuple[int, int], tuple[float, float, float]]]:
+    """What a stored experiment found, with the learning rate that is best on validation.
+
+    Returns:
+        By model and (delay or length, steps): mean and standard deviation over the seeds of the
+        share that is right on the test sequences, and the learning rate. It is chosen for each
+        model once, by the validation at its last step, over all lengths.
+    """
+    with (FOLDER / f"seq2seq_{name}.csv").open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    last = max(int(row["steps"]) for row in rows)
+    found: dict[str, dict[tuple[int, int], tuple[float, float, float]]] = {}
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        judged = [row for row in mine if int(row["steps"]) == last]
+        best = max(
+            LRS,
+            key=lambda lr: mean(float(r["validation"]) for r in judged if float(r["lr"]) == lr),
+        )
+        tests: dict[tuple[int, int], list[float]] = {}
+        for row in mine:
+            if float(row["lr"]) == best:
+                tests.setdefault((int(row["at"]), int(row["steps"])), []).append(float(row["test"]))
+        found[model] = {where: (mean(t), stdev(t), best) for where, t in tests.items()}
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Repeat an experiment and write its file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=RUNS)
+    name = parser.parse_args(arguments).name
+    torch.set_num_threads(1)
+    print(write(name, RUNS[name]()))
+
+
+if __name__ == "__main__":
+    main()

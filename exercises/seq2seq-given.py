@@ -501,7 +501,7 @@ class DecoderStep(nn.Module):
 
 
 class Seq2Seq(nn.Module):
-    """Encoder and decoder with a fixed context, trained by teacher forcing (Bengio et al. 2015).
+    """Encoder and decoder with a fixed context, trained by teacher forcing (Williams, Zipser 1989).
 
     Submodules: ``encoder`` = Encoder(src_vocab_size, embed_dim, hidden_size, "gru"); ``decoder`` =
     DecoderStep(tgt_vocab_size, embed_dim, hidden_size, hidden_size).

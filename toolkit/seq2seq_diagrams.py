@@ -29,52 +29,58 @@ def unrolled(source: Sequence[str], target: Sequence[str]) -> Figure:
     """
     if not source or not target:
         raise ValueError("the unrolled model needs at least one source word and one target word")
-    step, low, cell, high = 3.0, 0.7, 3.2, 5.8
+    step, low, cell, high, top = 3.0, 1.1, 3.2, 5.3, 6.8  # the encoder stands above the decoder
     inputs, outputs = ["<bos>", *target], [*target, "<eos>"]
-    hand_over = 3.2 + step * len(source)
-    first = hand_over + 3.4
-    canvas = Canvas(first + step * len(outputs) - 1.2, 8.0)
+    first = 2.6
+    wide = max(first + step * len(outputs) - 1.2, 4.2 + step * len(source) + 1.3)
+    canvas = Canvas(wide, 12.2)
 
-    zero = canvas.box(1.0, cell, "$h_0=0$", width=1.7)
+    zero = canvas.box(1.1, top + cell, "$h_0=0$", width=1.9, size=10)
     states = [zero]
     for t, word in enumerate(source):
-        x = 3.4 + step * t
-        canvas.text(x, low, word, 9.5)
-        states.append(canvas.box(x, cell, f"$h_{{{t + 1}}}$", "key", width=1.7, height=1.4))
-        canvas.arrow((x, low + 0.35), states[-1].side("bottom"))
-    for a, b in itertools.pairwise(states):
+        x = 3.9 + step * t
+        canvas.text(x, top + low, word, 11)
+        states.append(
+            canvas.box(x, top + cell, f"$h_{{{t + 1}}}$", "key", width=1.7, height=1.4, size=11)
+        )
+        canvas.arrow((x, top + low + 0.4), states[-1].side("bottom"))
+    code = canvas.box(
+        4.2 + step * len(source), top + cell, "$C=h_T$", "output", width=2.2, height=1.4, size=11
+    )
+    for a, b in itertools.pairwise([*states, code]):
         canvas.arrow(a.side("right"), b.side("left"))
-    code = canvas.box(hand_over + 0.4, cell, "$C=h_T$", "output", width=2.0, height=1.4)
-    canvas.arrow(states[-1].side("right"), code.side("left"))
 
     written: list[Box] = []
     for t, (given, made) in enumerate(zip(inputs, outputs, strict=True)):
         x = first + step * t
-        canvas.text(x, low, given, 9.5)
-        written.append(canvas.box(x, cell, f"$s_{{{t + 1}}}$", "query", width=1.7, height=1.4))
-        canvas.arrow((x, low + 0.35), written[-1].side("bottom"))
-        canvas.arrow(written[-1].side("top"), (x, high - 0.35))
-        canvas.text(x, high, made, 9.5)
-    for a, b in itertools.pairwise([code, *written]):
+        canvas.text(x, low, given, 11)
+        box = canvas.box(x, cell, f"$s_{{{t + 1}}}$", "query", width=1.7, height=1.4, size=11)
+        canvas.arrow((x, low + 0.4), box.side("bottom"))
+        canvas.arrow(box.side("top"), (x, high - 0.4))
+        canvas.text(x, high, made, 11)
+        written.append(box)
+    for a, b in itertools.pairwise(written):
         canvas.arrow(a.side("right"), b.side("left"))
     for t in range(len(target)):  # what was written is what is read next
         x, middle = first + step * t, first + step * (t + 0.5)
         canvas.ax.plot(
-            [x + 0.95, middle, middle, middle + 0.35], [high, high, low, low], "--",
+            [x + 0.85, middle, middle, middle + 0.3], [high, high, low, low], "--",
             color=FED_BACK, linewidth=1.1,
         )  # fmt: skip
-        canvas.arrow((middle + 0.2, low), (middle + 0.62, low), color=FED_BACK)
+        canvas.arrow((middle + 0.2, low), (middle + 0.55, low), color=FED_BACK)
 
-    bus = 4.55  # the context is an input of every step as well
+    bus, left = 6.3, 0.6  # the context is the first state, and an input of every step as well
     canvas.ax.plot(
-        [code.x, code.x, written[-1].x - 0.5], [code.side("top")[1], bus, bus], color=CONTEXT,
-        linewidth=1.1,
+        [code.x, code.x, left, left], [code.side("bottom")[1], bus, bus, cell], color=CONTEXT,
+        linewidth=1.2,
     )  # fmt: skip
+    canvas.ax.plot([code.x, written[-1].x - 0.7], [bus, bus], color=CONTEXT, linewidth=1.2)
+    canvas.arrow((left, cell), written[0].side("left"), color=CONTEXT)
     for box in written:
-        canvas.arrow((box.x - 0.5, bus), (box.x - 0.5, box.side("top")[1]), color=CONTEXT)
+        canvas.arrow((box.x - 0.7, bus), (box.x - 0.7, box.side("top")[1]), color=CONTEXT)
 
-    canvas.text((3.4 + hand_over - step) / 2, 7.4, "encoder: reads, starts from zeros", 10)
-    canvas.text(first + step * len(target) / 2, 7.4, "decoder: writes, starts from $s_0=C$", 10)
+    canvas.text(0.1, top + cell + 1.6, "encoder: reads, starts from zeros", 10.5, ha="left")
+    canvas.text(0.1, 0.2, "decoder: writes, starts from $s_0=C$", 10.5, ha="left")
     return canvas.figure
 
 

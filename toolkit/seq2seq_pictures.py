@@ -167,13 +167,13 @@ def batch_grid(ids: Tensor, mask: Tensor, words: Sequence[str], title: str = "")
         words: what each id says.
     """
     rows, columns = ids.shape
-    figure, ax = plt.subplots(figsize=(0.6 + 0.95 * columns, 0.6 + 0.55 * rows))
+    figure, ax = plt.subplots(figsize=(0.5 + 0.85 * columns, 0.5 + 0.52 * rows))
     for i, j in itertools.product(range(rows), range(columns)):
         real = bool(mask[i, j])
         ax.add_patch(
             plt.Rectangle(
-                (j, -i - 1), 1, 1, ec=plots.INK, lw=0.7, fc="#dfeaf5" if real else "#f4f2ec",
-                hatch=None if real else "///",
+                (j, -i - 1), 1, 1, ec=plots.INK if real else "#cfcabd", lw=0.7,
+                fc="#dfeaf5" if real else "#f4f2ec", hatch=None if real else "//",
             )
         )  # fmt: skip
         number = int(ids[i, j])
@@ -200,7 +200,7 @@ def fading(curves: Mapping[str, Sequence[float]]) -> Figure:
 
 def both_ways(words: Sequence[str] = ("I", "love", "deep", "learning")) -> Figure:
     """A forward and a backward row of states over a sentence."""
-    figure, ax = plt.subplots(figsize=(5.6, 2.7))
+    figure, ax = plt.subplots(figsize=(4.6, 2.5))
     for x, word in enumerate(words):
         ax.text(x, 0, word, ha="center", va="center", fontsize=11)
         for y, colour, arrow in ((1, "#dfeaf5", "→"), (2, "#f6e7da", "←")):
@@ -215,6 +215,7 @@ def both_ways(words: Sequence[str] = ("I", "love", "deep", "learning")) -> Figur
     up = {"arrowstyle": "->", "lw": 1, "color": plots.INK}
     for x in range(len(words)):
         ax.annotate("", (x, 0.68), (x, 0.22), arrowprops=up)
+        ax.annotate("", (x + 0.3, 1.8), (x + 0.3, 0.22), arrowprops=up)
     ax.set(xlim=(-0.6, len(words) - 0.4), ylim=(-0.35, 2.45))
     ax.axis("off")
     return figure

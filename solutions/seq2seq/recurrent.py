@@ -58,7 +58,7 @@ from torch import Tensor, nn
 # *Example.* All widths 1, $W_{ih} = 1$, $W_{hh} = 0.5$, $b_{ih} = 0.5$, $b_{hh} = 0$: for $x = 1$
 # and $h = -1$ the new state is $\tanh(1 + 0.5 - 0.5) = \tanh(1) \approx 0.762$.
 #
-# Book: `seq-rnn`.
+# Book: page *Recurrent cells*, section *The plain recurrent cell* (`seq-rnn`).
 #
 # <details><summary>Hint 1</summary>
 #
@@ -152,7 +152,7 @@ class RNNCell(nn.Module):
 # If only $b_{hn} = 2$, then $n = \tanh(\tfrac12 \cdot 2) \approx 0.762$ and $h = 4$ becomes
 # $\tfrac12 \cdot 0.762 + 2 \approx 2.381$.
 #
-# Book: `seq-gru`.
+# Book: page *Recurrent cells*, section *The gated recurrent unit* (`seq-gru`).
 #
 # <details><summary>Hint 1</summary>
 #
@@ -249,7 +249,7 @@ class GRUCell(nn.Module):
 # *Example.* If all parameters are 0, then $i = f = o = \tfrac12$ and $g = 0$: $c = 4$ becomes $2$,
 # and $h' = \tfrac12 \tanh(2) \approx 0.482$, whatever $h$ was.
 #
-# Book: `seq-lstm`.
+# Book: page *Recurrent cells*, section *Long short-term memory* (`seq-lstm`).
 #
 # <details><summary>Hint 1</summary>
 #
@@ -346,14 +346,14 @@ class LSTMCell(nn.Module):
 # * Returns `(states, final)`: `states` `(B, T, H)` and the state after the **last real token**,
 #   `(B, H)`. For the LSTM, `final` is the pair `(h, c)` and `states` hold $h$.
 # * `ValueError` if the batch is empty or `T` is 0, if `ids` are not `torch.int64`, if an id lies
-#   outside the vocabulary (negative ones too; padded places count), if `mask` is not bool or not
+#   outside the vocabulary (negative ones too; padded positions count), if `mask` is not bool or not
 #   `(B, T)`, or if a row has no real token at all.
 # * Not to be called: PyTorch's own recurrent modules and cells, as in exercise 1.
 #
 # *Example.* With the mask `[True, True, False]`, `states[:, 2]` is 0 and `final` equals
 # `states[:, 1]`. The token at the third place may be any in the vocabulary: nothing changes.
 #
-# Book: `seq-encoder`.
+# Book: page *Encoder, decoder and teacher forcing*, section *The encoder* (`seq-encoder`).
 #
 # <details><summary>Hint 1</summary>
 #
@@ -495,7 +495,8 @@ class Encoder(nn.Module):
 # *Example.* Change the first token of a sentence: the forward half of `states` changes at every
 # position, the backward half only at position 0.
 #
-# Book: `seq-bidirectional`.
+# Book: page *Encoder, decoder and teacher forcing*, section *Reading in both directions*
+# (`seq-bidirectional`).
 #
 # <details><summary>Hint 1</summary>
 #
@@ -627,7 +628,8 @@ class BidirectionalEncoder(nn.Module):
 # *Example.* Take a trained step and change only $y_{t-1}$, only $s_{t-1}$, or only $C$: the logits
 # change every time.
 #
-# Book: `seq-decoder`.
+# Book: page *Encoder, decoder and teacher forcing*, section *One step of the decoder*
+# (`seq-decoder`).
 #
 # <details><summary>Hint 1</summary>
 #
@@ -741,7 +743,8 @@ class DecoderStep(nn.Module):
 # *Example.* With the vocabulary of `encode` (unit `text`), the target `to be` is fed as `[1, 5, 4]`, and the
 # logits are compared with `[5, 4, 2]`.
 #
-# Book: `seq-teacher-forcing`.
+# Book: page *Encoder, decoder and teacher forcing*, section *Teacher forcing*
+# (`seq-teacher-forcing`).
 #
 # <details><summary>Hint 1</summary>
 #
@@ -766,7 +769,7 @@ class DecoderStep(nn.Module):
 
 # %% exercise="Seq2Seq" points=5 section="seq-teacher-forcing" forbids="RNN GRU LSTM RNNCell GRUCell LSTMCell"
 class Seq2Seq(nn.Module):
-    """Encoder and decoder with a fixed context, trained by teacher forcing (Bengio et al. 2015).
+    """Encoder and decoder with a fixed context, trained by teacher forcing (Williams, Zipser 1989).
 
     Submodules: ``encoder`` = Encoder(src_vocab_size, embed_dim, hidden_size, "gru"); ``decoder`` =
     DecoderStep(tgt_vocab_size, embed_dim, hidden_size, hidden_size).

@@ -512,7 +512,7 @@ add(
 )
 add(
     "encoder_padded_ids_unchecked",
-    "An id outside the vocabulary is accepted where the mask is False; padded places count too, "
+    "An id outside the vocabulary is accepted where the mask is False; padded positions count too, "
     "so check all ids.",
     (
         "        vocab_size = self.embedding.num_embeddings",
@@ -674,7 +674,7 @@ add(
 )
 add(
     "bidirectional_padded_ids_unchecked",
-    "An id outside the vocabulary is accepted where the mask is False; padded places count too, "
+    "An id outside the vocabulary is accepted where the mask is False; padded positions count too, "
     "so check all ids.",
     (
         "        vocab_size = self.embedding.num_embeddings",

@@ -234,7 +234,7 @@ def learned(
         fixed: the other part; None for all.
         names: which models; all if not given.
     """
-    figure, ax = plt.subplots(figsize=(6.2, 3.3))
+    figure, ax = plt.subplots(figsize=(5.2, 3.0))
     for index, name in enumerate(names or found):
         points = {
             key[across]: value for key, value in found[name].items()
@@ -378,7 +378,7 @@ def gru_gates(cell: nn.Module, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Te
 
 def growth(curves: Mapping[str, Mapping[str, Sequence[float]]], y_label: str) -> Figure:
     """Panels of two lines each, the right and the wrong cell, over the steps of a sequence."""
-    figure, axes = plt.subplots(1, len(curves), figsize=(3.0 * len(curves), 2.7))
+    figure, axes = plt.subplots(1, len(curves), figsize=(2.3 * len(curves), 2.4))
     for ax, (title, lines) in zip(axes, curves.items(), strict=True):
         for index, (name, values) in enumerate(lines.items()):
             ax.plot(range(len(values)), values, color=plots.PALETTE[index], label=name)

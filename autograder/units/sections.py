@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from autograder.common import paths
 
-LABELLED = re.compile(r"^\(([\w-]+)\)=\n+#+ +(.+?) *$", re.MULTILINE)
+LABELLED = re.compile(r"((?:^\([\w-]+\)=\n+)+)#+ +(.+?) *$", re.MULTILINE)
+LABEL = re.compile(r"\(([\w-]+)\)=")
 TITLE = re.compile(r"^# +(.+?) *$", re.MULTILINE)
 FENCED = re.compile(r"^(`{3,}).*?^\1", re.MULTILINE | re.DOTALL)
 LINE = re.compile(r"^Book: .*$", re.MULTILINE)
@@ -41,8 +42,9 @@ def sections(chapter: str, root: Path = paths.ROOT) -> dict[str, Section]:
         name, text = f"{chapter}/{page.stem}", page.read_text(encoding="utf-8")
         first = TITLE.search(FENCED.sub("", text))
         title = plain(first[1]) if first else ""
-        for anchor, heading in LABELLED.findall(text):
-            found[anchor] = Section(plain(heading), name, title)
+        for labels, heading in LABELLED.findall(text):
+            for anchor in LABEL.findall(labels):
+                found[anchor] = Section(plain(heading), name, title)
     return found
 
 

@@ -103,7 +103,7 @@ class NextTokenTable(nn.Module):
 # *Example.* If all logits are 0 and $V = 4$, each token has probability $\tfrac14$. Two steps give
 # $2 \log\tfrac14 \approx -2.773$; with the mask `[True, False]` it is $-1.386$.
 #
-# Book: page *Likelihood and loss*, section *Sums of logarithms* (`seq-likelihood`).
+# Book: `seq-likelihood`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -190,7 +190,7 @@ def sequence_log_prob(logits: Tensor, targets: Tensor, mask: Tensor | None = Non
 # *Example.* Two rows have one and three real tokens and the log-likelihoods $-1$ and $-6$. The loss
 # is $7 / 4 = 1.75$. (The mean of the means would be $(1 + 2) / 2 = 1.5$.)
 #
-# Book: page *Likelihood and loss*, section *Sums of logarithms* (`seq-likelihood`).
+# Book: `seq-likelihood`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -242,8 +242,7 @@ def sequence_loss(logits: Tensor, targets: Tensor, pad: int = PAD) -> Tensor:
 # small example of your own, with numbers, why the most probable token at each step need not lead to
 # the most probable sequence.
 #
-# Book: page *Likelihood and loss*, section *Training and decoding maximise over different things*
-# (`seq-objective`). 3 points, marked by a person.
+# Book: `seq-objective`. 3 points, marked by a person.
 
 # %% [markdown] question="search_or_learning" points=3 section="seq-objective" title="What is maximised over what?"
 # **Your answer:**
@@ -296,7 +295,7 @@ def sequence_loss(logits: Tensor, targets: Tensor, pad: int = PAD) -> Tensor:
 # *Example.* If the first row becomes `7, EOS` and the second `5, 6, 8, EOS`, the result is
 # $\begin{pmatrix}7&2&0&0\\5&6&8&2\end{pmatrix}$.
 #
-# Book: page *Greedy decoding and beam search*, section *Greedy decoding* (`seq-greedy`).
+# Book: `seq-greedy`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -378,8 +377,7 @@ def greedy_decode(
 # the result is `([5, 2], -0.968)`, since $0.4 \cdot 0.95 = 0.38$ is more than
 # $0.6 \cdot 0.5 = 0.30$. Greedy decoding finds the latter.
 #
-# Book: page *Greedy decoding and beam search*, section *The best token is not the best sentence*
-# (`seq-beam`).
+# Book: `seq-beam`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -490,8 +488,7 @@ def exhaustive_search(
 # and with 5 tokens and $-2.5$, the first is better for $\alpha = 0$; for $\alpha = 1$ the second,
 # $-0.5$ against $-1$.
 #
-# Book: page *Greedy decoding and beam search*, section *The best token is not the best sentence*
-# (`seq-beam`).
+# Book: `seq-beam`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -602,8 +599,7 @@ def beam_search(
 # the length of the source, why a larger `hidden_size` moves the problem but doesn't remove it, and
 # what has to be handed to the decoder instead so that the limit disappears. Give the shapes.
 #
-# Book: page *Train yours*, section *The fixed-context bottleneck* (`seq-bottleneck`). 3 points,
-# marked by a person.
+# Book: `seq-bottleneck`. 3 points, marked by a person.
 
 # %% [markdown] question="why_bottleneck" points=3 section="seq-bottleneck" title="Why is a fixed context a bottleneck?"
 # **Your answer:**

@@ -58,7 +58,7 @@ from torch import Tensor, nn
 # *Example.* All widths 1, $W_{ih} = 1$, $W_{hh} = 0.5$, $b_{ih} = 0.5$, $b_{hh} = 0$: for $x = 1$
 # and $h = -1$ the new state is $\tanh(1 + 0.5 - 0.5) = \tanh(1) \approx 0.762$.
 #
-# Book: page *Recurrent cells*, section *The plain recurrent cell* (`seq-rnn`).
+# Book: `seq-rnn`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -152,7 +152,7 @@ class RNNCell(nn.Module):
 # If only $b_{hn} = 2$, then $n = \tanh(\tfrac12 \cdot 2) \approx 0.762$ and $h = 4$ becomes
 # $\tfrac12 \cdot 0.762 + 2 \approx 2.381$.
 #
-# Book: page *Recurrent cells*, section *The gated recurrent unit* (`seq-gru`).
+# Book: `seq-gru`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -249,7 +249,7 @@ class GRUCell(nn.Module):
 # *Example.* If all parameters are 0, then $i = f = o = \tfrac12$ and $g = 0$: $c = 4$ becomes $2$,
 # and $h' = \tfrac12 \tanh(2) \approx 0.482$, whatever $h$ was.
 #
-# Book: page *Recurrent cells*, section *Long short-term memory* (`seq-lstm`).
+# Book: `seq-lstm`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -353,7 +353,7 @@ class LSTMCell(nn.Module):
 # *Example.* With the mask `[True, True, False]`, `states[:, 2]` is 0 and `final` equals
 # `states[:, 1]`. The token at the third place may be any in the vocabulary: nothing changes.
 #
-# Book: page *Encoder, decoder and teacher forcing*, section *The encoder* (`seq-encoder`).
+# Book: `seq-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -495,8 +495,7 @@ class Encoder(nn.Module):
 # *Example.* Change the first token of a sentence: the forward half of `states` changes at every
 # position, the backward half only at position 0.
 #
-# Book: page *Encoder, decoder and teacher forcing*, section *Reading in both directions*
-# (`seq-bidirectional`).
+# Book: `seq-bidirectional`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -628,8 +627,7 @@ class BidirectionalEncoder(nn.Module):
 # *Example.* Take a trained step and change only $y_{t-1}$, only $s_{t-1}$, or only $C$: the logits
 # change every time.
 #
-# Book: page *Encoder, decoder and teacher forcing*, section *One step of the decoder*
-# (`seq-decoder`).
+# Book: `seq-decoder`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -743,8 +741,7 @@ class DecoderStep(nn.Module):
 # *Example.* With the vocabulary of `encode` (unit `text`), the target `to be` is fed as `[1, 5, 4]`, and the
 # logits are compared with `[5, 4, 2]`.
 #
-# Book: page *Encoder, decoder and teacher forcing*, section *Teacher forcing*
-# (`seq-teacher-forcing`).
+# Book: `seq-teacher-forcing`.
 #
 # <details><summary>Hint 1</summary>
 #

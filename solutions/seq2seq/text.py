@@ -66,7 +66,7 @@ SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
 # then `be`, `to`, `not`, `or`. With `min_count=2` it ends after `to`; with `max_size=5`, after
 # `be`.
 #
-# Book: page *From words to batches*, section *Vocabulary and special tokens* (`seq-vocabulary`).
+# Book: `seq-vocabulary`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -141,7 +141,7 @@ def build_vocabulary(
 # *Example.* With the vocabulary `SPECIALS + ["be", "to"]`, the tokens `["to", "sleep", "be"]` and
 # `add_eos=True` give `[5, 3, 4, 2]`.
 #
-# Book: page *From words to batches*, section *Vocabulary and special tokens* (`seq-vocabulary`).
+# Book: `seq-vocabulary`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -199,7 +199,7 @@ def encode(
 # *Example.* With the vocabulary `SPECIALS + ["be", "to"]`, `[1, 5, 3, 0, 4, 2, 5]` gives
 # `["to", "<unk>", "be"]`.
 #
-# Book: page *From words to batches*, section *Vocabulary and special tokens* (`seq-vocabulary`).
+# Book: `seq-vocabulary`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -266,7 +266,7 @@ def decode(ids: list[int], vocabulary: list[str]) -> list[str]:
 # $\begin{pmatrix}7&8\\5&0\end{pmatrix}$ and the mask $\begin{pmatrix}1&1\\1&0\end{pmatrix}$, with 1
 # for `True`. With `keep="end"` the first row is $(8, 9)$.
 #
-# Book: page *From words to batches*, section *Padding and truncation* (`seq-padding`).
+# Book: `seq-padding`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -339,7 +339,7 @@ def pad_to_length(
 # *Example.* `pad_batch([[7, 8, 9], [5], []])` gives the ids
 # $\begin{pmatrix}7&8&9\\5&0&0\\0&0&0\end{pmatrix}$.
 #
-# Book: page *From words to batches*, section *Padding and truncation* (`seq-padding`).
+# Book: `seq-padding`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -400,7 +400,7 @@ def pad_batch(sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
 # $\begin{pmatrix}4&5&6&7\\6&7&8&9\\8&9&10&0\end{pmatrix}$. With `stride=3` two windows do, and
 # nothing is padded.
 #
-# Book: page *From words to batches*, section *Padding and truncation* (`seq-padding`).
+# Book: `seq-padding`.
 #
 # <details><summary>Hint 1</summary>
 #

@@ -17,12 +17,13 @@ def test_sections_of_all_pages_of_a_chapter_are_found(tmp_path: Path) -> None:
         "(att-picture)=\n```{figure} x.png\n```\n"
     )
     (folder / "masks.md").write_text(
-        "```{code-cell}\n# No title\n```\n# Masks\n\n(att-mask)=\n### Looking back\n"
+        "```{code-cell}\n# No title\n```\n# Masks\n\n(att-causal)=\n(att-mask)=\n### Looking back\n"
     )
     (tmp_path / "book" / "attention.md").write_text("(att-old)=\n# Not a page of the chapter\n")
     assert sections("attention", tmp_path) == {
         "attention": Section("Attention", "attention/index", "Attention"),
         "att-sum": Section("A sum over j", "attention/index", "Attention"),
+        "att-causal": Section("Looking back", "attention/masks", "Masks"),
         "att-mask": Section("Looking back", "attention/masks", "Masks"),
     }
     assert sections("bert", tmp_path) == {}

@@ -229,22 +229,22 @@ def heads_and_mixing(heads: int = 8, tokens: int = 10, d_model: int = 512) -> Fi
     if d_model % heads:
         raise ValueError(f"width {d_model} is not a multiple of {heads} heads")
     head = d_model // heads
-    canvas = Canvas(25, 11.6)
+    canvas = Canvas(18.2, 11.6)
     step = 10.4 / heads
-    source = canvas.box(2.0, 5.8, f"$X$\n({tokens}, {d_model})", width=2.9, height=1.6)
+    source = canvas.box(1.55, 5.8, f"$X$\n({tokens}, {d_model})", width=2.9, height=1.6)
     join = canvas.box(
-        12.3, 5.8, f"concatenate\n({tokens}, {d_model})", "weights", width=3.6, height=10.2
+        9.6, 5.8, f"concatenate\n({tokens}, {d_model})", "weights", width=2.9, height=10.2
     )
     for index in range(heads):
         y = 5.8 + (heads - 1 - 2 * index) * step / 2
         box = canvas.box(
-            6.7, y, f"$z_{{{index}}}$  ({tokens}, {head})", "value", width=3.6,
+            5.6, y, f"$z_{{{index}}}$  ({tokens}, {head})", "value", width=3.4,
             height=min(1.1, step * 0.86), size=8.5,
         )  # fmt: skip
         canvas.arrow(source.side("right"), box.side("left"))
         canvas.arrow(box.side("right"), (join.side("left")[0], y))
-    mix = canvas.box(17.2, 5.8, f"$W^O$\n({d_model}, {d_model})", "plain", width=3.4, height=1.6)
-    out = canvas.box(22.4, 5.8, f"output\n({tokens}, {d_model})", "output", width=3.4, height=1.6)
+    mix = canvas.box(13.2, 5.8, f"$W^O$\n({d_model}, {d_model})", "plain", width=2.8, height=1.6)
+    out = canvas.box(16.65, 5.8, f"output\n({tokens}, {d_model})", "output", width=2.7, height=1.6)
     canvas.arrow(join.side("right"), mix.side("left"))
     canvas.arrow(mix.side("right"), out.side("left"))
     return canvas.figure
@@ -262,9 +262,10 @@ def decoder_contexts(weights: object, source: list[str], target: list[str]) -> F
     alpha = array(weights)
     if alpha.shape != (len(target), len(source)):
         raise ValueError(f"weights have shape {alpha.shape}, not ({len(target)}, {len(source)})")
-    panel, step = 13.0, 2.9
+    step = 2.9
+    panel = step * (max(alpha.shape) - 1) + 2.6
     canvas = Canvas(2 * panel + 0.6, 12.4)
-    for side, name in enumerate(("one context $C$ for every step", "a context $C_i$ per step")):
+    for side, name in enumerate(("one context $c$ for every step", "a context $c_i$ per step")):
         left = side * (panel + 0.6)
         canvas.text(left + panel / 2, 12.0, name, 10.5)
         first = left + panel / 2 - step * (len(source) - 1) / 2
@@ -288,7 +289,7 @@ def decoder_contexts(weights: object, source: list[str], target: list[str]) -> F
             canvas.arrow(states[-1].side("top"), (x, 10.5))
             canvas.text(x, 10.9, word, 9)
             if side:
-                contexts.append(canvas.box(x, 6.3, f"$C_{i + 1}$", "output", width=1.8))
+                contexts.append(canvas.box(x, 6.3, f"$c_{i + 1}$", "output", width=1.8))
         for a, b in itertools.pairwise(states):
             canvas.arrow(a.side("right"), b.side("left"))
         if side:
@@ -301,7 +302,7 @@ def decoder_contexts(weights: object, source: list[str], target: list[str]) -> F
                         color=PALETTE[i % len(PALETTE)],
                     )  # fmt: skip
         else:
-            single = canvas.box(left + panel / 2, 6.3, "$C$", "output", width=1.8)
+            single = canvas.box(left + panel / 2, 6.3, "$c$", "output", width=1.8)
             canvas.arrow(notes[-1].side("top"), single.side("bottom"))
             for state in states:
                 canvas.arrow(single.side("top"), state.side("bottom"))

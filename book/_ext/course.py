@@ -122,20 +122,18 @@ class Chapters(CourseDirective):
     """The chapters of the course: a link where there is one, a name where there is none yet."""
 
     def run(self) -> list[nodes.Node]:
-        counts = Counter(row["chapter"] for row in self.rows("topics.csv"))
         body = []
         for row in self.rows("chapters.csv"):
             page = paths.first_page(row["name"])
             if page in self.env.found_docs:
                 title: list[nodes.Node] = [place("", page=page, anchor="", text=row["title"])]
-                state = nodes.inline("", "ready", classes=["course-ready"])
+                state = nodes.inline("", "")
             else:
                 title = [nodes.Text(row["title"])]
                 later = "not in this edition" if paths.pages(row["name"]) else "to come"
                 state = nodes.inline("", later, classes=["course-later"])
-            body.append([title, self.inline(row["builds"]), [nodes.Text(str(counts[row["name"]]))],
-                         [state]])  # fmt: skip
-        return self.table(["Chapter", "What you build", "Topics", ""], body, "course-chapters")
+            body.append([title, self.inline(row["builds"]), [state]])
+        return self.table(["Chapter", "What you build", ""], body, "course-chapters")
 
 
 class Units(CourseDirective):

@@ -101,8 +101,8 @@ def split_heads(x: Tensor, num_heads: int) -> Tensor:
 # %% [markdown]
 # ### Exercise 2: Merge heads
 #
-# After attention, the heads of each token are put side by side again. Write `merge_heads(x)`, the
-# exact inverse of `split_heads`.
+# After attention, the heads of each token are put side by side again, so that one last projection can
+# mix them. Write `merge_heads(x)`, the exact inverse of `split_heads`.
 #
 # 1. `x` is `(B, H, T, Dh)`; the **result** is `(B, T, H*Dh)`, <!-- id: merged-shape --> with the
 #    features of head 0 first, then those of head 1, and so on. <!-- id: undoes-split -->
@@ -518,7 +518,8 @@ class PerHeadAttention(nn.Module):
 # ## Four layouts, one function
 #
 # The weights of `MultiHeadAttention` can be rearranged so that the other layouts compute exactly
-# the same. A *state* is a plain `dict` from parameter names to tensors, as `module.state_dict()`
+# the same. Whoever loads a trained model into another library's class has to do that: the shapes often
+# fit, and a wrong order raises no error. A *state* is a plain `dict` from parameter names to tensors, as `module.state_dict()`
 # gives it and `module.load_state_dict(...)` takes it. The state of `MultiHeadAttention` is
 #
 # | name | shape |

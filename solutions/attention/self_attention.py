@@ -258,13 +258,14 @@ def causal_mask(length: int) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# Position $j$ is real if $j$ is smaller than the sequence's length: compare
-# `torch.arange(max_length)` with `lengths`.
+# Position $j$ is real if $j$ is smaller than the sequence's length: that is one comparison for all
+# positions of all sequences.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `lengths[:, None, None]` is `(B, 1, 1)`; a comparison broadcasts like an addition.
+# `torch.arange(max_length)` holds the positions, and `lengths[:, None, None]` is `(B, 1, 1)`; a
+# comparison broadcasts like an addition.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -327,12 +328,13 @@ def padding_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# You have both masks already; combine them with `&`. Broadcasting does the rest.
+# You have a function for each of the two conditions already; both must hold.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `T` is the last dimension of the padding mask, whether `max_length` was given or not.
+# `&` combines two masks and broadcasts. `T` is the last dimension of the padding mask, whether
+# `max_length` was given or not.
 #
 # </details>
 

@@ -46,8 +46,8 @@ def test_contexts_get_an_arrow_from_every_annotation() -> None:
     """One per weight on the right; the left side has its one context."""
     figure = DRAWINGS["contexts"]()
     text = words(figure)
-    assert [f"$C_{i}$" in text for i in range(1, 5)] == [True] * 4
-    assert text.count("$C$") == 1
+    assert [f"$c_{i}$" in text for i in range(1, 5)] == [True] * 4
+    assert text.count("$c$") == 1
     widths = [p.get_linewidth() for p in figure.axes[0].patches
               if isinstance(p, mpl.patches.FancyArrowPatch)]  # fmt: skip
     assert sum(width > 2.5 for width in widths) == 4  # the weights of 1

@@ -754,7 +754,7 @@ def test_to_per_head_values(student, reference, draw):
 
 
 @promises("bias-not-zero")
-@exercise("separate_to_per_head")
+@exercise("separate_to_per_head", 0.5)
 def test_to_per_head_refuses_biases(student, draw):
     """A bias that is not zero cannot be represented and raises a ValueError."""
     for name in PROJECTIONS:
@@ -770,7 +770,7 @@ def test_to_per_head_refuses_biases(student, draw):
 
 @hidden
 @promises("bias-not-zero")
-@exercise("separate_to_per_head")
+@exercise("separate_to_per_head", 0.5)
 def test_to_per_head_refuses_any_bias(student, draw):
     """Biases that sum to zero are refused too, and tiny ones."""
     for name in PROJECTIONS:

@@ -1073,7 +1073,6 @@ def test_dropout_rate_closely(student, draw):
     )
 
 
-@hidden
 @promises("independent-draws")
 @exercise("attention_dropout")
 def test_dropout_is_independent(student, draw):

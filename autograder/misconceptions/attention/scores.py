@@ -559,6 +559,19 @@ add(
     read="att-masks",
 )
 add(
+    "softmax_finite_fill_global_maximum",
+    "Two things: a fully masked row becomes uniform, because you fill with a large negative "
+    "number; and rows far below the rest become NaN, because you subtract the maximum of the whole tensor. "
+    "Write -inf, and subtract the maximum of each slice along `dim`.",
+    code=_softmax("""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -1e9)
+    numerator = torch.exp(scores - scores.detach().max())
+    return numerator / numerator.sum(dim=dim, keepdim=True)
+"""),
+    read="att-masks",
+)
+add(
     "softmax_small_fill",
     "Masked positions keep a little weight: the number you fill with is not negative enough. Use "
     "-inf.",

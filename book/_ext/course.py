@@ -329,6 +329,7 @@ def write_moved(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
+    app.add_config_value("course_edition", False, "env", bool)
     app.add_node(place)
     app.add_directive("chapters", Chapters)
     app.add_directive("units", Units)

@@ -1,8 +1,8 @@
 """The two editions of the book, and what joins its pages to the exercises.
 
-The reader's edition shows whole classes. The course edition (`course_edition`, set by
-`python -m toolkit.book --edition course`) shows of each graded exercise what a student starts
-from, and leaves out the cells that give an exercise away, tagged `gives-` and its name.
+The reader's edition shows whole classes. The course edition (`course_edition` in the
+configuration, set by `python -m toolkit.book --edition course`) shows of each graded exercise what
+a student starts from, and leaves out the cells that give an exercise away, tagged `gives-` and its name.
 
 Directives: `{reference} attention-multi_head MultiHeadAttention` shows a definition of a unit's
 reference module; what stands in it explains the way to those who have yet to write it, and only
@@ -203,7 +203,7 @@ def write_left_out(app: Sphinx, exception: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives and the editions."""
-    app.add_config_value("course_edition", False, "env", bool)
+    app.setup_extension("course")
     app.add_directive("reference", Reference)
     app.add_directive("your-turn", YourTurn)
     app.connect("doctree-read", hide_given_away)

@@ -99,4 +99,4 @@ def test_each_exercise_is_named_on_a_page_of_its_section_with_a_link_to_its_unit
             turn = soup(page).find(id="your-turn")
             assert turn
             assert exercise.name in {code.get_text() for code in turn.find_all("code")}
-            assert turn.find("a", href=f"../howto-hand-in.html#unit-{unit.replace('_', '-')}")
+            assert turn.find("a", href=f"../howto-hand-in.html#unit-{unit}")

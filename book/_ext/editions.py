@@ -2,7 +2,8 @@
 
 The reader's edition shows whole classes. The course edition (`course_edition` in the
 configuration, set by `python -m toolkit.book --edition course`) shows of each graded exercise what
-a student starts from, and leaves out the cells that give an exercise away, tagged `gives-` and its name.
+a student starts from, and leaves out the cells that give an exercise away, tagged `gives-` and its
+name.
 
 Directives: `{reference} attention-multi_head MultiHeadAttention` shows a definition of a unit's
 reference module; what stands in it explains the way to those who have yet to write it, and only

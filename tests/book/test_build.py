@@ -182,9 +182,14 @@ def test_of_several_pages_the_one_that_fails_is_named_and_the_others_are_kept(
 ) -> None:
     small.page("a", cell("print('fine')"), run=True)
     # The longest pages are begun first; the others wait for their turn, which never comes.
-    failing = "import time\ntime.sleep(1)\nassert False, 'never'\n" + "# long\n" * 50
-    small.page("b", cell(failing), run=True)
-    small.page("c", cell("import time\ntime.sleep(2)\nprint('kept')\n" + "# long\n" * 40), run=True)
+    failing = "from pathlib import Path\nPath('failing').touch()\nassert False, 'never'\n"
+    small.page("b", cell(failing + "# long\n" * 50), run=True)
+    # This one ends after the failure, however long either takes to begin.
+    patient = (
+        "import time\nfrom pathlib import Path\nwhile not Path('failing').exists():\n"
+        "    time.sleep(0.05)\ntime.sleep(2)\nprint('kept')\n"
+    )
+    small.page("c", cell(patient + "# long\n" * 40), run=True)
     for name in "de":  # When b fails, one of them may take its place; the other stays behind.
         small.page(name, cell("print('waits')"), run=True)
     with pytest.raises(BookError, match=r"book/b.md.*AssertionError: never"):

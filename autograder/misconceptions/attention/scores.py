@@ -561,8 +561,8 @@ add(
 add(
     "softmax_finite_fill_global_maximum",
     "Two things: a fully masked row becomes uniform, because you fill with a large negative "
-    "number; and rows far below the rest become NaN, because you subtract the maximum of the "
-    "whole tensor. Write -inf, and subtract the maximum of each slice along `dim`.",
+    "number, so write -inf; and rows far below the rest become NaN, because you subtract the "
+    "maximum of the whole tensor and not of each slice.",
     code=_softmax("""
     if mask is not None:
         scores = scores.masked_fill(~mask, -1e9)

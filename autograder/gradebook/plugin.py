@@ -311,11 +311,7 @@ class GradeExercises(NbGraderPreprocessor):
         unit = resources["nbgrader"]["assignment"]
         student = resources["nbgrader"]["student"]
         result = RESULTS.get((unit, student)) or MARKED.pop((unit, student))
-        root = due_dates.root_of(self.config)
-        assignment = load(unit)
-        if root is not None:
-            assignment = due_dates.of_course(root, unit).with_book(assignment)
-        write_result(nb, result, assignment)
+        write_result(nb, result, load(unit))
         return nb, resources
 
 
@@ -350,7 +346,7 @@ def write_result(nb: NotebookNode, result: SubmissionResult, assignment: Assignm
         for name, value in replace(result, exercises={}, printed={}).to_dict().items()
         if name not in ("exercises", "printed", "student")
     }
-    nb.metadata[KEY] = {**nb.metadata.get(KEY, {}), **summary, "book": assignment.book}
+    nb.metadata[KEY] = {**nb.metadata.get(KEY, {}), **summary}
     own = set(nb.metadata[KEY].get("own", []))
     for cell in nb.cells:
         if cell.cell_type != "code":

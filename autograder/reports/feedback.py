@@ -10,9 +10,11 @@ from __future__ import annotations
 import base64
 import keyword
 import re
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import jinja2
@@ -24,7 +26,7 @@ from traitlets import default
 from autograder.common import cards, paths
 from autograder.common.errors import AssignmentError
 from autograder.common.escaping import MAX_PRINTED, visible
-from autograder.gradebook import plugin
+from autograder.gradebook import due_dates, plugin
 from autograder.grading import repair
 from autograder.judging.results import FOR_A_LOOK
 from autograder.units.assignment import Assignment, load
@@ -193,22 +195,26 @@ def css() -> str:
 # From the graded notebook to the page
 
 
-def page_of(nb: NotebookNode, course: dict[str, Any]) -> Page:
+def page_of(nb: NotebookNode, course: dict[str, Any], root: Path | None = None) -> Page:
     """What the page says.
 
     Args:
         nb: an autograded notebook, after nbgrader's GetGrades and our GetReview.
         course: nbgrader's resources: student, assignment, score, max_score, late_penalty.
+        root: the course's folder, whose settings name the book that links lead to.
     """
     unit = str(course["assignment"])
     try:
         assignment: Assignment = load(unit)
     except AssignmentError:
         assignment = Assignment(unit, unit, ())
-    state = nb.metadata.get(plugin.KEY, {})
-    assignment = replace(assignment, book=state.get("book", ""))
+    # A mistake in the settings is told by whatever grades; this page then has no links.
+    with suppress(AssignmentError):
+        if root is not None:
+            assignment = due_dates.of_course(root, unit).with_book(assignment)
     titles = {exercise.name: exercise.title for exercise in assignment.exercises}
     titles |= {question.name: question.title for question in assignment.questions}
+    state = nb.metadata.get(plugin.KEY, {})
     page = Page(
         student=visible(course["student"], 200),
         title=assignment.title,
@@ -379,7 +385,7 @@ class FeedbackExporter(plugin.Unguarded, Exporter):  # type: ignore[misc]
         return ".html"
 
     def _text(self, nb: NotebookNode, resources: dict[str, Any]) -> str:
-        page = page_of(nb, resources["nbgrader"])
+        page = page_of(nb, resources["nbgrader"], due_dates.root_of(self.config))
         html = environment().get_template("feedback.html.j2").render(page=page, css=css())
         # A page can hold what a file cannot be written with: lone surrogates in a name.
         return html.encode("utf-8", "replace").decode("utf-8")

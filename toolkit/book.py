@@ -63,7 +63,7 @@ def contents(source: Path = SOURCE, edition: str = "reader") -> list[str]:
     """The pages of an edition, `attention/index` for one in a folder, in their order."""
     text = (source / "_toc.yml").read_text(encoding="utf-8")
     pages = re.findall(r"^[ -]*(?:file|root): *(\S+)", text, re.MULTILINE)
-    left_out = left_out_of(edition, source) if edition != "reader" else ()
+    left_out = left_out_of(edition, source)
     return [page for page in pages if page not in left_out]
 
 

@@ -285,19 +285,28 @@ def resolve_places(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         node.replace_self(link)
 
 
-MOVED = """<!DOCTYPE html>
+SIGN = """<!DOCTYPE html>
 <html lang="en">
 <meta charset="utf-8">
-<title>This page has moved</title>
-<link rel="canonical" href="{new}">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+{body}
+</html>
+"""
+MOVED = """<link rel="canonical" href="{new}">
 <script>
   const pages = {pages};  // of sections that stand on other pages
   location.replace((pages[location.hash.slice(1)] || "{new}") + location.hash);
 </script>
 <noscript><meta http-equiv="refresh" content="0; url={new}"></noscript>
-<p>This page has moved to <a href="{new}">{new}</a>.</p>
-</html>
-"""
+<p>This page has moved to <a href="{new}">{new}</a>.</p>"""
+
+
+def write_sign(app: Sphinx, name: str, title: str, body: str) -> None:
+    """At an address without a page of the book, write one that says where to go."""
+    target = Path(app.outdir) / f"{name}.html"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(SIGN.format(title=title, body=body), encoding="utf-8")
 
 
 def write_moved(app: Sphinx, exception: Exception | None) -> None:
@@ -323,8 +332,8 @@ def write_moved(app: Sphinx, exception: Exception | None) -> None:
             if page != new and page.startswith(chapter)
         }
         target = app.builder.get_relative_uri(old, new)
-        text = MOVED.format(new=escape(target), pages=json.dumps(pages))
-        (Path(app.outdir) / f"{old}.html").write_text(text, encoding="utf-8")
+        body = MOVED.format(new=escape(target), pages=json.dumps(pages))
+        write_sign(app, old, "This page has moved", body)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -341,11 +350,10 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("coverage-counts", CoverageCounts)
     app.connect("doctree-resolved", resolve_places)
     app.connect("build-finished", write_moved)
-    # Pages are read anew when this file has changed.
-    state = zlib.crc32(Path(__file__).read_bytes())
-    return {
-        "version": "1",
-        "env_version": state,
-        "parallel_read_safe": True,
-        "parallel_write_safe": True,
-    }
+    return about(Path(__file__))
+
+
+def about(file: Path) -> dict[str, Any]:
+    """What Sphinx wants to know of an extension; pages are read anew when its file has changed."""
+    safe = {"parallel_read_safe": True, "parallel_write_safe": True}
+    return {"version": "1", "env_version": zlib.crc32(file.read_bytes()), **safe}

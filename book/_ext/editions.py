@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import ast
 import textwrap
-import zlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
+from course import about, write_sign
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
@@ -58,11 +57,6 @@ def asked_in(unit: str, name: str) -> Exercise | None:
     return None
 
 
-def number_of(assignment: Assignment, exercise: Exercise) -> int:
-    """Which of the notebook's exercises it is, counted from 1."""
-    return assignment.names.index(exercise.name) + 1
-
-
 class Exercises(SphinxDirective):
     """What the directives below share: MyST text as nodes, and links to units."""
 
@@ -97,18 +91,13 @@ class Reference(Exercises):
             raise self.error(f"{paths.solution(unit).name} defines no {name}")
         first = self.options.get("lines-from", 1) - 1
         text = code if exercise else "\n".join(code.splitlines()[first:])
-        shown = [code_block(text)] if text else []
+        shown = [nodes.literal_block(text, text, language="python")] if text else []
         if not exercise:
             return shown
-        number = number_of(load(unit), exercise)
+        number = load(unit).names.index(exercise.name) + 1
         line = f"**You write this** in {self.unit_link(unit)}, exercise {number}."
         return [*shown, *self.parsed(["::::{admonition} Your part", ":class: tip", "", line, "",
                                       *self.content, "::::"])]  # fmt: skip
-
-
-def code_block(code: str) -> nodes.literal_block:
-    """Highlighted Python."""
-    return nodes.literal_block(code, code, language="python")
 
 
 class YourTurn(Exercises):
@@ -151,19 +140,14 @@ def points(number: float) -> str:
     return f"{number:g} point{'' if number == 1 else 's'}"
 
 
-def given_away(doctree: nodes.document) -> Iterator[tuple[nodes.container, str]]:
-    """The cells that give an exercise away, and that exercise's name."""
-    for cell in list(doctree.findall(nodes.container)):
-        for name in cell["classes"]:
-            if name.startswith(GIVES):
-                yield cell, name.removeprefix(GIVES)
-
-
 def hide_given_away(app: Sphinx, doctree: nodes.document) -> None:
     """In the course edition, put a line in place of code that gives an exercise away."""
     if not app.config.course_edition:
         return
-    for cell, name in given_away(doctree):
+    for cell in list(doctree.findall(nodes.container)):
+        name = next((x.removeprefix(GIVES) for x in cell["classes"] if x.startswith(GIVES)), None)
+        if name is None:
+            continue
         for code in [child for child in cell.children if "cell_input" in child["classes"]]:
             line = nodes.paragraph("", "", nodes.Text("The code of this cell is yours to write: "),
                                    nodes.literal("", name), nodes.Text(". It prints:"))  # fmt: skip
@@ -178,16 +162,6 @@ def leave_out(app: Sphinx, env: Any, node: Any, content: nodes.Node) -> nodes.No
     return content if app.config.course_edition else None
 
 
-LEFT_OUT = """<!DOCTYPE html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Not in this edition</title>
-<p>This page is not in the course edition yet. <a href="{index}">The book</a></p>
-</html>
-"""
-
-
 def write_left_out(app: Sphinx, exception: Exception | None) -> None:
     """At addresses of pages that the course edition leaves out, say so: feedback leads there."""
     if exception or app.builder.format != "html" or not app.config.course_edition:
@@ -196,10 +170,9 @@ def write_left_out(app: Sphinx, exception: Exception | None) -> None:
         name = page.relative_to(app.srcdir).with_suffix("").as_posix()
         if name in app.env.found_docs or name.startswith("_"):
             continue
-        target = Path(app.outdir) / f"{name}.html"
-        target.parent.mkdir(parents=True, exist_ok=True)
         index = app.builder.get_relative_uri(name, "index")
-        target.write_text(LEFT_OUT.format(index=index), encoding="utf-8")
+        said = f'<p>This page is not in the course edition yet. <a href="{index}">The book</a></p>'
+        write_sign(app, name, "Not in this edition", said)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
@@ -210,11 +183,4 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("doctree-read", hide_given_away)
     app.connect("missing-reference", leave_out)
     app.connect("build-finished", write_left_out)
-    # Pages are read anew when this file has changed.
-    state = zlib.crc32(Path(__file__).read_bytes())
-    return {
-        "version": "1",
-        "env_version": state,
-        "parallel_read_safe": True,
-        "parallel_write_safe": True,
-    }
+    return about(Path(__file__))

@@ -15,8 +15,8 @@ import os
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ from autograder.units.assignment import Assignment, Exercise, did_you_mean, fold
 
 if TYPE_CHECKING:
     from autograder.judging.recording import Recording
-    from autograder.judging.results import ExerciseResult, TestResult
+    from autograder.judging.results import ExerciseResult
     from autograder.judging.runner import Graders
     from autograder.sandbox.executor import Outcome, Request
 
@@ -233,7 +233,7 @@ class Judge:
         from autograder.judging.proxy import describe_error
 
         name = exercise.name
-        lines = _lines(result)
+        lines: list[Line] = []
         outcomes = {test.outcome for test in result.tests}
         status = "passed"
         if "failed" in outcomes or result.misconception == "forbidden" or timeout is not None:
@@ -245,9 +245,9 @@ class Judge:
         if status == "passed":
             count = len(result.tests)
             headline = f"`{name}` passes {f'all {count} checks' if count != 1 else 'its check'}."
+            lines = _lines(result)
         elif status == "todo":
             headline = self._todo(exercise, result)
-            lines = []
         else:
             headline = _sentence(_first_message(result)) or f"`{name}` is not right yet."
             if timeout is not None:
@@ -255,8 +255,7 @@ class Judge:
                 result.misconception = None  # Whatever else is wrong, this is to be mended first.
                 notes.append(NOT_RUN)
             case, seen = _smallest_case(result, asked)
-            said = (headline, seen)  # Nothing need be said twice.
-            lines = [replace(line, message=_unless_said(line.message, said)) for line in lines]
+            lines = _lines(result, said=(headline, seen))
             seen = "" if seen == headline else seen
             if result.misconception is None and timeout is None:
                 notes += self._inherited(exercise, namespace)
@@ -324,15 +323,14 @@ def _sentence(message: str) -> str:
     return message[0].upper() + message[1:] if begins else message
 
 
-def _seen_wrong(test: TestResult) -> bool:
-    return test.outcome == "failed" and not test.message.startswith(PUT_OFF)
+def _lines(result: ExerciseResult, said: Collection[str] = ()) -> list[Line]:
+    """One line for each visible test; the cases of a parametrised test are one line.
 
-
-def _lines(result: ExerciseResult) -> list[Line]:
-    """One line for each visible test; the cases of a parametrised test are one line."""
+    What stands in `said` need not be said again.
+    """
     from autograder.judging import asked_again
 
-    first = next((test for test in result.tests if _seen_wrong(test)), None)
+    first = next((test for test in result.tests if test.seen_wrong), None)
     grouped: dict[tuple[str, str], list[Any]] = {}
     for test in result.tests:
         grouped.setdefault((test.name.split("[")[0], test.purpose), []).append(test)
@@ -342,19 +340,14 @@ def _lines(result: ExerciseResult) -> list[Line]:
         worst = failed[0] if failed else None
         worst = worst or next((test for test in tests if test.outcome == "todo"), tests[0])
         message = _sentence(worst.message)
+        message = "" if message in said else message
         apart = worst.outcome == "failed" and not worst.follows and worst is not first
         apart = apart and purpose != asked_again.PURPOSE
         outcome = "todo" if worst.follows or worst.message.startswith(PUT_OFF) else worst.outcome
-        message = f"{FOLLOWS} {message}" if worst.follows else message
+        message = f"{FOLLOWS} {message}".rstrip() if worst.follows else message
         lines.append(Line(outcome, purpose, message, apart))
     order = ("failed", "todo", "passed")
     return sorted(lines, key=lambda line: order.index(line.outcome))
-
-
-def _unless_said(message: str, said: Sequence[str]) -> str:
-    """A message without what is said already."""
-    begins = FOLLOWS if message.startswith(FOLLOWS) else ""
-    return begins if message.removeprefix(begins).lstrip() in said else message
 
 
 def _codes(value: Any) -> list[types.CodeType]:
@@ -501,7 +494,7 @@ def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> tuple[st
             size = _size([request.get("args"), request.get("kwargs")])
             # Creating a module is a case only where nothing else failed, and so is what shows only
             # when it is asked again.
-            plain = again or request["op"] in ("create", "inspect") or not _seen_wrong(test)
+            plain = again or request["op"] in ("create", "inspect") or not test.seen_wrong
             cases.append((plain, size, position))
     if not cases:
         return "", ""

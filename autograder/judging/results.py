@@ -31,6 +31,11 @@ class TestResult:
     kind: str = ""
     follows: bool = False
 
+    @property
+    def seen_wrong(self) -> bool:
+        """Whether it has failed by what it saw, and is not merely put off."""
+        return self.outcome == "failed" and not self.message.startswith(PUT_OFF)
+
 
 @dataclass
 class ExerciseResult:

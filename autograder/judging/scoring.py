@@ -92,8 +92,7 @@ def note_followers(name: str, tests: list[TestResult], explained: Collection[str
         tests: its tests, in their order.
         explained: those that fail for the mistake that is named.
     """
-    failed = [test for test in tests if test.outcome == "failed"]
-    failed = [test for test in failed if not test.message.startswith(PUT_OFF)]
+    failed = [test for test in tests if test.seen_wrong]
     named = [test for test in failed if test.name in explained]
     for test in failed[1:]:
         kind = failed[0].kind

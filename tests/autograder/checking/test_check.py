@@ -91,6 +91,13 @@ def scores(opened: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     return opened("attention-scores")
 
 
+@pytest.fixture
+def heads(opened: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The notebook on several heads."""
+    judge_of("attention-multi_head")
+    return opened("attention-multi_head")
+
+
 def said(namespace: dict[str, Any], capsys: pytest.CaptureFixture[str], name: str = "") -> str:
     """What `check(name)` prints where there is no notebook."""
     capsys.readouterr()
@@ -320,11 +327,9 @@ def test_what_a_known_mistake_does_not_explain_keeps_its_cross_and_its_message(
 
 
 def test_the_smallest_case_is_one_whose_values_are_wrong(
-    opened: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    heads: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unit = "attention-multi_head"
-    heads, right = opened(unit), solutions_of(unit)["MultiHeadAttention"]
-    judge_of(unit)
+    right = solutions_of("attention-multi_head")["MultiHeadAttention"]
     assert "mask.unsqueeze(1)" in right
     run_cell(heads, right.replace("mask.unsqueeze(1)", "mask.unsqueeze(0)"))
     lines = said(heads, capsys, "MultiHeadAttention").splitlines()
@@ -342,11 +347,9 @@ def test_a_dtype_that_numbers_do_not_show_is_named(
 
 
 def test_values_made_from_the_query_are_not_called_keys_and_values(
-    opened: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+    heads: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    unit = "attention-multi_head"
-    heads, right = opened(unit), solutions_of(unit)["MultiHeadAttention"]
-    judge_of(unit)
+    right = solutions_of("attention-multi_head")["MultiHeadAttention"]
     for name, source in [("value", "self.v_proj(value)"), ("key", "self.k_proj(key)")]:
         assert source in right
         run_cell(heads, right.replace(source, source.replace(f"({name})", "(query)")))

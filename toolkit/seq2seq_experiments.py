@@ -103,8 +103,8 @@ def _train(at: Parameters, loss: Callable[[Parameters, int], Tensor], steps: int
         loss: parameters and step -> the loss of each model (M,).
     """
     lr = torch.tensor(LRS).repeat_interleave(SEEDS)  # (M,)
-    first = {name: torch.zeros_like(p) for name, p in at.items()}
-    second = {name: torch.zeros_like(p) for name, p in at.items()}
+    exp_avg = {name: torch.zeros_like(p) for name, p in at.items()}
+    exp_avg_sq = {name: torch.zeros_like(p) for name, p in at.items()}
     for p in at.values():
         p.requires_grad_()
     for step in range(1, steps + 1):
@@ -117,10 +117,10 @@ def _train(at: Parameters, loss: Callable[[Parameters, int], Tensor], steps: int
             for (name, p), gradient in zip(at.items(), gradients, strict=True):
                 each = (MODELS, *[1] * (p.dim() - 1))
                 g = gradient * clip.view(each)
-                first[name].lerp_(g, 0.1)
-                second[name].mul_(0.999).addcmul_(g, g, value=0.001)
-                slope = (second[name] / (1 - 0.999**step)).sqrt_().add_(1e-8)
-                p -= (share * lr / (1 - 0.9**step)).view(each) * first[name] / slope
+                exp_avg[name].lerp_(g, 0.1)
+                exp_avg_sq[name].mul_(0.999).addcmul_(g, g, value=0.001)
+                slope = (exp_avg_sq[name] / (1 - 0.999**step)).sqrt_().add_(1e-8)
+                p -= (share * lr / (1 - 0.9**step)).view(each) * exp_avg[name] / slope
         yield step
 
 

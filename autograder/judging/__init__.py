@@ -3,4 +3,13 @@
 Imports `sandbox`, `units` and `common`.
 """
 
-__all__ = ["diagnosis", "expectations", "grader_marks", "proxy", "recording", "results", "runner"]
+__all__ = [
+    "asked_again",
+    "diagnosis",
+    "expectations",
+    "grader_marks",
+    "proxy",
+    "recording",
+    "results",
+    "runner",
+]

@@ -1645,7 +1645,6 @@ REFUSALS = {
     "warm-up to the end": lambda: gpt.cosine_lr(1, 1.0, 4, 4),
     "training that only warms up": lambda: gpt.train(small(), tokens(20), 3, 4, 1, 0.1, 3),
     "temperature 0": lambda: gpt.scale_temperature(ZEROS, 0),
-    "temperature nan": lambda: gpt.scale_temperature(ZEROS, math.nan),
     "k 0": lambda: gpt.keep_top_k(ZEROS, 0),
     "p 0": lambda: gpt.keep_top_p(ZEROS, 0.0),
     "p above 1": lambda: gpt.keep_top_p(ZEROS, 1.01),

@@ -79,7 +79,7 @@ class TestReading:
             if re.match(r"# (\[[\w.-]+\]$|[\w\".]+ = )", line)
         ]
         found = read(tmp_path, "\n".join(lines))
-        assert len(lines) == 26
+        assert len(lines) == 27
         assert found == Settings(
             due=DUE,
             late=Late(10, "day", 15, 50, 7),
@@ -95,6 +95,7 @@ class TestReading:
             points={FIRST: 4.0},
             limits=Limits(),
             db_url="postgresql://user@host/gradebook",
+            book="https://example.org/book",
         )
 
     def test_what_a_submission_may_cost_is_divided_between_its_code_and_its_answers(self, tmp_path):

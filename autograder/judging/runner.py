@@ -371,7 +371,12 @@ class Graders:
                     if stop_at_failure and test.outcome != "passed":
                         break
             scoring.tell_once(exercise.name, tests)
-            scoring.earn_refusals(exercise.name, tests, evidence)
+            if not scoring.answers_right(tests, evidence) and not (
+                not stop_at_failure
+                and not scoring.only_one_number(evidence)
+                and self._explained(exercise.name, evidence, seed, recording)
+            ):
+                scoring.put_off(tests, scoring.not_yet(exercise.name, tests)[1])
             result = scoring.score(exercise.name, exercise.points, exercise.section, tests)
             if not counts:
                 scoring.put_off(tests, scoring.not_yet(exercise.name, tests)[1])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
 
 from autograder.judging import asked_again
 from autograder.judging.diagnosis import Evidence
@@ -51,15 +54,39 @@ def withdraw_undone(result: ExerciseResult, undone: list[str]) -> None:
     )
 
 
-def earn_refusals(name: str, tests: list[TestResult], evidence: list[Evidence]) -> None:
-    """A test that only saw bad input refused counts once good input is answered somewhere.
+def answers_right(tests: list[TestResult], evidence: list[Evidence]) -> bool:
+    """Whether a test is passed in which good input was answered, not only bad input refused.
 
     Otherwise code that raises ValueError whatever it is given would earn points.
     """
     answered = {seen.test for seen in evidence if seen.answered}
-    if any(test.outcome == "passed" and test.name in answered for test in tests):
-        return
-    put_off(tests, f"This counts once {name} answers good input.")
+    return any(test.outcome == "passed" and test.name in answered for test in tests)
+
+
+def only_one_number(evidence: list[Evidence]) -> bool:
+    """Whether good input got one number as an answer, over and over: no work, refusals or not."""
+    found = {
+        number
+        for seen in evidence
+        if seen.failed and seen.answered
+        for exchange in seen.transcript
+        if exchange.request["op"] in ("call", "invoke") and exchange.outcome["kind"] == "value"
+        for number in _numbers(exchange.outcome["value"])
+    }
+    return len(found) <= 1
+
+
+def _numbers(value: Any) -> Iterator[str]:
+    """Different numbers and strings of an answer, two of each tensor at most."""
+    if isinstance(value, torch.Tensor):
+        yield from map(str, value.unique()[:2].tolist())
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _numbers(item)
+    elif isinstance(value, dict):
+        yield from _numbers(list(value.values()))
+    else:
+        yield str(value)
 
 
 def tell_once(name: str, tests: list[TestResult]) -> None:

@@ -186,7 +186,7 @@ def test_a_known_mistake_is_the_first_line_with_what_to_reread(
     first, *rest = text.splitlines()
     assert first.startswith("✗ ")
     assert "√d_k" in first
-    assert "0 of 5 points on the visible tests" in rest[0]
+    assert "1.43 of 5 points on the visible tests" in rest[0]  # refusals are right
     assert rest[1].startswith("  Reread ")
     assert "Smallest failing case: scaled_dot_product_attention(" in text
     assert "expected" in text

@@ -371,11 +371,13 @@ class Graders:
                     if stop_at_failure and test.outcome != "passed":
                         break
             scoring.tell_once(exercise.name, tests)
-            if not scoring.answers_right(tests, evidence) and not (
-                not stop_at_failure
-                and not scoring.only_one_number(evidence)
+            earned = (
+                stop_at_failure  # no points are asked for
+                or scoring.answers_right(tests, evidence)
+                or not scoring.only_one_number(evidence)
                 and self._explained(exercise.name, evidence, seed, recording)
-            ):
+            )
+            if not earned:
                 scoring.put_off(tests, scoring.not_yet(exercise.name, tests)[1])
             result = scoring.score(exercise.name, exercise.points, exercise.section, tests)
             if not counts:

@@ -94,6 +94,39 @@ def test_an_aspect_pays_beside_right_values_or_a_known_mistake(toy, answer, poin
         assert result.message == result.tests[1].message
 
 
+VALUES_AND_REFUSAL = """
+from autograder.judging import expectations
+from autograder.judging.grader_marks import exercise
+
+@exercise("centre")
+def test_centre_values(student, reference, draw):
+    x = draw.normal(3, 4)
+    expectations.close(student.centre(x), reference.centre(x), "the result")
+
+@exercise("centre")
+def test_centre_refuses(student, draw):
+    expectations.raises("ValueError", lambda: student.centre(draw.normal(2, 0)), what="nothing")
+"""
+
+
+@pytest.mark.parametrize(
+    ("answer", "points"),
+    [
+        ("x + mean(x).unsqueeze(-1)", 1),  # a known mistake
+        ("x - 2 * mean(x).unsqueeze(-1)", 0),
+        ("mean(x).unsqueeze(-1) * 0 + torch.ones_like(x)", 0),  # one number, whatever it refuses
+    ],
+)
+def test_a_refusal_pays_beside_right_values_or_a_known_mistake(toy, answer, points):
+    path = toy.path.with_name("test_refusal.py")
+    path.write_text(VALUES_AND_REFUSAL)
+    graders = Graders("toy", path=path, assignment=toy.assignment)
+    source = toy.source.replace("x - mean(x).unsqueeze(-1)", answer)
+    execute = Executor(load_variant(source, "student")).execute
+    result = graders.run(execute, exercises=["centre"], again=False)["centre"]
+    assert result.points == points
+
+
 def test_an_exception_is_reported_with_the_students_own_line(toy):
     source = "def mean(x, dim=-1):\n    return x.no_such_thing\n"
     result = toy.run(source)["mean"]

@@ -374,8 +374,10 @@ class Graders:
             earned = (
                 stop_at_failure  # no points are asked for
                 or scoring.answers_right(tests, evidence)
-                or not scoring.only_one_number(evidence)
-                and self._explained(exercise.name, evidence, seed, recording)
+                or (
+                    not scoring.only_one_number(evidence)
+                    and self._explained(exercise.name, evidence, seed, recording)
+                )
             )
             if not earned:
                 scoring.put_off(tests, scoring.not_yet(exercise.name, tests)[1])

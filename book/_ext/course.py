@@ -229,13 +229,14 @@ class ErrataCounts(CourseDirective):
 
 
 class Terms(CourseDirective):
-    """The glossary, in alphabetical order."""
+    """The glossary, in alphabetical order; a term leads to the section that explains it."""
 
     def run(self) -> list[nodes.Node]:
         body = []
         for row in sorted(self.rows("glossary.csv"), key=lambda row: row["term"].lower()):
             name = "term-" + nodes.make_id(row["term"])
-            body.append([[nodes.inline("", row["term"], ids=[name])],
+            linked = f"[{row['term']}](#{row['section']})" if row["section"] else row["term"]
+            body.append([[nodes.inline("", "", *self.inline(linked), ids=[name])],
                          [nodes.Text(row["chinese"])], self.inline(row["meaning"])])  # fmt: skip
         return self.table(["Term", "In the documents", "Meaning"], body, "course-terms")
 

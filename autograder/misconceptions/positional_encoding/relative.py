@@ -873,9 +873,9 @@ add(
     (TAKEN, DIRECT),
 )
 add(
-    "alibi_second_ones",
-    "Where H is no power of two, you take the 2nd, 4th, 6th, … of the slopes for 2N heads, which "
-    "are there already; take the 1st, 3rd, 5th, ….",
+    "alibi_own_twice",
+    "Where H is no power of two, the slopes for N heads come twice in your result: the 2nd, 4th, "
+    "6th, … of those for 2N heads are the same ones. Take the 1st, 3rd, 5th, ….",
     (BETWEEN, "torch.arange(2, 2 * power + 1, 2) / (2 * power)"),
 )
 add(
@@ -892,12 +892,6 @@ add(
     "Where H is no power of two, you append the first of the slopes for 2N heads one by one; take "
     "every second, the 1st, 3rd, 5th, ….",
     (BETWEEN, "torch.arange(1, power + 1) / (2 * power)"),
-)
-add(
-    "alibi_repeated",
-    "Where H is no power of two, your slopes for N heads start again from the first; take the rest "
-    "from the slopes for 2N heads.",
-    (BETWEEN, "own"),
 )
 add(
     "alibi_own_continued",
@@ -922,11 +916,6 @@ add(
     "Where H is no power of two, you sort the slopes; the N slopes for N heads come first, and the "
     "others behind them.",
     (TAKEN, f"{TAKEN}.sort().values"),
-)
-add(
-    "alibi_power_above",
-    "Your N is a power of two above H where H is none; it is the largest below H.",
-    (POWER, "2 ** (num_heads - 1).bit_length()"),
 )
 add(
     "alibi_base_e",

@@ -522,6 +522,10 @@ ROTATED = "[a * cos - b * sin, a * sin + b * cos]"
 STACKED = "torch.stack(rotated, dim=-1).flatten(-2)"
 JOINED = "torch.cat(rotated, dim=-1)"
 RESULT = "return y.to(x.dtype)"
+AS_BUFFER = (
+    "\n        exponents = torch.arange(0, head_dim, 2) / head_dim"
+    '\n        self.register_buffer("inv_freq", base**-exponents'
+)
 add(
     "rotary_pairings_swapped",
     "Your two pairings are exchanged: interleaved=True pairs features 2i and 2i + 1, "
@@ -554,6 +558,35 @@ add(
     "rotary_two_minus",
     "Both of your formulas subtract; the second adds, a sin + b cos, or it is no rotation.",
     (ROTATED, "[a * cos - b * sin, b * cos - a * sin]"),
+)
+add(
+    "rotary_halves_backwards",
+    "With interleaved=False you rotate by minus the angle; rotate_half is (-b, a), with the minus "
+    "before the second half.",
+    (JOINED, "torch.cat([a * cos + b * sin, b * cos - a * sin], dim=-1)"),
+)
+add(
+    "rotary_halves_two_plus",
+    "With interleaved=False the minus is missing; rotate_half is (-b, a), so a becomes "
+    "a cos - b sin.",
+    (JOINED, "torch.cat([a * cos + b * sin, a * sin + b * cos], dim=-1)"),
+)
+add(
+    "rotary_neighbours_backwards",
+    "With interleaved=True you rotate by minus the angle; the neighbours (a, b) become "
+    "a cos - b sin and a sin + b cos.",
+    (STACKED, "torch.stack([a * cos + b * sin, b * cos - a * sin], dim=-1).flatten(-2)"),
+)
+add(
+    "rotary_neighbours_two_plus",
+    "With interleaved=True the minus is missing; the neighbours (a, b) become a cos - b sin and "
+    "a sin + b cos.",
+    (STACKED, "torch.stack([a * cos + b * sin, a * sin + b * cos], dim=-1).flatten(-2)"),
+)
+add(
+    "rotary_features_exchanged",
+    "The two features of each pair have changed places in your result; a cos - b sin comes first.",
+    (ROTATED, "[a * sin + b * cos, a * cos - b * sin]"),
 )
 add(
     "rotary_partners_not_exchanged",
@@ -597,6 +630,11 @@ add(
     "rotary_sine_for_cosine",
     "You take the sine where the cosine belongs, so position 0 does not stay as it is.",
     (ASKED, "sin, cos = self.tables(position_ids)"),
+)
+add(
+    "rotary_sine_first",
+    "Your tables are (sin, cos), and forward takes the first for the cosine; return cos first.",
+    (TABLES, "return angles.sin().float(), angles.cos().float()"),
 )
 add(
     "rotary_tables_full_width",
@@ -708,9 +746,19 @@ add(
 )
 add(
     "rotary_tables_unsqueezed",
-    "You put an axis for the heads into the tables; position_ids is broadcastable to x.shape[:-1] "
-    "as it is, (B, 1, T) where there are heads.",
-    (ASKED, "cos, sin = (table.unsqueeze(1) for table in self.tables(position_ids))"),
+    "You put an axis for the heads into the tables of positions (B, T); position_ids is "
+    "broadcastable to x.shape[:-1] as it is, (B, 1, T) where there are heads.",
+    (
+        ASKED,
+        f"{ASKED}\n"
+        "        if position_ids.dim() == 2:\n"
+        "            cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)",
+    ),
+)
+add(
+    "rotary_length_from_dimension_1",
+    "You take T from dimension 1; x is (..., T, head_dim), so T is dimension -2.",
+    (DEFAULT, "torch.arange(x.shape[1], device=x.device)"),
 )
 add(
     "rotary_neighbours_not_put_back",
@@ -775,13 +823,8 @@ add(
     "rotary_buffer_converted",
     "After .to(torch.bfloat16) your frequencies are bfloat16, and far positions get wrong angles. "
     "Compute them in float32 in each call, or keep them out of buffers.",
-    (
-        STORED,
-        f"{STORED}\n"
-        "        exponents = torch.arange(0, head_dim, 2) / head_dim\n"
-        '        self.register_buffer("frequencies", base**-exponents, persistent=False)',
-    ),
-    (f"frequencies = {FREQUENCIES}", "frequencies = self.frequencies"),
+    (STORED, f"{STORED}{AS_BUFFER}, persistent=False)"),
+    (f"frequencies = {FREQUENCIES}", "frequencies = self.inv_freq"),
 )
 add(
     "rotary_frequencies_learned",
@@ -790,18 +833,16 @@ add(
         STORED,
         f"{STORED}\n"
         "        exponents = torch.arange(0, head_dim, 2) / head_dim\n"
-        "        self.frequencies = nn.Parameter(base**-exponents)",
+        "        self.inv_freq = nn.Parameter(base**-exponents)",
     ),
-    (f"frequencies = {FREQUENCIES}", "frequencies = self.frequencies.float()"),
+    (f"frequencies = {FREQUENCIES}", "frequencies = self.inv_freq.float()"),
 )
 add(
     "rotary_buffer_saved",
-    "Your buffer is saved with the weights; register it with persistent=False, so that "
-    "state_dict() is empty.",
-    (
-        STORED,
-        f'{STORED}\n        self.register_buffer("frequencies", torch.zeros(head_dim // 2))',
-    ),
+    "Your frequencies are a buffer that is saved with the weights and rounded by "
+    ".to(torch.bfloat16). Compute them in float32 in each call, or keep them out of buffers.",
+    (STORED, f"{STORED}{AS_BUFFER})"),
+    (f"frequencies = {FREQUENCIES}", "frequencies = self.inv_freq"),
 )
 add(
     "rotary_tables_end",
@@ -900,6 +941,12 @@ add(
     (BETWEEN, "1 + own"),
 )
 add(
+    "alibi_rest_from_the_third",
+    "Where H is no power of two, you begin with the 3rd of the slopes for 2N heads, the geometric "
+    "mean of the first two for N; begin with the 1st, 2 ** (-4 / N).",
+    (BETWEEN, "torch.arange(3, 2 * power + 2, 2) / (2 * power)"),
+)
+add(
     "alibi_rest_from_the_end",
     "Where H is no power of two, you take the last of the slopes 1st, 3rd, 5th, … for 2N heads; "
     "take the first H - N of them.",
@@ -910,6 +957,18 @@ add(
     "Where H is no power of two, the slopes for N heads come first; you put those taken from 2N "
     "heads before them.",
     (TAKEN, "torch.cat([between[: num_heads - power], own])"),
+)
+add(
+    "alibi_all_of_the_rest_first",
+    "Where H is no power of two, the N slopes for N heads come first; you begin with N slopes "
+    "taken from 2N heads.",
+    (TAKEN, "torch.cat([between, own] if num_heads > power else [own])[:num_heads]"),
+)
+add(
+    "alibi_power_not_kept",
+    "Where H is a power of two, you take its half for N; only another H needs an N, and here the "
+    "slopes are 2 ** (-8 (h + 1) / H).",
+    (POWER, "2 ** max((num_heads - 1).bit_length() - 1, 0)"),
 )
 add(
     "alibi_sorted",
@@ -996,6 +1055,12 @@ add(
     "Your biases depend on the key's position alone, m j, as in BLOOM, which agrees only under a "
     "causal mask; here they are -m |i - j|.",
     (BIASES, "return slopes[:, None, None] * positions.expand(length, length)"),
+)
+add(
+    "alibi_one_row",
+    "Your result has one row for all queries, (H, 1, T), as in BLOOM and MPT under a causal mask; "
+    "it is (H, T, T), with the distance of each pair.",
+    (BIASES, "return slopes[:, None, None] * -distances[-1:]"),
 )
 add(
     "alibi_distance_from_one",

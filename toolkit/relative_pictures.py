@@ -220,8 +220,9 @@ def lines(
         for index, (name, heights) in enumerate(curves.items()):
             colour, width = plots.PALETTE[index], 2.6 if index == 0 else 1.5
             ax.plot(x, heights, color=colour, lw=width, label=name)
-        ax.set(title=title, xlabel=label)
-        ax.legend(fontsize=9)
+        low, high = ax.get_ylim()
+        ax.set(title=title, xlabel=label, ylim=(low, high + 0.45 * (high - low)))  # for the legend
+        ax.legend(fontsize=9, loc="upper left")
     axes[0, 0].set_ylabel(y_label)
     return figure
 

@@ -28,6 +28,8 @@ EXERCISES = {
         "LearnedPositions",
         "relative_indices",
         "RelativeSelfAttention",
+        "RotaryEmbedding",
+        "alibi_biases",
     ],
 }
 

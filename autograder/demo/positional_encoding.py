@@ -18,4 +18,6 @@ MISTAKES = (
     "learned_batch_row",
     "indices_not_clipped",
     "relative_offsets_unscaled",
+    "rotary_pairings_swapped",
+    "alibi_direct",
 )

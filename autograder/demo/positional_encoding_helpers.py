@@ -274,3 +274,67 @@ class RelativeSelfAttention(nn.Module):
         fits = all(size in (1, want) for size, want in zip(sizes, wanted))  # noqa: B905
         demand(fits and len(sizes) <= 3, "mask does not fit")
         return mask.expand(shape)
+
+
+# %% own="complex numbers"
+# A pair of features is a complex number, and a rotation is a product.
+
+
+def as_complex(a: Tensor, b: Tensor) -> Tensor:
+    return torch.complex(a.contiguous(), b.contiguous())
+
+
+# %% exercise="RotaryEmbedding"
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim: int, base: float = 10000.0, interleaved: bool = False) -> None:
+        super().__init__()
+        demand(head_dim % 2 == 0, "head_dim must be even")
+        self.size, self.interleaved = head_dim, interleaved
+        # A plain list: neither saved nor converted with the module.
+        self.steps = [base ** (-2 * i / head_dim) for i in range(head_dim // 2)]
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = position_ids.double().unsqueeze(-1) * torch.tensor(self.steps).double()
+        turns = torch.polar(torch.ones_like(angles), angles)
+        return turns.real.float(), turns.imag.float()
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        demand(x.size(-1) == self.size, "x has another width")
+        if position_ids is None:
+            position_ids = torch.arange(x.size(-2))
+        wide = x if x.dtype == torch.float64 else x.float()
+        pairs = self.split(wide)
+        cos, sin = (table.to(wide.dtype) for table in self.tables(position_ids))
+        rotated = as_complex(pairs[..., 0], pairs[..., 1]) * as_complex(cos, sin)
+        return self.join(torch.view_as_real(rotated)).to(x.dtype)
+
+    def split(self, x: Tensor) -> Tensor:
+        if self.interleaved:
+            return x.unflatten(-1, (-1, 2))
+        return x.unflatten(-1, (2, -1)).transpose(-1, -2)
+
+    def join(self, pairs: Tensor) -> Tensor:
+        return (pairs if self.interleaved else pairs.transpose(-1, -2)).flatten(-2)
+
+
+# %% own="slopes of ALiBi"
+def power_slopes(heads: int) -> list[float]:
+    first = 2 ** (-8 / heads)
+    return [first**step for step in range(1, heads + 1)]
+
+
+def slopes_of(heads: int) -> list[float]:
+    below = 2 ** int(math.log2(heads))
+    if below == heads:
+        return power_slopes(heads)
+    return power_slopes(below) + slopes_of(2 * below)[::2][: heads - below]
+
+
+# %% exercise="alibi_biases"
+def alibi_biases(num_heads: int, length: int) -> Tensor:
+    demand(num_heads >= 1, "num_heads must be at least 1")
+    demand(length >= 1, "length must be at least 1")
+    places = torch.arange(length, dtype=torch.float32)[:, None]
+    return -torch.einsum(
+        "h,ij->hij", torch.tensor(slopes_of(num_heads)), torch.cdist(places, places)
+    )

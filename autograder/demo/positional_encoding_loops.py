@@ -333,3 +333,58 @@ class RelativeSelfAttention(nn.Module):
             maps.append(torch.stack(of_heads))
             outputs.append(torch.cat(joined, dim=-1))
         return self.out_proj(torch.stack(outputs)), torch.stack(maps)
+
+
+# %% exercise="RotaryEmbedding"
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim, base=10000.0, interleaved=False):
+        super().__init__()
+        if head_dim % 2 == 1:
+            raise ValueError("a feature has no partner")
+        self.head_dim = head_dim
+        self.base = base
+        self.pairs = []
+        for i in range(head_dim // 2):
+            self.pairs.append((2 * i, 2 * i + 1) if interleaved else (i, i + head_dim // 2))
+
+    def tables(self, position_ids):
+        cosines, sines = [], []
+        for i in range(self.head_dim // 2):
+            angle = position_ids * self.base ** (-2 * i / self.head_dim)
+            cosines.append(torch.cos(angle))
+            sines.append(torch.sin(angle))
+        return torch.stack(cosines, dim=-1), torch.stack(sines, dim=-1)
+
+    def forward(self, x, position_ids=None):
+        if x.shape[-1] != self.head_dim:
+            raise ValueError("another width")
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[-2])
+        cos, sin = self.tables(position_ids)
+        features = [None] * self.head_dim
+        for i, (first, second) in enumerate(self.pairs):
+            a, b = x[..., first], x[..., second]
+            features[first] = a * cos[..., i] - b * sin[..., i]
+            features[second] = a * sin[..., i] + b * cos[..., i]
+        return torch.stack(features, dim=-1).to(x.dtype)
+
+
+# %% exercise="alibi_biases"
+def alibi_biases(num_heads, length):
+    if num_heads < 1 or length < 1:
+        raise ValueError("at least one head and one position")
+    power = 1
+    while power * 2 <= num_heads:
+        power = power * 2
+    slopes = []
+    for h in range(num_heads):
+        if h < power:
+            slopes.append(2.0 ** (-8 * (h + 1) / power))
+        else:
+            slopes.append(2.0 ** (-8 * (2 * (h - power) + 1) / (2 * power)))
+    result = torch.zeros(num_heads, length, length)
+    for h in range(num_heads):
+        for i in range(length):
+            for j in range(length):
+                result[h, i, j] = -slopes[h] * abs(i - j)
+    return result

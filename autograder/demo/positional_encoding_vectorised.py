@@ -253,3 +253,42 @@ class RelativeSelfAttention(nn.Module):
             attn_weights = attn_weights * mask
         output = torch.einsum("bhij,bijhd->bihd", attn_weights, values).flatten(2)
         return self.out_proj(output), attn_weights
+
+
+# %% exercise="RotaryEmbedding"
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim: int, base: float = 10000.0, interleaved: bool = False) -> None:
+        super().__init__()
+        if head_dim % 2:
+            raise ValueError("head_dim is even")
+        self.head_dim = head_dim
+        self.frequencies = torch.logspace(0, -1, head_dim // 2 + 1, base)[:-1]
+        # Where the partner of each feature stands, with which sign, and which angle the pair has.
+        feature, half = torch.arange(head_dim), head_dim // 2
+        self.partner = feature ^ 1 if interleaved else (feature + half) % head_dim
+        self.sign = torch.where(self.partner > feature, -1.0, 1.0)
+        self.angle = feature // 2 if interleaved else feature % half
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        angles = torch.einsum("...t,i->...ti", position_ids.float(), self.frequencies)
+        return angles.cos(), angles.sin()
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        if x.shape[-1] != self.head_dim:
+            raise ValueError("another width")
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[-2])
+        cos, sin = (table[..., self.angle] for table in self.tables(position_ids))
+        return torch.addcmul(x * cos, x[..., self.partner] * self.sign, sin).to(x.dtype)
+
+
+# %% exercise="alibi_biases"
+def alibi_biases(num_heads: int, length: int) -> Tensor:
+    if min(num_heads, length) < 1:
+        raise ValueError("num_heads and length are at least 1")
+    power = 1 << (num_heads.bit_length() - 1)
+    head = torch.arange(num_heads)
+    exponent = torch.where(head < power, 2 * head + 2, 2 * (head - power) + 1) * 4 / power
+    # Row i is a window of one roof, whose ridge it has at column i.
+    roof = -torch.arange(1 - length, length).abs().float()
+    return torch.exp2(-exponent)[:, None, None] * roof.unfold(0, length, 1).flip(0)

@@ -3,6 +3,8 @@
 from solutions.positional_encoding.relative import (
     LearnedPositions,
     RelativeSelfAttention,
+    RotaryEmbedding,
+    alibi_biases,
     fast_relative_self_attention,
     relative_indices,
 )
@@ -31,7 +33,9 @@ __all__ = [
     "LearnedPositions",
     "PositionalEncoding",
     "RelativeSelfAttention",
+    "RotaryEmbedding",
     "TokenEmbedding",
+    "alibi_biases",
     "angular_frequencies",
     "binary_code",
     "bpe_decode",

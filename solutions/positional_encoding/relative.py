@@ -15,10 +15,11 @@
 # # Positions: learned and relative
 #
 # At the end of this unit positions are learned, and attention looks at distances instead of
-# places.
+# places, in three ways: with vectors for distances, with rotations (RoPE), and with a penalty that
+# grows with the distance (ALiBi).
 
 # %%
-"""Learned positions, and self-attention that knows distances."""
+"""Learned positions, and three ways in which attention knows distances: Shaw's, RoPE, ALiBi."""
 
 # The options of a cell must stand on one line, however long it gets.
 # ruff: noqa: E501
@@ -393,3 +394,239 @@ def fast_relative_self_attention(
     per_distance = torch.zeros_like(by_distance).scatter_add(-1, index, attn_weights)
     z = attn_weights @ v + per_distance @ module.value_offsets  # (B, H, T, Dh)
     return module.out_proj(z.transpose(1, 2).reshape(batch, length, width))  # (B, T, D)
+
+
+# %% [markdown]
+# ### Exercise 4: Rotary position embeddings (RoPE)
+#
+# Most of today's language models add nothing to their embeddings. They *rotate* queries and keys,
+# each pair of features by an angle that grows with the position, and then the product of a query and
+# a key knows how far apart they are (Su et al., 2021, *RoFormer*, section 3.2). At position $m$ the
+# pair number $i$, with the features $a$ and $b$, becomes
+#
+# $$a' = a\cos(m\,\omega_i) - b\sin(m\,\omega_i),\qquad b' = a\sin(m\,\omega_i) +
+# b\cos(m\,\omega_i),\qquad \omega_i = \text{base}^{-2i/\text{head\_dim}}$$
+#
+# Write the module `RotaryEmbedding(head_dim, base=10000.0, interleaved=False)`.
+#
+# 1. `tables(position_ids)` takes positions `(..., T)`, int64, and **returns the pair** `(cos, sin)`,
+#    each `float32` `(..., T, head_dim // 2)`: <!-- id: tables-shape --> cosine and sine of the angle
+#    $m\,\omega_i$, for $i = 0, \dots, \text{head\_dim}/2 - 1$. <!-- id: angles -->
+# 2. `forward(x, position_ids=None)` takes `x` `(..., T, head_dim)` and **rotates** every pair by its
+#    angle; <!-- id: rotates --> each feature stays at its place. <!-- id: same-place -->
+# 3. **Which features are a pair?** `interleaved=False`: $i$ and $i + \text{head\_dim}/2$, as in
+#    GPT-NeoX and in Hugging Face's LLaMA (`rotate_half`). <!-- id: half-pairs -->
+#    `interleaved=True`: the neighbours $2i$ and $2i + 1$, as in the paper and in GPT-J.
+#    <!-- id: interleaved-pairs -->
+# 4. `position_ids` is broadcastable to `x.shape[:-1]`, and says **where each token stands**: `(T,)`
+#    for all, `(B, 1, T)` for each example of `x` `(B, H, T, head_dim)`. <!-- id: given-positions -->
+#    Without it positions are 0, 1, …, T - 1. <!-- id: default-positions -->
+# 5. The result has the **shape and the dtype of `x`**: `float32`, `float64` or `bfloat16`.
+#    <!-- id: dtype-of-x -->
+# 6. **Angles** are computed in `float32` at least, also once the module was converted with
+#    `.to(torch.bfloat16)`, which can't tell position 257 from 256. <!-- id: angles-in-float32 -->
+#    Positions reach 10,000; there an error of 0.002 in cosine and sine, which `float32` may leave,
+#    is accepted. <!-- id: far-positions -->
+# 7. The module has **no parameters** and an empty `state_dict()`. <!-- id: nothing-saved -->
+#
+# Raise `ValueError`, when the module is created, if `head_dim` is odd; <!-- id: odd-width --> and if
+# the last dimension of `x` is not `head_dim`. <!-- id: other-width -->
+#
+# What you get for it: position 0 changes nothing, <!-- id: position-zero --> no vector changes its
+# length, <!-- id: same-norm --> and the dot product of a query at position $m$ and a key at position
+# $n$ depends on $m - n$ only. <!-- id: relative-only -->
+#
+# *Example.* `head_dim` 4 and base 100 have the frequencies $(1, 0.1)$. At position 1 the vector
+# $(1, 0, 0, 1)$ becomes $(0.5403, -0.0998, 0.8415, 0.9950)$: features 0 and 2, $(1, 0)$, turn by 1,
+# and features 1 and 3, $(0, 1)$, by 0.1. With `interleaved=True` it becomes
+# $(0.5403, 0.8415, -0.0998, 0.9950)$: the same two pairs, other places.
+#
+# Book: `pos-rope`.
+#
+# <details><summary>Hint 1</summary>
+#
+# Take `x` apart into all the $a$ and all the $b$, two tensors of half the width. Then the two
+# formulas are written once for all pairs, and only taking apart and putting together depend on
+# `interleaved`.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# `position_ids[..., None]` times a row of frequencies gives all angles. `x.chunk(2, dim=-1)` cuts
+# into halves and `torch.cat` joins them again; `x[..., 0::2]` takes every second feature.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# To put neighbours side by side again: `torch.stack([a, b], dim=-1)` is `(..., T, head_dim // 2,
+# 2)`, and `.flatten(-2)` makes one dimension of the last two. `bfloat16` times `float32` is
+# `float32`, so convert the result back.
+#
+# </details>
+
+
+# %% exercise="RotaryEmbedding" points=4 section="pos-rope"
+class RotaryEmbedding(nn.Module):
+    """Rotary position embeddings, RoPE (Su et al. 2021, RoFormer, section 3.2).
+
+    No parameters and an empty state_dict.
+    """
+
+    def __init__(self, head_dim: int, base: float = 10000.0, interleaved: bool = False) -> None:
+        """Set the frequencies and the pairs.
+
+        Args:
+            head_dim: width of one head, even.
+            base: of the frequencies omega_i = base**(-2i / head_dim).
+            interleaved: pair features 2i and 2i + 1 (the paper, GPT-J) instead of i and
+                i + head_dim/2 (GPT-NeoX, Hugging Face's LLaMA).
+
+        Raises:
+            ValueError: if head_dim is odd.
+        """
+        super().__init__()
+        ### BEGIN SOLUTION
+        if head_dim % 2 != 0:
+            raise ValueError(f"head_dim={head_dim} is odd, so its features don't make pairs")
+        self.head_dim = head_dim
+        self.base = base
+        self.interleaved = interleaved
+        ### END SOLUTION
+
+    def tables(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the angle of every pair at every position.
+
+        Args:
+            position_ids: (..., T), int64.
+
+        Returns:
+            cos and sin, each float32 (..., T, head_dim // 2), of position_ids * omega_i.
+        """
+        ### BEGIN SOLUTION
+        # In float64: an angle of 10,000 rounded to float32 is off by up to 5e-4.
+        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim
+        frequencies = (self.base**-exponents).to(position_ids.device)  # (head_dim/2,)
+        angles = position_ids[..., None] * frequencies  # (..., T, head_dim/2)
+        return angles.cos().float(), angles.sin().float()  # (..., T, head_dim/2) each
+        ### END SOLUTION
+
+    def forward(self, x: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        """Rotate the queries or the keys of one head, or of several.
+
+        Args:
+            x: (..., T, head_dim).
+            position_ids: int64, broadcastable to x.shape[:-1]; None means 0, 1, ..., T - 1.
+
+        Returns:
+            (..., T, head_dim), of the dtype of x.
+
+        Raises:
+            ValueError: if the last dimension of x is not head_dim.
+        """
+        ### BEGIN SOLUTION
+        if x.shape[-1] != self.head_dim:
+            raise ValueError(f"x is {x.shape[-1]} wide, but head_dim is {self.head_dim}")
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[-2], device=x.device)  # (T,)
+        cos, sin = self.tables(position_ids)  # (..., T, head_dim/2) each
+        if self.interleaved:
+            a, b = x[..., 0::2], x[..., 1::2]  # (..., T, head_dim/2) each
+        else:
+            a, b = x.chunk(2, dim=-1)  # (..., T, head_dim/2) each
+        rotated = [a * cos - b * sin, a * sin + b * cos]  # (..., T, head_dim/2) each
+        if self.interleaved:
+            y = torch.stack(rotated, dim=-1).flatten(-2)  # (..., T, head_dim)
+        else:
+            y = torch.cat(rotated, dim=-1)  # (..., T, head_dim)
+        return y.to(x.dtype)  # (..., T, head_dim)
+        ### END SOLUTION
+
+
+# %% check="RotaryEmbedding" tags=["active-ipynb"]
+# check("RotaryEmbedding")
+
+# %% [markdown]
+# ### Exercise 5: Attention with linear biases (ALiBi)
+#
+# ALiBi has no vectors for positions at all: the further a key is from its query, the more is
+# subtracted from their score, and every head has a slope of its own (Press et al., 2022, section 3).
+# A head with a large slope sees its neighbours only; one with a small slope sees far. Nothing is
+# learned.
+#
+# Write `alibi_biases(num_heads, length)`: what is added to the scaled scores.
+#
+# $$\text{bias}_{hij} = -m_h\,|i - j|$$
+#
+# 1. The **result** is `float32` `(H, T, T)` with $H$ = `num_heads` and $T$ = `length`:
+#    <!-- id: biases-shape --> head $h$, query $i$, key $j$. <!-- id: linear-in-distance -->
+# 2. If $H$ is a **power of two**, the slopes are $m_h = 2^{-8(h+1)/H}$ for $h = 0, \dots, H - 1$.
+#    <!-- id: power-of-two --> They run from $2^{-8/H}$ to $2^{-8}$, each by the same factor smaller
+#    than the one before.
+# 3. **Otherwise**, let $N$ be the largest power of two below $H$. First come the $N$ slopes for $N$
+#    heads; then, from the slopes for $2N$ heads, the 1st, 3rd, 5th, … until there are $H$.
+#    <!-- id: other-numbers --> (The paper writes the formula of 2 for every $H$; this is the rule
+#    of its authors' code, which BLOOM and MPT follow.)
+# 4. Keys to the **right** of their query are as far away as those to the left.
+#    <!-- id: both-sides --> A causal model has its mask beside the biases; it is not in them.
+#    <!-- id: no-mask -->
+#
+# Raise `ValueError` if `num_heads` <!-- id: no-heads --> or `length` is smaller than 1.
+# <!-- id: no-length -->
+#
+# *Example.* `alibi_biases(2, 3)` has the slopes $2^{-4} = 1/16$ and $2^{-8} = 1/256$; head 0 is
+# $\frac{1}{16}\begin{pmatrix}0&-1&-2\\-1&0&-1\\-2&-1&0\end{pmatrix}$. Three heads have the slopes
+# $2^{-4}, 2^{-8}, 2^{-2}$: those for two heads, then the 1st of $2^{-2}, 2^{-4}, 2^{-6}, 2^{-8}$.
+#
+# Book: `pos-alibi`.
+#
+# <details><summary>Hint 1</summary>
+#
+# Slopes and distances have nothing to do with each other. Make the $H$ slopes, make the $(T, T)$
+# distances, and multiply each distance by each slope at the end.
+#
+# </details>
+# <details><summary>Hint 2</summary>
+#
+# Positions as a row minus positions as a column give all differences. Slopes of shape `(H, 1, 1)`
+# times distances `(T, T)` broadcast to `(H, T, T)`.
+#
+# </details>
+# <details><summary>Hint 3</summary>
+#
+# A small function that gives the slopes for a power of two can be called twice, for $N$ and for
+# $2N$; `[::2]` takes the 1st, 3rd, 5th, …. An integer's `.bit_length()` helps to find $N$.
+#
+# </details>
+
+
+# %% exercise="alibi_biases" points=3 section="pos-alibi"
+def alibi_biases(num_heads: int, length: int) -> Tensor:
+    """What ALiBi adds to the scaled scores of attention (Press et al. 2022, section 3).
+
+    Args:
+        num_heads: H, at least 1.
+        length: number of positions T, at least 1.
+
+    Returns:
+        float32 (H, T, T); entry [h, i, j] is -m_h |i - j|, with the slope m_h of head h.
+
+    Raises:
+        ValueError: if num_heads or length is smaller than 1.
+    """
+    ### BEGIN SOLUTION
+    if num_heads < 1 or length < 1:
+        raise ValueError(
+            f"num_heads and length must be at least 1, but are {num_heads} and {length}"
+        )
+    power = 2 ** (num_heads.bit_length() - 1)  # N, or H if that is a power of two
+    own = torch.arange(1, power + 1) / power  # (N,), for N heads
+    between = torch.arange(1, 2 * power, 2) / (2 * power)  # (N,), every second for 2N heads
+    slopes = 2.0 ** (-8 * torch.cat([own, between])[:num_heads])  # (H,)
+    positions = torch.arange(length)  # (T,)
+    distances = (positions - positions[:, None]).abs()  # (T, T)
+    return slopes[:, None, None] * -distances  # (H, T, T)
+    ### END SOLUTION
+
+
+# %% check="alibi_biases" tags=["active-ipynb"]
+# check("alibi_biases")

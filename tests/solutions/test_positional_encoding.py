@@ -1,5 +1,6 @@
 """The positional-encoding reference against implementations written by others, and its contract."""
 
+import importlib
 import itertools
 import json
 import keyword
@@ -7,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -340,6 +342,7 @@ PARAMETERS = {
     pe.TokenEmbedding: ({"vocab_size": 7, "d_model": 4}, {"table.weight": (7, 4)}),
     pe.PositionalEncoding: ({"d_model": 4}, {}),
     pe.LearnedPositions: ({"max_length": 7, "d_model": 4}, {"table.weight": (7, 4)}),
+    pe.RotaryEmbedding: ({"head_dim": 4}, {}),
     pe.RelativeSelfAttention: (
         {"d_model": 6, "num_heads": 2, "max_distance": 4},
         {f"{n}_proj.weight": (6, 6) for n in ("q", "k", "v", "out")}
@@ -854,6 +857,174 @@ def test_inputs_of_attention_are_left_unchanged():
     assert torch.equal(mask, before[1])
 
 
+# ----------------------------------------------------------------------------- RoPE and ALiBi
+
+
+def model_of(name: str) -> ModuleType:
+    """A model's module of Hugging Face's library, imported late because that takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_OFFLINE", "1")
+        return importlib.import_module(f"transformers.models.{name}.modeling_{name}")
+
+
+PAIRINGS = pytest.mark.parametrize("interleaved", [False, True], ids=["halves", "neighbours"])
+
+
+def angles(position_ids: Tensor, head_dim: int, base: float) -> Tensor:
+    """The formula in NumPy's float64."""
+    omega = base ** (-2 * np.arange(head_dim // 2) / head_dim)
+    return torch.from_numpy(position_ids.numpy()[..., None] * omega)
+
+
+@pytest.mark.parametrize("head_dim", [2, 4, 6, 64, 128])
+@pytest.mark.parametrize("base", [10000.0, 500000.0, 100, 1.5])
+def test_rotary_tables_by_the_formula_up_to_position_10000(head_dim, base):
+    module = pe.RotaryEmbedding(head_dim, base)
+    position_ids = torch.tensor([[0, 1, 2], [257, 4096, 10000]])
+    expected = angles(position_ids, head_dim, base)
+    for converted in (module, module.to(torch.bfloat16), module.to(torch.float64)):
+        cos, sin = converted.tables(position_ids)
+        close(cos, expected.cos().float(), "cos")
+        close(sin, expected.sin().float(), "sin")
+
+
+@DTYPES
+@pytest.mark.parametrize("head_dim", [2, 6, 16])
+def test_pairs_of_halves_are_those_of_llama(dtype, head_dim):
+    llama, module = model_of("llama"), pe.RotaryEmbedding(head_dim, 500.0)
+    position_ids = torch.randint(0, 3000, (2, 5))
+    turn = angles(position_ids, head_dim, 500.0)
+    cos, sin = (torch.cat([t, t], dim=-1).float().to(dtype) for t in (turn.cos(), turn.sin()))
+    q, k = torch.randn(2, 3, 5, head_dim, dtype=dtype), torch.randn(2, 1, 5, head_dim, dtype=dtype)
+    same_with_gradients(
+        lambda q, k: tuple(module(x, position_ids[:, None]) for x in (q, k)),
+        lambda q, k: llama.apply_rotary_pos_emb(q, k, cos, sin),
+        [q, k],
+    )
+
+
+def test_the_angles_are_those_of_llamas_own_module():
+    llama = model_of("llama")
+    config = llama.LlamaConfig(hidden_size=64, num_attention_heads=4)
+    config.rope_parameters = {"rope_type": "default", "rope_theta": 10000.0}
+    position_ids = torch.arange(40)[None]
+    cos, sin = llama.LlamaRotaryEmbedding(config)(torch.zeros(1), position_ids)
+    for theirs, ours in zip((cos, sin), pe.RotaryEmbedding(16).tables(position_ids), strict=True):
+        assert (theirs - torch.cat([ours, ours], dim=-1)).abs().max() < 2e-7 * 40
+
+
+@DTYPES
+@pytest.mark.parametrize("head_dim", [2, 6, 16])
+def test_pairs_of_neighbours_are_those_of_gptj(dtype, head_dim):
+    gptj, module = model_of("gptj"), pe.RotaryEmbedding(head_dim, interleaved=True)
+    position_ids = torch.randint(0, 3000, (2, 5))
+    turn = angles(position_ids, head_dim, 10000.0)
+    cos, sin = turn.cos().float().to(dtype), turn.sin().float().to(dtype)
+    same_with_gradients(
+        lambda x: module(x, position_ids[:, None]),
+        # There heads stand behind the positions.
+        lambda x: gptj.apply_rotary_pos_emb(x.transpose(1, 2), sin, cos).transpose(1, 2),
+        [torch.randn(2, 3, 5, head_dim, dtype=dtype)],
+    )
+    table = gptj.create_sinusoidal_positions(40, head_dim)
+    ours = torch.cat(module.tables(torch.arange(40))[::-1], dim=-1)
+    assert (ours - table).abs().max() < 2e-7 * 40
+
+
+@PAIRINGS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rotary_is_multiplication_by_complex_numbers(interleaved, dtype):
+    module = pe.RotaryEmbedding(8, 50.0, interleaved)
+    x = torch.randn(2, 3, 5, 8, dtype=dtype)
+    before = x.clone()
+    wide = x.double()
+    pairs = wide.view(2, 3, 5, 4, 2) if interleaved else wide.view(2, 3, 5, 2, 4).mT
+    turn = torch.polar(torch.ones(5, 4, dtype=torch.float64), angles(torch.arange(5), 8, 50.0))
+    product = torch.view_as_real(torch.view_as_complex(pairs.contiguous()) * turn)
+    expected = (product if interleaved else product.mT).flatten(-2)
+    result = module(x)
+    assert result.dtype == dtype
+    room = {torch.float32: 1e-6, torch.float64: 1e-6, torch.bfloat16: 2**-8 * 4}[dtype]
+    assert (result.double() - expected).abs().max() < room
+    assert torch.equal(x, before)
+
+
+@PAIRINGS
+def test_products_of_rotated_vectors_depend_on_the_distance_only(interleaved):
+    module = pe.RotaryEmbedding(16, interleaved=interleaved)
+    q, k = torch.randn(2, 16, dtype=torch.float64)
+    positions = torch.arange(30)
+    turned = [module(vector.expand(30, 16), positions) for vector in (q, k)]
+    products = turned[0] @ turned[1].T
+    for distance in range(-29, 30):
+        row = products.diagonal(distance)
+        assert (row - row[0]).abs().max() < 1e-6
+    assert products.diagonal(0).sub(q @ k).abs().max() < 1e-6
+    assert torch.equal(turned[0][0], q)
+    assert (turned[0].norm(dim=-1) - q.norm()).abs().max() < 1e-6
+    # A shift of all positions changes no score.
+    assert (module(q[None], torch.tensor([7])) - turned[0][7]).abs().max() == 0
+
+
+@pytest.mark.parametrize("head_dim", [1, 3, 63])
+def test_an_odd_head_has_no_pairs(head_dim):
+    with pytest.raises(ValueError, match=f"head_dim={head_dim}"):
+        pe.RotaryEmbedding(head_dim)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 6), (3, 2), (2, 3, 1)])
+def test_rotary_refuses_another_width(shape):
+    with pytest.raises(ValueError, match=f"{shape[-1]} wide"):
+        pe.RotaryEmbedding(4)(torch.randn(shape))
+
+
+HEADS = pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 31, 32, 71, 112])
+
+
+@HEADS
+@pytest.mark.parametrize("length", [1, 2, 9])
+def test_alibi_by_definition(num_heads, length):
+    def slopes(count: int) -> list[float]:
+        return [2 ** (-8 * (h + 1) / count) for h in range(count)]
+
+    below = max(2**e for e in range(8) if 2**e <= num_heads)
+    expected = (slopes(below) + slopes(2 * below)[0::2])[:num_heads]
+    biases = pe.alibi_biases(num_heads, length)
+    assert biases.dtype == torch.float32
+    assert biases.shape == (num_heads, length, length)
+    for h in range(num_heads):
+        for i in range(length):
+            for j in range(length):
+                assert biases[h, i, j].item() == pytest.approx(-expected[h] * abs(i - j), rel=1e-6)
+
+
+@HEADS
+@pytest.mark.parametrize("length", [1, 7])
+def test_alibi_gives_the_attention_of_bloom_and_mpt(num_heads, length):
+    """Theirs have one row for all queries: under a causal mask a shift of a row is nothing."""
+    bloom = model_of("bloom").build_alibi_tensor(
+        torch.ones(1, length, dtype=torch.int64), num_heads, torch.float32
+    )
+    mpt = model_of("mpt").build_mpt_alibi_tensor(num_heads, length)
+    ours = pe.alibi_biases(num_heads, length)
+    past = torch.ones(length, length, dtype=torch.bool).tril()
+    scores = torch.randn(num_heads, length, length)
+
+    def weights(biases: Tensor) -> Tensor:
+        return (scores + biases).masked_fill(~past, -torch.inf).softmax(-1)
+
+    for theirs in (bloom, mpt):
+        shift = theirs - ours
+        assert (shift - shift[..., :1]).masked_fill(~past, 0.0).abs().max() < 2e-5
+        close(weights(ours), weights(theirs))
+
+
+@pytest.mark.parametrize(("num_heads", "length"), [(0, 3), (-1, 3), (2, 0), (2, -5)])
+def test_alibi_refuses_no_heads_and_no_positions(num_heads, length):
+    with pytest.raises(ValueError, match="num_heads and length"):
+        pe.alibi_biases(num_heads, length)
+
+
 # ------------------------------------------------------------------------------ contract and text
 
 
@@ -912,6 +1083,17 @@ def test_the_worked_examples_of_the_text():
     third = 1 / 3
     expected = torch.tensor([[third, third, third], [0.5, 0.25, 0.25], [0.25, 0.5, 0.25]])
     close(weights[0, 0].detach(), expected)
+    x = torch.tensor([[9.0, 9, 9, 9], [1, 0, 0, 1]])
+    halves, neighbours = (pe.RotaryEmbedding(4, 100.0, pairing)(x) for pairing in (False, True))
+    assert rounded(pe.RotaryEmbedding(4, 100.0).tables(torch.tensor([1]))[1].asin(), 6) == [
+        [1, 0.1]
+    ]
+    assert rounded(halves[1], 4) == [0.5403, -0.0998, 0.8415, 0.9950]
+    assert rounded(neighbours[1], 4) == [0.5403, 0.8415, -0.0998, 0.9950]
+    biases = pe.alibi_biases(2, 3)
+    assert (biases[0] * 16).tolist() == [[0, -1, -2], [-1, 0, -1], [-2, -1, 0]]
+    assert biases[1, 0, 1] == -1 / 256
+    assert (-pe.alibi_biases(3, 2)[:, 0, 1]).log2().tolist() == [-4, -8, -2]
 
 
 def test_indices_and_masks_are_made_where_the_inputs_are():
@@ -923,6 +1105,7 @@ def test_indices_and_masks_are_made_where_the_inputs_are():
         pe.PositionalEncoding(8, dropout=0.5).to("meta").train()(x),
         pe.LearnedPositions(6, 8).to("meta")(x),
         relative(x, real)[0],
+        pe.RotaryEmbedding(8).to("meta")(x),
         pe.fast_relative_self_attention(relative, x, real),
     ]
     assert all(output.device.type == "meta" for output in outputs)

@@ -1,4 +1,4 @@
-"""Graders of `positional_encoding-relative`: learned and relative positions."""
+"""Graders of `positional_encoding-relative`: learned, relative and rotary positions, ALiBi."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
-from autograder.judging.grader_marks import exercise, hidden
+from autograder.judging.grader_marks import exercise, hidden, promises
 
 # --------------------------------------------------------------------------------------------
 # LearnedPositions
@@ -339,3 +339,316 @@ def test_relative_gradients(student, reference, draw):
     names |= {f"parameter {name}": name for name in ("key_offsets", "value_offsets")}
     same_gradients(seen, wanted, names)
     expectations.unchanged(seen)
+
+
+# --------------------------------------------------------------------------------------------
+# RotaryEmbedding
+# --------------------------------------------------------------------------------------------
+
+# What an angle computed in float32 may be off, as a share of the position; at 10,000 it is 0.002.
+ANGLE_ERROR = 2e-7
+PAIRINGS = (False, True)
+
+
+def rotary_pair(student, reference, head_dim, dtype=None, **options):
+    return pair(student, reference, "RotaryEmbedding", dtype=dtype, head_dim=head_dim, **options)
+
+
+def turned(actual, expected, largest, what="the result", case=""):
+    """Like `expectations.close`, with room for angles of positions up to `largest` in float32."""
+    expectations.shape(actual, expected.shape, what=what, case=case)
+    if actual.dtype == expected.dtype:
+        scale = max(float(expected.abs().max()), 1.0)
+        allowed = expectations.tolerance(expected) + 2 * ANGLE_ERROR * largest * scale
+        if bool(((actual.double() - expected.double()).abs() <= allowed).all()):
+            return
+    expectations.close(actual, expected, what=what, case=case)
+
+
+def same_tables(mine, theirs, position_ids, case):
+    """`tables` returns cosine and sine, those of the reference."""
+    got = expectations.items(mine.method("tables", position_ids), 2, what="what tables returns")
+    largest = int(position_ids.abs().max())
+    for what, actual, expected in zip(
+        ("cos", "sin"), got, theirs.method("tables", position_ids), strict=True
+    ):
+        turned(actual, expected, largest, what=f"the {what} of tables", case=case)
+
+
+@promises("tables-shape", "angles")
+@exercise("RotaryEmbedding")
+def test_rotary_tables(student, reference):
+    """Cosine and sine of position times frequency, head_dim/2 of each, for any position_ids."""
+    for positions, head_dim, base in [
+        ([1], 2, 10000.0),
+        ([0, 1, 2], 4, 100.0),
+        ([3, 0, 7, 7], 6, 10000.0),
+        ([[0, 1], [5, 6]], 8, 1e6),
+        ([[[2, 1, 9]], [[0, 4, 3]]], 10, 50.0),
+    ]:
+        mine, theirs = rotary_pair(student, reference, head_dim, base=base)
+        position_ids = torch.tensor(positions)
+        case = sizes(position_ids=positions, head_dim=head_dim, base=base)
+        same_tables(mine, theirs, position_ids, case)
+
+
+def rotary_values(student, reference, draw, interleaved):
+    for shape, base in [
+        ((2, 2), 10000.0),
+        ((3, 4), 100.0),
+        ((2, 3, 6), 10000.0),
+        ((1, 5, 8), 500.0),
+        ((2, 3, 4, 10), 10000.0),
+        ((3, 3, 3, 4), 10000.0),
+    ]:
+        mine, theirs = rotary_pair(
+            student, reference, shape[-1], base=base, interleaved=interleaved
+        )
+        x = draw.normal(*shape)
+        case = sizes(x=shape, base=base, interleaved=interleaved)
+        seen = mine.observe(x, grad=False)
+        turned(seen.value, theirs(x), shape[-2], what="the rotated x", case=case)
+        expectations.unchanged(seen)
+    mine, theirs = rotary_pair(student, reference, 6, interleaved=interleaved)
+    x, case = draw.normal(2, 4, 6), "the default base"
+    turned(mine(x), theirs(x), 4, what="the rotated x", case=case)
+
+
+@promises("rotates", "same-place", "half-pairs", "default-positions")
+@exercise("RotaryEmbedding")
+def test_rotary_half(student, reference, draw):
+    """By default features i and i + head_dim/2 are a pair, and positions are 0, 1, 2, …."""
+    rotary_values(student, reference, draw, interleaved=False)
+    mine, theirs = pair(student, reference, "RotaryEmbedding", head_dim=4)
+    x = draw.normal(2, 3, 4)
+    turned(mine(x), theirs(x), 3, what="the rotated x", case="interleaved not given")
+
+
+@promises("rotates", "same-place", "interleaved-pairs", "default-positions")
+@exercise("RotaryEmbedding")
+def test_rotary_interleaved(student, reference, draw):
+    """With interleaved=True the neighbours 2i and 2i + 1 are a pair."""
+    rotary_values(student, reference, draw, interleaved=True)
+
+
+@promises("given-positions")
+@exercise("RotaryEmbedding")
+def test_rotary_position_ids(student, reference, draw):
+    """Given positions are used: shifted, in any order, different for each example, one alone."""
+    for shape, position_ids, words in [
+        ((2, 3, 4), torch.tensor([5, 6, 7]), "positions 5, 6, 7"),
+        ((3, 1, 6), torch.tensor([9]), "position 9 alone"),
+        ((2, 2, 4, 4), torch.tensor([2, 0, 3, 3]), "positions 2, 0, 3, 3"),
+        ((2, 3, 4), torch.tensor([[0, 1, 2], [0, 0, 1]]), "positions (B, T)"),
+        ((2, 3, 4, 4), torch.tensor([[[1, 2, 3, 4]], [[0, 0, 5, 1]]]), "positions (B, 1, T)"),
+        ((3, 3, 3, 4), draw.integers(0, 12, 3, 1, 3), "positions (B, 1, T), where B = H = T"),
+        ((2, 2, 3, 4), draw.integers(0, 12, 2, 2, 3), "positions (B, H, T)"),
+    ]:
+        for interleaved in PAIRINGS:
+            mine, theirs = rotary_pair(
+                student, reference, shape[-1], base=50.0, interleaved=interleaved
+            )
+            x, case = draw.normal(*shape), f"{words}, {sizes(x=shape, interleaved=interleaved)}"
+            seen, want = mine.observe(x, position_ids, grad=False), theirs(x, position_ids)
+            turned(seen.value, want, int(position_ids.max()), what="the rotated x", case=case)
+            expectations.unchanged(seen)
+
+
+@promises("nothing-saved")
+@exercise("RotaryEmbedding")
+def test_rotary_saves_nothing(student):
+    """There are no parameters, and the state dict is empty."""
+    mine = student.module("RotaryEmbedding", head_dim=6)
+    same_parameters(mine, {})
+    state = mine.state()
+    expectations.true(
+        not state,
+        f"The state dict should be empty, but holds {', '.join(sorted(state))}; "
+        "register the buffer with persistent=False.",
+    )
+
+
+@promises("odd-width", "other-width")
+@exercise("RotaryEmbedding")
+def test_rotary_refuses(student, draw):
+    """An odd head_dim, and an x of another width, raise a ValueError."""
+    for head_dim in (3, 1, 7):
+        expectations.raises(
+            "ValueError",
+            lambda head_dim=head_dim: student.module("RotaryEmbedding", head_dim=head_dim),
+            what=f"head_dim={head_dim}",
+        )
+    for interleaved in PAIRINGS:
+        mine = student.module("RotaryEmbedding", head_dim=4, interleaved=interleaved)
+        for shape in [(2, 3, 6), (3, 2), (2, 3, 1), (4, 5), (2, 4, 3, 8)]:
+            expectations.raises(
+                "ValueError",
+                lambda shape=shape, mine=mine: mine(draw.normal(*shape)),
+                what=f"x of shape {shape} with head_dim=4",
+            )
+
+
+@hidden
+@promises("position-zero", "same-norm", "relative-only")
+@exercise("RotaryEmbedding")
+def test_rotary_relative(student, reference, draw):
+    """Position 0 changes nothing, no length changes, and products depend on the distance only."""
+    for interleaved in PAIRINGS:
+        mine, theirs = rotary_pair(student, reference, 8, base=100.0, interleaved=interleaved)
+        q, k = draw.normal(8), draw.normal(8)
+        there = torch.arange(10)
+        case = f"the same vector at positions 0 to 9, {sizes(interleaved=interleaved)}"
+        got = [mine(vector.expand(10, 8), there) for vector in (q, k)]
+        for rotated, vector in zip(got, (q, k), strict=True):
+            turned(rotated, theirs(vector.expand(10, 8), there), 10, "the rotated x", case)
+            turned(rotated[0], vector, 0, what="the vector at position 0", case=case)
+            norms = rotated.norm(dim=-1)
+            turned(norms, vector.norm().expand(10), 0, what="the lengths", case=case)
+        products = got[0] @ got[1].T
+        for distance in range(1, 4):
+            same = products.diagonal(distance)
+            turned(
+                same,
+                same[:1].expand(len(same)),
+                10 * float(q.norm() * k.norm()),
+                what=f"the products of queries and keys {distance} apart",
+                case=case,
+            )
+
+
+@hidden
+@promises("dtype-of-x", "angles-in-float32")
+@exercise("RotaryEmbedding")
+def test_rotary_dtypes(student, reference, draw):
+    """float64 and bfloat16 stay what they are, and angles are exact enough after .to(bfloat16)."""
+    for interleaved in PAIRINGS:
+        for dtype in (torch.float64, torch.bfloat16):
+            for converted in (None, dtype):
+                mine, theirs = rotary_pair(
+                    student, reference, 4, dtype=converted, base=100.0, interleaved=interleaved
+                )
+                words = "" if converted is None else ", in a module converted with .to"
+                x = draw.normal(2, 5, 4).to(dtype)
+                case = f"an x of {dtype}{words}, {sizes(interleaved=interleaved)}"
+                turned(mine(x), theirs(x), 5, what="the rotated x", case=case)
+    # Angles of at most 257, which float32 has to seven digits: a mistake is still recognised.
+    mine, theirs = rotary_pair(student, reference, 4, dtype=torch.bfloat16, base=10.0)
+    x, position_ids = draw.normal(1, 3, 4).bfloat16(), torch.tensor([257, 129, 201])
+    case = "positions 257, 129 and 201 after .to(torch.bfloat16)"
+    same_tables(mine, theirs, position_ids, case)
+    turned(mine(x, position_ids), theirs(x, position_ids), 257, "the rotated x", case)
+
+
+@hidden
+@promises("far-positions")
+@exercise("RotaryEmbedding")
+def test_rotary_far(student, reference, draw):
+    """Long inputs, positions up to 10,000, transposed, expanded and large inputs, in train mode."""
+    far = torch.tensor([0, 2047, 2048, 4095, 4096, 8191, 8192, 10000])
+    for interleaved in PAIRINGS:
+        # The frequencies are 1, 1/2, 1/4, …: exact in float32, so a mistake is still recognised.
+        mine, theirs = rotary_pair(student, reference, 16, base=256.0, interleaved=interleaved)
+        same_tables(mine, theirs, far, "positions up to 10,000")
+        x = draw.normal(2, 8, 16)
+        case = f"positions up to 10,000, {sizes(interleaved=interleaved)}"
+        turned(mine(x, far), theirs(x, far), 10000, what="the rotated x", case=case)
+        x = draw.normal(1, 4000, 16)
+        turned(mine.train()(x), theirs(x), 4000, what="the rotated x", case="T=4000, train mode")
+        x = draw.normal(2, 4, 16, 3).transpose(-2, -1)
+        turned(mine.eval()(x), theirs(x), 3, what="the rotated x", case="a transposed x, T=3")
+        x = 100 * draw.normal(1, 5, 16).expand(3, 5, 16)
+        turned(mine(x), theirs(x), 5, what="the rotated x", case="an expanded x of large numbers")
+
+
+@hidden
+@promises("rotates")
+@exercise("RotaryEmbedding")
+def test_rotary_gradients(student, reference, draw):
+    """The gradient reaches x, rotated back; x and position_ids are left alone."""
+    for interleaved in PAIRINGS:
+        mine, theirs = rotary_pair(student, reference, 6, base=50.0, interleaved=interleaved)
+        x, position_ids = draw.normal(2, 4, 6).double(), torch.tensor([0, 3, 1, 4])
+        seen, wanted = mine.observe(x, position_ids), theirs.observe(x, position_ids)
+        case = sizes(interleaved=interleaved)
+        expectations.true(
+            seen.grads.get("0") is not None,
+            "No gradient reaches x; look for detach(), .data, .item() or no_grad().",
+        )
+        turned(seen.grads["0"], wanted.grads["0"], 4, what="the gradient of x", case=case)
+        expectations.unchanged(seen)
+
+
+# --------------------------------------------------------------------------------------------
+# alibi_biases
+# --------------------------------------------------------------------------------------------
+
+
+def same_biases(student, reference, num_heads, length):
+    expectations.close(
+        student.alibi_biases(num_heads, length),
+        reference.alibi_biases(num_heads, length),
+        what="the biases",
+        case=sizes(num_heads=num_heads, length=length),
+    )
+
+
+@promises("biases-shape", "linear-in-distance", "power-of-two", "both-sides", "no-mask")
+@exercise("alibi_biases")
+def test_alibi_powers_of_two(student, reference):
+    """1, 2, 4, 8, 16 heads: head h subtracts 2^(-8(h+1)/H) for each step to the left or right."""
+    for num_heads, length in [(1, 3), (2, 3), (4, 2), (8, 4), (2, 5), (4, 4), (16, 3)]:
+        same_biases(student, reference, num_heads, length)
+
+
+@promises("other-numbers")
+@exercise("alibi_biases")
+def test_alibi_other_numbers(student, reference):
+    """3, 5, 6 and 12 heads: the slopes for 2, 4 and 8, then every second of the next power's."""
+    for num_heads, length in [(3, 2), (3, 3), (6, 3), (5, 4), (7, 2), (12, 3)]:
+        same_biases(student, reference, num_heads, length)
+
+
+@promises("linear-in-distance", "both-sides")
+@exercise("alibi_biases")
+def test_alibi_one_position(student, reference):
+    """A position alone has the bias 0 in every head, and so has each with itself."""
+    for num_heads, length in [(2, 1), (2, 2), (3, 1), (1, 1), (1, 2), (8, 8)]:
+        same_biases(student, reference, num_heads, length)
+
+
+@promises("no-heads", "no-length")
+@exercise("alibi_biases")
+def test_alibi_refuses(student):
+    """Fewer than one head, and a length below 1, raise a ValueError."""
+    for num_heads, length in [(0, 3), (-1, 3), (2, 0), (2, -2), (-4, 1), (1, -1)]:
+        expectations.raises(
+            "ValueError",
+            lambda num_heads=num_heads, length=length: student.alibi_biases(num_heads, length),
+            what=f"num_heads={num_heads}, length={length}",
+        )
+
+
+@hidden
+@promises("power-of-two", "other-numbers")
+@exercise("alibi_biases")
+def test_alibi_many_heads(student, reference, draw):
+    """Models have 20, 32, 40 or 71 heads, and any other number works too."""
+    for num_heads, length in [
+        (20, 3),
+        (draw.choice([9, 10, 11, 13, 14, 15]), 4),
+        (32, 5),
+        (draw.choice(range(17, 31)), 2),
+        (40, 6),
+        (71, 3),
+        (112, 2),
+    ]:
+        same_biases(student, reference, num_heads, length)
+
+
+@hidden
+@promises("linear-in-distance", "both-sides")
+@exercise("alibi_biases")
+def test_alibi_long(student, reference, draw):
+    """Hundreds of positions: the penalty goes on growing with the distance, on both sides."""
+    for num_heads, length in [(4, 9), (6, draw.choice(range(20, 60))), (8, 130), (3, 300)]:
+        same_biases(student, reference, num_heads, length)

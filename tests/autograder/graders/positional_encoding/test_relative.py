@@ -284,6 +284,283 @@ class RelativeSelfAttention(nn.Module):
 """,
 )
 
+style(
+    "RotaryEmbedding",
+    "rotate_half and a cache that grows, as in Hugging Face's LLaMA",
+    """
+def rotate_half(x):
+    x1 = x[..., : x.shape[-1] // 2]
+    x2 = x[..., x.shape[-1] // 2 :]
+    return torch.cat((-x2, x1), dim=-1)
+
+
+def rotate_every_two(x):
+    x1 = x[..., ::2]
+    x2 = x[..., 1::2]
+    return torch.stack((-x2, x1), dim=-1).flatten(-2)
+
+
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim, base=10000.0, interleaved=False):
+        super().__init__()
+        if head_dim % 2:
+            raise ValueError("head_dim must be even")
+        self.dim, self.base, self.interleaved = head_dim, base, interleaved
+
+    @torch.no_grad()
+    def tables(self, position_ids):
+        inv_freq = 1.0 / (self.base ** (torch.arange(0, self.dim, 2, dtype=torch.float) / self.dim))
+        freqs = position_ids[..., None].float() * inv_freq
+        return freqs.cos(), freqs.sin()
+
+    def forward(self, x, position_ids=None):
+        if x.shape[-1] != self.dim:
+            raise ValueError("width")
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[-2])
+        cos, sin = self.tables(position_ids)
+        cos, sin = cos.to(dtype=x.dtype), sin.to(dtype=x.dtype)
+        if self.interleaved:
+            cos, sin = (torch.repeat_interleave(t, 2, -1) for t in (cos, sin))
+            return x * cos + rotate_every_two(x) * sin
+        cos, sin = (torch.cat((t, t), dim=-1) for t in (cos, sin))
+        return x * cos + rotate_half(x) * sin
+""",
+)
+style(
+    "RotaryEmbedding",
+    "complex numbers, as in Meta's LLaMA",
+    """
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim, base=10000.0, interleaved=False):
+        super().__init__()
+        if head_dim % 2 == 1:
+            raise ValueError(f"{head_dim} is odd")
+        self.head_dim, self.theta, self.interleaved = head_dim, base, interleaved
+        order = torch.arange(head_dim)
+        if not interleaved:
+            order = order.view(2, -1).T.flatten()
+        self.register_buffer("order", order, persistent=False)
+        self.register_buffer("back", order.argsort(), persistent=False)
+
+    def freqs_cis(self, position_ids):
+        freqs = 1.0 / self.theta ** (torch.arange(0, self.head_dim, 2).double() / self.head_dim)
+        freqs = position_ids.unsqueeze(-1) * freqs
+        return torch.polar(torch.ones_like(freqs), freqs)
+
+    def tables(self, position_ids):
+        cis = self.freqs_cis(position_ids).to(torch.complex64)
+        return cis.real, cis.imag
+
+    def forward(self, x, position_ids=None):
+        if x.shape[-1] != self.head_dim:
+            raise ValueError(x.shape)
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[-2])
+        wide = x[..., self.order].double().reshape(*x.shape[:-1], -1, 2)
+        out = torch.view_as_real(torch.view_as_complex(wide) * self.freqs_cis(position_ids))
+        return out.flatten(-2)[..., self.back].type_as(x)
+""",
+)
+style(
+    "RotaryEmbedding",
+    "a cache built at the first call and stacked pairs, as in torchtune",
+    """
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim, base=10000.0, interleaved=False, max_seq_len=64):
+        super().__init__()
+        if head_dim % 2 != 0:
+            raise ValueError("head_dim")
+        self.dim, self.base, self.interleaved = head_dim, base, interleaved
+        self.length = 0
+        self.build(max_seq_len)
+
+    def build(self, length):
+        exponent = torch.arange(0, self.dim, 2)[: self.dim // 2].float() / self.dim
+        theta = 1.0 / (self.base**exponent)
+        angles = torch.einsum("i,j->ij", torch.arange(length, dtype=theta.dtype), theta)
+        self.cache, self.length = torch.stack([angles.cos(), angles.sin()], dim=-1), length
+
+    def lookup(self, position_ids):
+        need = int(position_ids.max()) + 1
+        if need > self.length:
+            self.build(2 * need)
+        return self.cache[position_ids]
+
+    def tables(self, position_ids):
+        both = self.lookup(position_ids)
+        return both[..., 0], both[..., 1]
+
+    def forward(self, x, position_ids=None):
+        if x.shape[-1] != self.dim:
+            raise ValueError("width")
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[-2])
+        rope = self.lookup(position_ids)
+        if self.interleaved:
+            xs = x.reshape(*x.shape[:-1], -1, 2)
+        else:
+            xs = torch.stack(x.split(self.dim // 2, -1), -1)
+        if x.dtype == torch.bfloat16:
+            xs = xs.float()
+        out = torch.stack(
+            [
+                xs[..., 0] * rope[..., 0] - xs[..., 1] * rope[..., 1],
+                xs[..., 1] * rope[..., 0] + xs[..., 0] * rope[..., 1],
+            ],
+            -1,
+        )
+        out = out.flatten(-2) if self.interleaved else torch.cat(out.unbind(-1), -1)
+        return out.type_as(x)
+""",
+)
+style(
+    "RotaryEmbedding",
+    "a rotation matrix for every position, and einsum",
+    """
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim, base=10000.0, interleaved=False):
+        super().__init__()
+        if head_dim & 1:
+            raise ValueError("odd")
+        self.n, self.neighbours = head_dim, interleaved
+        self.omega = [math.exp(-math.log(base) * 2 * i / head_dim) for i in range(head_dim // 2)]
+
+    def tables(self, position_ids):
+        angle = position_ids.double()[..., None] * torch.tensor(self.omega, dtype=torch.float64)
+        return torch.cos(angle).to(torch.float32), torch.sin(angle).to(torch.float32)
+
+    def forward(self, x, position_ids=None):
+        if x.shape[-1] != self.n:
+            raise ValueError("n")
+        if position_ids is None:
+            position_ids = torch.arange(x.shape[-2])
+        cos, sin = self.tables(position_ids)
+        first = torch.arange(0, self.n, 2) if self.neighbours else torch.arange(self.n // 2)
+        second = first + (1 if self.neighbours else self.n // 2)
+        R = torch.zeros(*position_ids.shape, self.n, self.n)
+        R[..., first, first] = cos
+        R[..., second, second] = cos
+        R[..., first, second] = -sin
+        R[..., second, first] = sin
+        wide = torch.promote_types(x.dtype, torch.float32)
+        return torch.einsum("...ij,...j->...i", R.to(wide), x.to(wide)).to(x.dtype)
+""",
+)
+style(
+    "RotaryEmbedding",
+    "written into an empty tensor, as in xformers",
+    """
+class RotaryEmbedding(nn.Module):
+    def __init__(self, head_dim: int, base=10000.0, interleaved=False, *_, **__):
+        super().__init__()
+        if head_dim % 2:
+            raise ValueError
+        self._interleaved = interleaved
+        self._inverse = base ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / -head_dim)
+
+    def tables(self, position_ids):
+        t = position_ids.to(torch.float32)
+        freqs = torch.einsum("...i,j->...ij", t, self._inverse)
+        return freqs.cos(), freqs.sin()
+
+    def forward(self, x, position_ids=None):
+        width = 2 * len(self._inverse)
+        if x.size(-1) != width:
+            raise ValueError
+        if position_ids is None:
+            position_ids = torch.arange(x.size(-2), dtype=torch.int64)
+        one = slice(0, None, 2) if self._interleaved else slice(0, width // 2)
+        two = slice(1, None, 2) if self._interleaved else slice(width // 2, None)
+        cos, sin = self.tables(position_ids)
+        out = torch.empty_like(x)
+        out[..., one] = (x[..., one] * cos - x[..., two] * sin).to(x.dtype)
+        out[..., two] = (x[..., two] * cos + x[..., one] * sin).to(x.dtype)
+        return out
+""",
+)
+style(
+    "alibi_biases",
+    "slopes as in BLOOM, distances of both sides",
+    """
+def get_slopes(num_heads):
+    closest = 2 ** math.floor(math.log2(num_heads))
+    base = torch.tensor(2 ** (-(2 ** -(math.log2(closest) - 3))), dtype=torch.float32)
+    slopes = torch.pow(base, torch.arange(1, 1 + closest, dtype=torch.int32))
+    if closest != num_heads:
+        extra = torch.tensor(2 ** (-(2 ** -(math.log2(2 * closest) - 3))), dtype=torch.float32)
+        rest = min(closest, num_heads - closest)
+        powers = torch.arange(1, 1 + 2 * rest, 2, dtype=torch.int32)
+        slopes = torch.cat([slopes, torch.pow(extra, powers)], dim=0)
+    return slopes
+
+
+def alibi_biases(num_heads, length):
+    if num_heads < 1 or length < 1:
+        raise ValueError("too few")
+    t = torch.arange(length)
+    distance = torch.maximum(t[:, None], t[None, :]) - torch.minimum(t[:, None], t[None, :])
+    return -get_slopes(num_heads).view(-1, 1, 1) * distance
+""",
+)
+style(
+    "alibi_biases",
+    "slopes as in MPT, a Toeplitz matrix by index",
+    """
+def alibi_biases(num_heads, length):
+    if num_heads <= 0:
+        raise ValueError("num_heads")
+    if length <= 0:
+        raise ValueError("length")
+    n = 2 ** math.ceil(math.log2(num_heads))
+    slopes = 1.0 / torch.pow(2, torch.arange(1, n + 1).float() * (8 / n))
+    if n != num_heads:
+        slopes = torch.concat([slopes[1::2], slopes[::2]])[:num_heads]
+    line = torch.arange(length - 1, -length, -1).abs()
+    index = torch.arange(length)[:, None] - torch.arange(length)[None, :] + length - 1
+    return torch.outer(slopes, -line.float())[:, index]
+""",
+)
+style(
+    "alibi_biases",
+    "a list of heads, NumPy for the distances",
+    """
+import numpy as np
+
+
+def alibi_biases(num_heads, length):
+    if not (num_heads >= 1 and length >= 1):
+        raise ValueError
+
+    def slopes(n):
+        if n & (n - 1) == 0:
+            return [2 ** (-8 * k / n) for k in range(1, n + 1)]
+        m = 1 << n.bit_length() - 1
+        return slopes(m) + slopes(2 * m)[0::2][: n - m]
+
+    i, j = np.indices((length, length))
+    heads = [-m * np.abs(i - j) for m in slopes(num_heads)]
+    return torch.from_numpy(np.stack(heads).astype(np.float32))
+""",
+)
+style(
+    "alibi_biases",
+    "sums of triangles",
+    """
+def alibi_biases(num_heads, length):
+    if num_heads < 1 or length < 1:
+        raise ValueError("sizes")
+    steps = torch.zeros(length, length)
+    for k in range(1, length):
+        steps -= torch.ones(length, length).triu(k) + torch.ones(length, length).tril(-k)
+    n = 1
+    while 2 * n <= num_heads:
+        n *= 2
+    exponents = [8 / n * k for k in range(1, n + 1)] + [4 / n * k for k in range(1, 2 * n, 2)]
+    return torch.stack([steps / 2**e for e in exponents[:num_heads]])
+""",
+)
+
 
 @pytest.mark.parametrize(
     ("exercise", "source", "name"),

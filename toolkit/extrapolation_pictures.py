@@ -62,8 +62,8 @@ def hands(shown: Mapping[str, tuple[int, ...]], frequencies: tuple[float, ...]) 
         ax.plot(turn.cos(), turn.sin(), color=plots.INK, lw=0.7)
         for index, (label, positions) in enumerate(shown.items()):
             angles = frequency * torch.tensor(positions, dtype=torch.float64)
-            _spokes(ax, angles, plots.PALETTE[index], label, positions)
-        ax.set(xlim=(-1.35, 1.35), ylim=(-1.35, 1.35), title=f"frequency {frequency:g}")
+            _spokes(ax, angles, plots.PALETTE[index], label, positions, 1.17 + 0.25 * index)
+        ax.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), title=f"frequency {frequency:g}")
         ax.set_aspect("equal")
         ax.axis("off")
     handles, labels = axes[0, 0].get_legend_handles_labels()
@@ -72,10 +72,10 @@ def hands(shown: Mapping[str, tuple[int, ...]], frequencies: tuple[float, ...]) 
 
 
 def _spokes(
-    ax: plt.Axes, angles: Tensor, colour: str, label: str, positions: tuple[int, ...]
+    ax: plt.Axes, angles: Tensor, colour: str, label: str, positions: tuple[int, ...], away: float
 ) -> None:
     for number, (angle, position) in enumerate(zip(angles.tolist(), positions, strict=True)):
         x, y = math.cos(angle), math.sin(angle)
         ax.plot([0, x], [0, y], color=colour, lw=1.8, label=label if number == 0 else None)
         if number in (0, len(positions) - 1):
-            ax.text(1.17 * x, 1.17 * y, str(position), ha="center", va="center", color=colour)
+            ax.text(away * x, away * y, str(position), ha="center", va="center", color=colour)

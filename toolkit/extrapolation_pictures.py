@@ -41,6 +41,7 @@ def by_method(tasks: Mapping[str, Mapping[str, Found]]) -> Figure:
         ax.set_ylabel("right")
     for ax in axes[-1]:
         ax.set_xlabel("position")
+    axes.flat[len(methods) - 2].tick_params(labelbottom=True)
     rest = list(axes.flat)[len(methods) :]
     for ax in rest:
         ax.axis("off")

@@ -1,6 +1,7 @@
 """The stored experiments of the chapter on positions, and how to repeat them.
 
     python -m toolkit.position_experiments extrapolation  # name the latest digit, beyond length 20
+    python -m toolkit.position_experiments window         # the same, far keys hidden
     python -m toolkit.position_experiments offset         # name the token three back, beyond 20
     python -m toolkit.position_experiments base           # sinusoids of five bases at length 64
     python -m toolkit.position_experiments order          # which of two tokens came first?
@@ -17,7 +18,7 @@ import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -47,6 +48,7 @@ CLIP = 8  # greater distances share Shaw's last vector
 BASES = (10, 100, 1000, 10_000, 100_000)
 Row = dict[str, object]
 METHODS = ("none", "sinusoidal", "learned", "random start", "relative", "RoPE", "ALiBi")
+WINDOWED = ("none", "sinusoidal", "RoPE")
 
 
 # --------------------------------------------------------------------------- the Transformer
@@ -63,6 +65,7 @@ class Model:
         causal: whether a token attends to itself and those before it only.
         base: of the sinusoids.
         longest: for which learned positions and random starts are made.
+        window: a token attends to at most so many, itself included; None for all.
     """
 
     positions: str
@@ -72,6 +75,7 @@ class Model:
     causal: bool = True
     base: float = 10_000.0
     longest: int = LONGEST
+    window: int | None = None
 
     def parameters(self) -> Parameters:
         """Fresh parameters of all models."""
@@ -129,6 +133,8 @@ class Model:
             scores = scores - slopes()[:, None, None] * distance.abs()
         if self.causal:
             scores = scores.masked_fill(distance < 0, -math.inf)
+        if self.window is not None:
+            scores = scores.masked_fill(distance >= self.window, -math.inf)
         weights = scores.softmax(-1)
         z = weights @ v
         if self.positions == "relative":
@@ -322,6 +328,22 @@ def offset(steps: int = 1000, batch: int = 8, count: int = 400) -> list[Row]:
     return _beyond(three_back, SYMBOLS, steps, batch, count)
 
 
+def window(steps: int = 1500, batch: int = 8, count: int = 400) -> list[Row]:
+    """The models of `extrapolation` again, tested with keys no further back than in training."""
+    rows: list[Row] = []
+    for name in WINDOWED:
+        began = time.perf_counter()
+        model = Model(name, 2 * SYMBOLS, SYMBOLS)
+        for _, at in _fit(model, latest, TRAINED, (steps,), batch):
+            validation, _ = _measure(model, at, latest, TRAINED, count, 10_000)
+            near = replace(model, window=TRAINED)
+            _, test = _measure(near, at, latest, LONGEST, count, 20_000)
+            asked = [t for t in range(LONGEST) if not test[:, t].isnan().any()]
+            rows += _rows(name, validation, {str(t): test[:, t] for t in asked})
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+    return rows
+
+
 def base(
     checkpoints: Sequence[int] = (100, 200, 400, 800), batch: int = 4, count: int = 100
 ) -> list[Row]:
@@ -353,7 +375,10 @@ def order(
     return rows
 
 
-RUNS = {"extrapolation": extrapolation, "offset": offset, "base": base, "order": order}
+RUNS = {
+    "extrapolation": extrapolation, "window": window, "offset": offset, "base": base,
+    "order": order,
+}  # fmt: skip
 
 
 # --------------------------------------------------------------------------- files

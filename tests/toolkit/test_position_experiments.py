@@ -63,6 +63,15 @@ def test_relative_attention_is_the_chapter_s() -> None:
     torch.testing.assert_close(model._attend(at, 0, x)[3], out)
 
 
+def test_a_window_hides_what_is_further_back() -> None:
+    model = Model("RoPE", 8, 8, num_layers=1, window=4)
+    at, ids = fresh(model), random_ids(2, 12)
+    changed = ids.clone()
+    changed[:, :, 5] = (ids[:, :, 5] + 1) % 8
+    differs = (model.hidden(at, ids) - model.hidden(at, changed)).abs().amax((0, 1, 3)) > 1e-4
+    assert differs.tolist() == [5 <= t < 9 for t in range(12)]
+
+
 def test_sinusoids_are_the_chapter_s() -> None:
     torch.testing.assert_close(experiments.sinusoids(60), sinusoidal_table(60, 32))
     torch.testing.assert_close(experiments.sinusoids(9, 10.0, 6), sinusoidal_table(9, 6, 10.0))
@@ -144,6 +153,7 @@ def test_a_file_is_read_at_the_rate_that_validation_chooses(tmp_path, monkeypatc
 def test_every_experiment_is_stored_with_five_seeds() -> None:
     models = {
         "extrapolation": experiments.METHODS, "offset": experiments.METHODS,
+        "window": experiments.WINDOWED,
         "base": map(str, experiments.BASES), "order": experiments.ORDER,
     }  # fmt: skip
     for name, expected in models.items():

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
+import matplotlib.pyplot as plt
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from solutions.positional_encoding import RelativeSelfAttention, sinusoidal_table
+from toolkit import extrapolation_pictures
 from toolkit import position_experiments as experiments
 from toolkit.position_experiments import CLIP, HEAD_DIM, MODELS, NUM_HEADS, Model
 
@@ -171,3 +173,19 @@ def test_experiments_run_and_say_what_was_right(monkeypatch) -> None:
     assert 0 <= rows[0]["59"] <= 1
     monkeypatch.setattr(experiments, "BASES", (10,))
     assert len(experiments.base((1, 2), 1, 20)) == 2 * MODELS
+
+
+def test_the_pictures_show_every_method_and_every_hand() -> None:
+    found = experiments.read("extrapolation")
+    figure = extrapolation_pictures.by_method({"latest digit": found})
+    assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes][:7] == list(found)
+    figure = extrapolation_pictures.hands({"in training": (0, 1, 2), "new": (40,)}, (1.0, 0.1))
+    assert [len(ax.lines) for ax in figure.axes] == [5, 5]
+    plt.close("all")
+
+
+def test_the_control_measures_the_same_models() -> None:
+    whole = experiments.read("extrapolation")
+    for name, one in experiments.read("window").items():
+        assert one.lr == whole[name].lr
+        assert torch.equal(one.shares[:, :20], whole[name].shares[:, :20])  # nothing hidden there

@@ -4,15 +4,14 @@
     python -m toolkit.seq2seq_experiments bottleneck  # digits through one vector, and looking back
 
 Each takes about twenty minutes of one core and writes a file of `toolkit/measured/`, which `read`
-reads. Every variant is trained with five learning rates and five seeds, 25 models side by side as
-one more dimension of every tensor. Which learning rate is best is decided on sequences for
+reads. Every variant is trained with five learning rates and five seeds, 25 models side by side
+(`toolkit.many_models`). Which learning rate is best is decided on sequences for
 validation; what is reported is measured on others.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,9 +22,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FOLDER = Path(__file__).resolve().parent / "measured"
+from toolkit.many_models import (
+    FOLDER,
+    SEEDS,
+    Parameters,
+    best_lr,
+    embed,
+    read_rows,
+    train,
+    uniform,
+    write_rows,
+)
+
 LRS = (1e-3, 2.5e-3, 6e-3, 1.5e-2, 4e-2)
-SEEDS = 5
 MODELS = len(LRS) * SEEDS
 SYMBOLS = 8  # of the recall task
 DELAY = 20  # symbols between the one that counts and the question
@@ -43,14 +52,13 @@ CARRY = {
     "fixed context, width 32": (32, False),
     "attention, width 16": (16, True),
 }
-Parameters = dict[str, Tensor]
 
 
 # --------------------------------------------------------------------------- 25 models at once
 
 
 def _uniform(bound: float, *shape: int) -> Tensor:
-    return torch.empty(MODELS, *shape).uniform_(-bound, bound)
+    return uniform(bound, MODELS, *shape)
 
 
 def _cell(kind: str, name: str, inputs: int, width: int, keep: float = 0.0) -> Parameters:
@@ -90,38 +98,8 @@ def _run(
     return states, state
 
 
-def _embed(embedding: Tensor, ids: Tensor) -> Tensor:
-    """embedding (M, V, E), ids (M, B, T) -> (M, B, T, E)."""
-    rows = torch.arange(len(embedding))[:, None, None]
-    return embedding[rows, ids]
-
-
 def _train(at: Parameters, loss: Callable[[Parameters, int], Tensor], steps: int) -> Iterator[int]:
-    """Adam with each model's own learning rate; yields after every step its number from 1.
-
-    Args:
-        loss: parameters and step -> the loss of each model (M,).
-    """
-    lr = torch.tensor(LRS).repeat_interleave(SEEDS)  # (M,)
-    exp_avg = {name: torch.zeros_like(p) for name, p in at.items()}
-    exp_avg_sq = {name: torch.zeros_like(p) for name, p in at.items()}
-    for p in at.values():
-        p.requires_grad_()
-    for step in range(1, steps + 1):
-        # The first half at the full learning rate, then down to 2 percent of it
-        share = min(1.0, 2 * (1 - step / steps) + 0.02)
-        gradients = torch.autograd.grad(loss(at, step).sum(), list(at.values()))
-        size = sum(g.flatten(1).square().sum(1) for g in gradients).sqrt()  # (M,)
-        clip = (1 / (size + 1e-6)).clamp(max=1.0)
-        with torch.no_grad():
-            for (name, p), gradient in zip(at.items(), gradients, strict=True):
-                each = (MODELS, *[1] * (p.dim() - 1))
-                g = gradient * clip.view(each)
-                exp_avg[name].lerp_(g, 0.1)
-                exp_avg_sq[name].mul_(0.999).addcmul_(g, g, value=0.001)
-                slope = (exp_avg_sq[name] / (1 - 0.999**step)).sqrt_().add_(1e-8)
-                p -= (share * lr / (1 - 0.9**step)).view(each) * exp_avg[name] / slope
-        yield step
+    return train(at, loss, steps, LRS)
 
 
 # --------------------------------------------------------------------------- memory
@@ -148,7 +126,7 @@ def memory(
 
         def answer(at: Parameters, ids: Tensor, kind: str = kind) -> Tensor:
             zeros = torch.zeros(MODELS, ids.shape[1], width)
-            x = _embed(at["embedding"], ids)
+            x = embed(at["embedding"], ids)
             _, last = _run(kind, at, "cell", x, (zeros,) * (2 if kind == "LSTM" else 1))
             return last[0] @ at["output"]  # (M, B, symbols)
 
@@ -221,13 +199,13 @@ def _score(at: Parameters, states: Tensor, code: Tensor, seen: Tensor) -> Tensor
 
 def _encode(at: Parameters, ids: Tensor, width: int) -> tuple[Tensor, Tensor]:
     zeros = torch.zeros(MODELS, ids.shape[1], width)
-    states, last = _run("GRU", at, "encoder", _embed(at["source"], ids), (zeros,))
+    states, last = _run("GRU", at, "encoder", embed(at["source"], ids), (zeros,))
     return torch.stack(states, 2), last[0]
 
 
 def _decode(at: Parameters, given: Tensor, code: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """Decoder states (M, B, U, H) for ids given (M, B, U), and the last."""
-    y = _embed(at["target"], given)
+    y = embed(at["target"], given)
     x = torch.cat([y, code.unsqueeze(2).expand_as(y)], -1)
     seen, last = _run("GRU", at, "decoder", x, (state,))
     return torch.stack(seen, 2), last[0]
@@ -290,13 +268,7 @@ RUNS = {"memory": memory, "bottleneck": bottleneck}
 
 def write(name: str, rows: Sequence[Mapping[str, object]]) -> Path:
     """Write the rows of an experiment to its file."""
-    FOLDER.mkdir(exist_ok=True)
-    file = FOLDER / f"seq2seq_{name}.csv"
-    with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return file
+    return write_rows(FOLDER / f"seq2seq_{name}.csv", rows)
 
 
 def read(name: str) -> dict[str, dict[tuple[int, int], tuple[float, float, float]]]:
@@ -307,17 +279,12 @@ def read(name: str) -> dict[str, dict[tuple[int, int], tuple[float, float, float
         share that is right on the test sequences, and the learning rate. It is chosen for each
         model once, by the validation at its last step, over all lengths.
     """
-    with (FOLDER / f"seq2seq_{name}.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = read_rows(FOLDER / f"seq2seq_{name}.csv")
     last = max(int(row["steps"]) for row in rows)
     found: dict[str, dict[tuple[int, int], tuple[float, float, float]]] = {}
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
-        judged = [row for row in mine if int(row["steps"]) == last]
-        best = max(
-            LRS,
-            key=lambda lr: mean(float(r["validation"]) for r in judged if float(r["lr"]) == lr),
-        )
+        best = best_lr([row for row in mine if int(row["steps"]) == last], LRS)
         tests: dict[tuple[int, int], list[float]] = {}
         for row in mine:
             if float(row["lr"]) == best:

@@ -1,0 +1,85 @@
+"""Many small models trained side by side, for the stored experiments of `toolkit/measured/`.
+
+The first dimension of every parameter counts the models: five seeds for each of several learning
+rates. Which learning rate is best is decided on validation data; what is reported is measured on
+other data, with the mean and the spread over the seeds.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+
+import torch
+from torch import Tensor
+
+FOLDER = Path(__file__).resolve().parent / "measured"
+SEEDS = 5
+Parameters = dict[str, Tensor]
+
+
+def uniform(bound: float, models: int, *shape: int) -> Tensor:
+    """A parameter of all models, from -bound to bound: (M, *shape)."""
+    return torch.empty(models, *shape).uniform_(-bound, bound)
+
+
+def embed(embedding: Tensor, ids: Tensor) -> Tensor:
+    """embedding (M, V, E), ids (M, B, T) -> (M, B, T, E)."""
+    rows = torch.arange(len(embedding))[:, None, None]
+    return embedding[rows, ids]
+
+
+def train(
+    at: Parameters, loss: Callable[[Parameters, int], Tensor], steps: int, lrs: Sequence[float]
+) -> Iterator[int]:
+    """Adam with each model's own learning rate; yields after every step its number from 1.
+
+    Args:
+        at: the parameters; models of one learning rate stand together, one per seed.
+        loss: parameters and step -> the loss of each model (M,).
+    """
+    lr = torch.tensor(lrs).repeat_interleave(SEEDS)  # (M,)
+    exp_avg = {name: torch.zeros_like(p) for name, p in at.items()}
+    exp_avg_sq = {name: torch.zeros_like(p) for name, p in at.items()}
+    for p in at.values():
+        p.requires_grad_()
+    for step in range(1, steps + 1):
+        # The first half at the full learning rate, then down to 2 percent of it
+        share = min(1.0, 2 * (1 - step / steps) + 0.02)
+        gradients = torch.autograd.grad(loss(at, step).sum(), list(at.values()))
+        size = sum(g.flatten(1).square().sum(1) for g in gradients).sqrt()  # (M,)
+        clip = (1 / (size + 1e-6)).clamp(max=1.0)
+        with torch.no_grad():
+            for (name, p), gradient in zip(at.items(), gradients, strict=True):
+                each = (len(lr), *[1] * (p.dim() - 1))
+                g = gradient * clip.view(each)
+                exp_avg[name].lerp_(g, 0.1)
+                exp_avg_sq[name].mul_(0.999).addcmul_(g, g, value=0.001)
+                slope = (exp_avg_sq[name] / (1 - 0.999**step)).sqrt_().add_(1e-8)
+                p -= (share * lr / (1 - 0.9**step)).view(each) * exp_avg[name] / slope
+        yield step
+
+
+def write_rows(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
+    """Write the rows of an experiment to its file."""
+    file.parent.mkdir(exist_ok=True)
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return file
+
+
+def read_rows(file: Path) -> list[dict[str, str]]:
+    """The rows of a stored experiment."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+def best_lr(rows: Sequence[Mapping[str, str]], lrs: Sequence[float]) -> float:
+    """The learning rate whose rows have the best mean in the column `validation`."""
+    return max(
+        lrs, key=lambda lr: mean(float(r["validation"]) for r in rows if float(r["lr"]) == lr)
+    )

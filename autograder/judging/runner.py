@@ -259,7 +259,10 @@ class Graders:
             *("--import-mode", "importlib", "-o", "addopts=", "--capture", "no"),
         ]
         # A grader's bytecode is never written: the package's folder may not be writable.
-        config = _prepareconfig(arguments, [self._plugin])
+        # What the caller's shell asks of pytest is not meant for graders.
+        with pytest.MonkeyPatch.context() as shell:
+            shell.delenv("PYTEST_ADDOPTS", raising=False)
+            config = _prepareconfig(arguments, [self._plugin])
         config.addinivalue_line("markers", "exercise(name, weight): the exercise judged")
         config.addinivalue_line("markers", "hidden: absent from the student's bundle")
         config.addinivalue_line("markers", "aspect: an answer without work may pass it")

@@ -79,7 +79,10 @@ def only_one_number(evidence: list[Evidence]) -> bool:
 def _numbers(value: Any) -> Iterator[str]:
     """Different numbers and strings of an answer, two of each tensor at most."""
     if isinstance(value, torch.Tensor):
-        yield from map(str, value.unique()[:2].tolist())
+        flat = value.detach().flatten().to(torch.complex128)  # a dtype that compares any other
+        if flat.numel():
+            yield str(flat[0].item())
+            yield from (str(other.item()) for other in flat[flat != flat[0]][:1])
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from _numbers(item)

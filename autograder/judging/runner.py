@@ -348,13 +348,15 @@ class Graders:
             evidence: list[Evidence] = []
             called: list[str] = []  # of what is forbidden
             counts = True  # what says nothing of values
+            explains = functools.cache(  # asked once, when all evidence is there, or never
+                functools.partial(self._explained, exercise.name, evidence, seed, recording)
+            )
             messages = Messages(ahead, self._scripts_of(exercise, seed)) if ahead else None
             with refusing(exercise.forbids) as undone:
                 for number, item in enumerate(items):
                     if item.item is None:
                         counts = scoring.right_somewhere(tests, evidence, aspects) or (
-                            any(test.outcome == "passed" for test in tests)
-                            and self._explained(exercise.name, evidence, seed, recording)
+                            any(test.outcome == "passed" for test in tests) and explains()
                         )
                         if not counts:
                             tests.append(_result(item, *scoring.not_yet(exercise.name, tests)))
@@ -374,20 +376,14 @@ class Graders:
                     if stop_at_failure and test.outcome != "passed":
                         break
             scoring.tell_once(exercise.name, tests)
-            earned = (
+            earned = counts and (
                 stop_at_failure  # no points are asked for
                 or scoring.answers_right(tests, evidence)
-                or (
-                    not scoring.only_one_number(evidence)
-                    and self._explained(exercise.name, evidence, seed, recording)
-                )
+                or (not scoring.only_one_number(evidence) and explains())
             )
             if not earned:
                 scoring.put_off(tests, scoring.not_yet(exercise.name, tests)[1])
             result = scoring.score(exercise.name, exercise.points, exercise.section, tests)
-            if not counts:
-                scoring.put_off(tests, scoring.not_yet(exercise.name, tests)[1])
-                result.points = 0.0
             explained: Collection[str] = ()
             if diagnose and any(item.failed for item in evidence):
                 if not exercise.forbids:

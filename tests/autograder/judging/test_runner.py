@@ -127,6 +127,12 @@ def test_a_refusal_pays_beside_right_values_or_a_known_mistake(toy, answer, poin
     assert result.points == points
 
 
+def test_what_the_shell_asks_of_pytest_is_not_meant_for_graders(toy, monkeypatch):
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-v")  # an option of a plug-in that graders do without
+    graders = Graders("toy", path=toy.path, assignment=toy.assignment)
+    assert {item.exercise for item in graders.items} == {"mean", "centre", "Scale"}
+
+
 def test_an_exception_is_reported_with_the_students_own_line(toy):
     source = "def mean(x, dim=-1):\n    return x.no_such_thing\n"
     result = toy.run(source)["mean"]

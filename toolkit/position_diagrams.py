@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from toolkit.diagrams import Box, Canvas
-from toolkit.plots import INK, PALETTE, SHEET, array
+from toolkit.plots import INK, PALETTE, array
 
 SIGNED = "RdBu_r"  # minus blue, plus red, nothing nearly white
 
@@ -71,37 +71,6 @@ def embedding_plus_position(words: Sequence[str], embeddings: Any, positions: An
         canvas.text(18.4, y - 0.72, f"p = {line}", 7.5)
     canvas.text(
         14.0, 0.35, f"each strip: {width} numbers; blue negative, red positive, one scale", 8.5
-    )
-    return canvas.figure
-
-
-def relative_offsets(words: Sequence[str], max_distance: int) -> Figure:
-    """Which offset vector each pair of positions uses: one colour a vector, number j − i inside.
-
-    Raises:
-        ValueError: if there is no word or the distance is negative.
-    """
-    if not words or max_distance < 0:
-        raise ValueError("give at least one word and a distance of at least 0")
-    size, step = len(words), 1.5
-    canvas = Canvas(size * step + 4.6, size * step + 2.9)
-    colours = plt.get_cmap(SIGNED)
-    top = size * step + 0.8
-    for i, word in enumerate(words):
-        canvas.text(3.0, top - step * i, f"{word}", 9, ha="right")
-        canvas.text(4.2 + step * i, top + 1.1, word, 9)
-    for i, j in itertools.product(range(size), repeat=2):
-        offset = max(-max_distance, min(max_distance, j - i))
-        share = 0.5 + 0.24 * offset / max(max_distance, 1)
-        x, y = 4.2 + step * j, top - step * i
-        canvas.ax.add_patch(
-            Rectangle(
-                (x - step / 2, y - step / 2), step, step, facecolor=colours(share), edgecolor=SHEET
-            )
-        )
-        canvas.text(x, y, f"{offset:+d}".replace("-", "−") if offset else "0", 9)
-    canvas.text(
-        4.2 + step * (size - 1) / 2, 0.6, f"{2 * max_distance + 1} vectors for any length", 8.5
     )
     return canvas.figure
 

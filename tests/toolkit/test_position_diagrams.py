@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import io
-import itertools
 import math
 import re
 
@@ -27,12 +26,10 @@ def draw(name: str) -> Figure:
         return drawn.embedding_plus_position(
             ["I", "have", "a", "dream"], torch.randn(4, 32), torch.randn(4, 32)
         )
-    if name == "offsets":
-        return drawn.relative_offsets(["I", "have", "a", "dream", "today"], 2)
     return drawn.merge_tree(" lowest", LOW)
 
 
-DRAWINGS = {name: functools.partial(draw, name) for name in ("sum", "offsets", "merges")}
+DRAWINGS = {name: functools.partial(draw, name) for name in ("sum", "merges")}
 
 
 class TestDrawings(Drawings):
@@ -56,25 +53,6 @@ def test_strips_that_do_not_fit_are_refused() -> None:
         drawn.embedding_plus_position(["a"], torch.zeros(2, 4), torch.zeros(2, 4))
     with pytest.raises(ValueError, match="fit"):
         drawn.embedding_plus_position(["a"], torch.zeros(1, 4), torch.zeros(1, 6))
-
-
-@pytest.mark.parametrize("distance", [0, 1, 2, 9])
-def test_the_offsets_are_clipped_and_counted_from_the_query(distance: int) -> None:
-    text = words(drawn.relative_offsets(list("abcd"), distance))
-    for offset in range(-3, 4):
-        expected = sum(
-            max(-distance, min(distance, j - i)) == offset
-            for i, j in itertools.product(range(4), repeat=2)
-        )
-        sign = f"{offset:+d}".replace("-", "−") if offset else "0"
-        assert text.count(sign) == expected
-    assert f"{2 * distance + 1} vectors for any length" in text
-
-
-def test_offsets_without_words_or_with_a_negative_distance_are_refused() -> None:
-    for arguments in (([], 2), (["a"], -1)):
-        with pytest.raises(ValueError, match="at least"):
-            drawn.relative_offsets(*arguments)
 
 
 def test_the_tree_merges_in_the_order_of_learning() -> None:

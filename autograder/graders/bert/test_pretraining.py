@@ -836,7 +836,7 @@ def test_pairs_refusals(student):
 @exercise("next_sentence_pairs", weight=2)
 def test_pairs_uniform(student):
     """Random sentences are uniform over the sentences of the other documents, first and last."""
-    sizes_ = [2, 900, 3, 1]
+    sizes_ = [2, 1500, 3, 1]
     marks, firsts, seconds = pairs_of(
         student, documents_of(*sizes_), f"documents of {sizes_} sentences"
     )

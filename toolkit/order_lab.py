@@ -152,7 +152,7 @@ def learn(
     steps: int,
     lr: float = 3e-3,
     seed: int = 0,
-    watch: tuple[str, ...] = (),
+    watch: Sequence[str] = (),
     every: int = 10,
 ) -> Learned:
     """Train a model to answer; its last position says the noun.
@@ -218,5 +218,5 @@ def learning_curves(runs: Mapping[str, Sequence[Learned]], window: int = 10) -> 
     left.set_title("loss; dotted: ln 2")
     right.set_title("accuracy on new sentences; dotted: 1/2")
     right.set_ylim(0, 1.04)
-    right.legend(loc="center right")
+    right.legend(loc="lower right")
     return figure

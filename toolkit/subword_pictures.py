@@ -254,7 +254,8 @@ const names = Object.keys(tokenizers);
 function choose() {
   const tokenizer = tokenizers[names[choice.selectedIndex]];
   slider.hidden = typeof tokenizer[0] === "string";
-  range.max = range.value = tokenizer.length;
+  range.max = tokenizer.length;  // first, or the value is cut down to the old one
+  range.value = tokenizer.length;
   show();
 }
 function show() {

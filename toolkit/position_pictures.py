@@ -21,6 +21,7 @@ from torch import Tensor
 from toolkit import plots, widgets
 from toolkit.diagrams import Sheet
 from toolkit.plots import INK, PALETTE
+from toolkit.position_lab import Apart
 
 SENTENCES = ("the dog bit the man", "the man bit the dog")
 VOCABULARY = ("the", "dog", "bit", "man")
@@ -131,6 +132,37 @@ def scores_by_family(sentence: str) -> dict[str, tuple[float, float]]:
         "ALiBi": pair({n: float(plain[n]) - SLOPE * abs(n - m) for n in (1, 4)}),
         "rotary": pair({n: float(turned(x[m], m) @ turned(x[n], n)) / root for n in (1, 4)}),
     }
+
+
+def take_apart(tokens: Tensor, positions: Tensor, seed: int = 0) -> Apart:
+    """How well one linear map names the token and the position of a sum of their vectors.
+
+    The map is the least-squares fit to one-hot answers; a tenth of all pairs, chosen by the seed,
+    is kept out of the fit and used for the measurement.
+
+    Args:
+        tokens: (V, D). positions: (L, D).
+    """
+    count, length = len(tokens), len(positions)
+    pairs = torch.randperm(count * length, generator=torch.Generator().manual_seed(seed))
+    held = len(pairs) // 10
+    which, where = pairs // length, pairs % length
+    sums = (tokens[which] + positions[where]).double()  # (V L, D)
+    sums = torch.cat([sums, torch.ones(len(sums), 1, dtype=torch.float64)], 1)
+    fit, test = sums[held:], sums[:held]
+    answers = torch.zeros(count + length, fit.shape[1], dtype=torch.float64)
+    answers.index_add_(0, which[held:], fit)
+    answers.index_add_(0, count + where[held:], fit)
+    ridge = 1e-6 * torch.eye(fit.shape[1], dtype=torch.float64)
+    logits = test @ torch.linalg.solve(fit.T @ fit + ridge, answers.T)  # (held, V + L)
+    which, where = which[:held], where[:held]
+    named = logits[:, :count].argmax(1)
+    rest = tokens[which] + positions[where] - tokens[named]  # (held, D)
+    return Apart(
+        (named == which).float().mean().item(),
+        (logits[:, count:].argmax(1) == where).float().mean().item(),
+        (torch.cdist(rest, positions).argmin(1) == where).float().mean().item(),
+    )
 
 
 # --------------------------------------------------------------------------- HTML
@@ -365,6 +397,25 @@ def spreads(found: Mapping[str, Tensor]) -> Figure:
         ax.set_yticks([])
         ax.spines["left"].set_visible(False)
         ax.set_xticks([-4, -1, 1, 4])
+    return figure
+
+
+def matrix(
+    values: Tensor, rows: Sequence[str], columns: Sequence[str], form: str = ".1f"
+) -> Figure:
+    """One matrix with its numbers."""
+    figure, ax = plt.subplots(figsize=(1.4 + 0.6 * len(columns), 0.5 + 0.38 * len(rows)))
+    grid(ax, values, rows, columns, "", form)
+    return figure
+
+
+def gradients(right: Tensor, wrong: Tensor) -> Figure:
+    """The gradient of the embedding matrix (4, 4), right and wrong."""
+    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.2), gridspec_kw={"wspace": 0.1})
+    names = [f"{i} {word}" for i, word in enumerate(VOCABULARY)]
+    entries = [str(i) for i in range(D_MODEL)]
+    for ax, values, title in zip(axes, (right, wrong), ("right", "padding_idx=0"), strict=True):
+        grid(ax, values, names, entries, title)
     return figure
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from toolkit import plots, widgets
 from toolkit.diagrams import Sheet
 from toolkit.plots import INK, PALETTE
-from toolkit.position_lab import Apart
+from toolkit.position_lab import Apart, Report
 
 SENTENCES = ("the dog bit the man", "the man bit the dog")
 VOCABULARY = ("the", "dog", "bit", "man")
@@ -228,6 +228,34 @@ def order_page(sentence: str, code: bool, causal: bool) -> str:
     )
 
 
+def requirements_page(reports: Mapping[str, Report], asked: Mapping[str, str]) -> str:
+    """Which code meets which requirement, a line a requirement, as HTML.
+
+    Args:
+        reports: measured codes, by name.
+        asked: the requirements that `Report.holds` names, in a few words each.
+    """
+    head = "".join(f"<th scope=col>{html.escape(code)}</th>" for code in reports)
+    lines = []
+    for name, words in asked.items():
+        cells = ""
+        for report in reports.values():
+            met = report.holds()[name]
+            number = getattr(report, name.replace(" ", "_"))
+            cells += (
+                f"<td title='{number:.2g}' style=--c:{'#c9dff2' if met else '#f3cfb0'}>"
+                f"{'✓' if met else '✗'}</td>"
+            )
+        lines.append(
+            f"<tr><th scope=row><b>{html.escape(name)}</b></th>"
+            f"<th style='text-align:left'>{html.escape(words)}</th>{cells}</tr>"
+        )
+    corner = "<td style='--c:none'></td>" * 2
+    return widgets.side_by_side(
+        f"<table class=heat style='font-size:13px'><tr>{corner}{head}</tr>{''.join(lines)}</table>"
+    )
+
+
 # --------------------------------------------------------------------------- figures
 
 
@@ -260,7 +288,7 @@ def grid(
 
 def two_orders() -> Figure:
     """The vectors of both sentences, a row a token, and their sums."""
-    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.9), gridspec_kw={"wspace": 0.1})
+    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.6), gridspec_kw={"wspace": 0.1})
     for ax, sentence in zip(axes, SENTENCES, strict=True):
         x = vectors(sentence)
         summed = torch.cat([x, x.sum(0, keepdim=True)])
@@ -277,7 +305,7 @@ def attending(*found: Example, marked: Sequence[int] = ()) -> Figure:
         marked: rows with a frame.
     """
     figure, axes = plt.subplots(
-        len(found), 1, figsize=(5.6, 0.35 + 2.3 * len(found)), squeeze=False,
+        len(found), 1, figsize=(5.6, 0.3 + 2.0 * len(found)), squeeze=False,
         gridspec_kw={"hspace": 0.12},
     )  # fmt: skip
     for ax, one in zip(axes[:, 0], found, strict=True):
@@ -307,7 +335,7 @@ def attending(*found: Example, marked: Sequence[int] = ()) -> Figure:
 
 def by_construction() -> Figure:
     """Entries 1 and 2 of a recurrent network's states and a convolution's outputs."""
-    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.6), gridspec_kw={"wspace": 0.1})
+    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.3), gridspec_kw={"wspace": 0.1})
     for ax, sentence in zip(axes, SENTENCES, strict=True):
         h, y = recurrent(sentence)[:, 1:3], convolution(vectors(sentence))[:, 1:3]
         values = torch.cat([h, torch.full((len(h), 1), math.nan), y], 1)
@@ -319,7 +347,7 @@ def by_construction() -> Figure:
 
 def shares(found: Mapping[str, tuple[float, float]], chance: float) -> Figure:
     """Right answers, mean and spread, as bars beside their names, with a line for chance."""
-    figure, ax = plt.subplots(figsize=(5.6, 0.9 + 0.36 * len(found)))
+    figure, ax = plt.subplots(figsize=(5.6, 0.8 + 0.32 * len(found)))
     for row, (name, (mean, spread)) in enumerate(found.items()):
         ax.barh(-row, 100 * mean, 0.62, xerr=100 * spread, color=PALETTE[0], ecolor=INK, alpha=0.85)
         ax.text(2, -row, f"{100 * mean:.0f} %", va="center", color="white", fontsize=10.5)
@@ -333,28 +361,28 @@ def shares(found: Mapping[str, tuple[float, float]], chance: float) -> Figure:
 
 def families() -> Figure:
     """From a token to its output in attention, and where each family of positions comes in."""
-    sheet = Sheet(13.6, 11.4)
+    sheet = Sheet(13.6, 9.3)
     steps = (
-        ("x", 10.5, "embedding $x_t$", "plain"),
-        ("qk", 7.5, "query and key\n$q_t = x_tW_Q,\\ \\ k_t = x_tW_K$", "query"),
-        ("score", 4.7, "score $s_{ij}=q_i\\cdot k_j/\\sqrt{d_k}$", "key"),
-        ("weight", 2.55, "softmax: weights $A_{ij}$", "weights"),
-        ("out", 0.9, "output $\\sum_j A_{ij}\\,v_j$", "output"),
+        ("x", 8.65, "embedding $x_t$", "plain"),
+        ("qk", 6.2, "query and key\n$q_t = x_tW_Q,\\ \\ k_t = x_tW_K$", "query"),
+        ("score", 3.85, "score $s_{ij}=q_i\\cdot k_j/\\sqrt{d_k}$", "key"),
+        ("weight", 2.0, "softmax: weights $A_{ij}$", "weights"),
+        ("out", 0.55, "output $\\sum_j A_{ij}\\,v_j$", "output"),
     )
     for name, y, text, kind in steps:
         sheet.node(
-            name, 3.2, y, text, kind, width=5.8, height=1.5 if name == "qk" else 1.1, size=11
+            name, 3.2, y, text, kind, width=5.8, height=1.4 if name == "qk" else 0.95, size=11
         )
     for one, other in (("x", "qk"), ("qk", "score"), ("score", "weight"), ("weight", "out")):
         sheet.link(one, other, start="bottom", end="top")
     arrivals = (
-        (9.05, "absolute: sinusoids, learned", "$x_t + p_t$", 0),
-        (6.0, "rotary (RoPE)", "$R_tq_t,\\ \\ R_tk_t$", 2),
-        (3.65, "relative, ALiBi", "$s_{ij} + b_{j-i}$", 1),
+        (7.55, "absolute: sinusoids, learned", "$x_t + p_t$", 0),
+        (4.95, "rotary (RoPE)", "$R_tq_t,\\ \\ R_tk_t$", 2),
+        (2.95, "relative, ALiBi", "$s_{ij} + b_{j-i}$", 1),
     )
     for y, name, formula, colour in arrivals:
-        sheet.text(10.3, y + 0.45, name, 11, color=PALETTE[colour], weight="bold")
-        sheet.text(10.3, y - 0.45, formula, 12.5)
+        sheet.text(10.3, y + 0.4, name, 11, color=PALETTE[colour], weight="bold")
+        sheet.text(10.3, y - 0.4, formula, 12.5)
         sheet.arrow((6.9, y), (3.35, y), color=PALETTE[colour])
         sheet.dot(3.2, y, PALETTE[colour])
     return sheet.figure
@@ -362,7 +390,7 @@ def families() -> Figure:
 
 def ratios(found: Mapping[str, tuple[float, float]]) -> Figure:
     """Size of embeddings relative to the codes, as initialised and times the root of the width."""
-    figure, ax = plt.subplots(figsize=(5.6, 0.9 + 0.5 * len(found)))
+    figure, ax = plt.subplots(figsize=(5.6, 0.8 + 0.42 * len(found)))
     for row, (plain, scaled) in enumerate(found.values()):
         ax.annotate(
             "", (scaled, -row), (plain, -row),
@@ -385,7 +413,7 @@ def ratios(found: Mapping[str, tuple[float, float]]) -> Figure:
 
 def spreads(found: Mapping[str, Tensor]) -> Figure:
     """Histograms of entries, a panel each, with what lies outside [-1, 1] in another colour."""
-    figure, axes = plt.subplots(1, len(found), figsize=(5.8, 2.4), sharey=True)
+    figure, axes = plt.subplots(1, len(found), figsize=(5.8, 2.1), sharey=True)
     for ax, (name, values) in zip(axes, found.items(), strict=True):
         entries = values.flatten()
         _, _, bars = ax.hist(plots.array(entries), bins=40, range=(-5, 5), density=True)
@@ -404,14 +432,14 @@ def matrix(
     values: Tensor, rows: Sequence[str], columns: Sequence[str], form: str = ".1f"
 ) -> Figure:
     """One matrix with its numbers."""
-    figure, ax = plt.subplots(figsize=(1.4 + 0.6 * len(columns), 0.5 + 0.38 * len(rows)))
+    figure, ax = plt.subplots(figsize=(1.4 + 0.6 * len(columns), 0.4 + 0.33 * len(rows)))
     grid(ax, values, rows, columns, "", form)
     return figure
 
 
 def gradients(right: Tensor, wrong: Tensor) -> Figure:
     """The gradient of the embedding matrix (4, 4), right and wrong."""
-    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.2), gridspec_kw={"wspace": 0.1})
+    figure, axes = plt.subplots(1, 2, figsize=(5.6, 1.8), gridspec_kw={"wspace": 0.1})
     names = [f"{i} {word}" for i, word in enumerate(VOCABULARY)]
     entries = [str(i) for i in range(D_MODEL)]
     for ax, values, title in zip(axes, (right, wrong), ("right", "padding_idx=0"), strict=True):
@@ -421,7 +449,7 @@ def gradients(right: Tensor, wrong: Tensor) -> Figure:
 
 def sizes(found: Mapping[str, float], code: float) -> Figure:
     """Lengths of one embedding by version, beside the length of a position code."""
-    figure, ax = plt.subplots(figsize=(5.6, 0.8 + 0.36 * len(found)))
+    figure, ax = plt.subplots(figsize=(5.6, 0.75 + 0.32 * len(found)))
     for row, (name, size) in enumerate(found.items()):
         ax.barh(-row, size, 0.62, color=PALETTE[0 if row == 0 else 1], alpha=0.85)
         ax.text(size + 0.04, -row, f"{size:.2f}", va="center", fontsize=10.5)

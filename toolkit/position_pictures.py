@@ -365,7 +365,7 @@ def families() -> Figure:
     steps = (
         ("x", 8.65, "embedding $x_t$", "plain"),
         ("qk", 6.2, "query and key\n$q_t = x_tW_Q,\\ \\ k_t = x_tW_K$", "query"),
-        ("score", 3.85, "score $s_{ij}=q_i\\cdot k_j/\\sqrt{d_k}$", "key"),
+        ("score", 3.85, "score $e_{ij}=q_i\\cdot k_j/\\sqrt{d_k}$", "key"),
         ("weight", 2.0, "softmax: weights $A_{ij}$", "weights"),
         ("out", 0.55, "output $\\sum_j A_{ij}\\,v_j$", "output"),
     )
@@ -378,7 +378,7 @@ def families() -> Figure:
     arrivals = (
         (7.55, "absolute: sinusoids, learned", "$x_t + p_t$", 0),
         (4.95, "rotary (RoPE)", "$R_tq_t,\\ \\ R_tk_t$", 2),
-        (2.95, "relative, ALiBi", "$s_{ij} + b_{j-i}$", 1),
+        (2.95, "relative, ALiBi", "$e_{ij} + b_{j-i}$", 1),
     )
     for y, name, formula, colour in arrivals:
         sheet.text(10.3, y + 0.4, name, 11, color=PALETTE[colour], weight="bold")

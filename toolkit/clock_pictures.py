@@ -138,7 +138,7 @@ def heat_maps(tables: Mapping[str, Tensor]) -> Figure:
             plots.array(table), cmap=SIGNED, vmin=-1, vmax=1, aspect="auto",
             interpolation="nearest",
         )  # fmt: skip
-        ax.set(ylabel="position", title=title)
+        ax.set(ylabel="position", title=title, yticks=range(0, len(table), 5))
     axes[-1, 0].set_xlabel("column")
     figure.colorbar(image, ax=axes, shrink=0.7)
     return figure

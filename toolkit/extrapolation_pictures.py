@@ -1,4 +1,8 @@
-"""Pictures of the page on length extrapolation: accuracy by position."""
+"""Pictures of the page on length extrapolation: accuracy by position, and clock hands.
+
+As on the page on sinusoidal codes, the tip of a hand is its sine to the right of the middle and its
+cosine above it: position 0 points to the 12, and hands turn clockwise.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,15 @@ from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import torch
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Circle
 from torch import Tensor
 
 from toolkit import plots
 from toolkit.position_experiments import LONGEST, SYMBOLS, TRAINED, Found
+
+_GREY = "#b9b4a8"
 
 
 def by_method(tasks: Mapping[str, Mapping[str, Found]]) -> Figure:
@@ -58,9 +66,8 @@ def hands(shown: Mapping[str, tuple[int, ...]], frequencies: tuple[float, ...]) 
         frequencies: radians per position.
     """
     figure, axes = plt.subplots(1, len(frequencies), figsize=(5.4, 2.9), squeeze=False)
-    turn = torch.linspace(0, 2 * math.pi, 200)
     for ax, frequency in zip(axes[0], frequencies, strict=True):
-        ax.plot(turn.cos(), turn.sin(), color=plots.INK, lw=0.7)
+        _face(ax)
         for index, (label, positions) in enumerate(shown.items()):
             angles = frequency * torch.tensor(positions, dtype=torch.float64)
             _spokes(ax, angles, plots.PALETTE[index], label, positions, 1.17 + 0.25 * index)
@@ -72,11 +79,19 @@ def hands(shown: Mapping[str, tuple[int, ...]], frequencies: tuple[float, ...]) 
     return figure
 
 
+def _face(ax: plt.Axes) -> None:
+    """A circle with a mark for each hour."""
+    ax.add_patch(Circle((0, 0), 1, fill=False, ec=_GREY, lw=1.2))
+    hours = [(math.sin(math.pi * h / 6), math.cos(math.pi * h / 6)) for h in range(12)]
+    marks = [((0.93 * x, 0.93 * y), (x, y)) for x, y in hours]
+    ax.add_collection(LineCollection(marks, colors=_GREY, linewidths=1))
+
+
 def _spokes(
     ax: plt.Axes, angles: Tensor, colour: str, label: str, positions: tuple[int, ...], away: float
 ) -> None:
     for number, (angle, position) in enumerate(zip(angles.tolist(), positions, strict=True)):
-        x, y = math.cos(angle), math.sin(angle)
+        x, y = math.sin(angle), math.cos(angle)
         ax.plot([0, x], [0, y], color=colour, lw=1.8, label=label if number == 0 else None)
         if number in (0, len(positions) - 1):
             ax.text(away * x, away * y, str(position), ha="center", va="center", color=colour)

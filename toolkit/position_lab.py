@@ -2,24 +2,20 @@
 
 * Measures of a position code, that is of a table (length, width) with one row a position:
   smallest distance, what a linear map can and cannot do with it, how many columns move.
+* The requirements of a position code, a number for each.
 * A small encoder without positions of its own. What tells it the order, a module that adds
   vectors or an attention that knows distances, is handed in.
-* The requirements of a position code as a table of numbers, one line a code.
-* A linear probe that takes a sum of a token's and a position's vector apart again.
 """
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from toolkit import training
 
 # --------------------------------------------------------------------------- measures of a code
 
@@ -60,25 +56,6 @@ def closest_rows(table: Tensor, block: int = 1000) -> Closest:
     # Subtracting squares cancels; the distance of the pair itself is exact.
     exact = (rows[first] - rows[second]).norm().item()
     return Closest(exact, min(first, second), max(first, second))
-
-
-def distance_range(table: Tensor, block: int = 2000) -> tuple[float, float]:
-    """Smallest and largest distance between two different rows, in the table's own precision.
-
-    table: (N, D). For tables too large for `closest_rows`: every pair is looked at once.
-    """
-    squares = table.square().sum(-1)  # (N,)
-    low, high = math.inf, 0.0
-    for begin in range(0, len(table), block):
-        part = table[begin : begin + block]
-        for other in range(begin, len(table), block):
-            gram = part @ table[other : other + block].T  # (block, block)
-            gram = squares[begin : begin + block, None] + squares[other : other + block] - 2 * gram
-            high = max(high, gram.max().item())
-            if other == begin:
-                gram.fill_diagonal_(math.inf)
-            low = min(low, gram.min().item())
-    return math.sqrt(max(low, 0.0)), math.sqrt(high)
 
 
 def fit_residual(features: Tensor, targets: Tensor) -> float:
@@ -202,38 +179,6 @@ def _affine(x: Tensor, y: Tensor) -> Tensor:
     return x @ torch.linalg.lstsq(x, y, driver="gelsd").solution
 
 
-def requirements_table(reports: Mapping[str, Report]) -> str:
-    """All reports as an HTML table, a line a code, a tick or a cross beside each number.
-
-    Raises:
-        ValueError: if there is no report.
-    """
-    if not reports:
-        raise ValueError("there is nothing to put into the table; give at least one report")
-    names = list(next(iter(reports.values())).holds())
-    head = "".join(f"<th scope=col>{name}</th>" for name in names)
-    lines = []
-    for code, one in reports.items():
-        numbers = (getattr(one, name.replace(" ", "_")) for name in names)
-        cells = "".join(
-            f"<td>{'✓' if met else '✗'} {_short(number)}</td>"
-            for number, met in zip(numbers, one.holds().values(), strict=True)
-        )
-        lines.append(f"<tr><th scope=row>{html.escape(code)}</th>{cells}</tr>")
-    return (
-        "<div style='overflow-x:auto'><table style='white-space:nowrap;font-size:13px;"
-        "border-collapse:separate;border-spacing:.7em 0'>"
-        f"<thead><tr><th scope=col>code</th>{head}</tr></thead>"
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def _short(number: float) -> str:
-    if number == 0:
-        return "0"
-    return f"{number:.0e}" if abs(number) < 1e-3 else f"{number:.3g}"
-
-
 # --------------------------------------------------------------------------- a small encoder
 
 
@@ -313,90 +258,3 @@ def right_by_position(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tens
         right = model(tokens).argmax(-1) == targets  # (B, T)
     asked = targets >= 0
     return ((right & asked).sum(0) / asked.sum(0)).float().cpu()
-
-
-# --------------------------------------------------------------------------- taking a sum apart
-
-
-@dataclass(frozen=True)
-class Apart:
-    """Shares of tokens and positions that a probe names from sums it has not seen.
-
-    token, position: named by a linear map.
-    position_after: the position whose code is nearest to what is left once the vector of the token
-        that was named is subtracted.
-    """
-
-    token: float
-    position: float
-    position_after: float
-
-
-def take_apart(
-    tokens: Tensor, positions: Tensor, steps: int, *, batch_size: int = 256, seed: int = 0
-) -> Apart:
-    """Train one linear map to name the token and the position of a sum of their vectors.
-
-    A tenth of all pairs (token, position), chosen by the seed, is kept out of the training and
-    used for the measurement.
-
-    Args:
-        tokens: (V, D) token vectors.
-        positions: (L, D) position vectors.
-        steps: training steps.
-    """
-    count, length = len(tokens), len(positions)
-    draw = torch.Generator().manual_seed(seed)
-    order = torch.randperm(count * length, generator=draw)
-    held, seen = order[: count * length // 10], order[count * length // 10 :]
-    device = tokens.device
-    torch.manual_seed(seed)
-    probe = nn.Linear(tokens.shape[1], count + length).to(device)
-
-    def both(pairs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        which, where = (pairs // length).to(device), (pairs % length).to(device)
-        logits = probe(tokens[which] + positions[where]).float()  # (N, V + L)
-        return logits[:, :count], logits[:, count:], which, where
-
-    def loss(_: int) -> Tensor:
-        rows = torch.randint(len(seen), (batch_size,), generator=draw)
-        token_logits, position_logits, which, where = both(seen[rows])
-        return F.cross_entropy(token_logits, which) + F.cross_entropy(position_logits, where)
-
-    training.fit(probe, loss, steps, lr=1e-2, seed=seed, progress=False)
-    with torch.no_grad():
-        token_logits, position_logits, which, where = both(held)
-        named = token_logits.argmax(-1)  # (N,)
-        rest = tokens[which] + positions[where] - tokens[named]  # (N, D)
-        return Apart(
-            (named == which).float().mean().item(),
-            (position_logits.argmax(-1) == where).float().mean().item(),
-            (torch.cdist(rest, positions).argmin(-1) == where).float().mean().item(),
-        )
-
-
-# --------------------------------------------------------------------------- translation, tagged
-
-
-def translate(model: nn.Module, source: Tensor, lengths: Sequence[int]) -> list[list[int]]:
-    """The most probable target word at every real position; one list of ids a sentence.
-
-    source: (B, T) int64, the model (B, T) -> (B, T, words).
-    """
-    with torch.no_grad():
-        best = model(source).argmax(-1)  # (B, T)
-    return [row[:n] for row, n in zip(best.tolist(), lengths, strict=True)]
-
-
-def bleu(written: Sequence[Sequence[str]], right: Sequence[Sequence[str]]) -> float:
-    """Corpus BLEU by sacreBLEU, of sentences given as lists of words."""
-    import sacrebleu
-
-    lines = [[" ".join(words) for words in sentences] for sentences in (written, right)]
-    # `force`: the sentences are split into words on purpose.
-    return sacrebleu.corpus_bleu(lines[0], [lines[1]], tokenize="none", force=True).score
-
-
-def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and half the distance between the largest and the smallest value."""
-    return sum(values) / len(values), (max(values) - min(values)) / 2

@@ -21,7 +21,7 @@ from torch import Tensor
 from toolkit import plots, widgets
 from toolkit.diagrams import Sheet
 from toolkit.plots import INK, PALETTE
-from toolkit.position_lab import Apart, Report
+from toolkit.position_lab import Report
 
 SENTENCES = ("the dog bit the man", "the man bit the dog")
 VOCABULARY = ("the", "dog", "bit", "man")
@@ -134,6 +134,20 @@ def scores_by_family(sentence: str) -> dict[str, tuple[float, float]]:
     }
 
 
+@dataclass(frozen=True)
+class Apart:
+    """Shares of tokens and positions that a probe names from sums it has not seen.
+
+    token, position: named by a linear map.
+    position_after: the position whose code is nearest to what is left once the vector of the token
+        that was named is subtracted.
+    """
+
+    token: float
+    position: float
+    position_after: float
+
+
 def take_apart(tokens: Tensor, positions: Tensor, seed: int = 0) -> Apart:
     """How well one linear map names the token and the position of a sum of their vectors.
 
@@ -235,7 +249,11 @@ def requirements_page(reports: Mapping[str, Report], asked: Mapping[str, str]) -
         reports: measured codes, by name.
         asked: the requirements that `Report.holds` names, in a few words each.
     """
-    head = "".join(f"<th scope=col>{html.escape(code)}</th>" for code in reports)
+    # Written upwards, so that all codes fit beside the requirements on a phone
+    upwards = "writing-mode:vertical-rl;transform:rotate(180deg);text-align:left"
+    head = "".join(
+        f"<th scope=col><span style='{upwards}'>{html.escape(code)}</span></th>" for code in reports
+    )
     lines = []
     for name, words in asked.items():
         cells = ""
@@ -247,10 +265,10 @@ def requirements_page(reports: Mapping[str, Report], asked: Mapping[str, str]) -
                 f"{'✓' if met else '✗'}</td>"
             )
         lines.append(
-            f"<tr><th scope=row><b>{html.escape(name)}</b></th>"
-            f"<th style='text-align:left'>{html.escape(words)}</th>{cells}</tr>"
+            f"<tr><th scope=row style='text-align:left'><b>{html.escape(name)}</b>: "
+            f"{html.escape(words)}</th>{cells}</tr>"
         )
-    corner = "<td style='--c:none'></td>" * 2
+    corner = "<td style='--c:none'></td>"
     return widgets.side_by_side(
         f"<table class=heat style='font-size:13px'><tr>{corner}{head}</tr>{''.join(lines)}</table>"
     )
@@ -288,7 +306,7 @@ def grid(
 
 def two_orders() -> Figure:
     """The vectors of both sentences, a row a token, and their sums."""
-    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.6), gridspec_kw={"wspace": 0.1})
+    figure, axes = plt.subplots(1, 2, figsize=(5.0, 2.6), gridspec_kw={"wspace": 0.1})
     for ax, sentence in zip(axes, SENTENCES, strict=True):
         x = vectors(sentence)
         summed = torch.cat([x, x.sum(0, keepdim=True)])
@@ -305,7 +323,7 @@ def attending(*found: Example, marked: Sequence[int] = ()) -> Figure:
         marked: rows with a frame.
     """
     figure, axes = plt.subplots(
-        len(found), 1, figsize=(5.6, 0.3 + 2.0 * len(found)), squeeze=False,
+        len(found), 1, figsize=(5.2, 0.3 + 2.0 * len(found)), squeeze=False,
         gridspec_kw={"hspace": 0.12},
     )  # fmt: skip
     for ax, one in zip(axes[:, 0], found, strict=True):
@@ -347,7 +365,7 @@ def by_construction() -> Figure:
 
 def shares(found: Mapping[str, tuple[float, float]], chance: float) -> Figure:
     """Right answers, mean and spread, as bars beside their names, with a line for chance."""
-    figure, ax = plt.subplots(figsize=(5.6, 0.8 + 0.32 * len(found)))
+    figure, ax = plt.subplots(figsize=(4.4, 0.8 + 0.32 * len(found)))
     for row, (name, (mean, spread)) in enumerate(found.items()):
         ax.barh(-row, 100 * mean, 0.62, xerr=100 * spread, color=PALETTE[0], ecolor=INK, alpha=0.85)
         ax.text(2, -row, f"{100 * mean:.0f} %", va="center", color="white", fontsize=10.5)
@@ -390,20 +408,23 @@ def families() -> Figure:
 
 def ratios(found: Mapping[str, tuple[float, float]]) -> Figure:
     """Size of embeddings relative to the codes, as initialised and times the root of the width."""
-    figure, ax = plt.subplots(figsize=(5.6, 0.8 + 0.42 * len(found)))
+    figure, ax = plt.subplots(figsize=(4.4, 0.8 + 0.42 * len(found)))
     for row, (plain, scaled) in enumerate(found.values()):
         ax.annotate(
             "", (scaled, -row), (plain, -row),
             arrowprops={"arrowstyle": "-|>", "color": PALETTE[0], "lw": 1.8, "shrinkA": 4},
         )  # fmt: skip
         ax.plot([plain], [-row], "o", color=PALETTE[0])
-        ax.text(plain, -row + 0.22, f"{plain:.2g}", ha="center", va="bottom", fontsize=10)
-        ax.text(scaled, -row + 0.22, f"{scaled:.2g}", ha="center", va="bottom", fontsize=10)
+        for size in (plain, scaled):
+            ax.text(
+                size, -row + 0.2, f"{size:.2g}", ha="center", va="bottom", fontsize=10,
+                bbox={"fc": plots.SHEET, "ec": "none", "pad": 0.6},
+            )  # fmt: skip
     ax.axvline(1, color=INK, lw=1, ls="--")
     ax.set_xscale("log")
     ax.set(
-        xlim=(0.006, 90), ylim=(-len(found) + 0.5, 0.75),
-        xlabel="embedding / position code, without and with the factor",
+        xlim=(0.004, 90), ylim=(-len(found) + 0.5, 0.75),
+        xlabel="embedding / code, without and with √D",
     )  # fmt: skip
     ax.set_yticks([-row for row in range(len(found))], list(found))
     ax.tick_params(axis="y", length=0, labelsize=10.5)
@@ -413,7 +434,7 @@ def ratios(found: Mapping[str, tuple[float, float]]) -> Figure:
 
 def spreads(found: Mapping[str, Tensor]) -> Figure:
     """Histograms of entries, a panel each, with what lies outside [-1, 1] in another colour."""
-    figure, axes = plt.subplots(1, len(found), figsize=(5.8, 2.1), sharey=True)
+    figure, axes = plt.subplots(1, len(found), figsize=(5.0, 2.1), sharey=True)
     for ax, (name, values) in zip(axes, found.items(), strict=True):
         entries = values.flatten()
         _, _, bars = ax.hist(plots.array(entries), bins=40, range=(-5, 5), density=True)
@@ -439,7 +460,7 @@ def matrix(
 
 def gradients(right: Tensor, wrong: Tensor) -> Figure:
     """The gradient of the embedding matrix (4, 4), right and wrong."""
-    figure, axes = plt.subplots(1, 2, figsize=(5.6, 1.8), gridspec_kw={"wspace": 0.1})
+    figure, axes = plt.subplots(1, 2, figsize=(4.8, 1.8), gridspec_kw={"wspace": 0.1})
     names = [f"{i} {word}" for i, word in enumerate(VOCABULARY)]
     entries = [str(i) for i in range(D_MODEL)]
     for ax, values, title in zip(axes, (right, wrong), ("right", "padding_idx=0"), strict=True):
@@ -449,7 +470,7 @@ def gradients(right: Tensor, wrong: Tensor) -> Figure:
 
 def sizes(found: Mapping[str, float], code: float) -> Figure:
     """Lengths of one embedding by version, beside the length of a position code."""
-    figure, ax = plt.subplots(figsize=(5.6, 0.75 + 0.32 * len(found)))
+    figure, ax = plt.subplots(figsize=(4.4, 0.75 + 0.32 * len(found)))
     for row, (name, size) in enumerate(found.items()):
         ax.barh(-row, size, 0.62, color=PALETTE[0 if row == 0 else 1], alpha=0.85)
         ax.text(size + 0.04, -row, f"{size:.2f}", va="center", fontsize=10.5)

@@ -19,6 +19,8 @@ from IPython.display import HTML
 from matplotlib.figure import Figure
 
 from toolkit import plots
+from toolkit.diagrams import Box, Canvas
+from toolkit.plots import INK
 
 Pair = tuple[int, int]
 
@@ -129,19 +131,79 @@ def compared(head: Sequence[str], rows: Sequence[tuple[str, Sequence[Sequence[st
     top = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in head)
     lines = "".join(
         f"<tr><th scope=row>{html.escape(name)}</th>"
-        + "".join(f"<td>{chips(pieces)}</td>" for pieces in columns)
+        + "".join(
+            f"<td data-column='{html.escape(column)}'>{chips(pieces)}</td>"
+            for column, pieces in zip(head[1:], columns, strict=True)
+        )
         + "</tr>"
         for name, columns in rows
     )
-    return HTML(f"{STYLE}<div class=subwords><table><tr>{top}</tr>{lines}</table></div>")
+    return HTML(
+        f"{STYLE}<div class=subwords><table class=compared><tr>{top}</tr>{lines}</table></div>"
+    )
 
 
 # --------------------------------------------------------------------------- figures
 
 
+def merge_tree(word: str, merges: Sequence[tuple[int, int]]) -> Figure:
+    """How byte-pair encoding builds the tokens of one word: bytes below, each merge above its pair.
+
+    Args:
+        word: encoded as UTF-8; at least one byte.
+        merges: in the order in which they were learned.
+
+    Raises:
+        ValueError: if the word is empty.
+    """
+    if not word:
+        raise ValueError("the word is empty; give at least one character")
+    rank = {tuple(pair): number for number, pair in enumerate(merges)}
+    pieces = pieces_of(merges)
+    step = 1.75
+    leaves = list(word.encode("utf-8"))
+    # Each node: id, horizontal place, height, and the box once it is drawn.
+    row = [(value, index * step + 1.2, 0) for index, value in enumerate(leaves)]
+    planned: list[tuple[int, float, int, tuple[Any, ...]]] = [(*node, ()) for node in row]
+    while True:
+        pairs = [
+            (rank[pair], place)
+            for place, pair in enumerate(itertools.pairwise(node[0] for node in row))
+            if pair in rank
+        ]
+        if not pairs:
+            break
+        number, place = min(pairs)
+        left, right = row[place : place + 2]
+        node = (256 + number, (left[1] + right[1]) / 2, max(left[2], right[2]) + 1)
+        planned.append((*node, (left, right)))
+        row[place : place + 2] = [node]
+    height = max(node[2] for node in row)
+    canvas = Canvas(len(leaves) * step + 0.8, height * 2.0 + 2.6)
+    boxes: dict[tuple[int, float, int], Box] = {}
+    for value, x, level, children in planned:
+        last = (value, x, level) in row
+        text = readable(pieces[value])
+        width = max(1.4, 0.36 * len(text) + 0.7)
+        box = canvas.box(
+            x, 1.4 + 2.0 * level, text, "output" if last else "plain", width=width, height=0.95
+        )
+        boxes[value, x, level] = box
+        if children:
+            canvas.text(x, 1.4 + 2.0 * level - 0.72, f"merge {value - 256}", 6.5, color="#5b6069")
+            for child in children:
+                start, end = boxes[child].side("top"), box.side("bottom")
+                canvas.ax.plot(
+                    [start[0], end[0]], [start[1], end[1] - 0.42], color=INK, linewidth=0.8
+                )
+    ids = ", ".join(str(node[0]) for node in row)
+    canvas.text((len(leaves) * step + 0.8) / 2, 0.35, f"ids {ids}", 8.5)
+    return canvas.figure
+
+
 def shortening(sizes: Sequence[int], series: Mapping[str, Sequence[float]]) -> Figure:
     """Bytes per token against the size of the vocabulary, a line for each text."""
-    figure, ax = plt.subplots(figsize=(6.2, 3.0))
+    figure, ax = plt.subplots(figsize=(6.2, 2.6))
     plots.curves(ax, sizes, series, x_label="vocabulary size (log)", y_label="bytes per token",
                  log_x=True)  # fmt: skip
     ax.set_xticks(sizes, [str(size) for size in sizes])
@@ -163,7 +225,13 @@ STYLE = (
     "font-weight:normal;vertical-align:top;color:inherit;background:none!important}"
     ".subwords th{color:var(--pst-color-text-muted,#5a606b)}"
     ".subwords tr.next td{font-weight:700}"
-    ".subwords p{margin:.3em 0}.subwords .sides{display:flex;flex-wrap:wrap;gap:.3em 2.5em}"
+    # On a phone, a line's columns stand below each other, each with the head's name before it.
+    "@media (max-width:720px){.subwords .compared :is(tr,th[scope=row],td){display:block}"
+    ".subwords .compared th[scope=col]{display:none}"
+    ".subwords .compared td::before{content:attr(data-column);display:inline-block;"
+    "min-width:4em;color:var(--pst-color-text-muted,#5a606b)}}"
+    ".subwords p{margin:.3em 0}.subwords .sides{display:flex;flex-wrap:wrap;"
+    "align-items:flex-start;gap:.3em 2.5em}"
     ".subwords :is(textarea,select){font:inherit;width:100%;max-width:32em;padding:.25em .4em;"
     "box-sizing:border-box;border:1px solid var(--pst-color-text-muted,#5a606b);border-radius:4px;"
     "background:var(--pst-color-surface,#f5f3ee);color:var(--pst-color-text-base,#22252b)}"

@@ -180,7 +180,12 @@ def test_the_pictures_show_every_method_and_every_hand() -> None:
     figure = extrapolation_pictures.by_method({"latest digit": found})
     assert [ax.get_title(loc="left") or ax.get_title() for ax in figure.axes][:7] == list(found)
     figure = extrapolation_pictures.hands({"in training": (0, 1, 2), "new": (40,)}, (1.0, 0.1))
-    assert [len(ax.lines) for ax in figure.axes] == [5, 5]
+    for ax, frequency in zip(figure.axes, (1.0, 0.1), strict=True):
+        ends = [(line.get_xdata()[1], line.get_ydata()[1]) for line in ax.lines]
+        for (right, up), position in zip(ends, (0, 1, 2, 40), strict=True):
+            # Position 0 points to the 12, and hands turn clockwise.
+            angle = frequency * position
+            assert (right, up) == pytest.approx((math.sin(angle), math.cos(angle)))
     plt.close("all")
 
 

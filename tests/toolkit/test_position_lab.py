@@ -1,4 +1,4 @@
-"""What the chapter on positions is given: measures of codes, a small encoder, a probe."""
+"""What the chapter on positions is given: measures of codes, a small encoder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from toolkit import device
 from toolkit import position_lab as lab
 
 
@@ -22,12 +21,6 @@ def sinusoid(length: int, width: int) -> torch.Tensor:
 @pytest.fixture
 def rows() -> torch.Tensor:
     return torch.randn(57, 6, generator=torch.Generator().manual_seed(0))
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    cpu = device.preset("cpu")
-    monkeypatch.setattr(device, "preset", lambda name=None: cpu)
 
 
 # --------------------------------------------------------------------------- distances
@@ -56,14 +49,6 @@ def test_equal_rows_have_distance_zero_and_a_row_is_not_compared_with_itself() -
 def test_one_row_has_no_distance() -> None:
     with pytest.raises(ValueError, match="two rows"):
         lab.closest_rows(torch.zeros(1, 3))
-
-
-@pytest.mark.parametrize("block", [5, 57, 100])
-def test_the_range_of_distances_covers_every_pair(rows: torch.Tensor, block: int) -> None:
-    every = torch.pdist(rows.double())
-    low, high = lab.distance_range(rows, block)
-    assert low == pytest.approx(every.min().item(), rel=1e-4)
-    assert high == pytest.approx(every.max().item(), rel=1e-4)
 
 
 # --------------------------------------------------------------------------- linear fits
@@ -133,14 +118,6 @@ def test_a_table_that_is_too_short_is_refused() -> None:
         lab.report(torch.eye(10), gap=5)
 
 
-def test_the_requirements_table_marks_what_is_met() -> None:
-    text = lab.requirements_table({"a < b": lab.report(CODES["number"])})
-    assert "a &lt; b" in text
-    assert (text.count("✗"), text.count("✓")) == (2, 6)
-    with pytest.raises(ValueError, match="nothing"):
-        lab.requirements_table({})
-
-
 # --------------------------------------------------------------------------- encoder and task
 
 
@@ -188,37 +165,3 @@ def test_accuracy_is_counted_per_position_and_only_where_asked() -> None:
     shares = lab.right_by_position(Echo(), tokens, targets)
     assert shares[0].isnan()
     assert shares[1:].tolist() == [1.0, 0.5]
-
-
-# --------------------------------------------------------------------------- probe, translation
-
-
-def test_the_probe_takes_a_sum_apart_where_there_is_room() -> None:
-    draw = torch.Generator().manual_seed(3)
-    vectors = torch.linalg.qr(torch.randn(32, 32, generator=draw)).Q * 4
-    apart = lab.take_apart(vectors[:20], vectors[20:30], 200)
-    assert min(apart.token, apart.position, apart.position_after) > 0.95
-
-
-def test_the_probe_fails_where_there_is_none() -> None:
-    draw = torch.Generator().manual_seed(4)
-    tokens, positions = (torch.randn(n, 1, generator=draw) for n in (40, 30))
-    assert lab.take_apart(tokens, positions, 50).token < 0.5
-
-
-def test_translations_are_cut_to_the_real_words() -> None:
-    class Next(nn.Module):
-        def forward(self, source: torch.Tensor) -> torch.Tensor:
-            return nn.functional.one_hot(source + 1, 9).float()
-
-    assert lab.translate(Next(), torch.tensor([[1, 2, 3], [4, 0, 0]]), [3, 1]) == [[2, 3, 4], [5]]
-
-
-def test_bleu_is_100_for_equal_sentences_and_low_for_shuffled_ones() -> None:
-    right = [list("abcdefgh"), list("hgfedcba")]
-    assert lab.bleu(right, right) == pytest.approx(100)
-    assert lab.bleu([sentence[::-1] for sentence in right], right) < 20
-
-
-def test_mean_and_spread() -> None:
-    assert lab.mean_and_spread([1.0, 2.0, 6.0]) == (3.0, 2.5)

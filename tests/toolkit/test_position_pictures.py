@@ -71,6 +71,7 @@ def test_pages_are_tables_with_every_number() -> None:
     assert pictures.order_page(MAN, True, False).count("<table") == 2
     report = position_lab.report(torch.randn(30, 8))
     marks = pictures.requirements_page({"random": report}, {"bounded": "small", "offset": "map"})
+    assert "<b>offset</b>: map" in marks
     assert marks.count("✓") == 1
     assert marks.count("✗") == 1
     with pytest.raises(ValueError, match="rows"):

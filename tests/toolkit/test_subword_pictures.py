@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import re
@@ -12,13 +13,14 @@ import matplotlib.pyplot as plt
 import pytest
 
 from solutions.positional_encoding import bpe_encode, train_bpe, wordpiece_encode
+from tests.toolkit.drawings import Drawings, words
 from toolkit import subword_pictures as pictures
 from toolkit.docstrings import Pieces
 
 NODE = shutil.which("node")
 TEXT = pictures.SENTENCES
 MERGES = train_bpe(TEXT, 12)
-MORE = train_bpe("the ther either ␣ café 🐕🐕 \x85\x85 the dog  dogs\n\n other theatre " * 3, 60)
+MORE = train_bpe("the then either ␣ café 🐕🐕 \x85\x85 the dog  dogs\n\n other theatre " * 3, 60)
 PIECES = ["[UNK]", "the", "dog", "dogma", "man", "bit", "##s", "##matic", "a", "##a", ".", "é"]
 ODD = ["", " ", "  ", "\n", "\ufeffthe", "a\ufeff b", "\x1c\x1d\x85 the", "the\u3000dog", "\xa0",
        "e\u0301 é", "\U0001f469\u200d\U0001f680", "\u4f4d\u7f6e", "\x00\x7f\ufffd\U0010ffff", "İI",
@@ -96,6 +98,8 @@ def test_a_box_without_a_tokenizer_is_refused(wrong: dict) -> None:
 
 def test_a_comparison_needs_all_columns() -> None:
     assert "<kbd>␣a</kbd>" in pictures.compared(["", "x"], [("one", [["␣a"]])]).data
+    # On a phone the head is hidden, and each cell says its column.
+    assert "<td data-column='&lt;x'>" in pictures.compared(["", "<x"], [("one", [["a"]])]).data
     with pytest.raises(ValueError, match="1 columns"):
         pictures.compared(["", "x"], [("one", [])])
 
@@ -104,3 +108,29 @@ def test_the_curve_names_its_sizes() -> None:
     figure = pictures.shortening([256, 300], {"new": [1, 1.5], "other": [1, 1.2]})
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["256", "300"]
     plt.close(figure)
+
+
+LOW = [(108, 111), (256, 119), (32, 257)]  # lo, low, and low after a space
+DRAWINGS = {"merges": functools.partial(pictures.merge_tree, " lowest", LOW)}
+
+
+class TestDrawings(Drawings):
+    drawings = DRAWINGS
+
+
+def test_the_tree_merges_in_the_order_of_learning() -> None:
+    text = words(pictures.merge_tree(" lowest", LOW))
+    assert [word for word in text if word.startswith("merge")] == ["merge 0", "merge 1", "merge 2"]
+    assert {"lo", "low", "␣low"} <= set(text)
+    assert "ids 258, 101, 115, 116" in text
+
+
+def test_the_tree_shows_bytes_that_are_no_text_as_numbers() -> None:
+    text = words(pictures.merge_tree("é", [(195, 169)]))
+    assert {"c3", "a9", "é", "ids 256"} <= set(text)
+    assert words(pictures.merge_tree("é", []))[-1] == "ids 195, 169"
+
+
+def test_a_tree_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        pictures.merge_tree("", LOW)

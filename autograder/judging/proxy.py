@@ -23,7 +23,6 @@ from autograder.sandbox.executor import (
 )
 from autograder.sandbox.timelimit import did_not_return
 
-
 # How the sentence on a forbidden call ends.
 WRITE_YOURSELF = "which this exercise asks you to write yourself."
 

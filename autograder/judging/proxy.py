@@ -23,6 +23,9 @@ from autograder.sandbox.executor import (
 )
 from autograder.sandbox.timelimit import did_not_return
 
+# How the sentence on a forbidden call ends.
+WRITE_YOURSELF = "which this exercise asks you to write yourself."
+
 
 class StudentError(Exception):
     """The student's code raised, hung, or died. `types` names the exception and its bases."""
@@ -230,8 +233,7 @@ class Proxy:
             raise StudentError(outcome, what)
         if outcome["forbidden"]:
             raise Mistake(
-                f"{what} calls torch's {', '.join(outcome['forbidden'])}, "
-                "which this exercise asks you to write yourself.",
+                f"{what} calls torch's {', '.join(outcome['forbidden'])}, {WRITE_YOURSELF}",
                 misconception="forbidden",
             )
         return Observation(restored(outcome["value"]), outcome["grads"], outcome["mutated"])

@@ -36,7 +36,7 @@ from autograder.judging.proxy import Exchange, Proxy, StudentError, Todo
 from autograder.judging.recording import Recording
 from autograder.judging.results import ExerciseResult, TestResult
 from autograder.sandbox.executor import Executor, Request
-from autograder.units.assignment import Assignment, Exercise, load
+from autograder.units.assignment import Assignment, Exercise, given_names, load
 
 # After this many calls without an end the rest of an exercise's tests is not waited for.
 TIMEOUTS_PER_EXERCISE = 2
@@ -394,7 +394,8 @@ class Graders:
                     )
             scoring.note_followers(exercise.name, tests, explained)
             if called:
-                scoring.withdraw(result, list(dict.fromkeys(called)))
+                used = list(dict.fromkeys(called))
+                scoring.withdraw(result, used, exercise.needs, given_names(self.unit))
             elif undone and result.points:
                 scoring.withdraw_undone(result, undone)
             results[exercise.name] = result

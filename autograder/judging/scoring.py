@@ -10,6 +10,7 @@ import torch
 from autograder.judging import asked_again
 from autograder.judging.diagnosis import Evidence
 from autograder.judging.expectations import IN_PLACE
+from autograder.judging.proxy import WRITE_YOURSELF
 from autograder.judging.results import PUT_OFF, ExerciseResult, TestResult
 
 # How a failure shows that nothing else can be looked at behind.
@@ -34,14 +35,33 @@ def score(name: str, points: float, section: str, tests: list[TestResult]) -> Ex
     return result
 
 
-def withdraw(result: ExerciseResult, used: list[str]) -> None:
-    """Calling the function that the exercise asks for earns nothing, however right the values."""
+def withdraw(
+    result: ExerciseResult,
+    used: list[str],
+    written: Collection[str] = (),
+    given: Collection[str] = (),
+) -> None:
+    """Calling the function that the exercise asks for earns nothing, however right the values.
+
+    Args:
+        result: of the exercise.
+        used: the forbidden functions that were called.
+        written: earlier exercises that this one may use; some have the name of a function of torch.
+        given: what the unit is given, likewise.
+    """
+    ending = WRITE_YOURSELF
+    if allowed := [name for name in used if name in written]:
+        ending = f"which is not allowed here; use your own {', '.join(allowed)}."
+    elif allowed := [name for name in used if name in given]:
+        ending = (
+            f"which is not allowed here; use the {', '.join(allowed)} that this unit gives you "
+            "(given.py)."
+        )
     result.points = 0.0
     result.misconception = "forbidden"
-    result.message = (
-        f"Your {result.name} calls torch's {', '.join(used)}, "
-        "which this exercise asks you to write yourself."
-    )
+    result.message = f"Your {result.name} calls torch's {', '.join(used)}, {ending}"
+    for test in result.tests:
+        test.message = test.message.replace(WRITE_YOURSELF, ending)
 
 
 def withdraw_undone(result: ExerciseResult, undone: list[str]) -> None:

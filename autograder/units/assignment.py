@@ -6,6 +6,7 @@ or reports reads it through `load`, which needs neither the solutions nor nbgrad
 
 from __future__ import annotations
 
+import ast
 import difflib
 import json
 from collections.abc import Iterable
@@ -146,6 +147,20 @@ def folder(unit: str) -> Path:
         if file.is_file() and (candidate.name == unit or _is_about(file, unit)):
             return candidate
     raise AssignmentError(_unknown(unit))
+
+
+@lru_cache
+def given_names(unit: str) -> tuple[str, ...]:
+    """The functions and classes that the unit is given of earlier units, where they are at hand."""
+    try:
+        file = folder(unit) / paths.GIVEN
+    except AssignmentError:
+        return ()
+    if not file.is_file():
+        return ()
+    defined = (ast.FunctionDef, ast.ClassDef)
+    parts = ast.parse(file.read_text(encoding="utf-8")).body
+    return tuple(part.name for part in parts if isinstance(part, defined))
 
 
 def _unknown(name: str) -> str:

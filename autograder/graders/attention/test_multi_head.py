@@ -7,7 +7,7 @@ import torch
 from autograder.graders.attention.common import BESIDE, FAR, OUTPUT, linear, marked, reading
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
-from autograder.judging.grader_marks import exercise, hidden, promises
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 
 
 def same_state(mine, theirs, case=""):
@@ -685,13 +685,13 @@ def test_to_fused_values(student, reference, draw):
         )
 
 
+@aspect
 @exercise("separate_to_fused")
-def test_to_fused_leaves_input(student, reference, draw):
-    """The result is a new dict, and the given state is not changed."""
-    state = heads_state(draw, 4)
-    seen = student.observe("separate_to_fused", state, 2, grad=False)
-    same_state(seen.value, reference.separate_to_fused(state, 2), "d_model=4, H=2")
-    expectations.unchanged(seen)
+def test_to_fused_leaves_input(student, draw):
+    """The given state is not changed."""
+    expectations.unchanged(
+        student.observe("separate_to_fused", heads_state(draw, 4), 2, grad=False)
+    )
 
 
 @hidden
@@ -807,13 +807,11 @@ def test_to_torch_values(student, reference, draw):
         )
 
 
+@aspect
 @exercise("separate_to_torch")
-def test_to_torch_leaves_input(student, reference, draw):
-    """The result is a new dict, and the given state is not changed."""
-    state = heads_state(draw, 4)
-    seen = student.observe("separate_to_torch", state, grad=False)
-    same_state(seen.value, reference.separate_to_torch(state), "d_model=4")
-    expectations.unchanged(seen)
+def test_to_torch_leaves_input(student, draw):
+    """The given state is not changed."""
+    expectations.unchanged(student.observe("separate_to_torch", heads_state(draw, 4), grad=False))
 
 
 @hidden

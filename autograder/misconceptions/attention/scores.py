@@ -180,6 +180,12 @@ add(
     read="att-masks",
 )
 add(
+    "bilinear_mask_finite",
+    "Your masked scores are a large negative number; this exercise asks for -inf.",
+    ('float("-inf")', "-1e9"),
+    read="att-masks",
+)
+add(
     "bilinear_mask_zero",
     "Your masked scores are 0, which still gets weight in the softmax; write -inf.",
     ('float("-inf")', "0.0"),
@@ -280,6 +286,12 @@ add(
     "You take a mask with two dimensions for (B, Tk), one row for each example; it is (Tq, Tk), "
     "one row for each query, the same for every example.",
     (IF_MASK, ROWS_ARE_EXAMPLES),
+    read="att-masks",
+)
+add(
+    "additive_mask_finite",
+    "Your masked scores are a large negative number; this exercise asks for -inf.",
+    ('float("-inf")', "-1e9"),
     read="att-masks",
 )
 add(
@@ -625,8 +637,8 @@ add(
 )
 add(
     "softmax_in_place",
-    "Your weights are right, but you write -inf into the caller's scores: masked_fill_ with an "
-    "underscore works in place. Use masked_fill.",
+    "You write into the caller's scores, which the caller still needs. masked_fill without an "
+    "underscore, like torch.where, makes a new tensor.",
     (FILL, 'scores.masked_fill_(~mask, float("-inf"))'),
 )
 add(
@@ -908,6 +920,15 @@ add(
     ),
 )
 add(
+    "dropout_divided_in_evaluation",
+    "You divide by 1 - dropout in evaluation too; if training is False the weights come back "
+    "unchanged.",
+    (
+        DROP_OFF,
+        "if not training:\n        return attn_weights / (1.0 - dropout)\n    if dropout == 0.0:",
+    ),
+)
+add(
     "dropout_in_evaluation",
     "Weights are dropped in evaluation too; if training is False they come back unchanged.",
     (DROP_OFF, "if dropout == 0.0:"),
@@ -931,10 +952,27 @@ add(
 )
 add(
     "dropout_keeps_p_scales_right",
-    "Weights are dropped with probability 1 - dropout: the comparison with the random number is "
-    "the wrong way round. torch.rand(...) >= dropout is True with probability 1 - dropout.",
+    "Weights survive with probability dropout and are dropped with probability 1 - dropout; it is "
+    "the other way round. torch.rand(...) >= dropout is True with probability 1 - dropout.",
     (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout"),
 )
+# The same where dropout = 0 is not treated on its own.
+KEEP_P = (
+    "Weights survive with probability dropout and are dropped with probability 1 - dropout; it is "
+    "the other way round. torch.rand(...) >= dropout is True with probability 1 - dropout."
+)
+for name, scaled in {
+    "dropout_keeps_p_of_zero": "attn_weights * keep / (1.0 - dropout)",
+    "dropout_keeps_p_unscaled": "attn_weights * keep",
+    "dropout_keeps_p_scaled_by_p": "attn_weights * keep / dropout",
+}.items():
+    add(
+        name,
+        KEEP_P,
+        (DROP_OFF, "if not training:"),
+        (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout"),
+        (DROP, f"return {scaled}"),
+    )
 add(
     "dropout_whole_rows",
     "Whole rows are dropped together; draw a random number for every single weight.",
@@ -991,8 +1029,8 @@ add(
 )
 add(
     "dropout_in_place",
-    "The result is right, but you change the caller's weights: `*=`, `/=`, `mul_` and `div_` work "
-    "in place. Use `*` and `/`.",
+    "You write into the caller's weights, which the caller still needs; `*` and `/`, like "
+    "torch.where, make a new tensor.",
     (DROP, "return attn_weights.mul_(keep).div_(1.0 - dropout)"),
 )
 add(

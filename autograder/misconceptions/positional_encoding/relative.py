@@ -94,7 +94,7 @@ add(
 )
 add(
     "learned_in_place",
-    "You add to x in place, which changes the caller's tensor; write x + ... instead of x += ....",
+    "You add to x in place, which changes the caller's tensor; x + ... makes a new one.",
     (LEARNED, "x.add_(self.table.weight[: x.shape[1]])"),
 )
 add(

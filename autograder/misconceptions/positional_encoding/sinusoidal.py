@@ -556,7 +556,7 @@ add(
 )
 add(
     "encoding_in_place",
-    "You add to x in place, which changes the caller's tensor; write x + ... instead of x += ....",
+    "You add to x in place, which changes the caller's tensor; x + ... makes a new one.",
     (SUM, "self.dropout(x.add_(codes))"),
 )
 add(

@@ -384,6 +384,37 @@ def test_a_call_of_what_was_to_be_written_earns_nothing(
     assert "0 of 4 points" in text
 
 
+@pytest.mark.parametrize(
+    ("unit", "name", "said_instead"),
+    [
+        (
+            "attention-self_attention",
+            "SelfAttention",
+            "use your own scaled_dot_product_attention.",
+        ),
+        (
+            "attention-multi_head",
+            "PerHeadAttention",
+            "use the scaled_dot_product_attention that this unit gives you (given.py).",
+        ),
+    ],
+)
+def test_who_calls_torchs_function_is_told_which_one_may_be_called(
+    opened: Callable[[str], dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+    unit: str,
+    name: str,
+    said_instead: str,
+) -> None:
+    namespace = opened(unit)
+    right = solutions_of(unit)[name]
+    own = "scaled_dot_product_attention("
+    run_cell(namespace, right.replace(own, f"torch.nn.functional.{own}"))
+    text = said(namespace, capsys, name)
+    assert said_instead in " ".join(text.split())
+    assert "write yourself" not in text
+
+
 def test_a_softmax_tried_elsewhere_costs_nothing(scores: dict[str, Any]) -> None:
     scores["In"] = ["", "torch.softmax(torch.ones(3), 0)"]
     run_cell(scores, "def compare(x):\n    return torch.softmax(x, 0)\n")

@@ -440,15 +440,15 @@ def _without(name: str, answer: Any) -> Any:
     return answer
 
 
-def alike(left: Any, right: Any, tolerance: float = TOLERANCE) -> bool:
+def alike(left: Any, right: Any, *, tolerance: float = TOLERANCE) -> bool:
     """Equal up to rounding, through nested lists, tuples and dicts; others by their type."""
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(
-            alike(one, other, tolerance) for one, other in zip(left, right, strict=True)
+            alike(one, other, tolerance=tolerance) for one, other in zip(left, right, strict=True)
         )
     if isinstance(left, dict) and isinstance(right, dict):
         return left.keys() == right.keys() and all(
-            alike(left[key], right[key], tolerance) for key in left
+            alike(left[key], right[key], tolerance=tolerance) for key in left
         )
     if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
         both = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)

@@ -71,7 +71,7 @@ def digits_and_waves(digits: Tensor, waves: Tensor) -> Figure:
         digits: (N, K) of 0 and 1, the least significant first.
         waves: (N, K) frequencies' sines between -1 and 1, the fastest first.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(5.8, 2.9), gridspec_kw={"wspace": 0.08})
+    figure, axes = plt.subplots(1, 2, figsize=(4.9, 2.6), gridspec_kw={"wspace": 0.08})
     both = ((axes[0], digits, "binary digits"), (axes[1], waves, "sines"))
     for ax, values, title in both:
         plots.attention_map(
@@ -84,7 +84,7 @@ def digits_and_waves(digits: Tensor, waves: Tensor) -> Figure:
     for k, t in digits.T.nonzero().tolist():
         axes[0].text(t, k, "1", ha="center", va="center", fontsize=9, color="white")
     axes[0].set_ylabel("digit")
-    axes[1].set_ylabel("pair")
+    axes[1].set_ylabel("wave")
     return figure
 
 
@@ -95,7 +95,7 @@ def failures(gaps: Mapping[str, Tensor], distances: Mapping[str, Tensor]) -> Fig
         gaps: for each function, (T,) the difference of position t and t + 1; zeros are not drawn.
         distances: for each code, (T,) the distance of position t from position 0.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(6.4, 2.7))
+    figure, axes = plt.subplots(1, 2, figsize=(5.2, 2.7))
     for name, values in gaps.items():
         seen = (values > 0).nonzero()[:, 0]
         axes[0].semilogy(plots.array(seen), plots.array(values[seen]), label=name)
@@ -114,7 +114,7 @@ def failures(gaps: Mapping[str, Tensor], distances: Mapping[str, Tensor]) -> Fig
 
 def wavelengths(found: Mapping[int, Tensor], base: float = 10000.0) -> Figure:
     """Wavelengths against the number of the pair, a line for each width, on a logarithmic axis."""
-    figure, ax = plt.subplots(figsize=(5.6, 2.5))
+    figure, ax = plt.subplots(figsize=(4.9, 2.4))
     for width, lengths in found.items():
         shape = "o-" if len(lengths) < 40 else "-"
         ax.semilogy(range(len(lengths)), plots.array(lengths), shape, ms=3, label=f"D = {width}")
@@ -132,14 +132,13 @@ def wavelengths(found: Mapping[int, Tensor], base: float = 10000.0) -> Figure:
 
 def heat_maps(tables: Mapping[str, Tensor]) -> Figure:
     """Tables of codes as colours, one below the other."""
-    figure, axes = plt.subplots(len(tables), 1, figsize=(5.8, 1.75 * len(tables)), squeeze=False)
+    figure, axes = plt.subplots(len(tables), 1, figsize=(4.9, 1.7 * len(tables)), squeeze=False)
     for ax, (title, table) in zip(axes[:, 0], tables.items(), strict=True):
         image = ax.imshow(
             plots.array(table), cmap=SIGNED, vmin=-1, vmax=1, aspect="auto",
             interpolation="nearest",
         )  # fmt: skip
-        ax.set(ylabel="position", title=title, yticks=range(0, len(table), 5))
-    axes[-1, 0].set_xlabel("column")
+        ax.set(xlabel="column", ylabel="position", title=title, yticks=range(0, len(table), 5))
     figure.colorbar(image, ax=axes, shrink=0.7)
     return figure
 
@@ -147,7 +146,7 @@ def heat_maps(tables: Mapping[str, Tensor]) -> Figure:
 def tables(found: Mapping[str, Tensor], rows: Sequence[str], across: int = 2) -> Figure:
     """Small tables of codes with their numbers, some in a line."""
     down = -(-len(found) // across)
-    figure, axes = plt.subplots(down, across, figsize=(2.95 * across, 2.1 * down), squeeze=False)
+    figure, axes = plt.subplots(down, across, figsize=(2.5 * across, 2.0 * down), squeeze=False)
     for ax in axes.flat[len(found) :]:
         ax.set_visible(False)
     for ax, (title, values) in zip(axes.flat, found.items(), strict=False):

@@ -14,6 +14,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
+from torch.nn import functional as F
 
 from toolkit import plots
 from toolkit.plots import INK, PALETTE
@@ -106,7 +107,7 @@ def moved(matrices: Mapping[str, Tensor], t: int = 3, k: int = 1) -> Figure:
 
     A column a matrix; fast hands above, slow ones below.
     """
-    figure, axes = plt.subplots(2, len(matrices), figsize=(1.85 * len(matrices), 3.3))
+    figure, axes = plt.subplots(2, len(matrices), figsize=(1.3 * len(matrices), 2.9))
     code = torch.tensor([f(w * t) for w in FREQUENCIES for f in (math.sin, math.cos)])
     for column, (title, matrix) in enumerate(matrices.items()):
         found = (matrix.float() @ code).view(2, 2)  # a row a hand: sine, cosine
@@ -115,7 +116,8 @@ def moved(matrices: Mapping[str, Tensor], t: int = 3, k: int = 1) -> Figure:
             _face(ax)
             _hand(ax, math.sin(w * t), math.cos(w * t), _GREY, "-", f"position {t}")
             aim = math.sin(w * (t + k)), math.cos(w * (t + k))
-            _hand(ax, *aim, PALETTE[2], "--", f"position {t + k}")
+            ax.plot([0, aim[0]], [0, aim[1]], color=PALETTE[2], lw=7, alpha=0.35,
+                    solid_capstyle="butt", label=f"position {t + k}")  # fmt: skip
             _hand(ax, *found[row].tolist(), PALETTE[1], "-", "moved by the matrix")
             if row == 0:
                 ax.set_title(title, loc="center")
@@ -155,7 +157,7 @@ def product(offsets: Tensor, width: int, base: float = 10_000.0) -> Tensor:
 
 def products(widths: Sequence[int] = (64, 512), reach: int = 60) -> Figure:
     """Products against the offset: of the small example, and of wide codes as a share of k = 0."""
-    figure, axes = plt.subplots(1, 2, figsize=(6.6, 2.1))
+    figure, axes = plt.subplots(1, 2, figsize=(5.2, 2.1))
     small, wide = torch.arange(-8, 9), torch.arange(-reach, reach + 1)
     axes[0].plot(small.tolist(), product(small, 4, 100.0).tolist(), "o-", color=PALETTE[0], lw=1)
     axes[0].set(title="width 4, base 100", xlabel="offset k", ylabel="product")
@@ -169,32 +171,36 @@ def products(widths: Sequence[int] = (64, 512), reach: int = 60) -> Figure:
     return figure
 
 
-def offset_means(scores: Tensor, causal: bool = False) -> tuple[Tensor, float]:
-    """The closest matrix that knows the offset only, and the share of variance it explains.
+def offset_share(scores: Tensor, causal: bool = False) -> float:
+    """Which share of the scores' variance a function of the offset alone explains.
+
+    A softmax over the keys doesn't see what is added to a whole row, so each row is shifted to
+    mean 0 first; the function is found by least squares.
 
     Args:
         scores: (T, T), a row a query.
         causal: whether only keys up to the query count.
 
     Returns:
-        (T, T) with the mean of its diagonal in every entry, and 1 if the scores depend on the
-        offset alone, 0 if it says nothing about them.
+        1 if the weights depend on the offset alone, 0 if it says nothing about them.
     """
     length = len(scores)
     position = torch.arange(length)
     offset = position - position[:, None]  # (T, T), key minus query
     counted = offset <= 0 if causal else torch.ones_like(offset, dtype=torch.bool)
-    means = torch.zeros_like(scores)
-    for k in range(1 - length, 1 if causal else length):
-        means[offset == k] = scores[offset == k].mean()
-    seen, explained = scores[counted], means[counted]
-    error = (seen - explained).square().sum() / (seen - seen.mean()).square().sum()
-    return means, 1 - error.item()
+    shown = counted[..., None]  # (T, T, 1)
+    indicators = F.one_hot(offset + length - 1)  # (T, T, 2T - 1)
+    both = torch.cat([scores[..., None], indicators], -1).double()  # (T, T, 2T)
+    both = both - (both * shown).sum(1, keepdim=True) / shown.sum(1, keepdim=True)
+    seen, features = both[counted].split([1, 2 * length - 1], dim=-1)
+    solved = torch.linalg.lstsq(features, seen, driver="gelsd").solution
+    error = (features @ solved - seen).square().sum() / seen.square().sum()
+    return 1 - error.item()
 
 
 def score_maps(maps: Mapping[str, Tensor], causal: Sequence[str] = ()) -> Figure:
     """Scores of every query and key (T, T), each map in its own colours; hidden pairs blank."""
-    figure, axes = plt.subplots(1, len(maps), figsize=(2.2 * len(maps), 2.3))
+    figure, axes = plt.subplots(1, len(maps), figsize=(1.75 * len(maps), 2.0))
     for ax, (title, scores) in zip(axes, maps.items(), strict=True):
         shown = plots.array(scores)
         if title in causal:
@@ -212,7 +218,7 @@ def score_maps(maps: Mapping[str, Tensor], causal: Sequence[str] = ()) -> Figure
 
 def wavelengths(bases: Sequence[int], width: int, length: int) -> Figure:
     """Positions per full turn of every hand, a line a base; those below the length in blue."""
-    figure, ax = plt.subplots(figsize=(6.2, 2.1))
+    figure, ax = plt.subplots(figsize=(5.2, 2.1))
     for down, base in enumerate(bases):
         turns = [2 * math.pi * base ** (i / width) for i in range(0, width, 2)]
         colours = [PALETTE[0] if turn <= length else PALETTE[1] for turn in turns]

@@ -32,12 +32,12 @@ def test_products_are_those_of_two_codes() -> None:
 def test_only_what_depends_on_the_offset_is_explained_by_it() -> None:
     t = torch.arange(6.0)
     offset = t[:, None] - t
-    assert pictures.offset_means(offset)[1] == pytest.approx(1)
-    assert pictures.offset_means(t[:, None] + t)[1] == pytest.approx(0, abs=1e-6)
-    means, share = pictures.offset_means(torch.where(offset >= 0, offset, 50 * t), causal=True)
-    assert share == pytest.approx(1)  # what the mask hides is not counted
-    assert means[3, 1] == 2
-    assert pictures.offset_means(torch.where(offset >= 0, offset, 50 * t))[1] < 0.9
+    assert pictures.offset_share(offset.square()) == pytest.approx(1)
+    assert pictures.offset_share(offset + 9 * t[:, None]) == pytest.approx(1)  # a row is shifted
+    assert pictures.offset_share((t == 2).float().expand(6, 6)) < 0.5  # one key for everybody
+    hidden = torch.where(offset >= 0, offset, 50.0 * (t == 4))
+    assert pictures.offset_share(hidden, causal=True) == pytest.approx(1)
+    assert pictures.offset_share(hidden) < 0.9
 
 
 def test_figures_are_drawn_and_show_what_a_matrix_does() -> None:

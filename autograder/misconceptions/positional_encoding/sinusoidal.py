@@ -748,8 +748,8 @@ add(
 )
 add(
     "rotation_without_minus",
-    "Your blocks are [[cos, sin], [sin, cos]]; cos(a + b) = cos a cos b - sin a sin b, so the "
-    "lower left entry is -sin.",
+    "Your blocks have the rows cos, sin and sin, cos; cos(a + b) = cos a cos b - sin a sin b, so "
+    "the lower left entry is -sin.",
     (LOWER, LOWER.replace("= -torch", "= torch")),
 )
 add(

@@ -51,6 +51,7 @@ IMPORT = re.compile(
     r"(?:[ \t]+import[ \t]+(\([^)]*\)|[^\n#]*))?",
     re.MULTILINE,
 )
+UNIT = re.compile(r'"(\w+)-(\w+)"')
 EXECUTED = re.compile(r"\A---\n(?:.*\n)*?\s*text_representation:")
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -90,14 +91,20 @@ def done(source: Path = SOURCE) -> list[str]:
 
 
 def page_modules(page: Path, root: Path = ROOT) -> list[Path]:
-    """The course's own modules that a page imports, directly or through other modules.
+    """The course's own modules that a page depends on.
+
+    Those it imports, directly or through other modules, and where it names a unit the unit's
+    known mistakes, which pages show.
 
     Args:
         page: a page or module; its text is searched for import statements, never executed.
         root: the folder that holds `solutions`, `toolkit` and `autograder`.
     """
-    found: set[Path] = set()
-    waiting = [page]
+    mistakes = root / "autograder" / "misconceptions"
+    units = UNIT.findall(page.read_text(encoding="utf-8"))
+    files = (mistakes / chapter / f"{unit}.py" for chapter, unit in units)
+    found = {file for file in files if file.is_file()}
+    waiting = [page, *found]
     while waiting:
         text = waiting.pop().read_text(encoding="utf-8")
         for module, names in IMPORT.findall(text):

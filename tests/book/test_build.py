@@ -269,6 +269,19 @@ def test_page_modules_follows_every_form_of_import(tmp_path: Path) -> None:
     assert found == ["solutions/a.py", "solutions/b.py", "toolkit/c.py", "toolkit/d.py"]
 
 
+def test_a_page_depends_on_the_known_mistakes_of_a_unit_that_it_names(tmp_path: Path) -> None:
+    mistakes = tmp_path / "autograder" / "misconceptions" / "gpt"
+    mistakes.mkdir(parents=True)
+    (mistakes / "model.py").write_text("import solutions.common\n")
+    (mistakes / "training.py").write_text("")
+    (tmp_path / "solutions").mkdir()
+    (tmp_path / "solutions" / "common.py").write_text("")
+    page = tmp_path / "page.md"
+    page.write_text('unit = "gpt-model"\nwords = "left-out"\n')
+    found = [str(path.relative_to(tmp_path)) for path in page_modules(page, tmp_path)]
+    assert found == ["autograder/misconceptions/gpt/model.py", "solutions/common.py"]
+
+
 def test_code_key_changes_with_a_module_and_not_with_an_unrelated_one(tmp_path: Path) -> None:
     (tmp_path / "solutions").mkdir()
     used, unused = tmp_path / "solutions" / "a.py", tmp_path / "solutions" / "b.py"

@@ -102,7 +102,14 @@ def test_attention_fully_masked_row(student, reference, draw):
         student.scaled_dot_product_attention(*inputs, mask),
         reference.scaled_dot_product_attention(*inputs, mask),
         OUTPUT,
-        "query 1 of the first batch entry is fully masked",
+        "a mask that hides all keys from query 1 of the first example",
+    )
+    nothing = torch.zeros(2, 3, 4, dtype=torch.bool)
+    same_results(
+        student.scaled_dot_product_attention(*inputs, nothing),
+        reference.scaled_dot_product_attention(*inputs, nothing),
+        OUTPUT,
+        "a mask that hides all keys from all queries",
     )
 
 
@@ -118,6 +125,13 @@ def test_attention_leading_dimensions(student, reference, draw):
             OUTPUT,
             f"query of shape {tuple(inputs[0].shape)}",
         )
+    heads = [draw.normal(2, length, 3, 5).transpose(1, 2) for length in (2, 4, 4)]
+    same_results(
+        student.scaled_dot_product_attention(*heads),
+        reference.scaled_dot_product_attention(*heads),
+        OUTPUT,
+        "heads made by a transpose, (2, 3, T, 5)",
+    )
 
 
 @promises("other-widths", "other-lengths", "bad-mask")
@@ -285,7 +299,7 @@ def test_causal_mask_refuses(student):
 @exercise("causal_mask")
 def test_causal_mask_row_counts(student):
     """Row i has exactly i + 1 entries that are True, also for long sequences."""
-    for length in (4, 37, 150):
+    for length in (4, 37, 150, 1100):
         mask = student.causal_mask(length)
         is_boolean(mask, (length, length))
         expectations.equal(
@@ -457,6 +471,7 @@ def test_decoder_mask_refuses(student):
     """What padding_mask refuses, raises a ValueError here too."""
     for case, lengths, longest in [
         ("the lengths [2, 5] with max_length=4", torch.tensor([2, 5]), 4),
+        ("the lengths [1, 1] with max_length=0", torch.tensor([1, 1]), 0),
         ("the lengths [2, -1]", torch.tensor([2, -1]), None),
         ("float lengths", torch.tensor([2.0, 3.0]), None),
     ]:
@@ -595,7 +610,7 @@ def test_self_fully_masked(student, reference, draw):
     mask = draw.mask(2, 5, 5)
     mask[1] = False
     got, want = mine(x, mask), theirs(x, mask)
-    same_results(got, want, OUTPUT, "the second batch entry is fully masked")
+    same_results(got, want, OUTPUT, "a mask that hides all keys in the second example")
 
 
 @hidden
@@ -683,6 +698,10 @@ def test_masked_self_padding_first(student, reference, draw):
     x = draw.normal(2, 4, 3)
     padding = torch.tensor([[False, False, True, True], [False, True, True, True]])
     same_results(mine(x, padding), theirs(x, padding), OUTPUT, "padding at the start")
+    padding = torch.tensor([[False] * 4, [True, True, False, False]])
+    same_results(mine(x, padding), theirs(x, padding), OUTPUT, "an example that is all padding")
+    padding = torch.zeros(2, 4, dtype=torch.bool)
+    same_results(mine(x, padding), theirs(x, padding), OUTPUT, "nothing but padding")
 
 
 @hidden
@@ -698,6 +717,11 @@ def test_masked_self_float64(student, reference, draw):
     same_results(mine(x, padding), theirs(x, padding), OUTPUT, "float64")
     x = draw.normal(1, 150, 4).double()
     same_results(mine(x), theirs(x), OUTPUT, "T=150")
+    long = draw.normal(1, 1100, 4).double()
+    output, _ = expectations.pair(mine(long))
+    first, _ = expectations.pair(mine(long[:, :150]))
+    expectations.shape(output, (1, 1100, 4), what="the output")
+    expectations.close(output[:, :150], first, what="the output", case="T=1100, first 150 tokens")
 
 
 @hidden

@@ -246,6 +246,19 @@ add(
     (SCALED, "query @ key.transpose(1, 2) / math.sqrt(d_k)"),
 )
 add(
+    "attention_key_reshaped",
+    "You reshape the keys to (D, Tk), which keeps the order of their numbers and tears each key "
+    "apart; exchange the last two dimensions: key.transpose(-2, -1).",
+    (SCALED, "query @ key.reshape(*key.shape[:-2], d_k, key.shape[-2]) / math.sqrt(d_k)"),
+)
+add(
+    "attention_scaled_by_whole_root",
+    "Your weights match dividing by √d_k cut to a whole number; math.isqrt and int() do that. Use "
+    "math.sqrt(d_k).",
+    (SCALED, f"{UNSCALED} / math.isqrt(d_k)"),
+    read="att-scaling",
+)
+add(
     "attention_output_over_queries",
     "Your output sums over the queries, as with transposed weights; row i of the output is "
     "Σ_j A_ij v_j, a sum over the keys.",
@@ -296,6 +309,32 @@ add(
     "Dropped weights are not made up for; divide the survivors by 1 - dropout, as "
     "attention_dropout does.",
     (DROPPED, f"attn_weights * ({DROPPED} != 0)"),
+    read="att-dropout",
+)
+add(
+    "attention_dropout_renormalised",
+    "You rescale the weights after dropout so that rows sum to 1; survivors are divided by "
+    "1 - dropout, as attention_dropout does, and rows need not sum to 1.",
+    (
+        ATTENTION_RETURN,
+        "total = dropped.sum(dim=-1, keepdim=True)\n"
+        "    dropped = dropped / total.masked_fill(total == 0, 1.0)\n"
+        f"    {ATTENTION_RETURN}",
+    ),
+    read="att-dropout",
+)
+add(
+    "attention_dropout_of_scores",
+    "Your output uses a softmax of scores that went through dropout; a score of 0 still gets "
+    "weight. Drop weights, after the softmax.",
+    (DROPPED, "masked_softmax(attention_dropout(scores, dropout, training), mask)"),
+    read="att-dropout",
+)
+add(
+    "attention_dropout_is_keep",
+    "You give attention_dropout the probability of keeping a weight; it takes that of dropping "
+    "one, `dropout` itself.",
+    (DROPPED, "attention_dropout(attn_weights, 1.0 - dropout, training)"),
     read="att-dropout",
 )
 add(
@@ -393,6 +432,13 @@ add(
     (CAUSAL_CHECK, "if isinstance(length, int) and length < 1:"),
 )
 
+add(
+    "causal_upside_down",
+    "The rows of your mask stand in reverse order; row 0 belongs to the first position and has one "
+    "True, and no flip is needed.",
+    (TRIL, f"{TRIL}.flip(0)"),
+)
+
 add = mistakes_in(MISCONCEPTIONS, "padding_mask", "att-masks")
 REAL = "positions < lengths[:, None, None]"
 PADDING_CHECK = "if int(lengths.min()) < 0 or longest > max_length:"
@@ -440,6 +486,20 @@ add(
     (REAL, "positions >= max_length - lengths[:, None, None]"),
 )
 add(
+    "padding_slice_from_end",
+    "A row without padding comes out as if all of it were padding: the slice [-0:] is everything. "
+    "Compare positions with lengths instead.",
+    (
+        f"return {REAL}",
+        f"mask = {REAL}\n    mask[lengths == max_length] = False\n    return mask",
+    ),
+)
+add(
+    "padding_as_long_as_batch",
+    "Without max_length you take the number of sequences for it; it is the largest of lengths.",
+    ("        max_length = longest", "        max_length = len(lengths)"),
+)
+add(
     "padding_float",
     "Your mask holds numbers; a mask is of dtype torch.bool.",
     (REAL, f"({REAL}).float()"),
@@ -479,7 +539,8 @@ add(
 )
 add(
     "decoder_mask_causal_only",
-    "Your mask lets padding through; combine the causal mask with the padding mask.",
+    "Your mask lets padding through. In every row, those of padded queries too, padded keys are "
+    "False: combine the causal mask with the padding mask by &.",
     (BOTH, "return causal.expand(len(lengths), -1, -1)"),
 )
 add(
@@ -522,6 +583,28 @@ add(
     "In your mask no position sees itself; the diagonal is allowed: j ≤ i.",
     (BOTH, "return causal.tril(-1) & real"),
     read="att-causal",
+)
+add(
+    "decoder_mask_keeps_diagonal",
+    "Padded tokens may attend to themselves in your mask; a padded key is hidden from every query, "
+    "its own included.",
+    (BOTH, "return causal & real | torch.eye(real.shape[-1], dtype=torch.bool)"),
+)
+add(
+    "decoder_mask_one_for_all",
+    "Every sequence gets the same mask, as if all were as long as the longest; row b has a padding "
+    "mask of its own.",
+    (BOTH, "return (causal & real.any(dim=0)).expand(len(lengths), -1, -1)"),
+)
+add(
+    "decoder_mask_transposed",
+    "Rows and columns of your mask are exchanged: queries stand in rows, keys in columns.",
+    (BOTH, "return (causal & real).transpose(1, 2)"),
+)
+add(
+    "decoder_mask_head_dimension",
+    "Your mask has four dimensions; its shape here is (B, T, T).",
+    (BOTH, "return (causal & real).unsqueeze(1)"),
 )
 add(
     "decoder_mask_max_length_ignored",
@@ -640,6 +723,27 @@ def _attention_mistakes(add: Callable[..., None], prefix: str) -> None:
         ),
     )
     add(
+        f"{prefix}_weights_transposed",
+        "Your output is right, but the weights you return are transposed: row i holds those that "
+        "query i gives to the keys.",
+        (
+            f"return {ATTEND}",
+            f"output, attn_weights = {ATTEND}\n"
+            "        return output, attn_weights.transpose(-2, -1)",
+        ),
+    )
+    add(
+        f"{prefix}_one_layer_for_all",
+        "q_proj, k_proj and v_proj are one and the same layer; create three.",
+        *(
+            (
+                f"self.{name} = nn.Linear(input_dim, head_dim, bias=False)",
+                f"self.{name} = self.q_proj",
+            )
+            for name in ("k_proj", "v_proj")
+        ),
+    )
+    add(
         f"{prefix}_returns_output_only",
         "You return the output only; return the pair (output, attn_weights).",
         (f"return {ATTEND}", f"return {ATTEND}[0]"),
@@ -672,6 +776,45 @@ add(
     read="att-masks",
 )
 add(
+    "self_nan",
+    "A query that may attend to nothing gives NaN: a softmax over nothing but -inf is 0/0. Its "
+    "weights and output should be 0; masked_softmax does that.",
+    (
+        f"return {ATTEND}",
+        f"scores = {SCORES}\n"
+        "        if mask is not None:\n"
+        "            scores = scores.masked_fill(~mask, float('-inf'))\n"
+        "        attn_weights = scores.softmax(dim=-1)\n"
+        "        return attn_weights @ v, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
+    "self_finite_fill",
+    "A query that may attend to nothing attends to everything alike: a large negative number "
+    "cancels when a whole row has it. Its weights and output should be 0.",
+    (
+        f"return {ATTEND}",
+        f"scores = {SCORES}\n"
+        "        if mask is not None:\n"
+        "            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)\n"
+        "        attn_weights = scores.softmax(dim=-1)\n"
+        "        return attn_weights @ v, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
+    "self_mask_symmetric",
+    "Your mask hides a pair in both directions if it is hidden in one; row i of the mask is about "
+    "query i only.",
+    (
+        f"return {ATTEND}",
+        "if mask is not None and mask.shape[-2] == mask.shape[-1]:\n"
+        f"            mask = mask & mask.transpose(-2, -1)\n        return {ATTEND}",
+    ),
+    read="att-masks",
+)
+add(
     "self_always_causal",
     "Your tokens see only earlier ones; plain self-attention has no causal mask of its own.",
     (
@@ -701,7 +844,8 @@ CAUSAL = "causal_mask(x.shape[1]).to(x.device)"
 AND_PADDING = "mask = mask & padding_mask.unsqueeze(1)"
 add(
     "masked_self_sees_future",
-    "Your tokens see the future: there is no causal mask. Position i may attend to 0, ..., i.",
+    "Your tokens see the future: no causal mask acts. Position i may attend to 0, ..., i, in "
+    "training and in evaluation.",
     (CAUSAL, "torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)"),
 )
 add(
@@ -755,7 +899,8 @@ add(
 )
 add(
     "masked_self_padding_ignored",
-    "Your tokens attend to padding; combine the padding mask with the causal one.",
+    "Your tokens attend to padding; combine the padding mask with the causal one, in training and "
+    "in evaluation.",
     (AND_PADDING, "pass"),
     read="att-masks",
 )
@@ -810,6 +955,84 @@ add(
     (
         f"return {ATTEND}",
         f"attn_weights = ({SCORES}).masked_fill(~mask, -1e9).softmax(dim=-1)\n"
+        "        return attn_weights @ v, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
+    "masked_self_causal_of_batch",
+    "Your causal mask has the size of the batch, x.shape[0]; it has that of the sequence, "
+    "x.shape[1].",
+    (CAUSAL, "causal_mask(x.shape[0])"),
+)
+add(
+    "masked_self_causal_with_padding_only",
+    "Without padding_mask your tokens see the future; the causal mask holds always.",
+    (
+        f"return {ATTEND}",
+        f"if padding_mask is None:\n            mask = None\n        return {ATTEND}",
+    ),
+)
+add(
+    "masked_self_padding_both_ways",
+    "Your padding mask hides padded keys and empties the rows of padded queries as well; only keys "
+    "are hidden.",
+    (AND_PADDING, f"{AND_PADDING} & padding_mask.unsqueeze(2)"),
+    read="att-masks",
+)
+add(
+    "masked_self_keeps_diagonal",
+    "Padded tokens attend to themselves; a padded key is hidden from every query, its own "
+    "included.",
+    (AND_PADDING, f"{AND_PADDING} | torch.eye(x.shape[1], dtype=torch.bool)"),
+    read="att-masks",
+)
+add(
+    "masked_self_padding_as_lengths",
+    "You count the real tokens and take the first so many for real; padding may stand anywhere. "
+    "padding_mask already says which tokens are real.",
+    (
+        AND_PADDING,
+        "mask = mask & (\n"
+        "                torch.arange(x.shape[1]) < padding_mask.sum(dim=1)[:, None, None]\n"
+        "            )",
+    ),
+    read="att-masks",
+)
+add(
+    "masked_self_input_zeroed",
+    "You set padded tokens to 0, but a score of 0 still gets weight; mask the scores of padded "
+    "keys.",
+    (
+        AND_PADDING,
+        "x = x * padding_mask.unsqueeze(-1)\n            q, k, v = self.q_proj(x), "
+        "self.k_proj(x), self.v_proj(x)",
+    ),
+    read="att-masks",
+)
+add(
+    "masked_self_output_zeroed",
+    "The outputs of padded queries are set to 0; only keys are masked, and what a padded query "
+    "gives nobody reads.",
+    (
+        f"return {ATTEND}",
+        f"output, attn_weights = {ATTEND}\n"
+        "        if padding_mask is not None:\n"
+        "            output = output * padding_mask.unsqueeze(-1)\n"
+        "        return output, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
+    "masked_self_padding_after_softmax",
+    "Weights on padding are set to 0 after the softmax, so that rows sum to less than 1; combine "
+    "the padding mask with the causal one, before it.",
+    (AND_PADDING, "pass"),
+    (
+        f"return {ATTEND}",
+        f"_, attn_weights = {ATTEND}\n"
+        "        if padding_mask is not None:\n"
+        "            attn_weights = attn_weights * padding_mask.unsqueeze(1)\n"
         "        return attn_weights @ v, attn_weights",
     ),
     read="att-masks",

@@ -654,7 +654,7 @@ def test_masked_self_values(student, reference, draw):
         same_results(mine(x), theirs(x), OUTPUT, case)
 
 
-@promises("padding", "causal")
+@promises("padding", "causal", "padded-queries")
 @exercise("MaskedSelfAttention")
 def test_masked_self_padding(student, reference, draw):
     """Padded positions may not be attended to, and the future still may not."""

@@ -32,22 +32,24 @@ def unrolled(source: Sequence[str], target: Sequence[str]) -> Figure:
     step, low, cell, high, top = 3.0, 1.1, 3.2, 5.3, 6.8  # the encoder stands above the decoder
     inputs, outputs = ["<bos>", *target], [*target, "<eos>"]
     first = 2.6
-    wide = max(first + step * len(outputs) - 1.2, 4.2 + step * len(source) + 1.3)
+    wide = max(first + step * len(outputs) - 1.2, 4.2 + step * len(source) - 0.2)
     canvas = Canvas(wide, 12.2)
 
     zero = canvas.box(1.1, top + cell, "$h_0=0$", width=1.9, size=10)
     states = [zero]
-    for t, word in enumerate(source):
-        x = 3.9 + step * t
+    for t, word in enumerate(source, 1):
+        last = t == len(source)  # its state is the context
+        x = 0.9 + step * t + 0.9 * last
+        name, kind, width = (
+            (f"h_{{{t}}}=h_T=C", "output", 3.5) if last else (f"h_{{{t}}}", "key", 1.7)
+        )
         canvas.text(x, top + low, word, 11)
         states.append(
-            canvas.box(x, top + cell, f"$h_{{{t + 1}}}$", "key", width=1.7, height=1.4, size=11)
+            canvas.box(x, top + cell, f"${name}$", kind, width=width, height=1.4, size=11)
         )
         canvas.arrow((x, top + low + 0.4), states[-1].side("bottom"))
-    code = canvas.box(
-        4.2 + step * len(source), top + cell, "$C=h_T$", "output", width=2.2, height=1.4, size=11
-    )
-    for a, b in itertools.pairwise([*states, code]):
+    code = states[-1]
+    for a, b in itertools.pairwise(states):
         canvas.arrow(a.side("right"), b.side("left"))
 
     written: list[Box] = []
@@ -69,12 +71,13 @@ def unrolled(source: Sequence[str], target: Sequence[str]) -> Figure:
         )  # fmt: skip
         canvas.arrow((middle + 0.2, low), (middle + 0.55, low), color=FED_BACK)
 
-    bus, left = 6.3, 0.6  # the context is the first state, and an input of every step as well
+    # The context is the first state, and an input of every step as well
+    bus, left, down = 6.3, 0.6, code.x + 1.4
     canvas.ax.plot(
-        [code.x, code.x, left, left], [code.side("bottom")[1], bus, bus, cell], color=CONTEXT,
+        [down, down, left, left], [code.side("bottom")[1], bus, bus, cell], color=CONTEXT,
         linewidth=1.2,
     )  # fmt: skip
-    canvas.ax.plot([code.x, written[-1].x - 0.7], [bus, bus], color=CONTEXT, linewidth=1.2)
+    canvas.ax.plot([down, written[-1].x - 0.7], [bus, bus], color=CONTEXT, linewidth=1.2)
     canvas.arrow((left, cell), written[0].side("left"), color=CONTEXT)
     for box in written:
         canvas.arrow((box.x - 0.7, bus), (box.x - 0.7, box.side("top")[1]), color=CONTEXT)

@@ -93,13 +93,14 @@ def trace_beam(
 
 
 def search_page(
-    steps: Sequence[Step], words: Sequence[str], best: Sequence[int], chance: float
+    steps: Sequence[Step], words: Sequence[str], best: Sequence[int], chance: float, digits: int = 2
 ) -> str:
     """The steps of a beam as tables, one a step, and what came out, as HTML.
 
     Args:
         steps, best, chance: what `trace_beam` returned.
         words: what each id says; ids that no step has looked at get no column.
+        digits: decimals of the numbers in the tables.
     """
     used = sorted({prefix[-1] for step in steps for prefix in step.looked_at})
 
@@ -114,7 +115,7 @@ def search_page(
         kept = "; ".join(say(prefix) for prefix in step.kept)
         caption = f"step {number}, kept: {kept}"
         rows, columns = [say(parent) for parent in parents], [words[token] for token in used]
-        tables.append(widgets.heat_table(matrix, rows, columns, caption))
+        tables.append(widgets.heat_table(matrix, rows, columns, caption, digits))
     result = html.escape(say([i for i in best if i not in (PAD, EOS)]))
     return (
         f"{widgets.side_by_side(*tables)}<p>Result: <b>{result}</b>, probability {chance:.3f}</p>"

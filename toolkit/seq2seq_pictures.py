@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import matplotlib.pyplot as plt
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
@@ -150,6 +151,20 @@ def signed(
     return figure
 
 
+def offered(logits: Tensor, chances: Tensor) -> Figure:
+    """Logits (4,) and probabilities (4,) of `OFFERS`, each column with its own colour scale."""
+    figure, ax = plt.subplots(figsize=(2.9, 2.3))
+    table = torch.stack([logits, chances], 1)  # (4, 2)
+    plots.attention_map(
+        ax, table / table.amax(0), OFFERS, ["logit", "probability"], limits=(0, 1.6),
+        row_label="", column_label="",
+    )  # fmt: skip
+    for (i, j), value in np.ndenumerate(table.numpy()):
+        ax.text(j, i, f"{value:.2f}", ha="center", va="center")
+    _readable(ax)
+    return figure
+
+
 def _readable(ax: plt.Axes) -> None:
     ax.set_aspect("auto")
     ax.tick_params(labelsize=10.5)
@@ -160,14 +175,20 @@ def _readable(ax: plt.Axes) -> None:
         label.set_horizontalalignment("center")
 
 
-def batch_grid(ids: Tensor, mask: Tensor, words: Sequence[str], title: str = "") -> Figure:
+def batch_grid(
+    ids: Tensor, mask: Tensor, words: Sequence[str], title: str = "", names: Sequence[str] = (),
+) -> Figure:  # fmt: skip
     """A batch of ids (B, T) with their words; padding is hatched.
 
     Args:
         words: what each id says.
+        names: what stands to the left of each row.
     """
     rows, columns = ids.shape
-    figure, ax = plt.subplots(figsize=(0.5 + 0.85 * columns, 0.5 + 0.52 * rows))
+    size = 1.2 + 0.72 * columns if names else 0.5 + 0.85 * columns
+    figure, ax = plt.subplots(figsize=(size, 0.4 + 0.44 * rows))
+    for i, name in enumerate(names):
+        ax.text(-0.1, -i - 0.5, name, ha="right", va="center", fontsize=10, color=plots.INK)
     for i, j in itertools.product(range(rows), range(columns)):
         real = bool(mask[i, j])
         ax.add_patch(
@@ -189,7 +210,7 @@ def batch_grid(ids: Tensor, mask: Tensor, words: Sequence[str], title: str = "")
 
 def fading(curves: Mapping[str, Sequence[float]]) -> Figure:
     """How much of a first token is left in the state after each further token."""
-    figure, ax = plt.subplots(figsize=(5.6, 2.8))
+    figure, ax = plt.subplots(figsize=(4.6, 2.6))
     steps = range(len(next(iter(curves.values()))))
     plots.curves(
         ax, steps, curves, x_label="tokens read since", y_label="left in the state", title=""
@@ -224,7 +245,7 @@ def both_ways(words: Sequence[str] = ("I", "love", "deep", "learning")) -> Figur
 def learned(
     found: Mapping[str, Mapping[tuple[int, int], tuple[float, float, float]]], *,
     across: int, y_label: str, x_label: str, fixed: int | None = None,
-    names: Sequence[str] | None = None,
+    names: Sequence[str] | None = None, colours: Sequence[str] = plots.PALETTE,
 ) -> Figure:  # fmt: skip
     """Curves of a stored experiment with the spread over seeds as a band.
 
@@ -233,6 +254,7 @@ def learned(
         across: which part of the keys is the x axis, 0 (delay or length) or 1 (steps).
         fixed: the other part; None for all.
         names: which models; all if not given.
+        colours: of the models, in order.
     """
     figure, ax = plt.subplots(figsize=(5.2, 3.0))
     for index, name in enumerate(names or found):
@@ -243,7 +265,7 @@ def learned(
         x = list(points)
         middle = torch.tensor([value[0] for value in points.values()])
         spread = torch.tensor([value[1] for value in points.values()])
-        colour = plots.PALETTE[index % 6]
+        colour = colours[index % len(colours)]
         ax.plot(x, middle, "o-", color=colour, label=name)
         low, high = (middle - spread).clamp(min=0), (middle + spread).clamp(max=1)
         ax.fill_between(x, low, high, color=colour, alpha=0.15, lw=0)
@@ -378,11 +400,16 @@ def gru_gates(cell: nn.Module, x: Tensor, h: Tensor) -> tuple[Tensor, Tensor, Te
 
 def growth(curves: Mapping[str, Mapping[str, Sequence[float]]], y_label: str) -> Figure:
     """Panels of two lines each, the right and the wrong cell, over the steps of a sequence."""
-    figure, axes = plt.subplots(1, len(curves), figsize=(2.3 * len(curves), 2.4))
+    rows = len(curves)
+    figure, axes = plt.subplots(rows, 1, figsize=(3.9, 0.85 * rows + 0.4), sharex=True)
     for ax, (title, lines) in zip(axes, curves.items(), strict=True):
-        for index, (name, values) in enumerate(lines.items()):
-            ax.plot(range(len(values)), values, color=plots.PALETTE[index], label=name)
-        ax.set(title=title, xlabel="step")
-        ax.legend(fontsize=9)
-    axes[0].set_ylabel(y_label)
+        for colour, (name, values) in zip(plots.PALETTE, lines.items(), strict=False):
+            ax.plot(range(len(values)), values, color=colour)
+            ax.text(len(values) - 0.5, values[-1], name, color=colour, va="center", fontsize=10)
+        ax.set_title(title, fontsize=10.5, loc="left")
+        ax.set_xlim(-0.5, len(values) + 3.5)
+        ax.margins(y=0.25)  # so that no name lies on the axis
+        ax.set_xticks(range(0, len(values), 5))
+    axes[rows // 2].set_ylabel(y_label)
+    axes[-1].set_xlabel("step")
     return figure

@@ -34,7 +34,9 @@ _STYLE = (
 )
 
 
-def heat_table(weights: Any, rows: Sequence[str], columns: Sequence[str], caption: str) -> str:
+def heat_table(
+    weights: Any, rows: Sequence[str], columns: Sequence[str], caption: str, digits: int = 2
+) -> str:
     """One attention map (Tq, Tk) as an HTML table, coloured and numbered.
 
     Raises:
@@ -46,7 +48,7 @@ def heat_table(weights: Any, rows: Sequence[str], columns: Sequence[str], captio
     head = "".join(f"<th scope=col>{html.escape(c)}</th>" for c in columns)
     lines = []
     for name, line in zip(rows, matrix, strict=True):
-        cells = "".join(_cell(value) for value in line)
+        cells = "".join(_cell(value, digits) for value in line)
         lines.append(f"<tr><th scope=row>{html.escape(name)}</th>{cells}</tr>")
     return (
         f"<table class=heat><caption>{html.escape(caption)}</caption>"
@@ -112,7 +114,7 @@ def frames(
     return widgets.VBox([*rows, tree])
 
 
-def _cell(value: float) -> str:
+def _cell(value: float, digits: int = 2) -> str:
     """One coloured cell, from nearly white for 0 to dark blue for 1; NaN is said in words."""
     if math.isnan(value):
         return "<td class=z>NaN</td>"
@@ -123,7 +125,7 @@ def _cell(value: float) -> str:
     if share == 0.0:
         return "<td class=z>0</td>"
     ink = " class=d" if _luminance(red, green, blue) < 0.179 else ""  # white reads better
-    return f"<td{ink} style=--c:#{red:02x}{green:02x}{blue:02x}>{value:.2f}</td>"
+    return f"<td{ink} style=--c:#{red:02x}{green:02x}{blue:02x}>{value:.{digits}f}</td>"
 
 
 def _luminance(*colour: int) -> float:

@@ -110,12 +110,16 @@ CLONE_CALL = {"x86_64": 56, "aarch64": 220}
 SOCKET_CALL = {"x86_64": 41, "aarch64": 198}
 MMAP_CALL = {"x86_64": 9, "aarch64": 222}
 MAP_SHARED, MAP_ANONYMOUS = 0x01, 0x20
+FCNTL_CALL = {"x86_64": 72, "aarch64": 25}
+# F_SETLEASE, F_NOTIFY and F_SETDELEG: whoever opens the file next would have to wait for us.
+FILE_LEASES = (1024, 1026, 1040)
 CLONE3_CALL = 435
 SOCKET_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6)
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 EPERM, ENOSYS, EAFNOSUPPORT = 1, 38, 97
 LOAD, JUMP_EQUAL, JUMP_SET, JUMP_AT_LEAST, RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
-OFFSET_NUMBER, OFFSET_ARCH, OFFSET_FIRST_ARGUMENT, OFFSET_FOURTH_ARGUMENT = 0, 4, 16, 40
+OFFSET_NUMBER, OFFSET_ARCH = 0, 4
+OFFSET_FIRST_ARGUMENT, OFFSET_SECOND_ARGUMENT, OFFSET_FOURTH_ARGUMENT = 16, 24, 40
 
 
 def seccomp_program(machine: str) -> bytes | None:
@@ -134,6 +138,7 @@ def seccomp_program(machine: str) -> bytes | None:
     code.append((JUMP_EQUAL, CLONE_CALL[machine], "clone", ""))
     code.append((JUMP_EQUAL, SOCKET_CALL[machine], "socket", ""))
     code.append((JUMP_EQUAL, MMAP_CALL[machine], "mmap", ""))
+    code.append((JUMP_EQUAL, FCNTL_CALL[machine], "fcntl", ""))
     code.extend((JUMP_EQUAL, number, "eperm", "") for number in FORBIDDEN_CALLS[machine])
     code.append((RETURN, ALLOW, "", ""))
     labels = {"clone": len(code)}
@@ -148,6 +153,10 @@ def seccomp_program(machine: str) -> bytes | None:
     code.append((LOAD, OFFSET_FOURTH_ARGUMENT, "", ""))
     code.append((JUMP_SET, MAP_ANONYMOUS, "", "allow"))
     code.append((JUMP_SET, MAP_SHARED, "eperm", "allow"))
+    labels["fcntl"] = len(code)
+    code.append((LOAD, OFFSET_SECOND_ARGUMENT, "", ""))
+    code.extend((JUMP_EQUAL, command, "eperm", "") for command in FILE_LEASES)
+    code.append((RETURN, ALLOW, "", ""))
     for label, action in {
         "allow": ALLOW,
         "eperm": ERRNO | EPERM,

@@ -33,7 +33,7 @@ def test_the_decoder_is_fed_what_it_has_written(source: list[str], target: list[
 def test_the_state_is_handed_over_and_the_encoder_starts_from_zeros() -> None:
     text = words(DRAWINGS["unrolled"]())
     assert "$h_0=0$" in text
-    assert "$C=h_T$" in text
+    assert "$h_{2}=h_T=C$" in text
 
 
 @pytest.mark.parametrize(("source", "target"), [([], ["a"]), (["a"], [])])

@@ -118,5 +118,6 @@ def test_the_page_of_a_search_says_what_was_kept_and_escapes_words(crossing: Tab
     assert page.count("<table") == 3
     assert "step 1, kept: A; B" in page
     assert "Result: <b>B D</b>, probability 0.380" in page
+    assert ">0.40</td>" in page
     assert "&lt;bos&gt;" in page
     assert "<bos>" not in page

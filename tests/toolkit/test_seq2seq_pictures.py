@@ -62,6 +62,25 @@ def test_a_batch_says_its_words_and_hatches_its_padding() -> None:
     figure = pictures.batch_grid(ids, mask, ["<pad>", "hello"], title="one")
     assert words(figure) == ["hello", "1", "<pad>", "0"]
     assert [bool(p.get_hatch()) for p in figure.axes[0].patches] == [False, True]
+    named = pictures.batch_grid(ids, mask, ["<pad>", "hello"], names=["first"])
+    assert words(named)[0] == "first"
+    plt.close("all")
+
+
+def test_logits_and_probabilities_have_a_colour_scale_each() -> None:
+    found = pictures.example(("March", "5"))
+    figure = pictures.offered(found.logits[0], found.chances[0])
+    assert words(figure)[:4] == ["2.56", "0.66", "0.00", "0.05"]
+    shades = figure.axes[0].images[0].get_array()
+    assert shades[0].tolist() == [1, 1]  # the largest of each column is the darkest
+    plt.close("all")
+
+
+def test_right_and_wrong_cells_have_a_panel_a_cell() -> None:
+    lines = {"right": [1.0, 2.0], "wrong": [1.0, 9.0]}
+    figure = pictures.growth({"no tanh": lines, "swapped": lines}, "size")
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["no tanh", "swapped"]
+    assert words(figure) == ["right", "wrong"] * 2
     plt.close("all")
 
 
@@ -70,4 +89,6 @@ def test_curves_of_an_experiment_show_one_line_a_model() -> None:
     figure = pictures.learned(found, across=0, fixed=100, names=["a"], x_label="x", y_label="y")
     (line,) = figure.axes[0].lines
     assert line.get_xdata().tolist() == [2, 4]
+    tinted = pictures.learned(found, across=0, names=["a"], x_label="x", y_label="y", colours=["r"])
+    assert tinted.axes[0].lines[0].get_color() == "r"
     plt.close("all")

@@ -717,11 +717,11 @@ def test_masked_self_float64(student, reference, draw):
     same_results(mine(x, padding), theirs(x, padding), OUTPUT, "float64")
     x = draw.normal(1, 150, 4).double()
     same_results(mine(x), theirs(x), OUTPUT, "T=150")
-    long = draw.normal(1, 1100, 4).double()
+    long = draw.normal(1, 700, 4).double()  # an answer may have 4 MiB
     output, _ = expectations.pair(mine(long))
     first, _ = expectations.pair(mine(long[:, :150]))
-    expectations.shape(output, (1, 1100, 4), what="the output")
-    expectations.close(output[:, :150], first, what="the output", case="T=1100, first 150 tokens")
+    expectations.shape(output, (1, 700, 4), what="the output")
+    expectations.close(output[:, :150], first, what="the output", case="T=700, first 150 tokens")
 
 
 @hidden

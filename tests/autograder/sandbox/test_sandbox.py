@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import random
 import socket
@@ -548,13 +549,18 @@ def test_input_is_empty(submit):
 
 
 def filtered(
-    machine: str, number: int, argument: int = 0, arch: int | None = None, fourth: int = 0
+    machine: str,
+    number: int,
+    argument: int = 0,
+    arch: int | None = None,
+    second: int = 0,
+    fourth: int = 0,
 ) -> int:
     """What the system call filter of `machine` returns: a small interpreter of classic BPF."""
     program = fork_server.seccomp_program(machine)
     code = list(struct.iter_unpack("=HBBI", program))
     arch = fork_server.AUDIT_ARCH[machine] if arch is None else arch
-    data = struct.pack("=IIQQQQQ", number, arch, 0, argument, 0, 0, fourth)
+    data = struct.pack("=IIQQQQQ", number, arch, 0, argument, second, 0, fourth)
     place = accumulator = 0
     while True:
         operation, yes, no, constant = code[place]
@@ -586,6 +592,14 @@ def test_no_memory_is_shared_but_through_files():
             "shared": refused,
             "validated": refused,
         }
+
+
+def test_no_file_can_be_leased_so_that_others_wait_for_it():
+    for machine in ("x86_64", "aarch64"):
+        number, refused = fork_server.FCNTL_CALL[machine], fork_server.ERRNO | fork_server.EPERM
+        assert filtered(machine, number, second=fcntl.F_SETLEASE) == refused
+        for command in (fcntl.F_SETFD, fcntl.F_GETFL, fcntl.F_SETLK, fcntl.F_DUPFD_CLOEXEC):
+            assert filtered(machine, number, second=command) == fork_server.ALLOW
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from torch import Tensor
@@ -20,6 +21,7 @@ from toolkit import plots
 from toolkit.plots import INK, PALETTE
 
 SIGNED = "RdBu_r"  # red for 1, blue for -1
+_FACE = "#b9b4a8"
 
 
 def tips(code: Tensor) -> list[tuple[float, float]]:
@@ -43,10 +45,7 @@ def clocks(titles: Sequence[str], codes: Tensor, *, marked: bool = False) -> Fig
     """
     figure, axes = plt.subplots(1, len(codes), figsize=(max(1.35 * len(codes), 3.2), 1.75))
     for ax, title, code in zip(axes, titles, codes, strict=True):
-        ax.add_patch(Circle((0, 0), 1, fill=False, ec="#b9b4a8", lw=1.2))
-        for hour in range(12):
-            x, y = math.sin(math.pi * hour / 6), math.cos(math.pi * hour / 6)
-            ax.plot([0.93 * x, x], [0.93 * y, y], color="#b9b4a8", lw=1)
+        face(ax)
         for pair, (right, up) in enumerate(tips(code)):
             length = 1 - 0.32 * pair
             ax.plot(
@@ -55,17 +54,25 @@ def clocks(titles: Sequence[str], codes: Tensor, *, marked: bool = False) -> Fig
             )  # fmt: skip
             if marked and pair == 0:
                 ax.plot([0, right], [up, up], color=PALETTE[1], lw=1.6, ls="--")
-                ax.plot([0, 0], [-1, 1], color="#b9b4a8", lw=0.8)
+                ax.plot([0, 0], [-1, 1], color=_FACE, lw=0.8)
         ax.plot([0], [0], "o", color=INK, ms=3.5)
         ax.set(xlim=(-1.08, 1.08), ylim=(-1.08, 1.08))
         ax.set_title(title, fontsize=11, loc="center")
-        ax.set_aspect("equal")
-        ax.axis("off")
     return figure
 
 
+def face(ax: Axes) -> None:
+    """A clock without hands: a circle of radius 1 with a mark for each hour, and no axes."""
+    ax.add_patch(Circle((0, 0), 1, fill=False, ec=_FACE, lw=1.2))
+    hours = [(math.sin(math.pi * h / 6), math.cos(math.pi * h / 6)) for h in range(12)]
+    marks = [((0.93 * x, 0.93 * y), (x, y)) for x, y in hours]
+    ax.add_collection(LineCollection(marks, colors=_FACE, linewidths=1))
+    ax.set_aspect("equal")
+    ax.axis("off")
+
+
 def digits_and_waves(digits: Tensor, waves: Tensor) -> Figure:
-    """Binary digits as steps and sines as curves, a line each, the fastest above.
+    """Binary digits and sines as colours, a row each, the fastest above.
 
     Args:
         digits: (N, K) of 0 and 1, the least significant first.

@@ -11,15 +11,12 @@ from collections.abc import Mapping
 
 import matplotlib.pyplot as plt
 import torch
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle
 from torch import Tensor
 
 from toolkit import plots
+from toolkit.clock_pictures import face
 from toolkit.position_experiments import LONGEST, SYMBOLS, TRAINED, Found
-
-_GREY = "#b9b4a8"
 
 
 def by_method(tasks: Mapping[str, Mapping[str, Found]]) -> Figure:
@@ -67,24 +64,14 @@ def hands(shown: Mapping[str, tuple[int, ...]], frequencies: tuple[float, ...]) 
     """
     figure, axes = plt.subplots(1, len(frequencies), figsize=(5.4, 2.9), squeeze=False)
     for ax, frequency in zip(axes[0], frequencies, strict=True):
-        _face(ax)
+        face(ax)
         for index, (label, positions) in enumerate(shown.items()):
             angles = frequency * torch.tensor(positions, dtype=torch.float64)
             _spokes(ax, angles, plots.PALETTE[index], label, positions, 1.17 + 0.25 * index)
         ax.set(xlim=(-1.6, 1.6), ylim=(-1.6, 1.6), title=f"frequency {frequency:g}")
-        ax.set_aspect("equal")
-        ax.axis("off")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10)
     return figure
-
-
-def _face(ax: plt.Axes) -> None:
-    """A circle with a mark for each hour."""
-    ax.add_patch(Circle((0, 0), 1, fill=False, ec=_GREY, lw=1.2))
-    hours = [(math.sin(math.pi * h / 6), math.cos(math.pi * h / 6)) for h in range(12)]
-    marks = [((0.93 * x, 0.93 * y), (x, y)) for x, y in hours]
-    ax.add_collection(LineCollection(marks, colors=_GREY, linewidths=1))
 
 
 def _spokes(

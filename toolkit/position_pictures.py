@@ -21,6 +21,7 @@ from torch import Tensor
 from toolkit import plots, widgets
 from toolkit.diagrams import Sheet
 from toolkit.plots import INK, PALETTE
+from toolkit.position_experiments import sinusoids
 from toolkit.position_lab import Report
 
 SENTENCES = ("the dog bit the man", "the man bit the dog")
@@ -51,12 +52,9 @@ def vectors(sentence: str) -> Tensor:
     return EMBEDDINGS[ids_of(sentence)] * math.sqrt(D_MODEL)
 
 
-def codes(length: int, base: float = BASE) -> Tensor:
+def codes(length: int) -> Tensor:
     """The sinusoidal codes of positions 0 to length - 1, rounded to two places, (length, 4)."""
-    position = torch.arange(length, dtype=torch.float64)[:, None]
-    speed = base ** (-torch.arange(0, D_MODEL, 2, dtype=torch.float64) / D_MODEL)  # (2,)
-    angle = position * speed  # (length, 2)
-    return _rounded(torch.stack([angle.sin(), angle.cos()], -1).flatten(1)).float()
+    return _rounded(sinusoids(length, BASE, D_MODEL))
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toolkit import plots
+from toolkit.clock_pictures import face
 from toolkit.plots import INK, PALETTE
 
 FREQUENCIES = (1.0, 0.1)  # of the small example: width 4, base 100
@@ -113,7 +114,8 @@ def moved(matrices: Mapping[str, Tensor], t: int = 3, k: int = 1) -> Figure:
         found = (matrix.float() @ code).view(2, 2)  # a row a hand: sine, cosine
         for row, w in enumerate(FREQUENCIES):
             ax = axes[row, column]
-            _face(ax)
+            face(ax)
+            ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5))
             _hand(ax, math.sin(w * t), math.cos(w * t), _GREY, "-", f"position {t}")
             aim = math.sin(w * (t + k)), math.cos(w * (t + k))
             ax.plot([0, aim[0]], [0, aim[1]], color=PALETTE[2], lw=7, alpha=0.35,
@@ -126,14 +128,6 @@ def moved(matrices: Mapping[str, Tensor], t: int = 3, k: int = 1) -> Figure:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10)
     return figure
-
-
-def _face(ax: Axes) -> None:
-    turn = torch.linspace(0, 2 * math.pi, 120)
-    ax.plot(plots.array(turn.cos()), plots.array(turn.sin()), color="#cfcabd", lw=1)
-    ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5))
-    ax.set_aspect("equal")
-    ax.axis("off")
 
 
 def _hand(ax: Axes, x: float, y: float, colour: str, style: str, label: str) -> None:

@@ -11,7 +11,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -23,6 +23,7 @@ from toolkit.diagrams import Box, Canvas
 from toolkit.plots import INK
 
 Pair = tuple[int, int]
+Encode = Callable[[str, Sequence[Pair]], Sequence[int]]
 
 SENTENCES = "the dog bit the man the man bit the dog"
 
@@ -55,22 +56,20 @@ def words_of(text: str) -> list[str]:
 # --------------------------------------------------------------------------- merges by hand
 
 
-def merging(text: str, merges: Sequence[Pair], done: int, most: int = 6) -> str:
+def merging(text: str, merges: Sequence[Pair], done: int, encode: Encode, most: int = 6) -> str:
     """A frame: the words of a text after some merges, and the most frequent pairs.
 
     Args:
         text: cut into words, each with the space before it.
         merges: all that are learned from it.
         done: how many of them are applied.
+        encode: text and merges to ids, as the exercise `bpe_encode` does.
         most: how many pairs are listed.
     """
     pieces = pieces_of(merges)
     words: dict[tuple[int, ...], int] = {}
     for word, number in Counter(re.findall(r" ?[^\s]+|\s+", text)).items():
-        ids = list(word.encode("utf-8"))
-        for rank, pair in enumerate(merges[:done]):
-            ids = _merge(ids, pair, 256 + rank)
-        words[tuple(ids)] = number
+        words[tuple(encode(word, merges[:done]))] = number
     counts: Counter[Pair] = Counter()
     for found, number in words.items():
         for pair in itertools.pairwise(found):
@@ -99,20 +98,6 @@ def merging(text: str, merges: Sequence[Pair], done: int, most: int = 6) -> str:
         f"{STYLE}<div class=subwords><p><b>{said}</b></p><div class=sides>"
         f"<table>{rows}</table><div><table>{head}{listed}</table>{rest}</div></div></div>"
     )
-
-
-def _merge(ids: Sequence[int], pair: Pair, new_id: int) -> list[int]:
-    """Replace each occurrence of a pair, from left to right."""
-    merged: list[int] = []
-    position = 0
-    while position < len(ids):
-        if tuple(ids[position : position + 2]) == pair:
-            merged.append(new_id)
-            position += 2
-        else:
-            merged.append(ids[position])
-            position += 1
-    return merged
 
 
 def chips(pieces: Sequence[str]) -> str:

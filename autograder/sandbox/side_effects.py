@@ -442,6 +442,9 @@ def _without(name: str, answer: Any) -> Any:
 
 def alike(left: Any, right: Any, *, tolerance: float = TOLERANCE) -> bool:
     """Equal up to rounding, through nested lists, tuples and dicts; others by their type."""
+    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
+        both = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+        return both and _same_numbers(left, right, tolerance)
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(
             alike(one, other, tolerance=tolerance) for one, other in zip(left, right, strict=True)
@@ -450,9 +453,6 @@ def alike(left: Any, right: Any, *, tolerance: float = TOLERANCE) -> bool:
         return left.keys() == right.keys() and all(
             alike(left[key], right[key], tolerance=tolerance) for key in left
         )
-    if isinstance(left, torch.Tensor) or isinstance(right, torch.Tensor):
-        both = isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
-        return both and _same_numbers(left, right, tolerance)
     if isinstance(left, float) and isinstance(right, float):
         both_nan = math.isnan(left) and math.isnan(right)
         return both_nan or math.isclose(left, right, rel_tol=tolerance)

@@ -238,9 +238,9 @@ def causal_mask(length: int) -> Tensor:
 # Sequences of a batch are padded on the right to one length. Write
 # `padding_mask(lengths, max_length=None)`, which says which positions hold real tokens.
 #
-# 1. `lengths` is `(B,)`, of an integer dtype, mostly `torch.int64`: how many real tokens each sequence
-#    has; 0 is allowed. <!-- id: length-zero --> `max_length` is the padded length, by default the largest of
-#    `lengths`. <!-- id: padded-length -->
+# 1. `lengths` is `(B,)`, of an integer dtype, mostly `torch.int64`: how many real tokens each
+#    sequence has; 0 is allowed. <!-- id: length-zero --> `max_length` is the padded length, by
+#    default the largest of `lengths`. <!-- id: padded-length -->
 # 2. The **result** is bool, of shape `(B, 1, max_length)`. The dimension of size 1 stands for the
 #    queries, so that the mask broadcasts to scores `(B, Tq, Tk)`: it hides *keys*.
 #    <!-- id: bool-keys -->
@@ -492,8 +492,8 @@ class SelfAttention(nn.Module):
 #    same whatever the tokens after it are. <!-- id: no-future -->
 # 3. `padding_mask` is `None` or `(B, T)` bool, `True` = real token. It acts **in addition**: padding
 #    gets the weight 0. <!-- id: padding --> The rows of padded queries are not emptied, as in
-#    exercise 4. <!-- id: padded-queries --> (Inside `forward` the name means this argument; you don't need the function of
-#    exercise 3, and lengths couldn't say where padding on the left ends.)
+#    exercise 4. <!-- id: padded-queries --> (Inside `forward` the name means this argument; you
+#    don't need the function of exercise 3, and lengths couldn't say where padding on the left ends.)
 # 4. A **fully masked** query gets the weights 0 and the output 0. Such queries occur when a sequence
 #    is padded on the left or has no real token at all. <!-- id: fully-masked-query -->
 # 5. It **returns** `(output, attn_weights)`, of shapes `(B, T, head_dim)` and `(B, T, T)`.

@@ -65,19 +65,19 @@ def test_words_are_those_of_bert_for_plain_text() -> None:
 
 
 def test_a_frame_counts_pairs_and_says_which_is_merged() -> None:
-    first = pictures.merging(TEXT, MERGES, 0)
+    first = pictures.merging(TEXT, MERGES, 0, bpe_encode)
     row = re.search(r"<tr class=next>.*?</tr>", first)[0]
     assert "<kbd>h</kbd><kbd>e</kbd>" in row
     assert "(104, 101)</td><td>4<" in row
     assert "After 0 merges: 39 tokens" in first
     assert "… and 6 more pairs" in first
-    last = pictures.merging(TEXT, MERGES, 12)
+    last = pictures.merging(TEXT, MERGES, 12, bpe_encode)
     assert "10 tokens" in last
     assert "No pair is left." in last
     assert "<kbd>␣dog</kbd>" in last
     for done in range(13):
         total = len(bpe_encode(TEXT, MERGES[:done]))
-        assert f": {total} tokens" in pictures.merging(TEXT, MERGES, done)
+        assert f": {total} tokens" in pictures.merging(TEXT, MERGES, done, bpe_encode)
 
 
 def test_the_box_has_labels_and_ends_its_script_once() -> None:

@@ -950,17 +950,13 @@ add(
     (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout"),
     (DROP, "return attn_weights * keep / dropout"),
 )
-add(
-    "dropout_keeps_p_scales_right",
-    "Weights survive with probability dropout and are dropped with probability 1 - dropout; it is "
-    "the other way round. torch.rand(...) >= dropout is True with probability 1 - dropout.",
-    (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout"),
-)
-# The same where dropout = 0 is not treated on its own.
 KEEP_P = (
     "Weights survive with probability dropout and are dropped with probability 1 - dropout; it is "
     "the other way round. torch.rand(...) >= dropout is True with probability 1 - dropout."
 )
+KEPT_BY_P = (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout")
+add("dropout_keeps_p_scales_right", KEEP_P, KEPT_BY_P)
+# The same where dropout = 0 is not treated on its own.
 for name, scaled in {
     "dropout_keeps_p_of_zero": "attn_weights * keep / (1.0 - dropout)",
     "dropout_keeps_p_unscaled": "attn_weights * keep",
@@ -970,7 +966,7 @@ for name, scaled in {
         name,
         KEEP_P,
         (DROP_OFF, "if not training:"),
-        (KEEP, "torch.rand_like(attn_weights, dtype=torch.float32) < dropout"),
+        KEPT_BY_P,
         (DROP, f"return {scaled}"),
     )
 add(

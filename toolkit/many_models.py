@@ -78,8 +78,9 @@ def read_rows(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
-def best_lr(rows: Sequence[Mapping[str, str]], lrs: Sequence[float]) -> float:
+def best_lr(rows: Sequence[Mapping[str, str]]) -> float:
     """The learning rate whose rows have the best mean in the column `validation`."""
-    return max(
-        lrs, key=lambda lr: mean(float(r["validation"]) for r in rows if float(r["lr"]) == lr)
-    )
+    found: dict[float, list[float]] = {}
+    for row in rows:
+        found.setdefault(float(row["lr"]), []).append(float(row["validation"]))
+    return max(found, key=lambda lr: mean(found[lr]))

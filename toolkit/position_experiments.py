@@ -7,7 +7,7 @@
     python -m toolkit.position_experiments order          # which of two tokens came first?
 
 Each takes a few minutes of one core and writes a file of `toolkit/measured/`, which `read` reads.
-Every variant is trained with five learning rates and five seeds (`toolkit.many_models`). Which
+Every variant is trained with seven learning rates and five seeds (`toolkit.many_models`). Which
 learning rate is best is decided on validation sequences no longer than those of training; what is
 reported is measured on others.
 """
@@ -37,7 +37,7 @@ from toolkit.many_models import (
     write_rows,
 )
 
-LRS = (5e-4, 1.25e-3, 3e-3, 8e-3, 2e-2)
+LRS = (5e-4, 1.25e-3, 3e-3, 8e-3, 2e-2, 5e-2, 0.12)
 MODELS = len(LRS) * SEEDS
 D_MODEL, NUM_HEADS = 32, 4
 HEAD_DIM = D_MODEL // NUM_HEADS
@@ -427,12 +427,12 @@ def read(name: str) -> dict[str, Found]:
         mine = [row for row in rows if row["model"] == model]
         if "steps" in mine[0]:
             steps = list(dict.fromkeys(int(row["steps"]) for row in mine))
-            lr = best_lr([row for row in mine if int(row["steps"]) == steps[-1]], LRS)
+            lr = best_lr([row for row in mine if int(row["steps"]) == steps[-1]])
             at = [[float(r["share"]) for r in mine if (float(r["lr"]), int(r["steps"])) == (lr, s)]
                   for s in steps]  # fmt: skip
             found[model] = Found(lr, tuple(steps), torch.tensor(at).T)
         else:
-            lr = best_lr(mine, LRS)
+            lr = best_lr(mine)
             columns = [column for column in mine[0] if column.isdigit()]
             shares = [[float(r[c]) for c in columns] for r in mine if float(r["lr"]) == lr]
             found[model] = Found(lr, tuple(map(int, columns)), torch.tensor(shares))

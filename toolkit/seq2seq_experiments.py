@@ -1,7 +1,8 @@
-"""The two stored experiments of the sequence-to-sequence chapter, and how to repeat them.
+"""The three stored experiments of the sequence-to-sequence chapter, and how to repeat them.
 
     python -m toolkit.seq2seq_experiments memory      # which cell names a symbol it saw long ago
     python -m toolkit.seq2seq_experiments bottleneck  # digits through one vector, and looking back
+    python -m toolkit.seq2seq_experiments forcing     # which inputs a decoder learns most from
 
 Each takes about twenty minutes of one core and writes a file of `toolkit/measured/`, which `read`
 reads. Every variant is trained with five learning rates and five seeds, 25 models side by side
@@ -52,6 +53,14 @@ CARRY = {
     "fixed context, width 32": (32, False),
     "attention, width 16": (16, True),
 }
+
+
+# Models of the forcing experiment: the probability that training feeds the right digit, at the
+# first step and at the last; in between it changes evenly.
+FORCED = {
+    "always forced": (1.0, 1.0), "half forced": (0.5, 0.5), "free": (0.0, 0.0),
+    "ever less forced": (1.0, 0.0),
+}  # fmt: skip
 
 
 # --------------------------------------------------------------------------- 25 models at once
@@ -211,16 +220,31 @@ def _decode(at: Parameters, given: Tensor, code: Tensor, state: Tensor) -> tuple
     return torch.stack(seen, 2), last[0]
 
 
+def _written(
+    at: Parameters, ids: Tensor, width: int, forced: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Logits (M, B, U, digits) for strings (M, B, U), and the digits that they make likeliest.
+
+    Each step reads the digit written before it, or the right one where `forced` (M, B, U) is true.
+    """
+    states, code = _encode(at, ids, width)
+    previous, s = torch.full_like(ids[:, :, :1], DIGITS), code
+    logits, digits = [], []
+    for t in range(ids.shape[2]):
+        seen, s = _decode(at, previous, code, s)
+        logits.append(_score(at, states, code, seen))  # (M, B, 1, digits)
+        digits.append(logits[-1].argmax(-1))  # (M, B, 1)
+        previous = digits[-1]
+        if forced is not None:
+            previous = torch.where(forced[:, :, t : t + 1], ids[:, :, t : t + 1], previous)
+    return torch.cat(logits, 2), torch.cat(digits, 2)
+
+
 @torch.no_grad()
 def _exact(at: Parameters, ids: Tensor, width: int) -> Tensor:
     """Share of strings that are copied without a mistake, each digit fed back: (M,)."""
-    states, code = _encode(at, ids, width)
-    previous, s, right = torch.full_like(ids[:, :, :1], DIGITS), code, True
-    for t in range(ids.shape[2]):
-        seen, s = _decode(at, previous, code, s)
-        previous = _score(at, states, code, seen).argmax(-1)  # (M, B, 1)
-        right = right & (previous[:, :, 0] == ids[:, :, t])
-    return right.float().mean(1)
+    _, digits = _written(at, ids, width)
+    return (digits == ids).all(-1).float().mean(1)
 
 
 def bottleneck(
@@ -260,10 +284,65 @@ def bottleneck(
     return rows
 
 
+# --------------------------------------------------------------------------- forcing
+
+
+def forcing(
+    checkpoints: Sequence[int] = (300, 1000, 3000, 10_000), batch: int = 24, width: int = 16,
+    length: int = 6,
+) -> list[dict[str, object]]:
+    """Strings of up to `length` digits through one vector, with other inputs in training.
+
+    Returns:
+        Rows of model, length, step, learning rate, seed and the shares of strings copied exactly
+        with each digit fed back, and of single digits that are right when the right ones are fed
+        (`digits`) and when its own are (`digits_free`), on the test strings.
+    """
+    rows: list[dict[str, object]] = []
+    for name, (first, final) in FORCED.items():
+        torch.manual_seed(width)
+        at = _translator(width, False)
+        draw = torch.Generator().manual_seed(width + 1)
+        last = checkpoints[-1]
+
+        def loss(
+            at: Parameters, step: int, draw: torch.Generator = draw,
+            first: float = first, final: float = final, last: int = last,
+        ) -> Tensor:  # fmt: skip
+            size = int(torch.randint(1, length + 1, (1,), generator=draw))
+            ids = torch.randint(DIGITS, (MODELS, batch, size), generator=draw)
+            probability = first + (final - first) * (step - 1) / max(last - 1, 1)
+            forced = torch.rand(ids.shape, generator=draw) < probability
+            logits, _ = _written(at, ids, width, forced)
+            each = F.cross_entropy(logits.flatten(0, 2), ids.flatten(), reduction="none")
+            return each.view(MODELS, -1).mean(1)
+
+        began = time.perf_counter()
+        for step in _train(at, loss, last):
+            if step not in checkpoints:
+                continue
+            measured = []
+            for seed in (10_000, 20_000):  # validation, test
+                fresh = torch.Generator().manual_seed(seed + length)
+                ids = torch.randint(DIGITS, (MODELS, 200, length), generator=fresh)
+                with torch.no_grad():
+                    _, free = _written(at, ids, width)
+                    _, fed = _written(at, ids, width, torch.ones_like(ids, dtype=torch.bool))
+                measured.append([(free == ids).all(-1), fed == ids, free == ids])
+            validation, test = ([m.float().flatten(1).mean(1) for m in ms] for ms in measured)
+            for row, fed, free in zip(
+                _rows(name, length, step, validation[0], test[0]), test[1], test[2], strict=True
+            ):
+                each = {"digits": round(fed.item(), 4), "digits_free": round(free.item(), 4)}
+                rows.append(row | each)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
+    return rows
+
+
 # --------------------------------------------------------------------------- files
 
 
-RUNS = {"memory": memory, "bottleneck": bottleneck}
+RUNS = {"memory": memory, "bottleneck": bottleneck, "forcing": forcing}
 
 
 def write(name: str, rows: Sequence[Mapping[str, object]]) -> Path:
@@ -271,12 +350,18 @@ def write(name: str, rows: Sequence[Mapping[str, object]]) -> Path:
     return write_rows(FOLDER / f"seq2seq_{name}.csv", rows)
 
 
-def read(name: str) -> dict[str, dict[tuple[int, int], tuple[float, float, float]]]:
+def read(
+    name: str, column: str = "test"
+) -> dict[str, dict[tuple[int, int], tuple[float, float, float]]]:
     """What a stored experiment found, with the learning rate that is best on validation.
 
+    Args:
+        name: one of `RUNS`.
+        column: of its file; `test` is the share that is right on the test sequences.
+
     Returns:
-        By model and (delay or length, steps): mean and standard deviation over the seeds of the
-        share that is right on the test sequences, and the learning rate. It is chosen for each
+        By model and (delay or length, steps): mean and standard deviation of the column over the
+        seeds, and the learning rate. It is chosen for each
         model once, by the validation at its last step, over all lengths.
     """
     rows = read_rows(FOLDER / f"seq2seq_{name}.csv")
@@ -284,11 +369,11 @@ def read(name: str) -> dict[str, dict[tuple[int, int], tuple[float, float, float
     found: dict[str, dict[tuple[int, int], tuple[float, float, float]]] = {}
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
-        best = best_lr([row for row in mine if int(row["steps"]) == last], LRS)
+        best = best_lr([row for row in mine if int(row["steps"]) == last])
         tests: dict[tuple[int, int], list[float]] = {}
         for row in mine:
             if float(row["lr"]) == best:
-                tests.setdefault((int(row["at"]), int(row["steps"])), []).append(float(row["test"]))
+                tests.setdefault((int(row["at"]), int(row["steps"])), []).append(float(row[column]))
         found[model] = {where: (mean(t), stdev(t), best) for where, t in tests.items()}
     return found
 

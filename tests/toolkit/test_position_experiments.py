@@ -137,8 +137,8 @@ def test_without_positions_and_mask_the_order_of_others_makes_no_difference() ->
 
 def test_a_file_is_read_at_the_rate_that_validation_chooses(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(experiments, "FOLDER", tmp_path)
-    good = torch.tensor([0.2, 0.3, 0.9, 0.3, 0.2]).repeat_interleave(5)
-    share = torch.arange(5).repeat(5) / 10
+    good = torch.tensor([0.2, 0.3, 0.9, 0.3, 0.2, 0.1, 0]).repeat_interleave(5)
+    share = torch.arange(5).repeat(len(experiments.LRS)) / 10
     experiments.write("offset", experiments._rows("m", good, {"3": share, "4": share + 0.2}))
     found = experiments.read("offset")["m"]
     assert (found.lr, found.x) == (experiments.LRS[2], (3, 4))

@@ -59,9 +59,33 @@ def test_a_file_is_read_at_the_rate_that_validation_chooses(tmp_path, monkeypatc
     assert found[2, 20][2] == 6e-3
 
 
-def test_both_experiments_are_stored_with_five_rates_and_seeds_each() -> None:
-    for name, models in (("memory", experiments.REMEMBER), ("bottleneck", experiments.CARRY)):
-        assert list(experiments.read(name)) == list(models)
+def test_each_experiment_is_stored_with_all_its_models() -> None:
+    models = {
+        "memory": experiments.REMEMBER, "bottleneck": experiments.CARRY,
+        "forcing": experiments.FORCED,
+    }  # fmt: skip
+    assert set(models) == set(experiments.RUNS)
+    for name, expected in models.items():
+        assert list(experiments.read(name)) == list(expected)
+
+
+def test_forced_steps_read_the_right_digit_and_free_ones_their_own() -> None:
+    torch.manual_seed(0)
+    at = experiments._translator(4, False)
+    ids = torch.randint(10, (experiments.MODELS, 3, 5))
+    logits, _ = experiments._written(at, ids, 4, torch.ones_like(ids, dtype=torch.bool))
+    states, code = experiments._encode(at, ids, 4)
+    start = torch.full_like(ids[:, :, :1], experiments.DIGITS)
+    seen, _ = experiments._decode(at, torch.cat([start, ids[:, :, :-1]], 2), code, code)
+    torch.testing.assert_close(logits, experiments._score(at, states, code, seen))
+    free, digits = experiments._written(at, ids, 4)
+    torch.testing.assert_close(free.argmax(-1), digits)
+    some = torch.zeros_like(ids, dtype=torch.bool)
+    torch.testing.assert_close(experiments._written(at, ids, 4, some)[0], free)
+    some[:, :, 0] = True
+    mixed, _ = experiments._written(at, ids, 4, some)
+    torch.testing.assert_close(mixed[:, :, 1], logits[:, :, 1])
+    assert not torch.allclose(mixed[:, :, 1], free[:, :, 1])
 
 
 def test_an_experiment_runs_and_says_what_was_right() -> None:

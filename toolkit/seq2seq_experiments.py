@@ -288,7 +288,9 @@ def bottleneck(
 
 
 def forcing(
-    checkpoints: Sequence[int] = (300, 1000, 3000, 10_000), batch: int = 24, width: int = 16,
+    checkpoints: Sequence[int] = (300, 1000, 3000, 10_000),
+    batch: int = 24,
+    width: int = 16,
     length: int = 6,
 ) -> list[dict[str, object]]:
     """Strings of up to `length` digits through one vector, with other inputs in training.

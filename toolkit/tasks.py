@@ -24,10 +24,10 @@ class Labelled(NamedTuple):
     targets: Tensor
 
 
-def copy_task(
+def reverse_task(
     batch: int, length: int | tuple[int, int], symbols: int, generator: torch.Generator
 ) -> Batch:
-    """Random sequences whose translation is the sequence itself.
+    """Random sequences whose translation is the sequence from its end to its beginning.
 
     Args:
         length: symbols in a sequence, or (smallest, largest) to draw it for each row.
@@ -40,17 +40,6 @@ def copy_task(
 
     Raises:
         ValueError: batch, length or symbols below 1.
-    """
-    rows = _sequences(batch, length, symbols, generator)
-    return collate(rows, rows)
-
-
-def reverse_task(
-    batch: int, length: int | tuple[int, int], symbols: int, generator: torch.Generator
-) -> Batch:
-    """Random sequences whose translation is the sequence from its end to its beginning.
-
-    Arguments, result and errors as `copy_task`.
     """
     rows = _sequences(batch, length, symbols, generator)
     return collate(rows, [row[::-1] for row in rows])

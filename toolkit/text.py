@@ -221,23 +221,6 @@ class Characters:
         return "".join(self.symbols[i] for i in numbers)
 
 
-def byte_ids(text: str) -> Tensor:
-    """The UTF-8 bytes of a text as ids (T,) int64 from 0 to 255."""
-    return torch.tensor(list(text.encode()), dtype=torch.int64)
-
-
-def byte_text(ids: Iterable[int]) -> str:
-    """The text of byte ids; what is no UTF-8 becomes the replacement character.
-
-    Raises:
-        ValueError: an id that is no byte.
-    """
-    numbers = [int(i) for i in ids]
-    if any(not 0 <= i < 256 for i in numbers):
-        raise ValueError("byte ids are numbers from 0 to 255")
-    return bytes(numbers).decode(errors="replace")
-
-
 def blocks(
     ids: Tensor, length: int, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:

@@ -374,11 +374,6 @@ class Maps:
     decoder: Tensor
     cross: Tensor
 
-    def mean_cross(self, row: int = 0, layer: int | None = None) -> Tensor:
-        """(U, S): the mean over the heads of a layer; over all layers without one."""
-        weights = self.cross[:, row] if layer is None else self.cross[layer : layer + 1, row]
-        return weights.mean((0, 1))
-
 
 @torch.no_grad()
 def attention_maps(model: nn.Module, source: Tensor, target_in: Tensor) -> Maps:

@@ -13,14 +13,12 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.mark.parametrize(("task", "turned"), [(tasks.copy_task, False), (tasks.reverse_task, True)])
-def test_the_target_is_the_source_or_its_reverse(task, turned: bool) -> None:
-    batch = task(200, (2, 6), 5, seeded())
+def test_the_target_is_the_source_from_its_end() -> None:
+    batch = tasks.reverse_task(200, (2, 6), 5, seeded())
     lengths = batch.source_mask.sum(1).tolist()
     assert set(lengths) == {2, 3, 4, 5, 6}
     for row, n in enumerate(lengths):
-        source = batch.source[row, :n].tolist()
-        expected = source[::-1] if turned else source
+        expected = batch.source[row, :n].tolist()[::-1]
         assert batch.target_out[row].tolist() == [*expected, EOS] + [PAD] * (6 - n)
         assert batch.target_in[row].tolist() == [BOS, *expected] + [PAD] * (6 - n)
         assert batch.source[row, n:].eq(PAD).all()
@@ -47,7 +45,7 @@ def test_what_is_asked_is_the_token_some_places_earlier(back: int) -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda g: tasks.copy_task(5, (1, 9), 9, g).source,
+        lambda g: tasks.reverse_task(5, (1, 9), 9, g).source,
         lambda g: tasks.recall_back(5, 9, 2, 9, g).tokens,
     ],
 )
@@ -64,9 +62,9 @@ def test_only_the_generator_decides(draw) -> None:
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: tasks.copy_task(0, 3, 3, seeded()), "batch"),
-        (lambda: tasks.copy_task(1, 0, 3, seeded()), "length"),
-        (lambda: tasks.copy_task(1, (3, 2), 3, seeded()), "length"),
+        (lambda: tasks.reverse_task(0, 3, 3, seeded()), "batch"),
+        (lambda: tasks.reverse_task(1, 0, 3, seeded()), "length"),
+        (lambda: tasks.reverse_task(1, (3, 2), 3, seeded()), "length"),
         (lambda: tasks.reverse_task(1, 3, 0, seeded()), "symbols"),
         (lambda: tasks.recall_back(1, 3, -1, 3, seeded()), "back"),
         (lambda: tasks.recall_back(1, 0, 1, 3, seeded()), "length"),

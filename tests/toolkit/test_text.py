@@ -119,15 +119,12 @@ def test_bad_splits_are_refused() -> None:
 
 @given(st.text(min_size=1, max_size=50))
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_characters_and_bytes_lose_nothing(text: str) -> None:
+def test_characters_lose_nothing(text: str) -> None:
     vocabulary = tx.Characters.of(text)
     ids = vocabulary.encode(text)
     assert ids.dtype == torch.int64
     assert ids.shape == (len(text),)
     assert vocabulary.decode(ids) == text
-    raw = tx.byte_ids(text)
-    assert raw.tolist() == list(text.encode())
-    assert tx.byte_text(raw) == text
 
 
 def test_the_vocabulary_is_in_the_order_of_code_points() -> None:
@@ -138,11 +135,6 @@ def test_the_vocabulary_is_in_the_order_of_code_points() -> None:
         vocabulary.encode("heXllo", skip_unknown=True).tolist()
         == vocabulary.encode("hello").tolist()
     )
-
-
-def test_cut_bytes_become_the_replacement_character() -> None:
-    assert tx.byte_text(tx.byte_ids("é")[:1]) == "\ufffd"
-    assert tx.byte_ids("").shape == (0,)
 
 
 def test_what_is_not_in_a_vocabulary_is_named() -> None:
@@ -156,8 +148,6 @@ def test_what_is_not_in_a_vocabulary_is_named() -> None:
         tx.Characters(["ab"])
     with pytest.raises(ValueError, match="single characters"):
         tx.Characters("")
-    with pytest.raises(ValueError, match="0 to 255"):
-        tx.byte_text([256])
 
 
 # --------------------------------------------------------------------------- pieces

@@ -325,13 +325,6 @@ def test_maps_leave_no_hook_behind(task: lab.TranslationTask) -> None:
     assert not any(module._forward_hooks for module in model.modules())
 
 
-def test_the_mean_over_heads(task: lab.TranslationTask) -> None:
-    maps = lab.attention_maps(small(task), torch.randint(4, 30, (2, 3)), torch.full((2, 4), 5))
-    torch.testing.assert_close(maps.mean_cross(1, layer=0), maps.cross[0, 1].mean(0))
-    torch.testing.assert_close(maps.mean_cross(1), maps.cross[:, 1].mean((0, 1)))
-    assert maps.mean_cross().shape == (4, 3)
-
-
 def test_maps_of_another_model_are_refused() -> None:
     with pytest.raises(ValueError, match=r"encoder\.layers"):
         lab.attention_maps(nn.Linear(1, 1), torch.ones(1, 1), torch.ones(1, 1))

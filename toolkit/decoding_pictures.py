@@ -111,7 +111,13 @@ _TREE = (
 
 
 def tree_page(beam_size: int, alpha: float) -> str:
-    """The tree with what a beam keeps in bold, and its sentences with their scores, as HTML."""
+    """The tree with what a beam keeps in bold, and its sentences with their scores, as HTML.
+
+    Args:
+        beam_size: 0 for the tree alone.
+    """
+    if not beam_size:
+        return f"{_TREE}<div class=twigs>&lt;bos&gt;{_twig('', 1.0, (), '')}</div>"
     found = search_tree(beam_size)
     ranked = found.ranked(alpha)
     best = ranked[0][0]
@@ -119,17 +125,22 @@ def tree_page(beam_size: int, alpha: float) -> str:
     for said, score in ranked:
         length, chance = len(said.split()), found.ended[said]
         numbers = (
-            str(length), f"{chance:.3f}", _minus(math.log(chance), 3),
-            f"{length_penalty(length, alpha):.3f}", _minus(score, 2),
-        )  # fmt: skip
+            str(length),
+            f"{chance:.3f}",
+            _minus(math.log(chance), 3),
+            f"{length_penalty(length, alpha):.3f}",
+            _minus(score, 2),
+        )
         cells = "".join(f"<td>{number}</td>" for number in numbers)
         mark = " class=best" if said == best else ""
         name = html.escape(said.removesuffix(" <eos>"))
         lines.append(f"<tr><th scope=row{mark}>{name}</th>{cells}</tr>")
-    head = "".join(f"<th scope=col>{name}</th>" for name in ("", "|y|", "P", "log P", "÷", "score"))
+    head = "".join(
+        f"<th scope=col>{name}</th>" for name in ("", "|y|", "P", "log P", "lp", "score")
+    )
     return (
         f"{_TREE}<div class=twigs>&lt;bos&gt;{_twig('', 1.0, found.kept, best)}</div>"
-        f"<table class=ends><tr>{head}</tr>{''.join(lines)}</table>"
+        f"<div style='overflow-x:auto'><table class=ends><tr>{head}</tr>{''.join(lines)}</table></div>"
     )
 
 
@@ -302,7 +313,7 @@ def loop(source: Sequence[str], written: Sequence[str]) -> Figure:
     arrow = {"arrowstyle": "->", "lw": 1.2, "color": plots.INK}
     ax.text(-1.3, 0, "encoder\nonce", bbox=box | {"fc": "#dfeaf5"}, **text)
     for i, word in enumerate(source):
-        ax.text(-1.3, -0.95 - 0.48 * (len(source) - 1 - i), word, **text)
+        ax.text(-1.3, -0.95 - 0.48 * i, word, **text)
     ax.annotate("", (-1.3, -0.38), (-1.3, -0.72), arrowprops=arrow)
     ax.plot([-1.3, -1.3, steps - 1], [0.4, 0.85, 0.85], color=plots.PALETTE[0], lw=2)
     ax.text(-1.3, 1.18, "memory", **text | {"color": "#1a5f99"})
@@ -312,7 +323,7 @@ def loop(source: Sequence[str], written: Sequence[str]) -> Figure:
             "", (step, 0.28), (step, 0.85), arrowprops=arrow | {"color": plots.PALETTE[0], "lw": 2}
         )
         for i, token in enumerate(read[: step + 1]):
-            ax.text(step, -0.95 - 0.48 * (step - i), token, **text)
+            ax.text(step, -0.95 - 0.48 * i, token, **text)
         ax.annotate("", (step, -0.28), (step, -0.72), arrowprops=arrow)
         ax.annotate("", (step + 0.12, 1.35), (step + 0.12, 0.28), arrowprops=arrow)
         ax.text(step + 0.12, 1.6, word, weight="bold", **text)

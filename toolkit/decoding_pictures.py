@@ -102,7 +102,8 @@ def search_tree(beam_size: int) -> Searched:
 
 _TREE = (
     "<style>.twigs ul{list-style:none;margin:0;padding-left:1.1em;"
-    "border-left:1px solid var(--pst-color-border,#c9c5ba)}.twigs>ul{border:0;padding:0}"
+    "border-left:1px solid var(--pst-color-border,#c9c5ba)}.twigs>ul{border:0;padding:0;"
+    "display:flex;flex-wrap:wrap;gap:0 3em}"
     ".twigs li{line-height:1.5;margin:0}.twigs .kept{font-weight:bold}.twigs .lost{opacity:.62}"
     ".twigs .best{color:var(--pst-color-success,#2e7d4f)}"
     "table.ends :is(td,th){padding:.1em .5em;text-align:right;border:0}"
@@ -140,7 +141,8 @@ def tree_page(beam_size: int, alpha: float) -> str:
     )
     return (
         f"{_TREE}<div class=twigs>&lt;bos&gt;{_twig('', 1.0, found.kept, best)}</div>"
-        f"<div style='overflow-x:auto'><table class=ends><tr>{head}</tr>{''.join(lines)}</table></div>"
+        "<div style='overflow-x:auto'><table class=ends>"
+        f"<tr>{head}</tr>{''.join(lines)}</table></div>"
     )
 
 
@@ -218,7 +220,7 @@ def _asked(
         ]  # fmt: skip
         lines.append(f"<tr><th scope=row>{html.escape(name)}</th>{''.join(cells)}</tr>")
     return (
-        f"<table class=heat><caption>{html.escape(caption)}</caption>"
+        f"<table class=heat style=font-size:13px><caption>{html.escape(caption)}</caption>"
         f"<tr><td></td>{head}</tr>{''.join(lines)}</table>"
     )
 

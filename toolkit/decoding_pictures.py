@@ -308,7 +308,7 @@ def seconds(run: Callable[[], object], repeats: int = 3) -> float:
 def loop(source: Sequence[str], written: Sequence[str]) -> Figure:
     """Greedy decoding as a drawing: one encoder, and a decoder call for each token written."""
     steps = len(written)
-    figure, ax = plt.subplots(figsize=(5.6, 3.5))
+    figure, ax = plt.subplots(figsize=(4.7, 3.4))
     read = ["<bos>", *written[:-1]]
     text = {"ha": "center", "va": "center", "fontsize": 11, "color": plots.INK}
     box = {"boxstyle": "round,pad=0.35", "ec": plots.INK, "lw": 0.7}

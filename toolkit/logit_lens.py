@@ -1,7 +1,7 @@
-"""The logit lens: what a decoder would say if it ended after this sub-layer (nostalgebraist, 2020).
+"""The logit lens: what a decoder would say if it ended after this sub-layer.
 
-The vectors between two sub-layers are given to the last norm, if there is one, and to the generator,
-as if no layer followed.
+The vectors between two sub-layers are given to the last norm, if there is one, and then to the
+generator, as if no layer followed (nostalgebraist, 2020).
 """
 
 from __future__ import annotations
@@ -157,23 +157,19 @@ def _held_out(shipped: Shipped, most: int) -> Batch:
 def handover_figure(shares: Mapping[str, tuple[float, float]]) -> Figure:
     """The two shares of `handover`, from the input to the last sub-layer."""
     figure, ax = plt.subplots(figsize=(6.4, 3.1))
-    for column, (name, height) in enumerate((("the token it was given", 84), ("the next token", 84))):
+    names = (("the token it was given", 1.0, 72), ("the next token", 5.4, 52))
+    for column, (name, middle, height) in enumerate(names):
         values = [100 * pair[column] for pair in shares.values()]
         colour = plots.PALETTE[1 - column]
         ax.plot(range(len(values)), values, "o-", color=colour)
-        ax.text(
-            (0.35, 5.65)[column], height, name, color=colour, fontsize=10.5,
-            ha=("left", "right")[column],
-        )  # fmt: skip
+        ax.text(middle, height, name, color=colour, fontsize=10.5, ha="center")
         for x, value in enumerate(values):
             above = value >= 100 * list(shares.values())[x][1 - column]
             ax.annotate(
                 f"{value:.0f}", (x, value), (0, 6 if above else -14), textcoords="offset points",
                 ha="center", fontsize=10, color=colour,
             )  # fmt: skip
-    ax.set_xticks(
-        range(len(shares)), [name.replace("-", "-\n") for name in shares]
-    )
+    ax.set_xticks(range(len(shares)), [name.replace("-", "-\n") for name in shares])
     ax.set(ylim=(-14, 112), ylabel="% of positions", yticks=(0, 50, 100))
     return figure
 
@@ -203,7 +199,7 @@ def influences(maps: Mapping[str, Tensor], tokens: Sequence[str]) -> Figure:
     for ax, (title, moved) in zip(axes.flat, maps.items(), strict=True):
         plots.attention_map(
             ax, moved, tokens, tokens, title=title, numbers=".1f",
-            limits=(0.0, 6.0), row_label="output at", column_label="exchanged input",
+            limits=(0.0, 2.0), row_label="output at", column_label="target token set to zero",
         )  # fmt: skip
         for text in ax.texts:
             text.set_fontsize(10)

@@ -7,8 +7,8 @@ name.
 
 Directives: `{reference} attention-multi_head MultiHeadAttention` shows a definition of a unit's
 reference module; what stands in it explains the way to those who have yet to write it, and only
-the course edition shows it; `:brief:` cuts docstrings to their first line. `{your-turn}` lists the exercises whose sections stand on the page, and
-those that are named after it.
+the course edition shows it. With `:brief:` docstrings are cut to their first line. `{your-turn}`
+lists the exercises whose sections stand on the page, and those that are named after it.
 """
 
 from __future__ import annotations

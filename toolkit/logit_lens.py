@@ -95,7 +95,7 @@ def page(
     best, chances = last_position(shipped, source, written, tokens)
     rows = [f"{name}: {token}" for name, token in zip(STATES, best, strict=True)]
     so_far = " ".join(["<bos>", *written])
-    caption = f"{source} → {so_far} …   chances of:"
+    caption = f"{source} → {so_far} …"
     table = widgets.heat_table(chances.flip(0), rows[::-1], list(tokens), caption)
     for token in set(best):
         name = html.escape(token)
@@ -156,7 +156,7 @@ def _held_out(shipped: Shipped, most: int) -> Batch:
 
 def handover_figure(shares: Mapping[str, tuple[float, float]]) -> Figure:
     """The two shares of `handover`, from the input to the last sub-layer."""
-    figure, ax = plt.subplots(figsize=(6.4, 3.1))
+    figure, ax = plt.subplots(figsize=(6.4, 2.7))
     names = (("the token it was given", 1.0, 72), ("the next token", 5.4, 52))
     for column, (name, middle, height) in enumerate(names):
         values = [100 * pair[column] for pair in shares.values()]
@@ -195,7 +195,7 @@ def influence(layer: nn.Module, x: Tensor, memory: Tensor, mask: Tensor) -> Tens
 
 def influences(maps: Mapping[str, Tensor], tokens: Sequence[str]) -> Figure:
     """`influence` of several layers side by side: dark where an output depends on an input."""
-    figure, axes = plt.subplots(1, len(maps), figsize=(3.1 * len(maps), 3.1), squeeze=False)
+    figure, axes = plt.subplots(1, len(maps), figsize=(2.8 * len(maps), 2.5), squeeze=False)
     for ax, (title, moved) in zip(axes.flat, maps.items(), strict=True):
         plots.attention_map(
             ax, moved, tokens, tokens, title=title, numbers=".1f",

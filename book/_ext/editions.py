@@ -7,8 +7,8 @@ name.
 
 Directives: `{reference} attention-multi_head MultiHeadAttention` shows a definition of a unit's
 reference module; what stands in it explains the way to those who have yet to write it, and only
-the course edition shows it. `{your-turn}` lists the exercises whose sections stand on the page, and
-those that are named after it.
+the course edition shows it. With `:brief:` docstrings are cut to their first line. `{your-turn}`
+lists the exercises whose sections stand on the page, and those that are named after it.
 """
 
 from __future__ import annotations
@@ -47,6 +47,22 @@ def definition(source: str, name: str) -> str:
     return textwrap.dedent("\n".join(x for x in lines if x.strip() not in MARKERS))
 
 
+def brief(code: str) -> str:
+    """The code with each docstring cut to its first line."""
+    lines = code.splitlines()
+    found = [
+        node.body[0]
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, DEFINITIONS) and ast.get_docstring(node) is not None
+    ]
+    for text in sorted(found, key=lambda node: node.lineno, reverse=True):
+        assert text.end_lineno is not None
+        if text.end_lineno > text.lineno:
+            first = lines[text.lineno - 1].rstrip()
+            lines[text.lineno - 1 : text.end_lineno] = [f'{first}"""']
+    return "\n".join(lines)
+
+
 def asked_in(unit: str, name: str) -> Exercise | None:
     """The exercise in whose answer `name` is defined; None if nobody is asked for it."""
     source = source_of(unit)
@@ -78,7 +94,7 @@ class Reference(Exercises):
     """A definition of a reference module, or, in the course edition, what a student is given."""
 
     required_arguments = 2
-    option_spec: ClassVar = {"lines-from": directives.positive_int}
+    option_spec: ClassVar = {"lines-from": directives.positive_int, "brief": directives.flag}
 
     def run(self) -> list[nodes.Node]:
         unit, name = self.arguments
@@ -89,6 +105,8 @@ class Reference(Exercises):
         code = definition(exercise.stub if exercise else source_of(unit), name)
         if not code and not exercise:
             raise self.error(f"{paths.solution(unit).name} defines no {name}")
+        if "brief" in self.options:
+            code = brief(code)
         first = self.options.get("lines-from", 1) - 1
         text = code if exercise else "\n".join(code.splitlines()[first:])
         shown = [nodes.literal_block(text, text, language="python")] if text else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,36 @@ pytestmark = [pytest.mark.book]
 
 CHAPTERS = {page.partition("/")[0] for page in contents(edition="course")} & paths.CHAPTERS.keys()
 UNITS = [unit for unit in paths.units() if paths.chapter_of(unit) in CHAPTERS]
+LONG = '''class Both:
+    """One line.
+
+    And more of it.
+    """
+
+    def forward(self, x):
+        """Look.
+
+        Args:
+            x: (B, T, D).
+        """
+        text = """not a
+        docstring"""
+        return x, text
+
+    def short(self):
+        """Stays."""
+'''
+BRIEF = '''class Both:
+    """One line."""
+
+    def forward(self, x):
+        """Look."""
+        text = """not a
+        docstring"""
+        return x, text
+
+    def short(self):
+        """Stays."""'''
 MASKED = """
 def attention(query, key, value, mask=None):
     scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
@@ -84,6 +115,16 @@ def test_the_reader_sees_whole_classes_and_the_student_what_to_start_from(
     assert "MultiHeadAttention is yours to write" in start
     assert "You write this" in start
     assert "You write this" not in whole
+
+
+def test_brief_code_keeps_the_first_line_of_each_docstring_and_all_else() -> None:
+    sys.path.insert(0, str(paths.BOOK / "_ext"))
+    try:
+        from editions import brief
+    finally:
+        sys.path.remove(str(paths.BOOK / "_ext"))
+    assert brief(LONG) == BRIEF
+    assert brief(BRIEF) == BRIEF
 
 
 def test_each_exercise_is_named_on_a_page_of_its_section_with_a_link_to_its_unit(

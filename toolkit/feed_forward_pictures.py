@@ -124,7 +124,9 @@ def last_network(shipped: Shipped) -> nn.Module:
 
 
 @torch.no_grad()
-def readings(shipped: Shipped, pairs: Sequence[Pair], off: Sequence[int] = ()) -> tuple[Readings, Tensor]:
+def readings(
+    shipped: Shipped, pairs: Sequence[Pair], off: Sequence[int] = ()
+) -> tuple[Readings, Tensor]:
     """Give a translator its sentences and their translations, and watch the last network.
 
     Args:

@@ -140,7 +140,7 @@ def compared(results: Mapping[str, Tensor], columns: Sequence[str]) -> Figure:
 
 
 def strips(stages: Mapping[str, Tensor], marked: int) -> Figure:
-    """The numbers of one token (D,) at several stages, a row of dots each; one feature is marked."""
+    """The numbers of one token (D,) at several stages, a row of dots each, one feature marked."""
     figure, ax = plt.subplots(figsize=(5.6, 0.6 + 0.5 * len(stages)))
     for row, values in enumerate(stages.values()):
         numbers = values.tolist()
@@ -159,7 +159,9 @@ def strips(stages: Mapping[str, Tensor], marked: int) -> Figure:
 
 
 @torch.no_grad()
-def at_norm(shipped: Shipped, text: str, layer: int = 0, sublayer: int = 0) -> tuple[nn.Module, Tensor]:
+def at_norm(
+    shipped: Shipped, text: str, layer: int = 0, sublayer: int = 0
+) -> tuple[nn.Module, Tensor]:
     """A norm in the encoder of the shipped translator, and what it is given for a sentence.
 
     Returns:

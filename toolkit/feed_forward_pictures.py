@@ -42,7 +42,7 @@ def hidden(x: Tensor) -> Tensor:
 
 def detectors() -> Figure:
     """Where in the plane of the two features each hidden unit is above 0, and how far."""
-    figure, panels = plt.subplots(1, 4, figsize=(6.0, 1.9), sharey=True)
+    figure, panels = plt.subplots(1, 4, figsize=(5.4, 1.9), sharey=True)
     steps = torch.linspace(0, 1, 60)
     across, up = torch.meshgrid(-0.5 + 2 * steps, -1.6 + 3.2 * steps, indexing="xy")
     plane = hidden(torch.stack([across, up], -1))  # (60, 60, 4)
@@ -52,7 +52,7 @@ def detectors() -> Figure:
                   extent=(-0.5, 1.5, -1.6, 1.6))  # fmt: skip
         for x, value in zip(points, hidden(points)[:, unit], strict=True):
             ax.plot(*x.tolist(), "o", ms=9, mec=INK, mfc=PALETTE[1] if value > 0 else "white")
-        ax.set_title(f"unit {unit + 1}:\n{name}", loc="center")
+        ax.set_title(f"unit {unit + 1}:\n{name}", loc="center", fontsize=11.5)
         ax.set_xticks([0, 1], ["–", "not"], fontsize=11)
         ax.set_yticks([-1, 1], ["bad", "good"], fontsize=11)
         ax.tick_params(length=0)
@@ -61,14 +61,14 @@ def detectors() -> Figure:
 
 def verdicts(results: Mapping[str, Tensor]) -> Figure:
     """Outputs (4, 2) of several networks for the example's tokens, with their numbers."""
-    figure, panels = plt.subplots(1, len(results), figsize=(6.0, 2.0), sharey=True)
+    figure, panels = plt.subplots(1, len(results), figsize=(5.4, 2.2), sharey=True)
     for ax, (title, values) in zip(panels, results.items(), strict=True):
         shown = plots.array(values)
         ax.imshow(shown, cmap="PuOr_r", vmin=-2.2, vmax=2.2, aspect="auto")
         for row, column in ((r, c) for r in range(4) for c in range(2)):
             text = f"{shown[row, column] + 0.0:.2f}".replace("-0.00", "0.00").replace("-", "−")
             ax.text(column, row, text, ha="center", va="center", fontsize=10.5)
-        ax.set_title(title, loc="center")
+        ax.set_title(title, loc="center", fontsize=11.5)
         ax.set_xticks(range(2), OUTPUTS, fontsize=10)
         ax.set_yticks(range(4), list(INPUTS), fontsize=11)
         ax.tick_params(length=0)
@@ -78,7 +78,7 @@ def verdicts(results: Mapping[str, Tensor]) -> Figure:
 
 def gates(seed: int = 19, samples: int = 400_000) -> Figure:
     """GELU and ReLU: the curves, and the densities of what they make of normal numbers."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(6.0, 2.3))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(5.4, 2.3))
     grid = torch.linspace(-3, 3, 200)
     left.plot(grid, 0.5 * (1 + torch.erf(grid / 2**0.5)), "--", color="#77726a", label="Φ")
     draws = torch.randn(samples, generator=torch.Generator().manual_seed(seed))

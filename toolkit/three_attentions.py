@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from toolkit import plots, widgets
+from toolkit.mask_pictures import draw_mask
 
 SOURCE_INK, TARGET_INK = plots.PALETTE[0], plots.PALETTE[1]
 _FILL = {SOURCE_INK: "#dfeaf5", TARGET_INK: "#f6e7da"}
@@ -85,20 +86,11 @@ def _roles(ax: Axes, one: Attention) -> None:
 
 
 def _mask(ax: Axes, one: Attention) -> None:
-    plots.attention_map(
-        ax, one.mask, one.queries, one.keys, limits=(0.0, 1.25), row_label="", column_label=""
-    )
-    ax.set_xticks(torch.arange(-0.5, len(one.keys)).tolist(), minor=True)
-    ax.set_yticks(torch.arange(-0.5, len(one.queries)).tolist(), minor=True)
-    ax.grid(which="minor", color=plots.SHEET, linewidth=1.5)
-    ax.tick_params(which="minor", length=0)
-    ax.tick_params(labelsize=10.5)
+    draw_mask(ax, one.mask, one.queries, one.keys)
     ax.xaxis.tick_top()
     for labels, ink in ((ax.get_xticklabels(), one.key_ink), (ax.get_yticklabels(), one.query_ink)):
         for label in labels:
-            label.set(color=ink, rotation=0, horizontalalignment="center")
-    for label in ax.get_yticklabels():
-        label.set_horizontalalignment("right")
+            label.set_color(ink)
 
 
 def heads_page(weights: Tensor, rows: Sequence[str], columns: Sequence[str], caption: str) -> str:
@@ -133,15 +125,8 @@ def dependences(found: dict[str, Tensor], tokens: Sequence[str]) -> Figure:
         1, len(found), figsize=(0.6 + 2.1 * len(found), 2.5), squeeze=False, sharey=True
     )
     for ax, (title, moved) in zip(axes[0], found.items(), strict=True):
-        plots.attention_map(
-            ax, (moved > 1e-6).float(), tokens, tokens, title=title, limits=(0.0, 1.25),
-            row_label="output" if ax is axes[0, 0] else "", column_label="input changed",
-        )  # fmt: skip
-        ax.set_xticks(torch.arange(-0.5, len(tokens)).tolist(), minor=True)
-        ax.set_yticks(torch.arange(-0.5, len(tokens)).tolist(), minor=True)
-        ax.grid(which="minor", color=plots.SHEET, linewidth=1.5)
-        ax.tick_params(which="minor", length=0)
-        ax.tick_params(labelsize=10.5)
-        for label in ax.get_xticklabels():
-            label.set(rotation=0, horizontalalignment="center")
+        draw_mask(ax, moved > 1e-6, tokens, tokens)
+        ax.set(
+            title=title, xlabel="input changed", ylabel="output" if ax is axes[0, 0] else ""
+        )
     return figure

@@ -80,9 +80,7 @@ def vocabulary_costs(
     return figure
 
 
-def relatedness(
-    matrix: Tensor, groups: Sequence[Sequence[int]]
-) -> tuple[float, float]:
+def relatedness(matrix: Tensor, groups: Sequence[Sequence[int]]) -> tuple[float, float]:
     """Mean cosine of two tokens of one group, and of two of different groups.
 
     Args:

@@ -19,9 +19,7 @@ _ALLOWED, _CHANGED = "#dfeaf5", "#f6e7da"
 
 def draw_mask(ax: Axes, mask: Tensor, rows: Sequence[str], columns: Sequence[str]) -> Axes:
     """A mask (Tq, Tk) with tokens for queries (rows) and keys (columns), dark where allowed."""
-    plots.attention_map(
-        ax, mask, rows, columns, limits=(0.0, 1.25), row_label="", column_label=""
-    )
+    plots.attention_map(ax, mask, rows, columns, limits=(0.0, 1.25), row_label="", column_label="")
     ax.set_xticks([j - 0.5 for j in range(len(columns))], minor=True)
     ax.set_yticks([i - 0.5 for i in range(len(rows))], minor=True)
     ax.grid(which="minor", color=plots.SHEET, linewidth=1.5)

@@ -126,7 +126,5 @@ def dependences(found: dict[str, Tensor], tokens: Sequence[str]) -> Figure:
     )
     for ax, (title, moved) in zip(axes[0], found.items(), strict=True):
         draw_mask(ax, moved > 1e-6, tokens, tokens)
-        ax.set(
-            title=title, xlabel="input changed", ylabel="output" if ax is axes[0, 0] else ""
-        )
+        ax.set(title=title, xlabel="input changed", ylabel="output" if ax is axes[0, 0] else "")
     return figure

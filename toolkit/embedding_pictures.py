@@ -95,13 +95,17 @@ def relatedness(matrix: Tensor, groups: Sequence[Sequence[int]]) -> tuple[float,
     return cosines[same & apart].mean().item(), cosines[~same].mean().item()
 
 
+def readable(size: float) -> str:
+    """A size with three significant digits."""
+    return f"{float(f'{size:.3g}'):g}"
+
+
 def spreads_and_code(found: Mapping[str, float], code: float) -> Figure:
     """How large a scaled embedding's entries are, by version, beside those of a position code."""
     figure, ax = plt.subplots(figsize=(5.4, 0.9 + 0.36 * len(found)))
-    for row, (name, size) in enumerate(found.items()):
+    for row, size in enumerate(found.values()):
         ax.barh(-row, size, 0.6, color=plots.PALETTE[0 if row == 0 else 1], alpha=0.85)
-        ax.text(size * 1.1, -row, f"{size:.2g}" if size < 1 else f"{size:.3g}", va="center",
-                fontsize=10.5)  # fmt: skip
+        ax.text(size * 1.1, -row, readable(size), va="center", fontsize=10.5)
     ax.axvline(code, color=plots.INK, lw=1.2, ls="--")
     ax.text(code * 1.06, 0.45, "a position code", fontsize=10, va="bottom")
     ax.set_yticks([-row for row in range(len(found))], list(found))

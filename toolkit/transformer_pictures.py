@@ -226,7 +226,7 @@ def writing_page(found: Followed, step: int, layer: int = 1, head: int = 1, most
 
 def forms_page(chances: Tensor, sources: Sequence[str], written: Sequence[str], word: str) -> str:
     """Probabilities (sources, written) of one word as the next token, as HTML."""
-    caption = f"probability of «{word}»: rows source, columns written so far"
+    caption = f"probability of «{word}»"
     return widgets.side_by_side(widgets.heat_table(chances, sources, written, caption))
 
 

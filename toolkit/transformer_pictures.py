@@ -6,20 +6,22 @@ the four features that the tables show are some of those whose printed numbers a
 
 from __future__ import annotations
 
+import csv
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from toolkit import own_models, transformer_lab, widgets
+from toolkit import models, own_models, transformer_lab, widgets
 from toolkit.attention_pictures import bars
 from toolkit.diagrams import Sheet
-from toolkit.plots import PALETTE
+from toolkit.plots import INK, PALETTE
 from toolkit.position_pictures import table
 from toolkit.translation import BOS, EOS, SPECIALS
 
@@ -230,6 +232,27 @@ def forms_page(chances: Tensor, sources: Sequence[str], written: Sequence[str], 
     return widgets.side_by_side(widgets.heat_table(chances, sources, written, caption))
 
 
+def learner_page(
+    caption: str, translations: Sequence[tuple[str, str, bool]], weights: Tensor,
+    written: Sequence[str], source: Sequence[str],
+) -> str:  # fmt: skip
+    """What a model translates at some step of its training, and where it looks, as HTML.
+
+    Args:
+        translations: source, translation, and whether it is right.
+        weights: (written, source), of the cross-attention for one sentence.
+    """
+    lines = "".join(
+        f"<tr><td style='padding-right:1.2em'>{html.escape(text)}</td>"
+        f"<td>{html.escape(said) or '(nothing)'}</td><td>{'✓' if right else ''}</td></tr>"
+        for text, said, right in translations
+    )
+    return (
+        f"<p>{html.escape(caption)}</p><table style='width:auto'>{lines}</table>"
+        + widgets.side_by_side(widgets.heat_table(weights, written, source, "looks at"))
+    )
+
+
 # --------------------------------------------------------------------------- figures
 
 
@@ -301,3 +324,48 @@ def _labelled(sheet: Sheet, source: str, target: str, shape: str) -> None:
     x, start = sheet.nodes[source].side("top")
     middle = (start + sheet.nodes[target].side("bottom")[1]) / 2
     sheet.text(x + 0.25, middle, shape, 10, ha="left")
+
+
+# --------------------------------------------------------------------------- training
+
+
+def least_loss(vocab_size: int, smoothing: float = 0.1) -> float:
+    """The least loss that label smoothing allows: that of predicting the smoothed target itself."""
+    rest = smoothing / vocab_size
+    right = 1 - smoothing + rest
+    return -right * math.log(right) - (vocab_size - 1) * rest * math.log(rest)
+
+
+def shipped_losses(name: str) -> dict[str, tuple[list[int], list[float]]]:
+    """Steps and losses of the trainings behind a shipped model, by the name of each training."""
+    found: dict[str, tuple[list[int], list[float]]] = {}
+    with (models.FOLDER / name / "training.csv").open(encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            if row["loss"]:
+                steps, losses = found.setdefault(row["model"], ([], []))
+                steps.append(int(row["step"]))
+                losses.append(float(row["loss"]))
+    return found
+
+
+def losses_and_floors(
+    panels: Mapping[str, tuple[Mapping[str, tuple[Sequence[int], Sequence[float]]], float]],
+) -> Figure:
+    """Losses of trainings, a panel each, with the least that is possible as a dotted line.
+
+    Args:
+        panels: title -> (name -> (steps, losses), least loss).
+    """
+    figure, axes = plt.subplots(1, len(panels), figsize=(6.2, 2.7), sharey=True, squeeze=False)
+    for ax, (title, (curves, least)) in zip(axes[0], panels.items(), strict=True):
+        for index, (name, (steps, losses)) in enumerate(curves.items()):
+            ax.plot(steps, losses, color=PALETTE[index], lw=1.3, label=name)
+        ax.axhline(least, ls=":", color=INK, lw=1.2)
+        ax.text(steps[-1], least - 0.12, f"least {least:.2f}", ha="right", va="top", fontsize=10)
+        ax.set(title=title, xlabel="step", ylim=(0, 5))
+        ax.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+        ax.xaxis.set_major_locator(plt.MaxNLocator(3))
+        if len(curves) > 1:
+            ax.legend(fontsize=10)
+    axes[0, 0].set_ylabel("loss per token")
+    return figure

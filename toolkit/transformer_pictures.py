@@ -248,7 +248,7 @@ def learner_page(
         for text, said, right in translations
     )
     return (
-        f"<p>{html.escape(caption)}</p><table style='width:auto'>{lines}</table>"
+        f"<p>{html.escape(caption)}</p><table style='width:auto;margin:0'>{lines}</table>"
         + widgets.side_by_side(widgets.heat_table(weights, written, source, "looks at"))
     )
 

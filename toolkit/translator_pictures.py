@@ -34,7 +34,7 @@ ATTENTIONS = {  # what a reader chooses: the field of `Maps`
     "target to itself": "decoder",
     "target to source": "cross",
 }
-_GLOSS = MEANINGS | {"前": "ago", "公": "kilo-", "里": "metre", "挪": "Nor-", "威": "way"}
+_GLOSS = MEANINGS | {"前": "ago"}
 
 
 # --------------------------------------------------------------------------- where it looks

@@ -32,7 +32,8 @@ PLAN = (
 )
 _SHEET = (
     "<style>.costs{background:#fbfaf7;color:#22252b;padding:.4em .7em;margin:.3em 0;"
-    "max-width:100%;box-sizing:border-box;overflow-x:auto;font-size:13px;line-height:1.6}"
+    "width:33em;max-width:100%;box-sizing:border-box;overflow-x:auto;font-size:13px;"
+    "line-height:1.6}"
     ".costs table{border-collapse:collapse;width:100%!important;background:none!important;"
     "margin:.2em 0}.costs :is(td,th){border:0!important;padding:.15em .4em;font-weight:normal;"
     "color:#22252b!important;background:none!important;text-align:left}"
@@ -196,7 +197,7 @@ def seconds(device: str, batch: int, width: int, file: Path = MEASURED) -> Secon
 
 def ratios(panels: Mapping[str, tuple[str, int, Sequence[int]]]) -> Figure:
     """Attention / GRU against length: title -> (device, batch, widths); squares where n = d."""
-    figure, axes = plt.subplots(1, len(panels), figsize=(7.0, 3.3), sharey=True)
+    figure, axes = plt.subplots(len(panels), 1, figsize=(5.2, 5.4), sharex=True)
     for ax, (title, (device, batch, widths)) in zip(axes, panels.items(), strict=True):
         for index, width in enumerate(widths):
             found = seconds(device, batch, width)
@@ -208,12 +209,13 @@ def ratios(panels: Mapping[str, tuple[str, int, Sequence[int]]]) -> Figure:
         ax.axhline(1, color=plots.INK, lw=0.9, ls=":")
         ax.set_xscale("log", base=4)
         ax.xaxis.set_major_formatter(plt.FuncFormatter(lambda v, _: f"{v:g}"))
-        ax.set(xlabel="length n", title=title)
-    axes[0].set_ylabel("seconds, attention / GRU")
-    axes[0].set_yticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
-    axes[0].minorticks_off()
+        ax.set_title(title)
+        ax.set_yticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
+        ax.yaxis.set_minor_locator(plt.NullLocator())
+        ax.set_ylabel("attention / GRU")
+    axes[-1].set_xlabel("length n")
     handles, labels = axes[-1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, fontsize=10)
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10.5)
     return figure
 
 

@@ -94,7 +94,7 @@ _LABELS = {
     ("EN-FR", "MoE"): (-7, 3, "right"),
     ("EN-FR", "ConvS2S ensemble"): (4, 8, "right"),
     ("EN-FR", "GNMT ensemble"): (-8, -5, "right"),
-    ("EN-FR", "Deep-Att ensemble"): (4, -15, "right"),
+    ("EN-FR", "Deep-Att ensemble"): (40, -16, "right"),
     ("EN-FR", "GNMT + RL"): (-7, -6, "right"),
     ("EN-FR", "Deep-Att + PosUnk"): (-7, -6, "right"),
     ("EN-FR", "ConvS2S"): (7, -7, "left"),

@@ -245,7 +245,7 @@ def decays(curves: Mapping[str, Sequence[float]], steps: Sequence[int]) -> Figur
     for colour, (name, rates) in zip(PALETTE, curves.items(), strict=False):
         ax.loglog(steps, rates, color=colour)
         ax.text(steps[-1] * 1.15, rates[-1], name, color=colour, va="center", fontsize=10.5)
-    ax.set(xlabel="step", ylabel="learning rate", xlim=(steps[0], steps[-1] * 16))
+    ax.set(xlabel="step", ylabel="learning rate", xlim=(steps[0], steps[-1] * 8))
     ax.set_xticks([10**n for n in range(1, 6)])
     return figure
 

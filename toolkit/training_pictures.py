@@ -14,7 +14,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from toolkit import plots
 from toolkit.plots import INK, PALETTE
 from toolkit.translation import SPECIALS
 
@@ -180,7 +179,7 @@ def right_word(smoothing: Sequence[float], words: int, dots: Mapping[float, floa
 # the theme takes the background from what lies on the page.
 _SHEET = (
     "<style>.rate{background:#fbfaf7!important;color:#22252b!important;padding:.4em .7em;"
-    "margin:.3em 0;max-width:100%;width:32em;box-sizing:border-box;font-size:14px;"
+    "margin:.3em 0;max-width:100%;width:min(30em,84vw);box-sizing:border-box;font-size:14px;"
     "line-height:1.5}.rate svg{display:block;width:100%}"
     ".rate :is(p,b){color:#22252b!important;margin:.2em 0}</style>"
 )

@@ -140,7 +140,8 @@ def fading(curves: Mapping[str, Tensor]) -> Figure:
         )  # fmt: skip
         ax.semilogy(across, runs.mean(0)[1:], ".-", color=plots.PALETTE[index], label=name)
     ax.set(xlabel="positions back", ylabel="gradient, share of\nthat at distance 0")
-    ax.legend(fontsize=10, loc="lower left")
+    ax.set_ylim(top=30)
+    ax.legend(fontsize=10, loc="upper right", ncols=2)
     return figure
 
 

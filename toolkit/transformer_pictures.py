@@ -173,7 +173,7 @@ def looks_page(found: Followed, token: int, layer: int, head: int) -> str:
 def ledger_page(found: Followed, token: int, features: Sequence[int] = FEATURES) -> str:
     """What is added up for one source token, and the norm at the end, in some features, as HTML."""
     chosen = list(features)
-    columns = [f"feature {i}" for i in features]
+    columns = [str(i) for i in features]
     width = math.sqrt(found.memory.shape[-1])
     names = {"embedding": f"embedding × {width:.2f}", "position": f"position {token}"}
     rows = [names.get(name, name) for name in found.parts]
@@ -188,7 +188,7 @@ def ledger_page(found: Followed, token: int, features: Sequence[int] = FEATURES)
     steps = [f"(sum − {mean:.2f}) / {deviation:.2f}", "× γ", "+ β", "= memory"]
     word = found.source[token]
     return widgets.side_by_side(
-        table(sums, rows, columns, f"«{word}» on its way through the encoder"),
+        table(sums, rows, columns, f"«{word}» in the encoder: features"),
         table(last, steps, columns, "the last norm"),
     )
 
@@ -209,10 +209,10 @@ def writing_page(found: Followed, step: int, layer: int = 1, head: int = 1, most
     """
     read = found.read[:step]
     own = widgets.heat_table(
-        found.weights.decoder[layer, head, :step, :step], read, read, "to what is written"
+        found.weights.decoder[layer, head, :step, :step], read, read, "looks at what is written"
     )
     cross = widgets.heat_table(
-        found.weights.cross[layer, head, :step], read, found.source, "to the source"
+        found.weights.cross[layer, head, :step], read, found.source, "looks at the source"
     )
     logits = found.logits[step - 1]  # (V,)
     best, ids = logits.topk(most)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.figure import Figure
-from torch import nn
 
 from solutions.transformer import label_smoothing_loss, make_model
 from tests.toolkit.drawings import Drawings, words
@@ -23,7 +22,7 @@ mpl.use("Agg")
 
 
 @functools.lru_cache(maxsize=1)
-def translator() -> tuple[nn.Module, own_models.ShippedWeights]:
+def translator() -> tuple[Any, own_models.ShippedWeights]:
     shipped = own_models.read("transformer-en-de")
     model = make_model(**shipped.sizes, tie_embeddings=True).eval()
     model.load_state_dict(shipped.tensors())
@@ -57,7 +56,7 @@ def test_shown_features_add_up_as_they_are_printed(token: int) -> None:
     found, chosen = followed(), list(pictures.FEATURES)
     rounded = [torch.round(part[token, chosen], decimals=2) for part in found.parts.values()]
     if token == 1:  # the account is shown for this one
-        assert torch.allclose(sum(rounded), found.total[token, chosen], atol=0.00501)
+        assert torch.allclose(torch.stack(rounded).sum(0), found.total[token, chosen], atol=0.00501)
     both = (found.parts["embedding"] + found.parts["position"])[token, chosen]
     assert torch.allclose(rounded[0] + rounded[1], both, atol=0.00501)
 
@@ -110,7 +109,7 @@ DRAWINGS: dict[str, Callable[[], Figure]] = {
 
 
 class TestDrawings(Drawings):
-    drawings: ClassVar[dict[str, Callable[[], Figure]]] = DRAWINGS
+    drawings = DRAWINGS
 
     @pytest.fixture(autouse=True)
     def look(self) -> None:

@@ -15,7 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from toolkit import attention_pictures, plots
+from toolkit import attention_pictures
 from toolkit.diagrams import Sheet
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE
@@ -113,7 +113,9 @@ def decoder_stream(shipped: Shipped, text: str) -> Stream:
     ids = torch.tensor([BOS, *(i for i in written if i not in (BOS, EOS))])  # (U,)
     kept: list[Tensor] = []
     layers = model.decoder.layers
-    hooks = [layers[0].sublayer[0].register_forward_pre_hook(lambda _, given: kept.append(given[0]))]
+    hooks = [
+        layers[0].sublayer[0].register_forward_pre_hook(lambda _, given: kept.append(given[0]))
+    ]
     for layer in layers:
         hooks += [s.register_forward_hook(lambda _, __, y: kept.append(y)) for s in layer.sublayer]
     try:

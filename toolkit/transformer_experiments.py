@@ -218,9 +218,7 @@ class Encoder:
         gains, shifts = at["gain"].unbind(1), at["shift"].unbind(1)
 
         def norm(x: Tensor, number: int) -> Tensor:
-            return torch.addcmul(
-                shifts[number], F.layer_norm(x, x.shape[-1:]), gains[number]
-            )
+            return torch.addcmul(shifts[number], F.layer_norm(x, x.shape[-1:]), gains[number])
 
         for layer in range(self.num_layers):
             for number, sublayer in enumerate((_attend, _feed_forward), 2 * layer):

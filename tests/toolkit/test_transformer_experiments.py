@@ -1,4 +1,4 @@
-"""The stored experiments of the Transformer chapter: models compute what they say, files are whole."""
+"""The Transformer chapter's stored experiments: models compute what they say, files are whole."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@
     python -m toolkit.transformer_experiments residual "plain"  # variants with this in their name
 
 Each takes a few minutes of one core and writes a file of `toolkit/measured/`, which `read` reads;
-a part replaces its own rows. Every variant is trained with five learning rates and five seeds, 25
-models side by side (`toolkit.many_models`). All data are drawn anew in every step. Which learning
-rate is best is decided on validation data; what is reported is measured on others.
+a part replaces its own rows. Every variant is trained with five or six learning rates and five
+seeds, many models side by side (`toolkit.many_models`). All data are drawn anew in every step.
+Which learning rate is best is decided on validation data; what is reported is measured on others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -168,40 +168,47 @@ def residual(
 ORDERS = ("post-norm", "pre-norm")
 LAYERS = (2, 6, 12)
 WARMUP = 80
+LARGER = (0.1,)  # one more learning rate for all encoders, in a run of its own
 D_MODEL, NUM_HEADS, D_FF = 16, 2, 32
 SYMBOLS, LENGTH = 8, 6
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """A tiny Transformer encoder with learned positions, for `MODELS` models at once.
+    """A tiny Transformer encoder with learned positions, for several models at once.
 
     Attributes:
         norm_first: pre-norm, with one more norm at the end; otherwise post-norm.
         num_layers: how many.
         warmup: steps in which the learning rate rises.
+        models: M.
     """
 
     norm_first: bool
     num_layers: int
     warmup: int
+    models: int = MODELS
 
     def parameters(self) -> Parameters:
         """Fresh parameters of all models: matrices by Glorot's rule, embeddings of RMS 1."""
+
+        def glorot(inputs: int, outputs: int) -> Tensor:
+            return uniform(math.sqrt(6 / (inputs + outputs)), self.models, inputs, outputs)
+
         made = {
-            "embedding": torch.randn(MODELS, SYMBOLS, D_MODEL) * math.sqrt(0.5),
-            "positions": torch.randn(MODELS, 1, LENGTH, D_MODEL) * math.sqrt(0.5),
-            "outputs": _glorot(D_MODEL, SYMBOLS),
+            "embedding": torch.randn(self.models, SYMBOLS, D_MODEL) * math.sqrt(0.5),
+            "positions": torch.randn(self.models, 1, LENGTH, D_MODEL) * math.sqrt(0.5),
+            "outputs": glorot(D_MODEL, SYMBOLS),
         }
         for layer in range(self.num_layers):
-            made[f"{layer}.qkv"] = torch.cat([_glorot(D_MODEL, D_MODEL) for _ in range(3)], -1)
-            made[f"{layer}.out"] = _glorot(D_MODEL, D_MODEL)
-            made[f"{layer}.up"] = _glorot(D_MODEL, D_FF)
-            made[f"{layer}.up_bias"] = torch.zeros(MODELS, 1, D_FF)
-            made[f"{layer}.down"] = _glorot(D_FF, D_MODEL)
+            made[f"{layer}.qkv"] = torch.cat([glorot(D_MODEL, D_MODEL) for _ in range(3)], -1)
+            made[f"{layer}.out"] = glorot(D_MODEL, D_MODEL)
+            made[f"{layer}.up"] = glorot(D_MODEL, D_FF)
+            made[f"{layer}.up_bias"] = torch.zeros(self.models, 1, D_FF)
+            made[f"{layer}.down"] = glorot(D_FF, D_MODEL)
         norms = 2 * self.num_layers + self.norm_first
-        made["gain"] = torch.ones(MODELS, norms, 1, 1, D_MODEL)
-        made["shift"] = torch.zeros(MODELS, norms, 1, 1, D_MODEL)
+        made["gain"] = torch.ones(self.models, norms, 1, 1, D_MODEL)
+        made["shift"] = torch.zeros(self.models, norms, 1, 1, D_MODEL)
         return made
 
     def logits(self, at: Parameters, ids: Tensor) -> Tensor:
@@ -258,10 +265,6 @@ def first_gradients(
     return torch.stack([g.flatten(1).norm(dim=1) for g in gradients], 1), sizes
 
 
-def _glorot(inputs: int, outputs: int) -> Tensor:
-    return uniform(math.sqrt(6 / (inputs + outputs)), MODELS, inputs, outputs)
-
-
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
     """x (M, B, T, I) and weight (M, I, O) -> (M, B, T, O)."""
     return (x.flatten(1, 2) @ weight).unflatten(1, x.shape[1:3])
@@ -282,16 +285,16 @@ def _feed_forward(at: Parameters, layer: int, x: Tensor) -> Tensor:
     return _linear(inner.relu(), at[f"{layer}.down"])
 
 
-def to_sort(batch: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+def to_sort(batch: int, draw: torch.Generator, models: int = MODELS) -> tuple[Tensor, Tensor]:
     """Random symbols (M, B, T), and the same in order."""
-    ids = torch.randint(SYMBOLS, (MODELS, batch, LENGTH), generator=draw)
+    ids = torch.randint(SYMBOLS, (models, batch, LENGTH), generator=draw)
     return ids, ids.sort(-1).values
 
 
 def _sort_loss(model: Encoder, at: Parameters, ids: Tensor, wanted: Tensor) -> Tensor:
     logits = model.logits(at, ids)
     each = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
-    return each.view(MODELS, -1).mean(1)
+    return each.view(len(ids), -1).mean(1)
 
 
 ENCODERS = {
@@ -304,46 +307,58 @@ ENCODERS = {
 }
 
 
-def norm_order(part: str = "", steps: int = 400, batch: int = 8, every: int = 25) -> list[Row]:
+def norm_order(
+    part: str = "", steps: int = 400, batch: int = 8, every: int = 25,
+    groups: Sequence[Sequence[float]] = (LRS, LARGER),
+) -> list[Row]:  # fmt: skip
     """Sorting: rows of order, layers, warm-up, learning rate, seed, test loss, loss by step.
 
     The columns with numbers are the mean training loss of the `every` steps up to there.
+
+    Args:
+        groups: learning rates that are run side by side.
     """
     rows: list[Row] = []
     for name, model in ENCODERS.items():
         if part not in name:
             continue
         began = time.perf_counter()
-        torch.manual_seed(1)
-        at, draw = model.parameters(), torch.Generator().manual_seed(2)
-        course = torch.zeros(steps, MODELS)
-
-        def loss(
-            at: Parameters, step: int, model: Encoder = model, draw: torch.Generator = draw,
-            course: Tensor = course,
-        ) -> Tensor:  # fmt: skip
-            found = _sort_loss(model, at, *to_sort(batch, draw))
-            course[step - 1] = found.detach()
-            return found
-
-        for _ in train(at, loss, steps, LRS, warmup=model.warmup, max_norm=None):
-            pass
-        with torch.no_grad():
-            validation, test = (
-                _sort_loss(model, at, *to_sort(200, torch.Generator().manual_seed(seed)))
-                for seed in (10_000, 20_000)
-            )
-        means = course.unflatten(0, (-1, every)).mean(1)
-        rows += _rows(
-            {
-                "variant": name, "order": ORDERS[model.norm_first], "layers": model.num_layers,
-                "warmup": model.warmup,
-            },
-            -validation,
-            {"loss": test} | {str(every * k): mean for k, mean in enumerate(means, 1)},
-        )  # fmt: skip
+        for lrs in groups:
+            rows += _sorted(name, replace(model, models=len(lrs) * SEEDS), lrs, steps, batch, every)
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
     return rows
+
+
+def _sorted(
+    name: str, model: Encoder, lrs: Sequence[float], steps: int, batch: int, every: int
+) -> list[Row]:
+    """Train the models of one variant: their rows."""
+    torch.manual_seed(1)
+    at, draw = model.parameters(), torch.Generator().manual_seed(2)
+    course = torch.zeros(steps, model.models)
+
+    def loss(at: Parameters, step: int) -> Tensor:
+        found = _sort_loss(model, at, *to_sort(batch, draw, model.models))
+        course[step - 1] = found.detach()
+        return found
+
+    for _ in train(at, loss, steps, lrs, warmup=model.warmup, max_norm=None):
+        pass
+    with torch.no_grad():
+        validation, test = (
+            _sort_loss(model, at, *to_sort(200, torch.Generator().manual_seed(seed), model.models))
+            for seed in (10_000, 20_000)
+        )
+    means = course.unflatten(0, (-1, every)).mean(1)
+    return _rows(
+        {
+            "variant": name, "order": ORDERS[model.norm_first], "layers": model.num_layers,
+            "warmup": model.warmup,
+        },
+        -validation,
+        {"loss": test} | {str(every * k): mean for k, mean in enumerate(means, 1)},
+        lrs,
+    )  # fmt: skip
 
 
 RUNS = {"residual": residual, "norm_order": norm_order}
@@ -353,14 +368,16 @@ VARIANTS = {"residual": tuple(STACKS), "norm_order": tuple(ENCODERS)}
 # --------------------------------------------------------------------------- files
 
 
-def _rows(first: Row, validation: Tensor, more: Mapping[str, Tensor]) -> list[Row]:
+def _rows(
+    first: Row, validation: Tensor, more: Mapping[str, Tensor], lrs: Sequence[float] = LRS
+) -> list[Row]:
     """A row for each of the models."""
     return [
         first
-        | {"lr": LRS[model // SEEDS], "seed": model % SEEDS}
+        | {"lr": lrs[model // SEEDS], "seed": model % SEEDS}
         | {"validation": round(validation[model].item(), 4)}
         | {column: round(values[model].item(), 4) for column, values in more.items()}
-        for model in range(MODELS)
+        for model in range(len(validation))
     ]
 
 
@@ -409,10 +426,11 @@ def read(name: str) -> dict[str, Found]:
     for variant in dict.fromkeys(row["variant"] for row in rows):
         mine = [row for row in rows if row["variant"] == variant]
         ends = [row for row in mine if row.get("steps") in (None, mine[-1].get("steps"))]
-        lr = best_lr(ends, LRS)
+        lrs = list(dict.fromkeys(float(row["lr"]) for row in ends))
+        lr = best_lr(ends, lrs)
         by_lr = {
             each: torch.tensor([float(row["loss"]) for row in ends if float(row["lr"]) == each])
-            for each in LRS
+            for each in lrs
         }
         best = [row for row in mine if float(row["lr"]) == lr]
         if "steps" in mine[0]:

@@ -135,7 +135,8 @@ def test_experiments_run_one_variant_alone() -> None:
     assert len(rows) == 2 * MODELS
     assert {row["variant"] for row in rows} == {"sum only, 4 blocks"}
     rows = experiments.norm_order("pre-norm, 2 layers, warm-up", steps=4, batch=2, every=2)
-    assert len(rows) == MODELS
+    assert len(rows) == MODELS + 5
+    assert [row["lr"] for row in rows[-5:]] == [0.1] * 5
     assert list(rows[0])[-3:] == ["loss", "2", "4"]
 
 

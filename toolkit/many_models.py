@@ -32,13 +32,16 @@ def embed(embedding: Tensor, ids: Tensor) -> Tensor:
 
 
 def train(
-    at: Parameters, loss: Callable[[Parameters, int], Tensor], steps: int, lrs: Sequence[float]
-) -> Iterator[int]:
+    at: Parameters, loss: Callable[[Parameters, int], Tensor], steps: int, lrs: Sequence[float], *,
+    warmup: int = 0, max_norm: float | None = 1.0,
+) -> Iterator[int]:  # fmt: skip
     """Adam with each model's own learning rate; yields after every step its number from 1.
 
     Args:
         at: the parameters; models of one learning rate stand together, one per seed.
         loss: parameters and step -> the loss of each model (M,).
+        warmup: steps in which the learning rate rises linearly from 0.
+        max_norm: each model's gradient is clipped at this norm; None: never.
     """
     lr = torch.tensor(lrs).repeat_interleave(SEEDS)  # (M,)
     exp_avg = {name: torch.zeros_like(p) for name, p in at.items()}
@@ -47,10 +50,12 @@ def train(
         p.requires_grad_()
     for step in range(1, steps + 1):
         # The first half at the full learning rate, then down to 2 percent of it
-        share = min(1.0, 2 * (1 - step / steps) + 0.02)
+        share = min(1.0, 2 * (1 - step / steps) + 0.02, step / max(warmup, 1))
         gradients = torch.autograd.grad(loss(at, step).sum(), list(at.values()))
-        size = sum(g.flatten(1).square().sum(1) for g in gradients).sqrt()  # (M,)
-        clip = (1 / (size + 1e-6)).clamp(max=1.0)
+        clip = torch.ones(len(lr))
+        if max_norm is not None:
+            size = sum(g.flatten(1).square().sum(1) for g in gradients).sqrt()  # (M,)
+            clip = (max_norm / (size + 1e-6)).clamp(max=1.0)
         with torch.no_grad():
             for (name, p), gradient in zip(at.items(), gradients, strict=True):
                 each = (len(lr), *[1] * (p.dim() - 1))

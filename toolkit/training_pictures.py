@@ -200,16 +200,16 @@ def schedule_page(d_model: int, warmup_steps: int) -> str:
     peak = schedule_rate(warmup_steps, d_model, warmup_steps)
     later = schedule_rate(16_000, d_model, warmup_steps)
     ticks = [
-        f"<text x='{_across(step):.0f}' y='214' text-anchor='middle'>{step:,}</text>"
+        f"<text x='{_across(step):.0f}' y='215' text-anchor='middle'>{step:,}</text>"
         for step in (0, 5000, 10_000, 15_000)
     ] + [
-        f"<text x='48' y='{_up(rate) + 4:.0f}' text-anchor='end'>{rate:.3f}</text>"
+        f"<text x='48' y='{_up(rate) + 5:.0f}' text-anchor='end'>{rate:.3f}</text>"
         for rate in (0.0, 1e-3, 2e-3, 3e-3)
     ]
     label = f"learning rate against step for width {d_model} and {warmup_steps} steps of warm-up"
     return (
         f"{_SHEET}<div class=rate><svg viewBox='0 0 420 236' role='img' aria-label='{label}' "
-        f"font-size='13' fill='{INK}'>"
+        f"font-size='16' fill='{INK}'>"
         f"<path d='M54 10V196H412' fill='none' stroke='{INK}'/>{''.join(ticks)}"
         "<text x='233' y='232' text-anchor='middle'>step</text>"
         f"<polyline points='{grey}' fill='none' stroke='#a9a498' stroke-width='2'/>"

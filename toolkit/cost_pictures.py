@@ -32,7 +32,7 @@ PLAN = (
 )
 _SHEET = (
     "<style>.costs{background:#fbfaf7;color:#22252b;padding:.4em .7em;margin:.3em 0;"
-    "width:33em;max-width:100%;box-sizing:border-box;overflow-x:auto;font-size:13px;"
+    "width:min(33em,80vw);max-width:100%;box-sizing:border-box;overflow-x:auto;font-size:13px;"
     "line-height:1.6}"
     ".costs table{border-collapse:collapse;width:100%!important;background:none!important;"
     "margin:.2em 0}.costs :is(td,th){border:0!important;padding:.15em .4em;font-weight:normal;"

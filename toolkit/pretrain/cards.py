@@ -231,7 +231,7 @@ def _transformer(shipped: Any) -> tuple[str, str, str]:
         f"The Transformer of the book (`solutions.transformer.make_model`), translating English to "
         f"{_language(shipped)} by the recipe of Vaswani et al. (2017): one matrix for both "
         "embeddings and the output, warm-up and inverse square root, label smoothing 0.1, the "
-        "average of the last five weights. "
+        "average of the last five weights. Unlike there, gradients are clipped to norm 1. "
     )
     if shipped.config["norm_first"]:
         about += (

@@ -127,9 +127,9 @@ def read(modules: tuple[str, ...] | None = None, longest: int = LONGEST) -> tupl
         ValueError: a module that the library does not have as Python source.
     """
     found: dict[str, Function] = {}
-    documents = library.library_documents(modules, part="sources")
+    documents = library.library_documents(modules)
     if modules is None:
-        documents += library.library_documents(MORE, part="sources")
+        documents += library.library_documents(MORE)
     for module, source in documents:
         for node in _outermost(ast.parse(source)):
             text = _plain(node, longest)

@@ -98,7 +98,7 @@ def read(modules: tuple[str, ...] | None = None) -> tuple[Docstring, ...]:
         ValueError: a module that the library does not have as Python source.
     """
     found: list[Docstring] = []
-    for module, source in library.library_documents(modules, part="sources"):
+    for module, source in library.library_documents(modules):
         _collect(ast.parse(source), module, "", found)
     return tuple(found)
 

@@ -169,64 +169,6 @@ def gpt1(model: Any) -> Figure:
     return sheet.figure
 
 
-def norm_paths(layers: int = 3) -> Figure:
-    """The path past all sub-layers: norms stand on it after each sum, or inside the branches.
-
-    Args:
-        layers: how many sub-layers are drawn.
-
-    Raises:
-        ValueError: if layers < 1.
-    """
-    if layers < 1:
-        raise ValueError(f"layers must be at least 1, not {layers}")
-    step = 5.2
-    right = 2.6 + step * layers
-    sheet = Sheet(right + 6.4, 9.4)
-    for kind, low in (("post", 5.6), ("pre", 0.9)):
-        sheet.text(0.3, low + 3.4, f"{kind}-norm", 12, ha="left")
-        sheet.words(f"{kind}.in", 1.1, low, "$x_0$", width=0.9, height=0.8)
-        last = f"{kind}.in"
-        for index in range(layers):
-            x = 2.6 + step * index
-            add, sub = f"{kind}.add{index}", f"{kind}.sub{index}"
-            sheet.plus(add, x + 2.6, low)
-            sheet.link(last, add, "skip", start="right", end="left", color=SKIP)
-            if kind == "pre":
-                sheet.node(f"pre.norm{index}", x, low + 1.2, "norm", "output", width=1.6,
-                           height=0.75)  # fmt: skip
-                sheet.node(sub, x + 1.3, low + 2.5, f"sub-layer {index + 1}", "weights", width=3.0,
-                           height=0.85)  # fmt: skip
-                sheet.link(last, f"pre.norm{index}", start=(x, low))
-                sheet.link(f"pre.norm{index}", sub, end=(x, low + 2.075))
-            else:
-                sheet.node(sub, x + 1.3, low + 1.9, f"sub-layer {index + 1}", "weights", width=3.0,
-                           height=0.85)  # fmt: skip
-                sheet.link(last, sub, start=(x, low), end=(x, low + 1.475))
-            sheet.dot(x, low)
-            sheet.link(sub, add, start=(x + 2.6, low + (2.075 if kind == "pre" else 1.475)),
-                       end="top")  # fmt: skip
-            last = add
-            if kind == "post":
-                sheet.node(f"post.norm{index}", x + 3.9, low, "norm", "output", width=1.5,
-                           height=0.75)  # fmt: skip
-                sheet.link(add, f"post.norm{index}", start="right", end="left", color=SKIP)
-                last = f"post.norm{index}"
-        if kind == "pre":
-            sheet.node("pre.final", right + 0.9, low, "final norm", "output", width=2.5,
-                       height=0.75)  # fmt: skip
-            sheet.link(last, "pre.final", start="right", end="left", color=SKIP)
-            last = "pre.final"
-        sheet.words(f"{kind}.out", right + 3.6, low, "logits", width=1.6, height=0.8)
-        sheet.link(last, f"{kind}.out", start="right", end="left", color=SKIP)
-        words = (
-            "every norm stands on the path" if kind == "post"
-            else "no norm on the path but the last"
-        )  # fmt: skip
-        sheet.text(right + 6.2, low + 3.4, words, 9.5, ha="right", color=SOFT)
-    return sheet.figure
-
-
 # --------------------------------------------------------------------------- context
 
 

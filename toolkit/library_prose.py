@@ -80,7 +80,7 @@ def read(names: tuple[str, ...] | None = None) -> tuple[Document, ...]:
     """
     wanted = modules() if names is None else names
     found = _docstrings(wanted)
-    for module, source in library.library_documents(wanted, part="sources"):
+    for module, source in library.library_documents(wanted):
         sentences = comments(source)
         if sentences:
             found.append(Document("comments", module, _drawn(f"# {module}"), sentences))

@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
-import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Circle, FancyArrowPatch, Rectangle
+from matplotlib.patches import Circle, FancyArrowPatch
 
-from toolkit.diagrams import FAINT, FILL, SOFT, Canvas, Point, Sheet, millions, tint, weigh
-from toolkit.plots import INK, MAP, PALETTE, SHEET, array
+from toolkit.diagrams import FAINT, FILL, Canvas, Point, Sheet, millions, weigh
+from toolkit.plots import INK, PALETTE
 
 SKIP, MEMORY, PATH = PALETTE[0], PALETTE[1], PALETTE[1]
-STUDENT = (("I", "am", "a", "student"), ("thank", "you"), ("good", "morning", "all"))
 
 
 # --------------------------------------------------------------------------- what a model says
@@ -65,28 +62,25 @@ def _sublayers(layer: Any) -> list[tuple[str, str, str]]:
     return found
 
 
-# How high a sub-layer is with its sum and norm, post-norm and pre-norm, with the least fan
+# How high a sub-layer is with its sum and norm, post-norm and pre-norm
 _HEIGHT = {False: 4.225, True: 4.2}
 
 
 def _draw_layer(
-    sheet: Sheet, layer: Any, x: float, y: float, last: str, *, prefix: str = "", skip: float,
-    width: float = 4.2, fan: float = 0.45, labelled: bool = False,
-) -> tuple[str, float, list[Point]]:  # fmt: skip
+    sheet: Sheet, layer: Any, x: float, y: float, last: str, *, prefix: str, skip: float
+) -> tuple[str, float]:  # fmt: skip
     """Draw the sub-layers of one layer, upwards from height y.
 
     Args:
         last: the node whose output comes in.
         prefix: of the names of the nodes.
         skip: where, across, the line runs that goes around a sub-layer.
-        fan: room in which the input of a self-attention divides in three.
-        labelled: whether queries, keys and values are written at their arrows.
 
     Returns:
-        The last node, its height, and where each skip begins.
+        The last node and its height.
     """
     pre = _norm_first(layer)
-    begins: list[Point] = []
+    width = 4.2
     for index, (kind, text, colour) in enumerate(_sublayers(layer)):
         sub, add, norm = (f"{prefix}{name}" for name in (kind, f"add{index}", f"norm{index}"))
         begin = (x, y + 0.3)
@@ -96,20 +90,15 @@ def _draw_layer(
             feed, parting = norm, y + 1.7
         else:
             feed, parting = last, y + 0.65
-        low = parting + fan
+        low = parting + 0.45  # below it the input of a self-attention divides in three
         sheet.node(sub, x, low + 0.6, text, colour, width=width)
         if kind == "self_attn":
             for dx, part in ((-0.3, "Q"), (0.0, "K"), (0.3, "V")):
                 at = x + dx * width
                 start, via = ("top", ()) if not dx else ((x, parting), ((at, parting),))
                 sheet.link(feed, sub, part, start=start, via=via, end=(at, low))
-                if labelled:
-                    sheet.text(at + 0.28, low - 0.28, part, 9.5)
         else:
-            part = "Q" if kind == "src_attn" else ""
-            sheet.link(feed, sub, part)
-            if labelled and part:
-                sheet.text(x + 0.28, low - 0.28, part, 9.5)
+            sheet.link(feed, sub, "Q" if kind == "src_attn" else "")
         sheet.plus(add, x, low + 1.75)
         sheet.link(sub, add)
         inwards = "left" if skip < x else "right"
@@ -118,13 +107,12 @@ def _draw_layer(
             end=inwards, color=SKIP,
         )  # fmt: skip
         sheet.dot(*begin, SKIP)
-        begins.append(begin)
         last, y = add, low + 2.05
         if not pre:
             sheet.node(norm, x, y + 0.7, "norm", "output", width=width, height=0.75)
             sheet.link(add, norm)
             last, y = norm, y + 1.075
-    return last, y, begins
+    return last, y
 
 
 # --------------------------------------------------------------------------- the model
@@ -163,7 +151,7 @@ def architecture(model: Any) -> Figure:
         sheet.link(f"{name}.embed", f"{name}.sum")
         side = ("right", "left") if outside < 0 else ("left", "right")
         sheet.link(f"{name}.position", f"{name}.sum", start=side[0], end=side[1])
-        last, y, _ = _draw_layer(
+        last, y = _draw_layer(
             sheet, stack.layers[0], x, low - 0.4, f"{name}.sum", prefix=f"{name}.",
             skip=x + outside * 2.6,
         )  # fmt: skip
@@ -269,150 +257,7 @@ def stacks(model: Any) -> Figure:
     return sheet.figure
 
 
-def layer(layer: Any) -> Figure:
-    """One encoder or decoder layer: its sub-layers, the sum and the norm in their order.
-
-    Beside each sum stands what it computes, with M for the memory.
-    """
-    width, _ = _widths(layer)
-    parts = _sublayers(layer)
-    pre = _norm_first(layer)
-    decodes = hasattr(layer, "src_attn")
-    x, fan = 3.7, 0.85
-    height = 0.9 + len(parts) * (_HEIGHT[pre] + fan - 0.45)
-    sheet = Sheet(13.6 if decodes else 12.2, height + 1.6)
-    shape = f"(B, {'U' if decodes else 'S'}, {width})"
-    sheet.words("input", x, 0.5, f"$x_0$   {shape}")
-    last, y, begins = _draw_layer(
-        sheet, layer, x, 0.9, "input", skip=x - 2.9, width=4.4, fan=fan, labelled=True
-    )
-    sheet.words("output", x, y + 1.05, f"$x_{len(parts)}$   {shape}")
-    sheet.link(last, "output")
-    names = {"self_attn": "attention", "src_attn": "attention", "feed_forward": "FFN"}
-    for index, ((kind, _, _), begin) in enumerate(zip(parts, begins, strict=True)):
-        if index:
-            sheet.text(begin[0] + 0.45, begin[1], f"$x_{index}$", 10.5)
-        old = f"x_{index}"
-        given = f"\\mathrm{{norm}}({old})" if pre else old
-        memory = ",\\,M" if kind == "src_attn" else ""
-        total = f"{old}+\\mathrm{{{names[kind]}}}({given}{memory})"
-        rule = total if pre else f"\\mathrm{{norm}}({total})"
-        add = sheet.nodes[f"add{index}"]
-        sheet.text(6.5, add.y, f"$x_{index + 1}={rule}$", 11, ha="left")
-    if decodes:
-        box = sheet.nodes["src_attn"]
-        sheet.node("memory", 10.8, box.y, f"memory $M$\n(B, S, {width})", "key", width=3.4)
-        begin, edge = sheet.nodes["memory"].side("left")[0], box.side("right")[0]
-        for part, dy in (("K", 0.3), ("V", -0.3)):
-            sheet.link(
-                "memory", "src_attn", part, start=(begin, box.y + dy), end=(edge, box.y + dy),
-                color=MEMORY,
-            )  # fmt: skip
-            sheet.text((begin + edge) / 2, box.y + dy + math.copysign(0.32, dy), part, 9.5)
-    return sheet.figure
-
-
-# --------------------------------------------------------------------------- parts and reasons
-
-
-def residual_block() -> Figure:
-    """The two-layer residual block: x is the shortcut, F(x) the residual that is added to it."""
-    sheet = Sheet(15.2, 5.4)
-    y = 2.5
-    sheet.words("x", 0.7, y, "$x$", width=0.8, size=12)
-    for name, x, text, kind in (
-        ("w_1", 3.4, "$W_1$", "query"),
-        ("relu", 5.9, "ReLU", "value"),
-        ("w_2", 8.4, "$W_2$", "query"),
-        ("outer", 12.6, "ReLU", "value"),
-    ):
-        sheet.node(name, x, y, text, kind, width=1.7, height=1.1, size=11.5)
-    sheet.plus("add", 10.6, y, 0.36)
-    sheet.words("y", 14.6, y, "$y$", width=0.8, size=12)
-    for source, target in itertools.pairwise(("x", "w_1", "relu", "w_2", "add", "outer", "y")):
-        sheet.link(source, target, start="right", end="left")
-    sheet.link(
-        "x", "add", "skip", start=(1.7, y), via=((1.7, 4.4), (10.6, 4.4)), end="top", color=SKIP
-    )  # fmt: skip
-    sheet.dot(1.7, y, SKIP)
-    sheet.text(6.1, 4.85, "shortcut $x$", 11.5, color=SKIP)
-    sheet.ax.plot([2.5, 2.5, 9.3, 9.3], [1.6, 1.4, 1.4, 1.6], color=INK, linewidth=1.0)
-    sheet.text(5.9, 0.8, "residual $F(x)=W_2\\,\\mathrm{ReLU}(W_1x)$", 11.5)
-    sheet.text(12.5, 0.8, "$y=\\mathrm{ReLU}(F(x)+x)$", 11.5)
-    return sheet.figure
-
-
-def normalisation_axes(
-    sentences: Sequence[Sequence[str]] = STUDENT, features: int = 6
-) -> Figure:  # fmt: skip
-    """What is averaged together: one feature over all tokens, or one token over all features.
-
-    Args:
-        sentences: a batch; shorter ones are filled up with padding, which is hatched.
-        features: numbers of a token's vector that are drawn.
-
-    Raises:
-        ValueError: if there is nothing to draw.
-    """
-    longest = max((len(words) for words in sentences), default=0)
-    if not longest or features < 1:
-        raise ValueError("give at least one word and one feature")
-    rows = [
-        (word, real)
-        for words in sentences
-        for word, real in [
-            *((word, True) for word in words),
-            *(("<pad>", False) for _ in range(longest - len(words))),
-        ]
-    ]
-    filled = sum(not real for _, real in rows)
-    side, gap, apart = 0.8, 0.18, 0.3
-    line = side + gap
-    tall = len(rows) * line + apart * (len(sentences) - 1)
-    across = features * line
-    label, middle = 2.7, 1.2
-    canvas = Canvas(max(2 * across + label + middle + 0.3, 13.8), tall + 4.0)
-    top = tall + 2.3
-    heights = [top - row * line - apart * (row // longest) for row in range(len(rows))]
-    for panel, (title, groups, note) in enumerate((
-        ("batch normalisation", features,
-         f"{features} means, one a feature,\nover {len(rows)} tokens: {filled} are padding"),
-        ("layer normalisation", len(rows),
-         f"{len(rows)} means, one a token,\nover its own {features} features"),
-    )):  # fmt: skip
-        start = label + panel * (across + middle)
-        colours = [
-            tint(PALETTE[group % len(PALETTE)], 0.6 - 0.5 * (group - group % len(PALETTE)) / groups)
-            for group in range(groups)
-        ]
-        canvas.text(start + across / 2, top + 1.25, title, 11.5)
-        canvas.text(start + across / 2, top + 0.5, "features →", 9.5, color=SOFT)
-        canvas.text(start + across / 2, 0.95, note, 10.5, linespacing=1.45)
-        for row, (word, real) in enumerate(rows):
-            y = heights[row]
-            if not panel:
-                canvas.text(
-                    label - 0.3, y - line / 2, word, 10.5, ha="right", color=INK if real else SOFT
-                )  # fmt: skip
-            # What is averaged together hangs together: down the page, or across it.
-            down = y - heights[row + 1] if row + 1 < len(rows) else line
-            for column in range(features):
-                canvas.ax.add_patch(
-                    Rectangle(
-                        (start + column * line, y - (side if panel else down)),
-                        line if panel else side, side if panel else down,
-                        facecolor=colours[row if panel else column], edgecolor=SHEET, linewidth=0.7,
-                        gid=f"{title}:{row}:{column}",
-                    )
-                )  # fmt: skip
-                if not real:
-                    canvas.ax.add_patch(
-                        Rectangle(
-                            (start + column * line, y - side), line if panel else side, side,
-                            fill=False, edgecolor=SOFT, linewidth=0.0, hatch="////",
-                        )
-                    )  # fmt: skip
-    return canvas.figure
+# --------------------------------------------------------------------------- paths
 
 
 def connectivity(tokens: int = 7, kernel: int = 3, causal: bool = True) -> Figure:
@@ -523,75 +368,3 @@ def _shortest(
                 seen.add(node)
                 paths.append([*path, node])
     raise ValueError("the goal cannot be reached")
-
-
-# --------------------------------------------------------------------------- the output
-
-
-def output_distributions(
-    vocabulary: Sequence[str], targets: Sequence[str], before: Any, after: Any
-) -> Figure:
-    """What each position ought to say, and what it says before and after training.
-
-    Args:
-        vocabulary: V words.
-        targets: T words of the vocabulary, one a position.
-        before, after: (T, V) probabilities; every row sums to 1.
-
-    Raises:
-        ValueError: if a word is not in the vocabulary, or these are not such probabilities.
-    """
-    unknown = [word for word in targets if word not in vocabulary]
-    if unknown or not targets:
-        raise ValueError(
-            f"not in the vocabulary: {', '.join(unknown)}" if unknown else "there is no target"
-        )
-    shape = (len(targets), len(vocabulary))
-    goal = np.zeros(shape)
-    goal[range(len(targets)), [list(vocabulary).index(word) for word in targets]] = 1.0
-    tables = {"target": goal, "before": array(before), "after": array(after)}
-    for name, values in tables.items():
-        if values.shape != shape:
-            raise ValueError(f"`{name}` has shape {values.shape}, not {shape}")
-        if values.min() < 0 or not np.allclose(values.sum(1), 1, atol=1e-3):
-            raise ValueError(f"the rows of `{name}` are not probabilities: they must sum to 1")
-    titles = {
-        "target": "the target: one-hot",
-        "before": "before training",
-        "after": "after training",
-    }
-    wide, tall, label = 1.9, 0.85, 2.6
-    block = tall * shape[0] + 1.45
-    canvas = Canvas(label + wide * shape[1] + 0.3, 3 * block + 1.0)
-    colours = plt.get_cmap(MAP)
-    for number, (name, values) in enumerate(tables.items()):
-        top = 3 * block - number * block - 0.7
-        canvas.text(label, top + (1.15 if not number else 0.4), titles[name], 11.5, ha="left")
-        if not number:
-            for column, word in enumerate(vocabulary):
-                canvas.text(label + wide * (column + 0.5), top + 0.4, word, 10.5)
-        for row, column in np.ndindex(*shape):
-            value = float(values[row, column])
-            x, y = label + wide * column, top - tall * (row + 1)
-            colour = colours(0.9 * value)
-            canvas.ax.add_patch(
-                Rectangle(
-                    (x + 0.03, y + 0.03), wide - 0.06, tall - 0.06, facecolor=colour,
-                    edgecolor="none", gid=f"{name}:{row}:{column}",
-                )
-            )  # fmt: skip
-            light = 0.299 * colour[0] + 0.587 * colour[1] + 0.114 * colour[2] > 0.55
-            canvas.text(
-                x + wide / 2, y + tall / 2, f"{value:.{0 if name == 'target' else 2}f}", 10.5,
-                color="white" if not light else INK if value >= 0.05 else SOFT,
-            )  # fmt: skip
-            if number and goal[row, column]:  # where all of it ought to be
-                canvas.ax.add_patch(
-                    Rectangle(
-                        (x + 0.06, y + 0.06), wide - 0.12, tall - 0.12, fill=False, edgecolor=PATH,
-                        linewidth=1.8,
-                    )
-                )  # fmt: skip
-        for row, word in enumerate(targets):
-            canvas.text(label - 0.3, top - tall * (row + 0.5), word, 10.5, ha="right")
-    return canvas.figure

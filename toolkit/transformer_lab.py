@@ -2,14 +2,13 @@
 
     task = TranslationTask.make("en", "zh")
     model = make_model(len(task.source), len(task.target))
-    batch = next(task.stream(token_batches))
-    log_probs = model(batch.source, batch.target_in)
-    inspect(model, task, "March 5, 2021 and 13 days", greedy_decode).table()
+    attention_maps(model, source, target_in).cross
+    scores(task.test, texts)["all"].bleu
 
-* Translation: sentences of the CLDR, batches of them, scores by sentence length.
+* Translation: sentences of the CLDR, scores by sentence length.
 * Rivals: recurrent translators with one fixed context or with attention.
-* Maps: the weights of every head of every layer, as tables and beside a translation.
-* Experiments: copying and gradients at a distance, calls and seconds of layers.
+* Maps: the weights of every head of every layer.
+* Measurements: gradients at a distance, models of equal size, where curves cross.
 
 The model and the search are arguments: they are what the chapter builds. A *translator*
 is a module whose `forward(source (B, S), target_in (B, U))` returns log-probabilities (B, U, V); a
@@ -19,38 +18,26 @@ with `PAD` after each `EOS`.
 
 from __future__ import annotations
 
-import contextlib
-import html
 import math
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ipywidgets
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import device, training, widgets
 from toolkit.seq2seq_lab import bleu, exact_rate
 from toolkit.translation import (
     BOS,
     EOS,
     PAD,
-    Batch,
     Pair,
     Vocabulary,
-    collate,
-    detokenize,
     make_pairs,
-    tokenize,
 )
 
 Search = Callable[[nn.Module, Tensor, int], Tensor]
-MakeBatches = Callable[[list[tuple[int, int]], int], list[list[int]]]
-MAX_TOKENS = 400  # of a batch, on either side
-MAX_LENGTH = 80  # of a translation
 
 # --------------------------------------------------------------------------- task
 
@@ -118,60 +105,6 @@ class TranslationTask:
             right = Vocabulary.build(t for _, t in tokens)
         ids = [(left.encode(s), right.encode(t)) for s, t in tokens]
         return cls((source, target), train, list(unseen.values())[:test], left, right, ids)
-
-    def stream(
-        self, token_batches: MakeBatches, max_tokens: int = MAX_TOKENS, seed: int = 0
-    ) -> Iterator[Batch]:
-        """Training batches without end: those of `token_batches`, in a new order in each pass.
-
-        Args:
-            token_batches: called with (source length, target length with `EOS`) of every pair and
-                max_tokens; returns lists of indices.
-        """
-        lengths = [(len(source), len(target) + 1) for source, target in self.encoded]
-        made = [
-            collate([self.encoded[i][0] for i in rows], [self.encoded[i][1] for i in rows])
-            for rows in token_batches(lengths, max_tokens)
-        ]
-        draw = torch.Generator().manual_seed(seed)
-        while True:
-            for place in torch.randperm(len(made), generator=draw).tolist():
-                yield made[place]
-
-    def batch(self, pairs: Sequence[Pair]) -> Batch:
-        """All these pairs as one batch, in their order."""
-        return collate(
-            [self.source.encode(pair.source_tokens) for pair in pairs],
-            [self.target.encode(pair.target_tokens) for pair in pairs],
-        )
-
-    def texts(self, ids: Tensor) -> list[str]:
-        """What rows of target ids (B, n) say."""
-        return [detokenize(self.target.decode(row), self.locales[1]) for row in ids.tolist()]
-
-    def tokens(self, text: str) -> list[str]:
-        """The tokens of a sentence that somebody types.
-
-        Raises:
-            ValueError: nothing but spaces, or words that no training sentence has.
-        """
-        tokens = tokenize(" ".join(text.split()), self.locales[0])
-        if not tokens:
-            raise ValueError("there is nothing to translate: type a sentence")
-        unknown = list(dict.fromkeys(token for token in tokens if token not in self.source))
-        if unknown:
-            words = ", ".join(f"«{token}»" for token in unknown[:5])
-            more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-            example = min((pair.source for pair in self.test[:50]), key=lambda s: abs(len(s) - 30))
-            raise ValueError(
-                f"no training sentence has {words}{more}; the task is dates, times, quantities, "
-                f"prices, countries and languages, written as in «{example}»"
-            )
-        return tokens
-
-    def ids(self, text: str) -> Tensor:
-        """The ids (1, S) of a sentence that somebody types; ValueError as `tokens`."""
-        return torch.tensor([self.source.encode(self.tokens(text))])
 
 
 def adam(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
@@ -360,7 +293,7 @@ def scores(pairs: Sequence[Pair], texts: Sequence[str]) -> dict[str, Score]:
     return result
 
 
-# --------------------------------------------------------------------------- translate and look
+# --------------------------------------------------------------------------- maps
 
 
 @dataclass(frozen=True)
@@ -443,195 +376,6 @@ def _weights(attention: nn.Module, query: Tensor, key: Tensor, mask: Tensor | No
     return torch.softmax(scores, -1)
 
 
-ATTENTIONS = {
-    "encoder": "source looks at source",
-    "decoder": "target looks at itself",
-    "cross": "target looks at source",
-}
-
-
-def maps_table(
-    maps: Maps, row: int, which: str, layer: int, source_tokens: Sequence[str],
-    target_tokens: Sequence[str],
-) -> str:  # fmt: skip
-    """All heads of a layer side by side, as HTML.
-
-    Args:
-        row: of the batch.
-        which: "encoder", "decoder" or "cross".
-        layer: 0 to N - 1.
-        source_tokens: labels of the source; padding behind them is left out.
-        target_tokens: labels of what the decoder reads, <bos> first.
-
-    Raises:
-        ValueError: another attention, or labels that do not fit.
-    """
-    if which not in ATTENTIONS:
-        raise ValueError(f"which must be one of {', '.join(ATTENTIONS)}, not {which!r}")
-    rows = source_tokens if which == "encoder" else target_tokens
-    columns = target_tokens if which == "decoder" else source_tokens
-    heads = getattr(maps, which)[layer, row, :, : len(rows), : len(columns)]  # (H, Tq, Tk)
-    return widgets.side_by_side(
-        *(
-            widgets.heat_table(head, rows, columns, f"head {number}")
-            for number, head in enumerate(heads, 1)
-        )
-    )
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translated sentence and what the model looked at.
-
-    source, text: the sentence and its translation. source_tokens: S tokens. target_tokens: what
-    the decoder read, beginning with <bos>: U tokens. maps: of a batch of one.
-    """
-
-    source: str
-    text: str
-    source_tokens: list[str]
-    target_tokens: list[str]
-    maps: Maps
-
-    def table(self, which: str = "cross", layer: int = -1) -> str:
-        """`maps_table` of this sentence; the last layer without a number."""
-        layer %= len(self.maps.cross)
-        return maps_table(self.maps, 0, which, layer, self.source_tokens, self.target_tokens)
-
-
-@torch.no_grad()
-def inspect(
-    model: nn.Module, task: TranslationTask, text: str, search: Search, max_length: int = MAX_LENGTH
-) -> Translation:
-    """Translate a sentence and keep the weights of every head.
-
-    Raises:
-        ValueError: as `TranslationTask.tokens`.
-    """
-    where = next(model.parameters()).device
-    tokens = task.tokens(text)
-    source = task.ids(text).to(where)  # (1, S)
-    ids = search(model, source, max_length)  # (1, n)
-    written = [i for i in ids[0].tolist() if i not in (PAD, EOS)]
-    target_in = torch.tensor([[BOS, *written]], device=where)  # (1, U)
-    maps = attention_maps(model, source, target_in)
-    read = [task.target.words[i] for i in target_in[0].tolist()]
-    return Translation(text, task.texts(ids)[0], tokens, read, maps)
-
-
-def translation_page(
-    model: nn.Module, task: TranslationTask, texts: Sequence[str], search: Search,
-    max_length: int = MAX_LENGTH,
-) -> ipywidgets.VBox:  # fmt: skip
-    """Sentences with their translations and maps, to be looked at without a kernel.
-
-    Args:
-        texts: the sentences to choose from.
-    """
-    made = {text: inspect(model, task, text, search, max_length) for text in texts}
-    layers = [f"layer {n}" for n in range(1, 1 + len(next(iter(made.values())).maps.cross))]
-    which = {says: name for name, says in ATTENTIONS.items()}
-
-    def draw(text: str, attention: str, layer: str) -> str:
-        return _head(made[text]) + made[text].table(which[attention], layers.index(layer))
-
-    controls = {"sentence": list(made), "attention": list(which), "layer": layers}
-    return widgets.frames(controls, draw, start={"attention": 2, "layer": len(layers) - 1})
-
-
-def _head(made: Translation) -> str:
-    return f"<p>{html.escape(made.source)}<br><b>{html.escape(made.text)}</b></p>"
-
-
-def translation_box(
-    model: nn.Module, task: TranslationTask, search: Search, text: str = "",
-    max_length: int = MAX_LENGTH,
-) -> ipywidgets.VBox:  # fmt: skip
-    """A line to type a sentence in; Enter translates it and shows the maps. Needs a kernel.
-
-    Args:
-        text: what stands in the line at first, already translated.
-    """
-    layers = len(model.decoder.layers)
-    line = ipywidgets.Text(
-        value=text, continuous_update=False, description="sentence",
-        layout={"width": "100%", "max_width": "44em"},
-    )  # fmt: skip
-    which = ipywidgets.ToggleButtons(
-        options=[(says, name) for name, says in ATTENTIONS.items()], value="cross",
-        description="attention",
-    )  # fmt: skip
-    layer = ipywidgets.ToggleButtons(
-        options=[(f"layer {n + 1}", n) for n in range(layers)], value=layers - 1,
-        description="layer",
-    )  # fmt: skip
-    for buttons in (which, layer):
-        buttons.style.button_width = "auto"
-    shown = ipywidgets.HTML()
-    made: dict[str, Translation] = {}
-
-    def show(_: Any = None) -> None:
-        if not line.value.strip():
-            shown.value = "<p>Type a sentence and press Enter.</p>"
-            return
-        try:
-            if line.value not in made:
-                made.clear()  # one sentence is kept, for the buttons
-                made[line.value] = inspect(model, task, line.value, search, max_length)
-        except ValueError as error:
-            shown.value = f"<p>{html.escape(str(error))}</p>"
-            return
-        shown.value = _head(made[line.value]) + made[line.value].table(which.value, layer.value)
-
-    for control in (line, which, layer):
-        control.observe(show, "value")
-    show()
-    return ipywidgets.VBox([line, which, layer, shown])
-
-
-# --------------------------------------------------------------------------- counting calls
-
-
-@dataclass
-class Calls:
-    """How often modules ran, by their place in what was counted; `total` is the sum."""
-
-    each: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def total(self) -> int:
-        return sum(self.each.values())
-
-
-@contextlib.contextmanager
-def counted(modules: nn.Module | Iterable[nn.Module]) -> Iterator[Calls]:
-    """Counts the forward calls of modules.
-
-    with counted(model.decoder.layers) as calls:
-        greedy_decode(model, source, 20)
-    print(calls.total)
-
-    Args:
-        modules: one module, or several (a ModuleList is several).
-    """
-    single = isinstance(modules, nn.Module) and not isinstance(modules, nn.ModuleList)
-    several = [modules] if single else list(modules)
-    calls = Calls(dict.fromkeys(range(len(several)), 0))
-
-    def count(place: int) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            calls.each[place] += 1
-
-        return hook
-
-    handles = [m.register_forward_hook(count(place)) for place, m in enumerate(several)]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 # --------------------------------------------------------------------------- distance
 
 
@@ -698,59 +442,6 @@ def matching_width(
     return best
 
 
-class _Copier(nn.Module):
-    """Embedding, positions, an encoder, and a read-out of the last position."""
-
-    def __init__(self, encoder: nn.Module, words: int, width: int, places: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(words, width)
-        self.positions = nn.Parameter(torch.randn(places, width)) if places else None
-        self.encoder = encoder
-        self.output = nn.Linear(width, words)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embedding(tokens)  # (B, T, D)
-        if self.positions is not None:
-            x = x + self.positions[: tokens.shape[1]]  # (B, T, D)
-        return self.output(self.encoder(x, None)[:, -1])  # (B, words)
-
-
-def copy_rate(
-    encoder: nn.Module, distance: int, *, width: int, positions: bool = True, symbols: int = 8,
-    steps: int | None = None, lr: float = 3e-3, seed: int = 0,
-    preset: device.Preset | None = None,
-) -> float:  # fmt: skip
-    """Train on naming the symbol that stands `distance` places back; share right on new sequences.
-
-    Every sequence has distance + 1 random symbols; at the last place the first is to be named.
-
-    Args:
-        encoder: called with (B, T, width) and None; returns (B, T, width). Trained in place.
-        positions: whether learned vectors for the positions are added to the embeddings.
-        symbols: how many there are to choose from; guessing gets 1 / symbols right.
-        steps: of training; as many as the preset has if not given.
-    """
-    if distance < 1:
-        raise ValueError(f"distance must be 1 or more, not {distance}")
-    chosen = preset or device.preset()
-    draw = torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
-    model = _Copier(encoder, symbols, width, distance + 1 if positions else 0)
-
-    def loss(step: int) -> Tensor:
-        tokens = torch.randint(symbols, (chosen.batch_size, distance + 1), generator=draw)
-        tokens = tokens.to(chosen.device)
-        return F.cross_entropy(model(tokens).float(), tokens[:, 0])
-
-    training.fit(
-        model, loss, steps or chosen.steps, lr=lr, schedule="warm-up", seed=seed, preset=chosen,
-        progress=False,
-    )  # fmt: skip
-    unseen = torch.randint(symbols, (500, distance + 1), generator=draw).to(chosen.device)
-    with torch.no_grad():
-        return float((model(unseen).argmax(-1) == unseen[:, 0]).float().mean())
-
-
 def gradient_reach(encoder: nn.Module, length: int, *, width: int, seed: int = 0) -> Tensor:
     """How strongly the last output depends on each input, before any training.
 
@@ -770,50 +461,7 @@ def gradient_reach(encoder: nn.Module, length: int, *, width: int, seed: int = 0
     return size / size[0]
 
 
-# --------------------------------------------------------------------------- seconds
-
-
-def layer_seconds(
-    make: Callable[[int, int], tuple[Callable[..., Any], Tensor]],
-    points: Sequence[tuple[int, int]], *,
-    backward: bool = False, repeats: int = 7,
-) -> list[float]:  # fmt: skip
-    """Seconds of one call of a layer at several sizes.
-
-    All points are measured in turn, `repeats` times, so that a busy moment of the machine does not
-    fall on one of them alone; the smallest of the times counts. With one thread on a CPU it is the
-    time of the processor, which other programs do not lengthen.
-
-    Args:
-        make: called with n and d; returns a layer and what it is called with, (B, n, d) or
-            (B, n), on the device where it is to run.
-        points: pairs (n, d).
-        backward: measure the gradient of the weights and of a floating-point input too.
-    """
-    cases = [make(n, d) for n, d in points]
-    gpu = any(x.is_cuda for _, x in cases)
-    clock = time.process_time if not gpu and torch.get_num_threads() == 1 else time.perf_counter
-
-    def once(layer: Callable[..., Any], x: Tensor) -> float:
-        if backward and x.is_floating_point():
-            x = x.detach().requires_grad_()
-        began = clock()
-        with torch.set_grad_enabled(backward):
-            result = layer(x)
-            result = result[0] if isinstance(result, tuple) else result
-            if backward:
-                result.sum().backward()
-        if gpu:
-            torch.cuda.synchronize()
-        return clock() - began
-
-    best = [math.inf] * len(cases)
-    for case in cases:
-        once(*case)  # the first call sets things up
-    for _ in range(repeats):
-        for place, case in enumerate(cases):
-            best[place] = min(best[place], once(*case))
-    return best
+# --------------------------------------------------------------------------- curves
 
 
 def crossover(xs: Sequence[float], first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -31,7 +31,7 @@ def draw(name: str) -> Figure:
 DRAWINGS = {
     name: functools.partial(draw, name)
     for name in (
-        "classifier", "pre-norm", "row", "three_blocks", "norm_paths", "context_of_blocks",
+        "classifier", "pre-norm", "row", "three_blocks", "context_of_blocks",
         "task_inputs", "cache_steps",
     )
 }  # fmt: skip
@@ -74,18 +74,6 @@ def test_the_norm_stands_where_the_model_has_it() -> None:
     assert {"norm0>attention:", "attention>add0:", "add0>add1:skip"} <= set(pre)
     assert "add1>final_norm:" in pre
     assert not any("final_norm" in name for name in post)
-
-
-def test_the_pre_norm_path_meets_no_norm_before_the_last() -> None:
-    skips = [name for name in names(draw("norm_paths")) if name.endswith(":skip")]
-    assert [s for s in skips if s.startswith("pre.")] == [
-        "pre.in>pre.add0:skip", "pre.add0>pre.add1:skip", "pre.add1>pre.add2:skip",
-    ]  # fmt: skip
-    assert [s for s in skips if s.startswith("post.")] == [
-        "post.in>post.add0:skip", "post.norm0>post.add1:skip", "post.norm1>post.add2:skip",
-    ]  # fmt: skip
-    with pytest.raises(ValueError, match="at least 1, not 0"):
-        drawn.norm_paths(0)
 
 
 def test_a_block_begins_anew_and_a_window_stays_full() -> None:

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import FancyArrowPatch
 from torch import Tensor, nn
 
 from solutions import transformer
@@ -28,8 +27,6 @@ from toolkit import transformer_diagrams as drawn
 Edge = tuple[str, str, str]
 
 ORDERS = pytest.mark.parametrize("norm_first", [False, True], ids=["post", "pre"])
-VOCABULARY = ["I", "am", "a", "student", "thanks", "<eos>"]
-SAID = ["I", "am", "a", "student", "<eos>"]
 
 
 def make(**changes: object) -> transformer.EncoderDecoder:
@@ -48,21 +45,11 @@ def large(**changes: object) -> transformer.EncoderDecoder:
         )
 
 
-def distributions() -> Figure:
-    before = torch.linspace(-1, 1, 30).reshape(5, 6).softmax(1)
-    after = torch.eye(6)[[0, 1, 2, 3, 5]] * 0.94 + 0.01
-    return drawn.output_distributions(VOCABULARY, SAID, before, after)
-
-
 DRAWINGS: dict[str, Callable[[], Figure]] = {
-    "residual": drawn.residual_block,
-    "axes": drawn.normalisation_axes,
-    "axes, other": lambda: drawn.normalisation_axes([["one"], ["two", "words"]], 9),
     "connectivity": drawn.connectivity,
     "connectivity, 2": lambda: drawn.connectivity(2),
     "connectivity, 12": lambda: drawn.connectivity(12, kernel=5),
     "connectivity, centred": lambda: drawn.connectivity(7, kernel=5, causal=False),
-    "distributions": distributions,
 }
 for name, norm_first in (("post", False), ("pre", True)):
     for size, of in (("small", make), ("large", large)):
@@ -70,8 +57,6 @@ for name, norm_first in (("post", False), ("pre", True)):
         DRAWINGS |= {
             f"architecture, {name}, {size}": lambda m=model: drawn.architecture(m),
             f"stacks, {name}, {size}": lambda m=model: drawn.stacks(m),
-            f"encoder layer, {name}, {size}": lambda m=model: drawn.layer(m.encoder.layers[0]),
-            f"decoder layer, {name}, {size}": lambda m=model: drawn.layer(m.decoder.layers[0]),
         }
 
 
@@ -193,11 +178,11 @@ class TestDrawings(Drawings):
 def test_a_picture_is_no_wider_than_a_page(name: str) -> None:
     """At its own size, or nearly: the letters do not shrink. A phone halves them."""
     figure = drawing(name)
-    assert figure.get_figwidth() * figure.dpi < 760 or "other" in name
+    assert figure.get_figwidth() * figure.dpi < 760
     assert min(text.get_fontsize() for text in figure.axes[0].texts) >= 9.5
 
 
-ROUTED = [name for name in DRAWINGS if re.match("arch|stacks|.*layer|resid", name)]
+ROUTED = [name for name in DRAWINGS if re.match("arch|stacks", name)]
 
 
 @pytest.mark.parametrize("name", ROUTED)
@@ -247,77 +232,28 @@ def test_a_model_on_the_fast_path_looks_the_same() -> None:
 # --------------------------------------------------------------------------- one layer
 
 
-@ORDERS
-def test_the_drawn_encoder_layer_computes_what_the_layer_computes(norm_first: bool) -> None:
-    layer = shaken(make(norm_first=norm_first).encoder.layers[1])
-    figure = drawn.layer(layer)
-    x = torch.randn(2, 5, 16, dtype=torch.float64)
-    result, used = evaluate(
-        edges(figure), "output", {"input": x}, lambda *given: applied(layer, *given)
-    )
-    torch.testing.assert_close(result, layer(x))
-    assert set(boxes(figure)) <= used
-
-
-@ORDERS
-def test_the_drawn_decoder_layer_computes_what_the_layer_computes(norm_first: bool) -> None:
-    layer = shaken(make(norm_first=norm_first).decoder.layers[0])
-    figure = drawn.layer(layer)
-    x, memory = (torch.randn(2, n, 16, dtype=torch.float64) for n in (5, 7))
-    result, used = evaluate(
-        edges(figure), "output", {"input": x, "memory": memory},
-        lambda *given: applied(layer, *given),
-    )  # fmt: skip
-    torch.testing.assert_close(result, layer(x, memory))
-    assert set(boxes(figure)) <= used
-
-
-@ORDERS
-def test_the_shortcut_meets_a_norm_only_where_the_norm_is_after_the_sum(norm_first: bool) -> None:
-    """From the input to the output over shortcuts and sums alone, or not."""
-    graph = edges(drawn.layer(make(norm_first=norm_first).decoder.layers[0]))
-    reached = {"input"}
-    for _ in graph:
-        reached |= {b for a, b, part in graph if a in reached
-                    and (part == "skip" or (a.startswith("add") and b == "output"))}  # fmt: skip
-    assert ("output" in reached) is norm_first
-
-
-@ORDERS
-def test_the_sums_say_the_formula(norm_first: bool) -> None:
-    text = words(drawn.layer(make(norm_first=norm_first).decoder.layers[0]))
-    formulas = [word.replace("\\mathrm", "").translate(str.maketrans("", "", "{}$\\,"))
-                for word in text if "=" in word]  # fmt: skip
-    assert formulas == (
-        ["x_1=x_0+attention(norm(x_0))", "x_2=x_1+attention(norm(x_1)M)", "x_3=x_2+FFN(norm(x_2))"]
-        if norm_first
-        else ["x_1=norm(x_0+attention(x_0))", "x_2=norm(x_1+attention(x_1M))",
-              "x_3=norm(x_2+FFN(x_2))"]
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(("width", "inner", "heads"), [(16, 24, 4), (12, 48, 1)])
-def test_the_layer_says_its_sizes(width: int, inner: int, heads: int) -> None:
+def test_the_layers_say_their_sizes(width: int, inner: int, heads: int) -> None:
     model = make(d_model=width, d_ff=inner, num_heads=heads)
     split = f"{heads} head{'s' if heads > 1 else ''} of {width // heads}"
-    for layer, attentions in ((model.encoder.layers[0], 1), (model.decoder.layers[0], 2)):
-        text = words(drawn.layer(layer))
-        assert sum(split in word for word in text) == attentions
-        assert f"feed-forward\n{width} → {inner} → {width}" in text
+    text = words(drawn.architecture(model))
+    assert sum(split in word for word in text) == 3
+    assert text.count(f"feed-forward\n{width} → {inner} → {width}") == 2
 
 
 def test_a_layer_of_two_minds_is_refused() -> None:
-    layer = make().encoder.layers[0]
-    layer.sublayer[1].norm_first = True
+    model = make()
+    model.encoder.layers[0].sublayer[1].norm_first = True
     with pytest.raises(ValueError, match="different norm orders"):
-        drawn.layer(layer)
+        drawn.architecture(model)
 
 
 def test_a_layer_with_a_connection_too_many_is_refused() -> None:
-    layer = make().encoder.layers[0]
-    layer.sublayer.append(copy.deepcopy(layer.sublayer[0]))
+    model = make()
+    sublayers = model.encoder.layers[0].sublayer
+    sublayers.append(copy.deepcopy(sublayers[0]))
     with pytest.raises(ValueError, match="2 sub-layers, but 3 connections"):
-        drawn.layer(layer)
+        drawn.architecture(model)
 
 
 # --------------------------------------------------------------------------- the model
@@ -465,54 +401,7 @@ def test_parameters_are_rounded_to_three_figures(count: int, said: str) -> None:
     assert diagrams.millions(count) == said
 
 
-# --------------------------------------------------------------------------- parts and reasons
-
-
-def test_the_drawn_residual_block_computes_what_the_block_computes() -> None:
-    block = transformer.ResidualBlock(6).double()
-    parts: dict[str, Callable[..., Tensor]] = {"w_1": block.w_1, "w_2": block.w_2}
-    x = torch.randn(20, 6, dtype=torch.float64)
-
-    def apply(name: str, inputs: dict[str, Tensor]) -> Tensor:
-        if name == "add":
-            return inputs[""] + inputs["skip"]
-        return parts.get(name, torch.relu if name in ("relu", "outer") else nn.Identity())(
-            inputs[""]
-        )
-
-    figure = drawn.residual_block()
-    result, used = evaluate(edges(figure), "y", {"x": x}, apply)
-    torch.testing.assert_close(result, block(x))
-    assert used == {"x", "w_1", "relu", "w_2", "add", "outer", "y"}
-    text = words(figure)
-    assert "shortcut $x$" in text
-    assert "residual $F(x)=W_2\\,\\mathrm{ReLU}(W_1x)$" in text
-
-
-@pytest.mark.parametrize("features", [1, 4, 8])
-def test_cells_of_one_colour_are_averaged_together(features: int) -> None:
-    sentences = [["a", "b", "c"], ["d"], ["e", "f"]]
-    figure = drawn.normalisation_axes(sentences, features)
-    cells = {p.get_gid(): to_hex(p.get_facecolor()) for p in figure.axes[0].patches if p.get_gid()}
-    rows = 9
-    assert len(cells) == 2 * rows * features
-    for title, place in (("batch normalisation", 1), ("layer normalisation", 0)):
-        own = {tuple(map(int, gid.split(":")[1:])): colour for gid, colour in cells.items()
-               if gid.startswith(title)}  # fmt: skip
-        for (one, first), (other, second) in itertools.combinations(own.items(), 2):
-            assert (first == second) is (one[place] == other[place])
-    text = words(figure)
-    assert text.count("<pad>") == 3
-    assert f"{features} means, one a feature,\nover {rows} tokens: 3 are padding" in text
-    assert f"{rows} means, one a token,\nover its own {features} features" in text
-    hatched = [p for p in figure.axes[0].patches if isinstance(p, Rectangle) and p.get_hatch()]
-    assert len(hatched) == 2 * 3 * features
-
-
-@pytest.mark.parametrize(("sentences", "features"), [([], 3), ([[]], 3), ([["a"]], 0)])
-def test_axes_of_nothing_are_refused(sentences: list[list[str]], features: int) -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        drawn.normalisation_axes(sentences, features)
+# --------------------------------------------------------------------------- paths
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -573,40 +462,3 @@ def test_an_even_kernel_has_no_middle() -> None:
     drawn.connectivity(4, kernel=2)
     with pytest.raises(ValueError, match="no middle"):
         drawn.connectivity(4, kernel=2, causal=False)
-
-
-# --------------------------------------------------------------------------- the output
-
-
-def test_the_distributions_show_the_numbers_they_are_given() -> None:
-    before = torch.rand(5, 6).softmax(1)
-    after = (8 * torch.eye(6)[[0, 1, 2, 3, 5]]).softmax(1)
-    figure = drawn.output_distributions(VOCABULARY, SAID, before, after)
-    text = words(figure)
-    numbers = [float(word) for word in text if re.fullmatch(r"[\d.]+", word)]
-    target = torch.eye(6)[[0, 1, 2, 3, 5]]
-    expected = torch.stack([target, before, after]).flatten()
-    torch.testing.assert_close(torch.tensor(numbers), expected, atol=0.0051, rtol=0)
-    assert [text.count(word) for word in VOCABULARY] == [4, 4, 4, 4, 1, 4]
-    cells = {p.get_gid(): p.get_facecolor() for p in figure.axes[0].patches if p.get_gid()}
-    red = torch.tensor([cells[f"before:{i}:{j}"][0] for i in range(5) for j in range(6)])
-    order = before.flatten().argsort()
-    assert (red[order].diff() <= 1e-6).all()  # the likelier, the bluer
-    assert len(cells) == 90
-
-
-@pytest.mark.parametrize(
-    ("targets", "before", "match"),
-    [
-        (["you"], torch.ones(1, 6) / 6, "not in the vocabulary: you"),
-        ([], torch.ones(0, 6), "no target"),
-        (["I"], torch.ones(2, 6) / 6, "shape"),
-        (["I"], torch.zeros(1, 6), "sum to 1"),
-        (["I"], (torch.ones(1, 6) / 6).log(), "probabilities"),
-    ],
-)
-def test_what_is_no_distribution_is_refused(
-    targets: list[str], before: Tensor, match: str
-) -> None:  # fmt: skip
-    with pytest.raises(ValueError, match=match):
-        drawn.output_distributions(VOCABULARY, targets, before, before)

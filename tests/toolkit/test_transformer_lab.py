@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
-from collections.abc import Callable
-from types import SimpleNamespace
 
-import ipywidgets
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,15 +14,10 @@ from solutions.seq2seq import Seq2Seq
 from solutions.transformer import (
     beam_search,
     fused,
-    greedy_decode,
     make_model,
-    token_batches,
 )
-from toolkit import device
 from toolkit import transformer_lab as lab
 from toolkit.translation import BOS, EOS, PAD, UNK
-
-CPU = device.preset("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -110,54 +101,6 @@ def test_thirds_share_the_test_sentences_by_length(task: lab.TranslationTask) ->
     assert all(a[1] + 1 == b[0] for a, b in itertools.pairwise(bounds))
     for (low, high), group in zip(bounds, lengths, strict=True):
         assert low <= min(group) <= max(group) <= high
-
-
-def test_each_pass_has_every_pair_once_in_another_order(task: lab.TranslationTask) -> None:
-    seen: list[tuple] = []
-
-    def make(lengths: list[tuple[int, int]], most: int) -> list[list[int]]:
-        assert most == 90
-        assert lengths == [(len(s), len(t) + 1) for s, t in task.encoded]
-        made = token_batches(lengths, most)
-        seen.append(len(made))
-        return made
-
-    stream = task.stream(make, 90, seed=3)
-    first = [next(stream)]
-    passes = [first + list(itertools.islice(stream, seen[0] - 1))]
-    passes.append(list(itertools.islice(stream, seen[0])))
-    expected = sorted(map(str, task.encoded))
-    for batches in passes:
-        rows = []
-        for batch in batches:
-            assert max(batch.source.numel(), batch.target_out.numel()) <= 90
-            for s, t in zip(batch.source.tolist(), batch.target_out.tolist(), strict=True):
-                rows.append(str(([i for i in s if i], [i for i in t if i not in (PAD, EOS)])))
-        assert sorted(rows) == expected
-    assert [b.source.shape for b in passes[0]] != [b.source.shape for b in passes[1]]
-    again = next(task.stream(token_batches, 90, seed=3))
-    assert torch.equal(again.source, passes[0][0].source)
-
-
-def test_a_typed_sentence_becomes_ids(task: lab.TranslationTask) -> None:
-    pair = task.train[0]
-    ids = task.ids(f"  {pair.source.replace(' ', '  ')} ")
-    assert ids.tolist() == [task.source.encode(pair.source_tokens)]
-    assert task.tokens(pair.source) == pair.source_tokens
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "nothing to translate"),
-        ("  ", "nothing to translate"),
-        ("17 unicorns and a Grinch", "«unicorns», «a», «Grinch»; the task is"),
-        ("q w e r t y u", "«t» and 2 more"),
-    ],
-)
-def test_unknown_words_are_named(task: lab.TranslationTask, text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        task.tokens(text)
 
 
 # --------------------------------------------------------------------------- training
@@ -330,94 +273,6 @@ def test_maps_of_another_model_are_refused() -> None:
         lab.attention_maps(nn.Linear(1, 1), torch.ones(1, 1), torch.ones(1, 1))
 
 
-def test_a_table_for_every_head_of_a_layer(task: lab.TranslationTask) -> None:
-    maps = lab.attention_maps(small(task), torch.randint(4, 30, (1, 3)), torch.full((1, 2), 5))
-    source, target = ["a", "b", "c"], ["<bos>", "<x>"]
-    for which, rows, columns in (
-        ("encoder", source, source), ("decoder", target, target), ("cross", target, source),
-    ):  # fmt: skip
-        page = lab.maps_table(maps, 0, which, 1, source, target)
-        assert page.count("<table") == 4
-        assert page.count("scope=row") == 4 * len(rows)
-        assert page.count("scope=col") == 4 * len(columns)
-        assert "<x>" not in page
-    value = float(maps.cross[1, 0, 2, 0, 1])
-    table = lab.maps_table(maps, 0, "cross", 1, source, target).split("head 3")[1]
-    assert f">{value:.2f}<" in table.split("</tr>")[1]
-    with pytest.raises(ValueError, match="which must be"):
-        lab.maps_table(maps, 0, "self", 0, source, target)
-
-
-# --------------------------------------------------------------------------- translate
-
-
-def test_a_translation_has_the_maps_of_what_was_written(task: lab.TranslationTask) -> None:
-    model, pair = small(task), max(task.test, key=lambda p: len(p.source_tokens))
-    text = pair.source
-    made = lab.inspect(model, task, text, greedy_decode, 6)
-    assert made.source_tokens == pair.source_tokens
-    assert made.target_tokens[0] == "<bos>"
-    ids = torch.tensor([[task.target.index[token] for token in made.target_tokens]])
-    again = lab.attention_maps(model, task.ids(text), ids)
-    torch.testing.assert_close(made.maps.cross, again.cross)
-    assert made.table() == made.table("cross", 1) != made.table("cross", 0)
-
-
-def inside(root: ipywidgets.Widget) -> list[ipywidgets.Widget]:
-    return [root, *(w for child in getattr(root, "children", ()) for w in inside(child))]
-
-
-def test_a_static_page_has_every_sentence_attention_and_layer(task: lab.TranslationTask) -> None:
-    model, texts = small(task), [pair.source for pair in task.test[:2]]
-    page = lab.translation_page(model, task, texts, greedy_decode, 5)
-    frames = [w.value for w in inside(page) if isinstance(w, ipywidgets.HTML)]
-    assert len(frames) == 2 * 3 * 2
-    assert all(frame.count("<table") == 4 for frame in frames)
-    for text in texts:
-        (translation,) = task.texts(greedy_decode(model, task.ids(text), 5))
-        assert sum(f"<b>{translation}</b>" in frame for frame in frames) >= 6
-
-
-def test_a_typed_sentence_is_translated_in_the_box(task: lab.TranslationTask) -> None:
-    model, (first, second) = small(task), (pair.source for pair in task.test[:2])
-    calls = []
-
-    def search(*arguments: object) -> Tensor:
-        calls.append(arguments)
-        return greedy_decode(*arguments)
-
-    box = lab.translation_box(model, task, search, first, 5)
-    line, which, layer, shown = box.children
-    expected = {t: lab.inspect(model, task, t, greedy_decode, 5) for t in (first, second)}
-    assert expected[first].table() in shown.value
-    line.value = second
-    assert expected[second].table() in shown.value
-    which.value, layer.value = "encoder", 0
-    assert expected[second].table("encoder", 0) in shown.value
-    assert len(calls) == 2  # the buttons do not translate again
-    line.value = "3 <unicorns>"
-    assert "&lt;" in shown.value
-    assert "<table" not in shown.value
-    line.value = " "
-    assert "press Enter" in shown.value
-
-
-# --------------------------------------------------------------------------- counting
-
-
-def test_calls_of_layers_are_counted() -> None:
-    layers = nn.ModuleList([nn.Identity(), nn.Identity()])
-    with lab.counted(layers) as calls:
-        for layer in (layers[0], layers[1], layers[1]):
-            layer(torch.zeros(1))
-    layers[0](torch.zeros(1))
-    assert calls.each == {0: 1, 1: 2}
-    assert calls.total == 3
-    with lab.counted(layers[0]) as calls:
-        layers[0](torch.zeros(1))
-    assert calls.total == 1
-
-
 # --------------------------------------------------------------------------- distance
 
 
@@ -471,27 +326,6 @@ def test_the_width_of_equal_size() -> None:
     assert lab.parameters(nn.Sequential(shared, shared)) == 12
 
 
-@pytest.mark.parametrize(("layers", "learns"), [(1, False), (3, True)])
-def test_copying_needs_the_reach(layers: int, learns: bool) -> None:
-    torch.manual_seed(0)
-    rate = lab.copy_rate(
-        lab.ConvEncoder(16, layers), 3, width=16, symbols=4, steps=150, lr=1e-2, preset=CPU
-    )
-    assert rate > 0.9 if learns else rate < 0.4
-
-
-def test_without_positions_attention_cannot_tell_which_symbol_is_meant() -> None:
-    class Mean(nn.Module):
-        def forward(self, x: Tensor, mask: None) -> Tensor:
-            return x.mean(1, keepdim=True).expand_as(x)
-
-    few = {"width": 8, "symbols": 2, "steps": 60, "lr": 1e-2, "preset": CPU}
-    torch.manual_seed(0)
-    assert lab.copy_rate(Mean(), 8, positions=False, **few) < 0.75
-    with pytest.raises(ValueError, match="distance"):
-        lab.copy_rate(Mean(), 0, **few)
-
-
 def test_the_gradient_of_a_known_memory() -> None:
     """Half of what was is kept at each step, so the gradient halves with each step back."""
 
@@ -507,37 +341,7 @@ def test_the_gradient_of_a_known_memory() -> None:
     torch.testing.assert_close(reach, 0.5 ** torch.arange(6.0))
 
 
-# --------------------------------------------------------------------------- seconds
-
-
-def test_the_smallest_of_interleaved_times_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, order = [0.0], []
-    times = SimpleNamespace(process_time=lambda: now[0], perf_counter=lambda: now[0])
-    monkeypatch.setattr(lab, "time", times)
-    draw = random.Random(0)
-
-    def make(n: int, d: int) -> tuple[Callable[[Tensor], Tensor], Tensor]:
-        def layer(x: Tensor) -> Tensor:
-            assert x.shape == (1, n, d)
-            order.append(n)
-            now[0] += n * d + (draw.random() if len(order) % 5 else 0.0)
-            return x
-
-        return layer, torch.zeros(1, n, d)
-
-    seconds = lab.layer_seconds(make, [(2, 3), (4, 5)], repeats=10)
-    assert seconds == pytest.approx([6, 20], abs=0.3)
-    assert order == [2, 4] * 11
-
-
-def test_the_gradient_is_measured_on_demand() -> None:
-    layer, seen = nn.Linear(3, 3), []
-    layer.weight.register_hook(seen.append)
-    points = {"points": [(2, 3)], "repeats": 2}
-    assert lab.layer_seconds(lambda n, d: (layer, torch.zeros(1, n, d)), **points)[0] > 0
-    assert seen == []
-    lab.layer_seconds(lambda n, d: (layer, torch.zeros(1, n, d)), backward=True, **points)
-    assert len(seen) == 3
+# --------------------------------------------------------------------------- curves
 
 
 def test_where_curves_cross() -> None:

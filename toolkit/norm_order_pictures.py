@@ -108,7 +108,7 @@ def by_learning_rate(found: Mapping[str, Found], guessing: float) -> Figure:
                 _band(ax, lrs, each, f"{order}, {warm}", colour, line)
         ax.axhline(guessing, color=INK, lw=0.9, ls=":")
         ax.set(title=f"{layers} layers", xlabel="learning rate", xscale="log", yscale="log")
-        ax.set_xticks([3e-4, 3e-3, 3e-2], ["0.0003", "0.003", "0.03"], fontsize=10)
+        ax.set_xticks([1e-3, 1e-2, 1e-1], ["0.001", "0.01", "0.1"])
         ax.minorticks_off()
     axes[0].set_ylabel("loss on new rows")
     axes[0].set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])

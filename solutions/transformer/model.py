@@ -516,12 +516,12 @@ class Decoder(nn.Module):
 # two different models: the same weights give different outputs.
 #
 # *The residual connection.* In pre-norm there is no norm on it. Written out,
-# $x_N = x_0 + \sum_l F_l(\operatorname{LN}(x_l))$, so each sub-layer's Jacobian is $I + J_l$, and
-# the gradient has a path from the end of the stack to the embeddings on which nothing scales it. In
-# post-norm every sub-layer ends with a norm, and the residual connections pass through all of them:
-# the Jacobian of a sub-layer is that of the norm times $I + J_l$. The norm divides by the standard
-# deviation of a sum that is larger than $x_l$ alone, so the direct contribution of an early layer
-# shrinks with every norm behind it.
+# $x_L = x_0 + \sum_l F_l(\operatorname{LN}(x_l))$ after $L$ sub-layers, so each sub-layer's
+# Jacobian is $I + J_l$, and the gradient has a path from the last sum to the embeddings on which
+# nothing scales it. In post-norm every sub-layer ends with a norm, and the residual connections
+# pass through all of them: the Jacobian of a sub-layer is that of the norm times $I + J_l$. The
+# norm divides by the standard deviation of a sum that is larger than $x_l$ alone, so the direct
+# contribution of an early layer shrinks with every norm behind it.
 #
 # *Size, and the final norm.* In post-norm every layer's output has mean 0 and variance 1 for each
 # token (while gamma is 1 and beta 0), so the stack needs no norm at its end. In pre-norm each
@@ -529,15 +529,15 @@ class Decoder(nn.Module):
 # encoder and the decoder each need a final norm; otherwise cross-attention and the generator would
 # get vectors whose size depends on the depth.
 #
-# *Training.* At initialisation the gradients of the first layers are about equal in both orders;
-# the last layers make the difference. In pre-norm their gradients are smaller (with 12 layers about
-# a third of the first layers'), because the final norm behind them divides the gradient by the size
-# of the grown sum: for the last layer this is a law of $1/\sqrt{N}$ (Xiong et al., 2020). In
-# post-norm the last layer's gradient does not fall with depth. So the first steps at the full
-# learning rate are large there, and warm-up helps; a deep post-norm stack may not train at all at
-# learning rates that pre-norm tolerates, while pre-norm needs less warm-up or none. In its favour,
-# post-norm is often at least as good where it does train: in a deep pre-norm stack the last layers
-# change the sum only a little.
+# *Training.* In an encoder at initialisation, the first layers get about equal gradients in both
+# orders; the last layers get smaller ones in pre-norm (with 12 layers about a third of
+# post-norm's), because the final norm behind them divides the gradient by the size of the grown
+# sum: for the last layer by about $\sqrt{N}$ (Xiong et al., 2020). In post-norm the last layer's
+# gradient does not fall with depth, so the first steps at the full learning rate are large there,
+# and warm-up helps. A deep post-norm stack may not train at all at learning rates that pre-norm
+# tolerates. (In a post-norm decoder, gradients also shrink towards the first layers; Liu et al.,
+# 2020.) In its favour, post-norm is often at least as good where it does train: in a deep pre-norm
+# stack the last layers change the sum only a little.
 #
 # *Marking:* 1 point for the two formulas with the right names (words and paper: post-norm; code:
 # pre-norm), 1 for the free residual connection in pre-norm against the norms on it in post-norm, 1
@@ -866,7 +866,7 @@ def make_model(
         embedding matrices, and the shared weight, are drawn from N(0, 1/D).
 
     Raises:
-        ValueError: if tie_embeddings and the vocabularies differ in size, or a part can't be created.
+        ValueError: if tie_embeddings and the vocabularies differ in size, or a part raises it.
     """
     ### BEGIN SOLUTION
     if tie_embeddings and src_vocab_size != tgt_vocab_size:

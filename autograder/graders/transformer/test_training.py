@@ -140,7 +140,7 @@ def test_batches_both_sides(student, reference):
 
 @exercise("token_batches")
 def test_batches_refusals(student):
-    """A max_tokens below 1 or a sentence that is too long (named by its index) raises a ValueError."""
+    """max_tokens below 1 or a sentence that is too long (give its index) raises a ValueError."""
     refuses(
         student.token_batches,
         {"max_tokens=0 and no sentences": ([], 0), "max_tokens=-3": ([(1, 1)], -3)},

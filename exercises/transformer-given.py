@@ -55,10 +55,10 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
 class PositionalEncoding(nn.Module):
-    """Add the sinusoidal code of every position, then dropout (Vaswani et al. 2017, 3.5, 5.4)."""
+    """Add sinusoidal positional encodings, then apply dropout (Vaswani et al. 2017, 3.5, 5.4)."""
 
     def __init__(self, d_model: int, max_length: int = 5000, dropout: float = 0.0) -> None:
-        """Compute the codes of positions 0 .. max_length - 1, in float64 and rounded once."""
+        """Compute the encodings of positions 0 .. max_length - 1, in float64 and rounded once."""
         super().__init__()
         wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
         angles = torch.outer(torch.arange(max_length, dtype=torch.float64), 1.0 / wavelengths)
@@ -68,7 +68,7 @@ class PositionalEncoding(nn.Module):
         self.dropout = nn.Dropout(p=dropout)
 
     def forward(self, x: Tensor, past: int = 0) -> Tensor:
-        """x (B, T, D), whose first vector stands at position ``past`` -> (B, T, D)."""
+        """x (B, T, D), whose first vector is at position ``past`` -> (B, T, D)."""
         end = past + x.shape[1]
         if end > len(self.table):
             raise ValueError(
@@ -80,11 +80,11 @@ class PositionalEncoding(nn.Module):
 class Embeddings(nn.Module):
     """Token embeddings times sqrt(d_model) (Vaswani et al. 2017, section 3.4).
 
-    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the look-up table.
+    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the embedding matrix.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
-        """Create ``lut``, its weight (V, D) drawn from N(0, 1/D).
+        """Create ``lut`` and initialise its weight (V, D) from N(0, 1/D).
 
         Args:
             vocab_size: V, at least 1.
@@ -102,13 +102,13 @@ class Embeddings(nn.Module):
         nn.init.normal_(self.lut.weight, std=1.0 / math.sqrt(d_model))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look every id up and scale what is found.
+        """Look up the embedding of every id and scale it.
 
         Args:
             ids: (B, T) int64.
 
         Returns:
-            (B, T, D), the row of each id times sqrt(D).
+            (B, T, D), the embedding of each id times sqrt(D).
         """
         return self.lut(ids) * math.sqrt(self.d_model)  # (B, T, D)
 
@@ -126,7 +126,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             d_model: D, the width of inputs and outputs.
             num_heads: H, a divisor of d_model.
-            dropout: probability with which a weight is dropped in training mode.
+            dropout: the probability of dropping an attention weight in training mode.
 
         Raises:
             ValueError: if num_heads does not divide d_model.
@@ -142,7 +142,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the keys and values of all heads.
+        """Compute the keys and values of all heads.
 
         Args:
             key: (B, Tk, D).
@@ -161,14 +161,14 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Let every query attend to keys and values that have been projected already.
+        """Let every query attend to keys and values that are already projected.
 
         Args:
             query: (B, Tq, D), not projected yet.
             keys: (B, H, Tk, D/H), from ``project``.
             values: (B, H, Tk, D/H), from ``project``.
             mask: bool (Tq, Tk), (1, Tq, Tk), (B, Tq, Tk) or (B, 1, Tk), True = may attend; the
-                same for all heads. Every query may attend to something. None: to everything.
+                same for all heads. Every query may attend to at least one key. None: to all keys.
 
         Returns:
             (B, Tq, D).
@@ -207,20 +207,20 @@ class MultiHeadAttention(nn.Module):
 
 
 def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
-    """Which tokens may be attended to: those that are real.
+    """Which tokens may be attended to: the real ones.
 
     Args:
         ids: (B, T) int64.
         pad: the id that marks padding.
 
     Returns:
-        (B, 1, T) bool, True where a real token stands; the same for every query.
+        (B, 1, T) bool, True at real tokens; the same for every query.
     """
     return (ids != pad).unsqueeze(1)  # (B, 1, T)
 
 
 def subsequent_mask(size: int) -> Tensor:
-    """Which positions may be attended to: the own one and those before it.
+    """The causal mask: each position may attend to itself and to earlier ones.
 
     Args:
         size: the number of positions, at least 1.
@@ -237,7 +237,7 @@ def subsequent_mask(size: int) -> Tensor:
 
 
 def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
-    """Which positions of a target may be attended to: real tokens, none that follow.
+    """The mask of a target: each position may attend to real tokens, but not to later ones.
 
     Args:
         target: (B, U) int64.
@@ -253,7 +253,7 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis (Ba et al. 2016, section 3.1).
 
-    Parameters: ``gamma`` (d_model,), ones at first; ``beta`` (d_model,), zeros at first.
+    Parameters: ``gamma`` (d_model,), initially ones; ``beta`` (d_model,), initially zeros.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
@@ -274,7 +274,7 @@ class LayerNorm(nn.Module):
         self.beta = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Bring every vector to mean 0 and variance 1, then scale and shift.
+        """Normalise every vector to mean 0 and variance 1, then scale and shift.
 
         Args:
             x: (..., D).
@@ -314,7 +314,7 @@ class PositionwiseFeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform every position for itself.
+        """Transform every position by itself.
 
         Args:
             x: (..., D).
@@ -327,7 +327,7 @@ class PositionwiseFeedForward(nn.Module):
 
 
 class SublayerConnection(nn.Module):
-    """A shortcut and a norm around a sub-layer (Vaswani et al. 2017, 3.1; Xiong et al. 2020).
+    """A residual connection and a norm around a sub-layer (Vaswani et al. 2017; Xiong et al. 2020).
 
     Submodule: ``norm`` = your LayerNorm(d_model).
     """
@@ -337,7 +337,7 @@ class SublayerConnection(nn.Module):
 
         Args:
             d_model: D.
-            dropout: acts on what the sub-layer returns, in training mode.
+            dropout: acts on the sub-layer's output, in training mode.
             norm_first: False: norm after the sum (post-norm); True: before the sub-layer
                 (pre-norm).
         """
@@ -347,7 +347,7 @@ class SublayerConnection(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply the sub-layer, add the shortcut, normalise in the order chosen.
+        """Apply the sub-layer, the residual connection and the norm, in the chosen order.
 
         Args:
             x: (B, T, D).
@@ -366,11 +366,11 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
     """Make n independent copies of a module.
 
     Args:
-        module: what to copy; it is no member of the result.
+        module: the module to copy; it is not part of the result.
         n: how many copies, at least 1.
 
     Returns:
-        A list of n modules, equal at first, that share no parameter with each other or with the
+        A list of n modules with equal values that share no parameter with each other or with the
         original.
 
     Raises:
@@ -382,7 +382,7 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in its connection (Vaswani et al. 2017, 3.1).
+    """Self-attention and feed-forward network, each in its connection (Vaswani et al. 2017, 3.1).
 
     Submodules: ``self_attn`` = MultiHeadAttention, ``feed_forward`` = PositionwiseFeedForward,
     ``sublayer`` = nn.ModuleList of two SublayerConnections, in the order of use.
@@ -414,7 +414,7 @@ class EncoderLayer(nn.Module):
         self.sublayer = clones(SublayerConnection(d_model, dropout, norm_first), 2)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Let every position look at all, then transform each for itself.
+        """Let every position attend to all others, then transform each by itself.
 
         Args:
             x: (B, S, D).
@@ -478,7 +478,7 @@ class Encoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the source, feed-forward (Vaswani et al. 2017, 3.1).
+    """Self-attention, cross-attention, feed-forward network (Vaswani et al. 2017, 3.1).
 
     Submodules: ``self_attn`` and ``src_attn`` = MultiHeadAttention, ``feed_forward`` =
     PositionwiseFeedForward, ``sublayer`` = nn.ModuleList of three SublayerConnections, in the order
@@ -518,7 +518,7 @@ class DecoderLayer(nn.Module):
         src_mask: Tensor | None = None,
         tgt_mask: Tensor | None = None,
     ) -> Tensor:
-        """Look at the target so far, look at the source, transform every position.
+        """Attend to the target so far, attend to the source, transform every position.
 
         Args:
             x: (B, U, D).
@@ -604,7 +604,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
+        """Compute the log-probability of every token of the vocabulary.
 
         Args:
             hidden: (..., D).
@@ -645,10 +645,10 @@ class EncoderDecoder(nn.Module):
             num_heads: H.
             dropout: of ``position`` and of both stacks.
             norm_first: the order of the norms, as for SublayerConnection.
-            max_length: how many positions have a code.
+            max_length: the number of positions that have an encoding.
 
         Raises:
-            ValueError: if a part can't be made of these sizes.
+            ValueError: if a part can't be created with these sizes.
         """
         super().__init__()
         self.src_embed = Embeddings(src_vocab_size, d_model)
@@ -659,7 +659,7 @@ class EncoderDecoder(nn.Module):
         self.generator = Generator(d_model, tgt_vocab_size)
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Read the source.
+        """Encode the source.
 
         Args:
             src: (B, S) int64.
@@ -673,7 +673,7 @@ class EncoderDecoder(nn.Module):
     def decode(
         self, memory: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None
     ) -> Tensor:
-        """Read the target so far, and the memory.
+        """Decode the target so far, reading the memory.
 
         Args:
             memory: (B, S, D).
@@ -682,7 +682,7 @@ class EncoderDecoder(nn.Module):
             tgt_mask: as for Decoder.
 
         Returns:
-            (B, U, D), what the generator is to be applied to.
+            (B, U, D), the input of the generator.
         """
         x = self.position(self.tgt_embed(tgt))  # (B, U, D)
         return self.decoder(x, memory, src_mask, tgt_mask)  # (B, U, D)
@@ -695,7 +695,7 @@ class EncoderDecoder(nn.Module):
             tgt: (B, U) int64, begins with BOS, padded with PAD.
 
         Returns:
-            (B, U, V); those at place t depend on tgt[:, : t + 1] only.
+            (B, U, V); those at position t depend on tgt[:, : t + 1] only.
         """
         src_mask = pad_mask(src)  # (B, 1, S)
         memory = self.encode(src, src_mask)  # (B, S, D)
@@ -714,7 +714,7 @@ def make_model(
     norm_first: bool = False,
     tie_embeddings: bool = False,
 ) -> EncoderDecoder:
-    """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
+    """Create and initialise a Transformer (Vaswani et al. 2017, sections 3 and 3.4).
 
     Args:
         src_vocab_size: size of the source vocabulary.
@@ -724,20 +724,20 @@ def make_model(
         d_ff: F.
         num_heads: H.
         dropout: acts everywhere, also on attention weights.
-        norm_first: order of the norms, as for SublayerConnection.
-        tie_embeddings: whether both embeddings and the generator have one weight in common.
+        norm_first: the order of the norms, as for SublayerConnection.
+        tie_embeddings: whether both embeddings and the generator share one weight.
 
     Returns:
         An EncoderDecoder. The weight of every linear layer is drawn anew by
         nn.init.xavier_uniform_, so that layers differ; biases are 0; norms have gamma 1 and beta 0;
-        embedding tables, and the weight in common, are drawn from N(0, 1/D).
+        embedding matrices, and the shared weight, are drawn from N(0, 1/D).
 
     Raises:
-        ValueError: if shared and the vocabularies differ in size, or a part can't be made.
+        ValueError: if tie_embeddings and the vocabularies differ in size, or a part raises it.
     """
     if tie_embeddings and src_vocab_size != tgt_vocab_size:
         raise ValueError(
-            f"one table can't serve vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
+            f"can't tie embeddings of vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
         )
     model = EncoderDecoder(
         src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout, norm_first
@@ -754,15 +754,15 @@ def make_model(
 
 
 def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
-    """Cut targets into what the decoder reads and what it is to say.
+    """Split targets into the decoder's input and what it should predict.
 
     Args:
         target: (B, U + 1) int64, from BOS to EOS, padded with pad.
         pad: the id that marks padding.
 
     Returns:
-        tgt_in (B, U), all but the last id of each row; tgt_out (B, U), all but the first; and how
-        many ids of tgt_out are real.
+        tgt_in (B, U), all but the last id of each row; tgt_out (B, U), all but the first; and the
+        number of ids of tgt_out that are not pad.
 
     Raises:
         ValueError: if the rows have fewer than 2 ids.
@@ -774,19 +774,19 @@ def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
 
 
 def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[int]]:
-    """Put sentences of similar length together, as many as fit (Vaswani et al. 2017, 5.1).
+    """Batch sentences of similar length, as many as fit (Vaswani et al. 2017, 5.1).
 
     Args:
         lengths: (source length, target length) of each sentence.
-        max_tokens: the most places, padding counted, that a batch may have on either side; at
+        max_tokens: the most tokens, padding included, that a batch may have on either side; at
             least 1.
 
     Returns:
         The indices of each batch. Sentences are taken in the order of (source length, target
-        length, index), and a batch ends where the next one would exceed max_tokens.
+        length, index), and a batch ends where the next sentence would exceed max_tokens.
 
     Raises:
-        ValueError: if max_tokens < 1, or one sentence alone is too long.
+        ValueError: if max_tokens < 1, or a single sentence is too long.
     """
     if max_tokens < 1:
         raise ValueError(f"max_tokens must be at least 1, but is {max_tokens}")
@@ -815,14 +815,14 @@ def label_smoothing_loss(
         log_probs: (B, U, V), logarithms of probabilities.
         target: (B, U) int64.
         smoothing: eps, the share of the target that is spread evenly over all V tokens; in [0, 1).
-        pad: the id that marks padding; such targets don't count.
+        pad: the id that marks padding; such targets are ignored.
 
     Returns:
         A scalar: (1 - eps) (-log p[target]) + eps / V sum over v of (-log p[v]), averaged over the
         real tokens of the whole batch.
 
     Raises:
-        ValueError: if not 0 <= smoothing < 1, or no target is real.
+        ValueError: if not 0 <= smoothing < 1, or all targets are padding.
     """
     if not 0 <= smoothing < 1:
         raise ValueError(f"smoothing must be at least 0 and below 1, but is {smoothing}")
@@ -841,12 +841,12 @@ def label_smoothing_loss(
 def learning_rate(
     step: int, d_model: int = 512, warmup_steps: int = 4000, factor: float = 1.0
 ) -> float:
-    """The rate of a step: rises linearly, then falls as 1 / sqrt(step) (Vaswani et al. 2017, 5.3).
+    """Learning rate with linear warm-up, then 1 / sqrt(step) decay (Vaswani et al. 2017, 5.3).
 
     Args:
         step: number of the step, from 1.
         d_model: D.
-        warmup_steps: number of steps in which the rate rises; at least 1.
+        warmup_steps: number of steps in which the learning rate rises; at least 1.
         factor: multiplies the whole.
 
     Returns:
@@ -876,16 +876,16 @@ def adam_step(
     Args:
         parameter: any shape.
         gradient: the same shape, as all tensors here.
-        exp_avg: the running mean of gradients before this step, 0 before the first.
-        exp_avg_sq: the running mean of squared gradients before this step, 0 before the first.
+        exp_avg: the first moment, the running mean of gradients, before this step; 0 at first.
+        exp_avg_sq: the second moment, the running mean of squared gradients, likewise.
         step: number of this step, from 1.
         lr: the learning rate.
-        betas: how much of each running mean is kept.
-        eps: added to the root of the second moment, outside the root.
+        betas: the share of each running mean that is kept.
+        eps: added to the root of the corrected second moment, outside the root.
 
     Returns:
-        The new parameter, the new first and the new second moment; the means without bias correction,
-        as the next step needs them.
+        The new parameter, the new first and the new second moment; the moments without bias
+        correction, as the next step needs them.
 
     Raises:
         ValueError: if step < 1.
@@ -895,7 +895,7 @@ def adam_step(
     beta_1, beta_2 = betas
     exp_avg = beta_1 * exp_avg + (1 - beta_1) * gradient
     exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient**2
-    # Both means began at 0 and are too small by these factors.
+    # Both moments are initialised with 0 and are too small by these factors.
     first_corrected = exp_avg / (1 - beta_1**step)
     second_corrected = exp_avg_sq / (1 - beta_2**step)
     new = parameter - lr * first_corrected / (second_corrected.sqrt() + eps)
@@ -911,14 +911,14 @@ def train_step(
     lr: float,
     smoothing: float = 0.1,
 ) -> tuple[float, dict[str, tuple[Tensor, Tensor]]]:
-    """Improve the model on one batch, in place (Vaswani et al. 2017, section 5).
+    """Train the model on one batch, in place (Vaswani et al. 2017, section 5).
 
     Args:
-        model: (B, S) ids and (B, U) ids -> log-probabilities (B, U, V); left in its mode.
+        model: (B, S) ids and (B, U) ids -> log-probabilities (B, U, V); its mode is not changed.
         source: (B, S) int64.
         target: (B, U + 1) int64, from BOS to EOS.
-        moments: for each parameter's name Adam's two running means; {} before the first step. Left
-            unchanged.
+        moments: Adam's two moments for each parameter's name; {} before the first step. Not
+            changed.
         step: number of this step, from 1.
         lr: the learning rate.
         smoothing: as for label_smoothing_loss.

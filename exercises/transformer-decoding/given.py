@@ -15,10 +15,10 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
 class PositionalEncoding(nn.Module):
-    """Add the sinusoidal code of every position, then dropout (Vaswani et al. 2017, 3.5, 5.4)."""
+    """Add sinusoidal positional encodings, then apply dropout (Vaswani et al. 2017, 3.5, 5.4)."""
 
     def __init__(self, d_model: int, max_length: int = 5000, dropout: float = 0.0) -> None:
-        """Compute the codes of positions 0 .. max_length - 1, in float64 and rounded once."""
+        """Compute the encodings of positions 0 .. max_length - 1, in float64 and rounded once."""
         super().__init__()
         wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
         angles = torch.outer(torch.arange(max_length, dtype=torch.float64), 1.0 / wavelengths)
@@ -28,7 +28,7 @@ class PositionalEncoding(nn.Module):
         self.dropout = nn.Dropout(p=dropout)
 
     def forward(self, x: Tensor, past: int = 0) -> Tensor:
-        """x (B, T, D), whose first vector stands at position ``past`` -> (B, T, D)."""
+        """x (B, T, D), whose first vector is at position ``past`` -> (B, T, D)."""
         end = past + x.shape[1]
         if end > len(self.table):
             raise ValueError(
@@ -40,11 +40,11 @@ class PositionalEncoding(nn.Module):
 class Embeddings(nn.Module):
     """Token embeddings times sqrt(d_model) (Vaswani et al. 2017, section 3.4).
 
-    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the look-up table.
+    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the embedding matrix.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
-        """Create ``lut``, its weight (V, D) drawn from N(0, 1/D).
+        """Create ``lut`` and initialise its weight (V, D) from N(0, 1/D).
 
         Args:
             vocab_size: V, at least 1.
@@ -62,13 +62,13 @@ class Embeddings(nn.Module):
         nn.init.normal_(self.lut.weight, std=1.0 / math.sqrt(d_model))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look every id up and scale what is found.
+        """Look up the embedding of every id and scale it.
 
         Args:
             ids: (B, T) int64.
 
         Returns:
-            (B, T, D), the row of each id times sqrt(D).
+            (B, T, D), the embedding of each id times sqrt(D).
         """
         return self.lut(ids) * math.sqrt(self.d_model)  # (B, T, D)
 
@@ -86,7 +86,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             d_model: D, the width of inputs and outputs.
             num_heads: H, a divisor of d_model.
-            dropout: probability with which a weight is dropped in training mode.
+            dropout: the probability of dropping an attention weight in training mode.
 
         Raises:
             ValueError: if num_heads does not divide d_model.
@@ -102,7 +102,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the keys and values of all heads.
+        """Compute the keys and values of all heads.
 
         Args:
             key: (B, Tk, D).
@@ -121,14 +121,14 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Let every query attend to keys and values that have been projected already.
+        """Let every query attend to keys and values that are already projected.
 
         Args:
             query: (B, Tq, D), not projected yet.
             keys: (B, H, Tk, D/H), from ``project``.
             values: (B, H, Tk, D/H), from ``project``.
             mask: bool (Tq, Tk), (1, Tq, Tk), (B, Tq, Tk) or (B, 1, Tk), True = may attend; the
-                same for all heads. Every query may attend to something. None: to everything.
+                same for all heads. Every query may attend to at least one key. None: to all keys.
 
         Returns:
             (B, Tq, D).
@@ -167,20 +167,20 @@ class MultiHeadAttention(nn.Module):
 
 
 def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
-    """Which tokens may be attended to: those that are real.
+    """Which tokens may be attended to: the real ones.
 
     Args:
         ids: (B, T) int64.
         pad: the id that marks padding.
 
     Returns:
-        (B, 1, T) bool, True where a real token stands; the same for every query.
+        (B, 1, T) bool, True at real tokens; the same for every query.
     """
     return (ids != pad).unsqueeze(1)  # (B, 1, T)
 
 
 def subsequent_mask(size: int) -> Tensor:
-    """Which positions may be attended to: the own one and those before it.
+    """The causal mask: each position may attend to itself and to earlier ones.
 
     Args:
         size: the number of positions, at least 1.
@@ -197,7 +197,7 @@ def subsequent_mask(size: int) -> Tensor:
 
 
 def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
-    """Which positions of a target may be attended to: real tokens, none that follow.
+    """The mask of a target: each position may attend to real tokens, but not to later ones.
 
     Args:
         target: (B, U) int64.
@@ -213,7 +213,7 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis (Ba et al. 2016, section 3.1).
 
-    Parameters: ``gamma`` (d_model,), ones at first; ``beta`` (d_model,), zeros at first.
+    Parameters: ``gamma`` (d_model,), initially ones; ``beta`` (d_model,), initially zeros.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
@@ -234,7 +234,7 @@ class LayerNorm(nn.Module):
         self.beta = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Bring every vector to mean 0 and variance 1, then scale and shift.
+        """Normalise every vector to mean 0 and variance 1, then scale and shift.
 
         Args:
             x: (..., D).
@@ -274,7 +274,7 @@ class PositionwiseFeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform every position for itself.
+        """Transform every position by itself.
 
         Args:
             x: (..., D).
@@ -287,7 +287,7 @@ class PositionwiseFeedForward(nn.Module):
 
 
 class SublayerConnection(nn.Module):
-    """A shortcut and a norm around a sub-layer (Vaswani et al. 2017, 3.1; Xiong et al. 2020).
+    """A residual connection and a norm around a sub-layer (Vaswani et al. 2017; Xiong et al. 2020).
 
     Submodule: ``norm`` = your LayerNorm(d_model).
     """
@@ -297,7 +297,7 @@ class SublayerConnection(nn.Module):
 
         Args:
             d_model: D.
-            dropout: acts on what the sub-layer returns, in training mode.
+            dropout: acts on the sub-layer's output, in training mode.
             norm_first: False: norm after the sum (post-norm); True: before the sub-layer
                 (pre-norm).
         """
@@ -307,7 +307,7 @@ class SublayerConnection(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply the sub-layer, add the shortcut, normalise in the order chosen.
+        """Apply the sub-layer, the residual connection and the norm, in the chosen order.
 
         Args:
             x: (B, T, D).
@@ -326,11 +326,11 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
     """Make n independent copies of a module.
 
     Args:
-        module: what to copy; it is no member of the result.
+        module: the module to copy; it is not part of the result.
         n: how many copies, at least 1.
 
     Returns:
-        A list of n modules, equal at first, that share no parameter with each other or with the
+        A list of n modules with equal values that share no parameter with each other or with the
         original.
 
     Raises:
@@ -342,7 +342,7 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in its connection (Vaswani et al. 2017, 3.1).
+    """Self-attention and feed-forward network, each in its connection (Vaswani et al. 2017, 3.1).
 
     Submodules: ``self_attn`` = MultiHeadAttention, ``feed_forward`` = PositionwiseFeedForward,
     ``sublayer`` = nn.ModuleList of two SublayerConnections, in the order of use.
@@ -374,7 +374,7 @@ class EncoderLayer(nn.Module):
         self.sublayer = clones(SublayerConnection(d_model, dropout, norm_first), 2)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Let every position look at all, then transform each for itself.
+        """Let every position attend to all others, then transform each by itself.
 
         Args:
             x: (B, S, D).
@@ -438,7 +438,7 @@ class Encoder(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the source, feed-forward (Vaswani et al. 2017, 3.1).
+    """Self-attention, cross-attention, feed-forward network (Vaswani et al. 2017, 3.1).
 
     Submodules: ``self_attn`` and ``src_attn`` = MultiHeadAttention, ``feed_forward`` =
     PositionwiseFeedForward, ``sublayer`` = nn.ModuleList of three SublayerConnections, in the order
@@ -478,7 +478,7 @@ class DecoderLayer(nn.Module):
         src_mask: Tensor | None = None,
         tgt_mask: Tensor | None = None,
     ) -> Tensor:
-        """Look at the target so far, look at the source, transform every position.
+        """Attend to the target so far, attend to the source, transform every position.
 
         Args:
             x: (B, U, D).
@@ -564,7 +564,7 @@ class Generator(nn.Module):
         self.proj = nn.Linear(d_model, vocab_size)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
+        """Compute the log-probability of every token of the vocabulary.
 
         Args:
             hidden: (..., D).
@@ -605,10 +605,10 @@ class EncoderDecoder(nn.Module):
             num_heads: H.
             dropout: of ``position`` and of both stacks.
             norm_first: the order of the norms, as for SublayerConnection.
-            max_length: how many positions have a code.
+            max_length: the number of positions that have an encoding.
 
         Raises:
-            ValueError: if a part can't be made of these sizes.
+            ValueError: if a part can't be created with these sizes.
         """
         super().__init__()
         self.src_embed = Embeddings(src_vocab_size, d_model)
@@ -619,7 +619,7 @@ class EncoderDecoder(nn.Module):
         self.generator = Generator(d_model, tgt_vocab_size)
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Read the source.
+        """Encode the source.
 
         Args:
             src: (B, S) int64.
@@ -633,7 +633,7 @@ class EncoderDecoder(nn.Module):
     def decode(
         self, memory: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None
     ) -> Tensor:
-        """Read the target so far, and the memory.
+        """Decode the target so far, reading the memory.
 
         Args:
             memory: (B, S, D).
@@ -642,7 +642,7 @@ class EncoderDecoder(nn.Module):
             tgt_mask: as for Decoder.
 
         Returns:
-            (B, U, D), what the generator is to be applied to.
+            (B, U, D), the input of the generator.
         """
         x = self.position(self.tgt_embed(tgt))  # (B, U, D)
         return self.decoder(x, memory, src_mask, tgt_mask)  # (B, U, D)
@@ -655,7 +655,7 @@ class EncoderDecoder(nn.Module):
             tgt: (B, U) int64, begins with BOS, padded with PAD.
 
         Returns:
-            (B, U, V); those at place t depend on tgt[:, : t + 1] only.
+            (B, U, V); those at position t depend on tgt[:, : t + 1] only.
         """
         src_mask = pad_mask(src)  # (B, 1, S)
         memory = self.encode(src, src_mask)  # (B, S, D)

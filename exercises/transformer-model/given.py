@@ -14,10 +14,10 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
 class PositionalEncoding(nn.Module):
-    """Add the sinusoidal code of every position, then dropout (Vaswani et al. 2017, 3.5, 5.4)."""
+    """Add sinusoidal positional encodings, then apply dropout (Vaswani et al. 2017, 3.5, 5.4)."""
 
     def __init__(self, d_model: int, max_length: int = 5000, dropout: float = 0.0) -> None:
-        """Compute the codes of positions 0 .. max_length - 1, in float64 and rounded once."""
+        """Compute the encodings of positions 0 .. max_length - 1, in float64 and rounded once."""
         super().__init__()
         wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
         angles = torch.outer(torch.arange(max_length, dtype=torch.float64), 1.0 / wavelengths)
@@ -27,7 +27,7 @@ class PositionalEncoding(nn.Module):
         self.dropout = nn.Dropout(p=dropout)
 
     def forward(self, x: Tensor, past: int = 0) -> Tensor:
-        """x (B, T, D), whose first vector stands at position ``past`` -> (B, T, D)."""
+        """x (B, T, D), whose first vector is at position ``past`` -> (B, T, D)."""
         end = past + x.shape[1]
         if end > len(self.table):
             raise ValueError(
@@ -39,11 +39,11 @@ class PositionalEncoding(nn.Module):
 class Embeddings(nn.Module):
     """Token embeddings times sqrt(d_model) (Vaswani et al. 2017, section 3.4).
 
-    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the look-up table.
+    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the embedding matrix.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
-        """Create ``lut``, its weight (V, D) drawn from N(0, 1/D).
+        """Create ``lut`` and initialise its weight (V, D) from N(0, 1/D).
 
         Args:
             vocab_size: V, at least 1.
@@ -61,13 +61,13 @@ class Embeddings(nn.Module):
         nn.init.normal_(self.lut.weight, std=1.0 / math.sqrt(d_model))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look every id up and scale what is found.
+        """Look up the embedding of every id and scale it.
 
         Args:
             ids: (B, T) int64.
 
         Returns:
-            (B, T, D), the row of each id times sqrt(D).
+            (B, T, D), the embedding of each id times sqrt(D).
         """
         return self.lut(ids) * math.sqrt(self.d_model)  # (B, T, D)
 
@@ -85,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             d_model: D, the width of inputs and outputs.
             num_heads: H, a divisor of d_model.
-            dropout: probability with which a weight is dropped in training mode.
+            dropout: the probability of dropping an attention weight in training mode.
 
         Raises:
             ValueError: if num_heads does not divide d_model.
@@ -101,7 +101,7 @@ class MultiHeadAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the keys and values of all heads.
+        """Compute the keys and values of all heads.
 
         Args:
             key: (B, Tk, D).
@@ -120,14 +120,14 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Let every query attend to keys and values that have been projected already.
+        """Let every query attend to keys and values that are already projected.
 
         Args:
             query: (B, Tq, D), not projected yet.
             keys: (B, H, Tk, D/H), from ``project``.
             values: (B, H, Tk, D/H), from ``project``.
             mask: bool (Tq, Tk), (1, Tq, Tk), (B, Tq, Tk) or (B, 1, Tk), True = may attend; the
-                same for all heads. Every query may attend to something. None: to everything.
+                same for all heads. Every query may attend to at least one key. None: to all keys.
 
         Returns:
             (B, Tq, D).
@@ -166,20 +166,20 @@ class MultiHeadAttention(nn.Module):
 
 
 def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
-    """Which tokens may be attended to: those that are real.
+    """Which tokens may be attended to: the real ones.
 
     Args:
         ids: (B, T) int64.
         pad: the id that marks padding.
 
     Returns:
-        (B, 1, T) bool, True where a real token stands; the same for every query.
+        (B, 1, T) bool, True at real tokens; the same for every query.
     """
     return (ids != pad).unsqueeze(1)  # (B, 1, T)
 
 
 def subsequent_mask(size: int) -> Tensor:
-    """Which positions may be attended to: the own one and those before it.
+    """The causal mask: each position may attend to itself and to earlier ones.
 
     Args:
         size: the number of positions, at least 1.
@@ -196,7 +196,7 @@ def subsequent_mask(size: int) -> Tensor:
 
 
 def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
-    """Which positions of a target may be attended to: real tokens, none that follow.
+    """The mask of a target: each position may attend to real tokens, but not to later ones.
 
     Args:
         target: (B, U) int64.
@@ -212,7 +212,7 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis (Ba et al. 2016, section 3.1).
 
-    Parameters: ``gamma`` (d_model,), ones at first; ``beta`` (d_model,), zeros at first.
+    Parameters: ``gamma`` (d_model,), initially ones; ``beta`` (d_model,), initially zeros.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
@@ -233,7 +233,7 @@ class LayerNorm(nn.Module):
         self.beta = nn.Parameter(torch.zeros(d_model))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Bring every vector to mean 0 and variance 1, then scale and shift.
+        """Normalise every vector to mean 0 and variance 1, then scale and shift.
 
         Args:
             x: (..., D).
@@ -273,7 +273,7 @@ class PositionwiseFeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform every position for itself.
+        """Transform every position by itself.
 
         Args:
             x: (..., D).
@@ -286,7 +286,7 @@ class PositionwiseFeedForward(nn.Module):
 
 
 class SublayerConnection(nn.Module):
-    """A shortcut and a norm around a sub-layer (Vaswani et al. 2017, 3.1; Xiong et al. 2020).
+    """A residual connection and a norm around a sub-layer (Vaswani et al. 2017; Xiong et al. 2020).
 
     Submodule: ``norm`` = your LayerNorm(d_model).
     """
@@ -296,7 +296,7 @@ class SublayerConnection(nn.Module):
 
         Args:
             d_model: D.
-            dropout: acts on what the sub-layer returns, in training mode.
+            dropout: acts on the sub-layer's output, in training mode.
             norm_first: False: norm after the sum (post-norm); True: before the sub-layer
                 (pre-norm).
         """
@@ -306,7 +306,7 @@ class SublayerConnection(nn.Module):
         self.norm_first = norm_first
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply the sub-layer, add the shortcut, normalise in the order chosen.
+        """Apply the sub-layer, the residual connection and the norm, in the chosen order.
 
         Args:
             x: (B, T, D).

@@ -14,22 +14,22 @@
 # %% [markdown]
 # # The Transformer: decoding
 #
-# At the end of this unit the model translates: greedily, by beam search, and with a cache that
-# spares it what it has computed before.
+# At the end of this unit the model translates: by greedy decoding, by beam search, and with a KV
+# cache that saves it from computing keys and values again.
 #
-# One of the code cells below hands you `TableModel(table)`, a *model* whose probabilities stand in a
-# table instead of coming from a network, so that you can try `greedy_decode` and `beam_search` on
-# examples that fit on a slip of paper. For these two exercises a model is any module with these
-# methods:
+# One of the code cells below gives you `TableModel(table)`, a *model* that reads its logits from a
+# table instead of computing them with a network, so that you can try `greedy_decode` and
+# `beam_search` on examples that you can check by hand. For these two exercises a model is any
+# module with these methods:
 #
 # ```python
 # encode(source, src_mask) -> memory                   # (B, S) ids -> (B, S, D)
 # decode(memory, src_mask, tgt, tgt_mask) -> hidden    # (B, U) ids -> (B, U, ...)
-# generator(hidden) -> log_probs                       # (..., V), about the token after each
+# generator(hidden) -> log_probs                       # (..., V), for the token after each
 # ```
 
 # %%
-"""Three ways to decode: greedy, by beam search, with a cache."""
+"""Three ways to decode: greedily, by beam search, with a cache."""
 
 # The options of a cell must stand on one line, however long it gets.
 # ruff: noqa: E501
@@ -52,14 +52,14 @@ from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
 # %%
 class TableModel(nn.Module):
-    """A model without a network: the logits of the next token stand in a table.
+    """A model without a network: it reads the logits of the next token from a table.
 
-    Which row is read depends on the first source token s, on the place t in the target (from 0) and
-    on the token at that place: ``table[s, t, previous]``. Places beyond the table use its last one.
+    They depend on the first source token s, on the position t in the target (from 0) and on the
+    token at that position: ``table[s, t, previous]``. Later positions use the table's last one.
     """
 
     def __init__(self, table: Tensor) -> None:
-        """Keep ``table`` (S, L, V, V): source tokens, places, previous token, next token."""
+        """Keep ``table`` (S, L, V, V): source token, position, previous token, next token."""
         super().__init__()
         self.register_buffer("table", table)
 
@@ -85,26 +85,27 @@ class TableModel(nn.Module):
 #
 # ### Exercise 1: Greedy decoding
 #
-# From here on there is no target to read. Write `greedy_decode(model, source, max_length)`: for a
-# whole batch, at each step the most probable token, which is then appended to what the decoder
-# reads.
+# At inference there is no target to read. Write `greedy_decode(model, source, max_length)`: at each
+# step it appends the most probable next token to each row of the decoder's input, for a whole
+# batch.
 #
 # * `model` is any module with `encode`, `decode` and `generator` (see the top of the notebook);
 #   assume nothing else about it.
 # * `source` `(B, S)` `torch.int64`, padded with `PAD`. It is encoded **once**, and its mask is
 #   `pad_mask(source)`, for the encoder and for the decoder.
-# * The decoder reads `BOS` first, and then all that the row has written so far, with
-#   `subsequent_mask` of that length. (Where nothing is padding, `make_std_mask` is the same.)
-# * A row that has produced `EOS` is finished; it gets `PAD` from then on. `EOS` itself belongs to
-#   the result, `BOS` doesn't.
-# * Decoding stops when **every** row has finished, as soon as `EOS` is produced and without reading
-#   it in again, or after `max_length` tokens. A row without `EOS` by then stays as it is.
+# * The decoder's input is `BOS`, followed by all tokens that the row has produced so far, with
+#   `subsequent_mask` of that length. (Without padding, `make_std_mask` is the same.)
+# * A row that has produced `EOS` is finished; it gets `PAD` from then on. `EOS` itself is part of
+#   the result, `BOS` isn't.
+# * Decoding stops when **every** row is finished, as soon as the last `EOS` is produced and without
+#   feeding it to the model, or after `max_length` tokens. A row without `EOS` by then stays as it
+#   is.
 # * The result is `(B, n)` `torch.int64`; `n` is the length of the longest row, so the last column
 #   is never padding alone.
 # * `ValueError` if `max_length` is smaller than 1.
 #
-# Decoding needs neither gradients nor dropout. `@torch.no_grad()` before the function, which is
-# given, keeps PyTorch from recording for gradients; `model.eval()` is for whoever calls it.
+# Decoding needs neither gradients nor dropout. The given decorator `@torch.no_grad()` keeps PyTorch
+# from recording for gradients; calling `model.eval()` is up to the caller.
 #
 # *Example.* If the first row becomes `7, EOS` and the second `5, 6, 8, EOS`, the result is
 # $\begin{pmatrix}7&2&0&0\\5&6&8&2\end{pmatrix}$.
@@ -113,13 +114,13 @@ class TableModel(nn.Module):
 #
 # <details><summary>Hint 1</summary>
 #
-# Keep what the decoder reads as one tensor `(B, t)` that begins with a column of `BOS` and grows by
-# a column in each step; the result is all of it but that column.
+# Keep the decoder's input as one tensor `(B, t)` that begins with a column of `BOS` and grows by a
+# column in each step; the result is all of it but the first column.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Only the last place of `decode`'s result is about the next token: `hidden[:, -1]`.
+# Only the last position of `decode`'s result predicts the next token: `hidden[:, -1]`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -134,7 +135,7 @@ class TableModel(nn.Module):
 # %% exercise="greedy_decode" points=4 section="trf-greedy"
 @torch.no_grad()
 def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
-    """Produce for every source the token that looks best at each step.
+    """Generate the most probable token at each step, for every source.
 
     No gradient is recorded.
 
@@ -176,21 +177,20 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 #
 # Write `beam_search(model, source, beam_size, max_length, alpha=0.6)`, as in the chapter on
 # sequence-to-sequence models, but for models with `encode`, `decode` and `generator`, and with the
-# length penalty that the paper takes from Wu et al. (2016).
+# length penalty of Wu et al. (2016), as in the paper.
 #
-# 1. One hypothesis is *live* at first, the empty one; its log-probability is 0, and the decoder
-#    reads `BOS`.
+# 1. At first one hypothesis is *live*, the empty one; its log-probability is 0, and the decoder's
+#    input is `BOS`.
 # 2. In each step every live hypothesis is extended by every token of the vocabulary, and the
 #    log-probability of the extension is that of the hypothesis plus that of the token.
-# 3. Of **all** extensions together, the $k$ with the largest log-probability survive. Those of
+# 3. Of **all** extensions together, the $k$ with the largest log-probability survive. Extensions of
 #    probability 0 never do.
-# 4. Survivors that end with `EOS` are *finished*: they are put aside, and the beam becomes narrower
-#    by as many. So $k$ is `beam_size` at first, and `beam_size` minus the number of finished
-#    hypotheses later.
-# 5. It ends when nothing is live, or after `max_length` tokens. What is live then joins the
-#    finished ones as it is, without `EOS`.
+# 4. Survivors that end with `EOS` are *finished*: they are put aside, and the beam shrinks by as
+#    many. So $k$ is `beam_size` minus the number of finished hypotheses.
+# 5. The search ends when nothing is live, or after `max_length` tokens. Hypotheses that are still
+#    live then join the finished ones as they are, without `EOS`.
 #
-# Only the **final order** is corrected for length:
+# The length penalty applies only to the **final scores**, by which the result is sorted:
 #
 # $$\text{score}(y) = \frac{\log P(y \mid x)}{\bigl((5 + |y|)/6\bigr)^{\alpha}},\qquad
 # |y| = \text{number of ids, EOS counted}$$
@@ -218,8 +218,8 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `flatten().topk(k)` finds the best of all. From a place in the flat tensor, `divmod(place, V)`
-# gives row and token. `topk` complains if `k` is larger than the tensor.
+# `flatten().topk(k)` finds the best of all. For an index of the flat tensor, `divmod(index, V)`
+# gives row and token. `topk` raises an error if `k` is larger than the tensor.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -230,9 +230,9 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 # </details>
 # <details><summary>Hint 4</summary>
 #
-# To test yourself: with `beam_size=1` you get what `greedy_decode` gives. With a beam so wide that
-# nothing is ever dropped and `alpha=0`, the first result that ends with `EOS` is the most probable
-# of all sequences that end within `max_length` tokens.
+# To test your function: with `beam_size=1` it returns the same ids as `greedy_decode`. With a beam
+# so wide that nothing is ever dropped and `alpha=0`, the first result that ends with `EOS` is the
+# most probable of all sequences that end within `max_length` tokens.
 #
 # </details>
 
@@ -242,21 +242,21 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 def beam_search(
     model: nn.Module, source: Tensor, beam_size: int, max_length: int, alpha: float = 0.6
 ) -> list[tuple[list[int], float]]:
-    """Keep the beam_size best beginnings at each step (length penalty: Wu et al. 2016, eq. 14).
+    """Beam search: keep the beam_size best hypotheses (length penalty: Wu et al. 2016, eq. 14).
 
     No gradient is recorded.
 
     Args:
         model: anything with ``encode``, ``decode`` and ``generator``; probabilities may be 0.
         source: (1, S) int64.
-        beam_size: how many hypotheses are kept, finished ones counted; at least 1.
-        max_length: the most tokens of a hypothesis, EOS counted; at least 1.
-        alpha: how strongly the scores are corrected for length; at least 0.
+        beam_size: how many hypotheses are kept, finished ones included; at least 1.
+        max_length: the most tokens of a hypothesis, EOS included; at least 1.
+        alpha: the strength of the length penalty; at least 0.
 
     Returns:
         At most beam_size pairs (ids, score), best score first, with score = log-probability /
-        ((5 + len(ids)) / 6) ** alpha. The ids of a finished hypothesis include EOS; those that were
-        still live after max_length tokens join as they are.
+        ((5 + len(ids)) / 6) ** alpha. The ids of a finished hypothesis include EOS; hypotheses that
+        are still live after max_length tokens are returned as they are.
 
     Raises:
         ValueError: if beam_size < 1, max_length < 1, alpha < 0, or the batch is not 1.
@@ -307,10 +307,11 @@ def beam_search(
 # check("beam_search")
 
 # %% [markdown]
-# ### Exercise 3: The start of a cache
+# ### Exercise 3: The KV cache before the first step
 #
-# `greedy_decode` computes everything anew at each step, although earlier places never change: the
-# mask keeps later tokens from them. So keys and values can be kept, in three types that are given:
+# `greedy_decode` computes everything anew at each step, although the outputs at earlier positions
+# never change: the causal mask hides later tokens from them. So keys and values can be cached, in
+# three types that are given:
 #
 # | type | attributes |
 # |---|---|
@@ -318,17 +319,17 @@ def beam_search(
 # | `KVCache(layers)` | a list with one `LayerCache` for each layer of the decoder, in their order |
 # | `DecoderCache(src_mask, memory, target)` | the source's mask; two `KVCache`s, one of the memory, one of the target so far |
 #
-# Each has an attribute `past` besides, the number of positions that are kept (in a `DecoderCache`:
-# of the target). None of them can be changed; a step makes a new one.
+# Each also has an attribute `past`, the number of cached positions (in a `DecoderCache`: of the
+# target). None of them can be changed; a step creates a new one.
 #
-# Write `start_cache(model, source)`, which prepares what is known before the first token.
+# Write `start_cache(model, source)`, which computes the cache before the first token.
 #
 # * `model` is an `EncoderDecoder` with `N` layers (in the decoder); `source` `(B, S)`
 #   `torch.int64`, padded with `PAD`.
 # * The result is a `DecoderCache`:
 #     * `src_mask` is `pad_mask(source)`, `(B, 1, S)`;
 #     * `memory` holds the keys and values of each layer's `src_attn`, `(B, H, S, D/H)`;
-#     * `target` holds those of each layer's `self_attn`, of which there are none yet:
+#     * `target` holds those of each layer's `self_attn`, which are still empty:
 #       `(B, H, 0, D/H)`.
 # * The source is encoded once, with its mask, and each layer projects the memory once, by
 #   `src_attn.project`.
@@ -340,19 +341,20 @@ def beam_search(
 #
 # <details><summary>Hint 1</summary>
 #
-# The layers are `model.decoder.layers`; each of them has projections of its own.
+# The layers are `model.decoder.layers`; each has its own projections.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A tensor may have an axis of length 0. A slice `[:, :, :0]` has one, and it keeps type and device.
+# A tensor may have an axis of length 0. A slice `[:, :, :0]` has one, and it keeps dtype and
+# device.
 #
 # </details>
 
 
 # %% exercise="start_cache" points=2 section="trf-cache"
 def start_cache(model: EncoderDecoder, source: Tensor) -> DecoderCache:
-    """Encode the source, and project it once for every layer of the decoder.
+    """Encode the source, and project the memory once for every layer of the decoder.
 
     Args:
         model: an EncoderDecoder with N layers.
@@ -360,7 +362,7 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> DecoderCache:
 
     Returns:
         A cache with the mask (B, 1, S) of the source; ``memory``, for each layer the keys and
-        values (B, H, S, D/H) that its ``src_attn`` makes of the memory; and ``target``, for each
+        values (B, H, S, D/H) of the memory, projected by its ``src_attn``; and ``target``, for each
         layer empty keys and values (B, H, 0, D/H).
     """
     ### BEGIN SOLUTION
@@ -377,52 +379,52 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> DecoderCache:
 # check("start_cache")
 
 # %% [markdown]
-# ### Exercise 4: A step with a cache
+# ### Exercise 4: A decoding step with a cache
 #
-# Write `decode_step(model, token, cache)`: feed one more token, and let only its position run
-# through the layers. The rest of the target is in the cache.
+# Write `decode_step(model, token, cache)`: feed one more token, and compute only its position in
+# each layer. The rest of the target is in the cache.
 #
 # * `model` is an `EncoderDecoder`, post-norm or pre-norm, in evaluation mode; `token` `(B,)`
 #   `torch.int64` is the next token of each row, `BOS` at first; `cache` comes from `start_cache` or
 #   from the step before.
-# * The token's position is the number of tokens fed before, which is `cache.past`.
+# * The token's position is the number of tokens fed before, `cache.past`.
 # * In each layer, the self-attention's keys and values of the new token are appended to those in
-#   the cache, and the new token attends to all of them, itself included. The attention to the
-#   source uses the cached keys and values of the memory, with the source's mask.
-# * Returns `(log_probs, cache)`: `(B, V)` about the token after this one, and a **new**
+#   the cache, and the new token attends to all of them, itself included. Cross-attention uses the
+#   cached keys and values of the memory, with the source's mask.
+# * Returns `(log_probs, cache)`: `(B, V)` for the token after this one, and a **new**
 #   `DecoderCache`, in whose `target` keys and values are one position longer. The given cache is
-#   not changed, neither its lists nor its tensors: one may go on from it twice.
-# * The result equals the last place of the uncached model, `decode` with `subsequent_mask` and the
-#   generator, up to rounding.
+#   not changed, neither its lists nor its tensors: one may continue from it twice.
+# * The log-probabilities equal those at the last position of the uncached model, `decode` with
+#   `subsequent_mask` and then the generator, up to rounding.
 #
-# *Example.* Feed `1`, then `5`, then `6`: the three results are the three places of
-# `model(source, torch.tensor([[1, 5, 6]]))`.
+# *Example.* Feed `1`, then `5`, then `6`: the three log-probabilities are those at the three
+# positions of `model(source, torch.tensor([[1, 5, 6]]))`.
 #
 # Book: `trf-cache`.
 #
 # <details><summary>Hint 1</summary>
 #
-# `position(x, past=...)` adds the code of a later position. An axis of length 1 makes `(B, 1, D)`
-# of the token's vector.
+# `model.position(x, past=...)` adds the encodings of later positions. Insert an axis of length 1,
+# so that the token's embedding is `(B, 1, D)`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A connection takes any function of one argument. So give each layer's connections functions of
-# your own: one that projects what it gets, appends and attends, one that attends to the cached
-# memory, and the feed-forward network. Then norm and shortcut come in the right order by
-# themselves, in both variants.
+# A connection takes any function of one argument. So pass functions of your own to each layer's
+# connections: one that projects its argument, appends keys and values and attends, one that attends
+# to the cached memory, and the feed-forward network. Then norm and residual connection are in the
+# right order, in pre-norm and in post-norm.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `torch.cat([old, new], dim=...)` makes a new tensor, along the axis of positions. The new token
-# may see all that is there, so the self-attention needs no mask.
+# `torch.cat([old, new], dim=...)` creates a new tensor; concatenate along the axis of positions.
+# The new token may attend to all positions so far, so self-attention needs no mask.
 #
 # </details>
 # <details><summary>Hint 4</summary>
 #
-# With pre-norm the decoder has a final norm, which your loop over the layers doesn't call.
+# A pre-norm decoder has a final norm, which a loop over the layers doesn't call.
 #
 # </details>
 
@@ -431,16 +433,16 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> DecoderCache:
 def decode_step(
     model: EncoderDecoder, token: Tensor, cache: DecoderCache
 ) -> tuple[Tensor, DecoderCache]:
-    """Feed one more token; only its position runs through the layers.
+    """Feed one more token, and compute only its position in each layer.
 
     Args:
         model: an EncoderDecoder with N layers, in evaluation mode.
         token: (B,) int64, the token at the next position; BOS at first.
-        cache: from start_cache or from the step before; left unchanged.
+        cache: from start_cache or from the step before; not changed.
 
     Returns:
-        The log-probabilities (B, V) of the token after it, as the last position of the uncached
-        model has them, and the new cache, whose ``target`` is one position longer.
+        The log-probabilities (B, V) of the token after it, equal to those at the last position of
+        the uncached model, and the new cache, whose ``target`` is one position longer.
     """
     ### BEGIN SOLUTION
     x = model.position(model.tgt_embed(token.unsqueeze(1)), past=cache.past)  # (B, 1, D)

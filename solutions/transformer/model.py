@@ -14,11 +14,11 @@
 # %% [markdown]
 # # The Transformer: the whole model
 #
-# At the end of this unit layers are stacks, and two stacks are the Transformer of Vaswani et al.
-# (2017).
+# At the end of this unit you have stacked the layers into an encoder and a decoder, and joined the
+# two into the Transformer of Vaswani et al. (2017).
 
 # %%
-"""Layers, both stacks, the generator, the whole model and how it starts."""
+"""Layers, both stacks, the generator, the whole model and its initialisation."""
 
 # The options of a cell must stand on one line, however long it gets.
 # ruff: noqa: E501
@@ -57,15 +57,15 @@ from toolkit.module_swap import swap_modules
 #
 # ### Exercise 1: Clones
 #
-# A stack is made of layers that are built alike, each with parameters of its own. Write
+# A stack consists of layers of the same kind, each with parameters of its own. Write
 # `clones(module, n)`.
 #
-# * The result is an `nn.ModuleList` of `n` copies of `module`. All copies are equal at first, but
+# * The result is an `nn.ModuleList` of `n` copies of `module`. All copies have equal values, but
 #   no two share a parameter, and `module` itself is not among them.
 # * `ValueError` if `n` is smaller than 1.
 #
-# Mind that a stack made in this way starts with equal layers. `make_model` (exercise 8) therefore
-# draws all weights anew.
+# Note that all layers of a stack made in this way have the same initialisation. `make_model`
+# (exercise 8) therefore draws all weights anew.
 #
 # *Example.* `layers = clones(nn.Linear(2, 2), 3)` holds 6 parameters. Setting `layers[0].weight` to
 # 0 leaves the other two as they are.
@@ -74,7 +74,7 @@ from toolkit.module_swap import swap_modules
 #
 # <details><summary>Hint 1</summary>
 #
-# `[module] * n` is a list of one and the same module, `n` times.
+# `[module] * n` is a list that holds the same module `n` times.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -89,11 +89,11 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
     """Make n independent copies of a module.
 
     Args:
-        module: what to copy; it is no member of the result.
+        module: the module to copy; it is not part of the result.
         n: how many copies, at least 1.
 
     Returns:
-        A list of n modules, equal at first, that share no parameter with each other or with the
+        A list of n modules with equal values that share no parameter with each other or with the
         original.
 
     Raises:
@@ -113,7 +113,7 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
 # ### Exercise 2: An encoder layer
 #
 # Write `EncoderLayer(d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`: self-attention,
-# then the feed-forward network, each in a connection of `SublayerConnection` (unit `parts`).
+# then the feed-forward network, each in a `SublayerConnection` (unit `parts`).
 #
 # $$\begin{aligned}
 # x' &= \operatorname{connection}_0\bigl(x,\; z \mapsto \operatorname{attention}(z, z, z, M)\bigr)\\
@@ -123,41 +123,41 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
 # * Submodules: `self_attn`, your `MultiHeadAttention`; `feed_forward`, your
 #   `PositionwiseFeedForward`; `sublayer`, an `nn.ModuleList` of two `SublayerConnection`s, in the
 #   order of their use.
-# * `forward(x, mask=None)`: `x` `(B, S, D)`; `mask`, $M$ above, as in `MultiHeadAttention` (unit `parts`), usually
-#   `(B, 1, S)`. The result is `(B, S, D)`.
-# * `dropout` reaches **all** parts: the attention weights, the inside of the feed-forward network,
-#   and both connections. With `dropout=0.0` two passes in training mode are equal.
-# * `norm_first` is that of both connections.
+# * `forward(x, mask=None)`: `x` `(B, S, D)`; `mask`, $M$ above, as in `MultiHeadAttention` (unit
+#   `parts`), usually `(B, 1, S)`. The result is `(B, S, D)`.
+# * `dropout` reaches **all** parts: the attention weights, the inner layer of the feed-forward
+#   network, and both connections. With `dropout=0.0` two passes in training mode are equal.
+# * `norm_first` reaches both connections.
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #
-# *Example.* Without a mask, a layer doesn't know the order of its input: exchange two positions of
-# `x`, and the same two positions of the result are exchanged.
+# *Example.* Without a mask, a layer doesn't know the order of its input: swap two positions of `x`,
+# and the same two positions of the result are swapped.
 #
 # Book: `trf-encoder`.
 #
 # <details><summary>Hint 1</summary>
 #
 # A connection calls its sub-layer with **one** argument. Self-attention needs three, and the mask:
-# a `lambda` of one argument can pass them on.
+# wrap it in a `lambda` of one argument.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# All three inputs of the attention are what the connection hands to the sub-layer: in pre-norm that
-# is the normalised `x`, not the `x` of `forward`. Use the argument of the `lambda`.
+# All three inputs of the attention are what the connection passes to the sub-layer: in pre-norm
+# that is the normalised `x`, not the `x` of `forward`. Use the argument of the `lambda`.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `clones` makes the two connections. The feed-forward network takes one argument already and can be
-# handed over as it is.
+# `clones` makes the two connections. The feed-forward network takes only one argument, so you can
+# pass it as it is.
 #
 # </details>
 
 
 # %% exercise="EncoderLayer" points=3 section="trf-encoder"
 class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each in its connection (Vaswani et al. 2017, 3.1).
+    """Self-attention and feed-forward network, each in its connection (Vaswani et al. 2017, 3.1).
 
     Submodules: ``self_attn`` = MultiHeadAttention, ``feed_forward`` = PositionwiseFeedForward,
     ``sublayer`` = nn.ModuleList of two SublayerConnections, in the order of use.
@@ -191,7 +191,7 @@ class EncoderLayer(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Let every position look at all, then transform each for itself.
+        """Let every position attend to all others, then transform each by itself.
 
         Args:
             x: (B, S, D).
@@ -217,7 +217,7 @@ class EncoderLayer(nn.Module):
 #
 # * Submodules: `layers`, an `nn.ModuleList` of `num_layers` `EncoderLayer`s, each with parameters
 #   of its own; and, **only if** `norm_first`, a final `norm`, your `LayerNorm(d_model)`. A
-#   post-norm layer ends with a norm; a pre-norm layer ends with a sum that nothing has normalised.
+#   post-norm layer ends with a norm; a pre-norm layer ends with an unnormalised sum.
 # * `forward(x, mask=None)`: `x` `(B, S, D)`; every layer gets the same mask. The result is
 #   `(B, S, D)`.
 # * `ValueError` (when the module is created) if `num_layers` is smaller than 1, or if `num_heads`
@@ -235,7 +235,7 @@ class EncoderLayer(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `self.norm = None` is allowed in a module and adds no parameter. `forward` can ask for it.
+# `self.norm = None` is allowed in a module and adds no parameter; `forward` can check for it.
 #
 # </details>
 
@@ -302,42 +302,42 @@ class Encoder(nn.Module):
 # ### Exercise 4: A decoder layer
 #
 # Write `DecoderLayer(d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`. It has three
-# sub-layers, each in a connection: self-attention over the target, attention to the source, and the
-# feed-forward network. In the second the **queries** come from the decoder, **keys and values**
-# from the memory, the encoder's output.
+# sub-layers, each in a connection: self-attention over the target, cross-attention to the source,
+# and the feed-forward network. In cross-attention the **queries** come from the decoder, **keys and
+# values** from the memory, the encoder's output.
 #
 # * Submodules: `self_attn` and `src_attn`, your `MultiHeadAttention`; `feed_forward`, your
 #   `PositionwiseFeedForward`; `sublayer`, an `nn.ModuleList` of three `SublayerConnection`s, in the
 #   order of their use.
 # * `forward(x, memory, src_mask=None, tgt_mask=None)`: `x` `(B, U, D)`; `memory` `(B, S, D)`;
-#   `src_mask`, usually `(B, 1, S)`, for the attention to the source; `tgt_mask`, usually
-#   `(B, U, U)`, for the self-attention. The result is `(B, U, D)`.
-# * The memory is used as it is: in pre-norm too, the layer normalises only its own `x`.
+#   `src_mask`, usually `(B, 1, S)`, for cross-attention; `tgt_mask`, usually
+#   `(B, U, U)`, for self-attention. The result is `(B, U, D)`.
+# * The memory is used as it is: in pre-norm, too, the layer normalises only its own `x`.
 # * `dropout` reaches both attentions, the feed-forward network and all three connections.
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #
-# *Example.* With $U = 6$ and $S = 9$ the attention to the source has weights `(B, H, 6, 9)`, and
-# the result has the length 6. With the roles exchanged the length would be 9, and the shortcut
-# could not be added.
+# *Example.* With $U = 6$ and $S = 9$ cross-attention has weights `(B, H, 6, 9)`, and its output has
+# length 6. With the roles swapped the length would be 9, and the residual connection could not add
+# it to `x`.
 #
 # Book: `trf-decoder`.
 #
 # <details><summary>Hint 1</summary>
 #
-# Which mask belongs to which attention follows from the shapes: columns belong to keys.
+# The shapes tell which mask belongs to which attention: rows are queries, columns are keys.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# In the second sub-layer only the query is what the connection hands over. The memory comes from
-# the arguments of `forward`; a `lambda` can use them too.
+# In the second sub-layer only the query is the argument that the connection passes. The memory is
+# an argument of `forward`; a `lambda` can use it, too.
 #
 # </details>
 
 
 # %% exercise="DecoderLayer" points=4 section="trf-decoder"
 class DecoderLayer(nn.Module):
-    """Self-attention, attention to the source, feed-forward (Vaswani et al. 2017, 3.1).
+    """Self-attention, cross-attention, feed-forward network (Vaswani et al. 2017, 3.1).
 
     Submodules: ``self_attn`` and ``src_attn`` = MultiHeadAttention, ``feed_forward`` =
     PositionwiseFeedForward, ``sublayer`` = nn.ModuleList of three SublayerConnections, in the order
@@ -379,7 +379,7 @@ class DecoderLayer(nn.Module):
         src_mask: Tensor | None = None,
         tgt_mask: Tensor | None = None,
     ) -> Tensor:
-        """Look at the target so far, look at the source, transform every position.
+        """Attend to the target so far, attend to the source, transform every position.
 
         Args:
             x: (B, U, D).
@@ -404,7 +404,7 @@ class DecoderLayer(nn.Module):
 # ### Exercise 5: The decoder
 #
 # Write `Decoder(num_layers, d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`, the stack of
-# decoder layers. Every layer reads the same memory, the output of the **last** encoder layer.
+# decoder layers. Every layer reads the same memory, the output of the **whole** encoder.
 #
 # * Submodules: `layers`, an `nn.ModuleList` of `num_layers` `DecoderLayer`s; and, only if
 #   `norm_first`, a final `norm`, your `LayerNorm(d_model)`.
@@ -499,11 +499,11 @@ class Decoder(nn.Module):
 # %% [markdown]
 # ### Question: Where does the norm go, and what changes?
 #
-# A set of slides describes a sub-layer as *"add the residual, then layer norm"*, and prints
-# `x + dropout(sublayer(norm(x)))` as its code. Which order do the words describe, and which the
-# code? Which of them is the paper's? Then explain what the order changes: on the way that the
-# shortcut takes through $N$ layers, in the size of the vectors, in whether the stack needs a norm
-# at its end, and in how it trains.
+# A description of the Transformer says of each sub-layer: *"add the residual, then layer norm"*.
+# The code beside it reads `x + dropout(sublayer(norm(x)))`. Which order do the words describe, and
+# which the code? Which of them is the paper's? Then explain what the order changes: for the
+# residual connections through $N$ layers, for the size of the vectors, for whether the stack needs
+# a norm at its end, and for training.
 #
 # Book: `trf-norm-order`. 3 points, marked by a person.
 
@@ -515,30 +515,33 @@ class Decoder(nn.Module):
 # order of the paper. The code is pre-norm, $x_{l+1} = x_l + F(\operatorname{LN}(x_l))$. They are
 # two different models: the same weights give different outputs.
 #
-# *The shortcut.* In pre-norm nothing stands on it. Written out,
-# $x_N = x_0 + \sum_l F(\operatorname{LN}(x_l))$, so each layer's Jacobian is $I + J_l$ and the
-# gradient has a way from the loss to the embedding on which no factor acts. In post-norm every
-# layer ends with a norm, and the shortcut passes through all $N$ of them: the Jacobian of a layer
-# is that of the norm times $I + J_l$. The norm divides by the deviation of a sum that is larger
-# than $x_l$ alone, so the direct contribution of a low layer shrinks with every norm above it.
+# *The residual connection.* In pre-norm there is no norm on it. Written out,
+# $x_L = x_0 + \sum_l F_l(\operatorname{LN}(x_l))$ after $L$ sub-layers, so each sub-layer's
+# Jacobian is $I + J_l$, and the gradient has a path from the last sum to the embeddings on which
+# nothing scales it. In post-norm every sub-layer ends with a norm, and the residual connections
+# pass through all of them: the Jacobian of a sub-layer is that of the norm times $I + J_l$. The
+# norm divides by the standard deviation of a sum that is larger than $x_l$ alone, so the direct
+# contribution of an early layer shrinks with every norm behind it.
 #
 # *Size, and the final norm.* In post-norm every layer's output has mean 0 and variance 1 for each
-# token (while gamma is 1 and beta 0), and nothing is missing at the end. In pre-norm each layer
-# adds to the sum and the vectors grow with depth; the last layer's output was normalised by nobody.
-# So the encoder and the decoder each need one more norm at the end, or the generator and the
-# attention to the source would see numbers whose size depends on the depth.
+# token (while gamma is 1 and beta 0), so the stack needs no norm at its end. In pre-norm each
+# sub-layer adds to the sum, the vectors grow with depth, and the last sum is not normalised. So the
+# encoder and the decoder each need a final norm; otherwise cross-attention and the generator would
+# get vectors whose size depends on the depth.
 #
-# *Training.* At the start, gradients in post-norm are large near the output and much smaller far
-# below it (Xiong et al., 2020),
-# so the first steps with a full learning rate can spoil the weights: it needs warm-up, and deep
-# stacks may not train at all. Pre-norm has gradients of similar size in all layers, trains with
-# less or no warm-up and in deeper stacks. In its favour, post-norm is often at least as good at the
-# end where it does train, with few layers: in a deep pre-norm stack the high layers change the sum
-# only a little.
+# *Training.* In an encoder at initialisation, the first layers get about equal gradients in both
+# orders; the last layers get smaller ones in pre-norm (with 12 layers about a third of
+# post-norm's), because the final norm behind them divides the gradient by the size of the grown
+# sum: for the last layer by about $\sqrt{N}$ (Xiong et al., 2020). In post-norm the last layer's
+# gradient does not fall with depth, so the first steps at the full learning rate are large there,
+# and warm-up helps. A deep post-norm stack may not train at all at learning rates that pre-norm
+# tolerates. (In a post-norm decoder, gradients also shrink towards the first layers; Liu et al.,
+# 2020.) In its favour, post-norm is often at least as good where it does train: in a deep pre-norm
+# stack the last layers change the sum only a little.
 #
-# *Marking:* 1 point for the two formulas with the right names (paper and slides' words: post; code:
-# pre), 1 for the free shortcut in pre-norm against the norms on it in post-norm, 1 for the growing
-# sum with its final norm **and** a consequence for training.
+# *Marking:* 1 point for the two formulas with the right names (words and paper: post-norm; code:
+# pre-norm), 1 for the free residual connection in pre-norm against the norms on it in post-norm, 1
+# for the growing sum with its final norm **and** a consequence for training.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -562,8 +565,8 @@ class Decoder(nn.Module):
 #
 # <details><summary>Hint 1</summary>
 #
-# `log(softmax(...))` becomes $-\infty$ where a probability is too small for its type. PyTorch has
-# one function for both steps that doesn't.
+# `log(softmax(...))` becomes $-\infty$ where a probability is too small for its dtype. PyTorch has
+# one function for both steps that avoids this.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -588,7 +591,7 @@ class Generator(nn.Module):
         ### END SOLUTION
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
+        """Compute the log-probability of every token of the vocabulary.
 
         Args:
             hidden: (..., D).
@@ -617,28 +620,28 @@ class Generator(nn.Module):
 #   memory `(B, S, D)`.
 # * `decode(memory, src_mask, tgt, tgt_mask)`: `tgt` `(B, U)` ids; embedding, position, decoder.
 #   Returns `(B, U, D)`, **before** the generator.
-# * `forward(src, tgt)`: makes the masks itself, `pad_mask(src)` for **both** attentions to the
-#   source and `make_std_mask(tgt)` for the target's own. Returns log-probabilities `(B, U, V)`;
-#   those at place $t$ are about the token after `tgt[:, t]`.
+# * `forward(src, tgt)`: makes the masks itself, `pad_mask(src)` for the encoder's self-attention
+#   **and** for cross-attention, and `make_std_mask(tgt)` for the decoder's self-attention. Returns
+#   log-probabilities `(B, U, V)`; those at position $t$ predict the token after `tgt[:, t]`.
 # * `dropout` and `norm_first` reach all parts that have them.
-# * `ValueError`s of the parts (a vocabulary of 0, a number of heads that doesn't divide, no layers)
-#   may come through as they are.
+# * `ValueError`s of the parts (a vocabulary of 0, a `num_heads` that doesn't divide `d_model`, no
+#   layers) may pass through as they are.
 #
 # *Example.* In evaluation mode, append columns of `PAD` to `src`: the result stays the same (up to
-# rounding). Change `tgt[:, 3]`: the places 0 to 2 of the result stay the same.
+# rounding). Change `tgt[:, 3]`: positions 0 to 2 of the result stay the same.
 #
 # Book: `trf-model`.
 #
 # <details><summary>Hint 1</summary>
 #
-# Nothing new is computed here; each method is a chain of parts that you have. Write `encode` and
-# `decode` first, and let `forward` call them.
+# Nothing new is computed here; each method chains parts that you have. Write `encode` and `decode`
+# first, and let `forward` call them.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The encoder's self-attention and the decoder's attention to the source have the same keys, the
-# source's positions. So they have the same mask.
+# The encoder's self-attention and cross-attention have the same keys, the positions of the source.
+# So they have the same mask.
 #
 # </details>
 
@@ -674,10 +677,10 @@ class EncoderDecoder(nn.Module):
             num_heads: H.
             dropout: of ``position`` and of both stacks.
             norm_first: the order of the norms, as for SublayerConnection.
-            max_length: how many positions have a code.
+            max_length: the number of positions that have an encoding.
 
         Raises:
-            ValueError: if a part can't be made of these sizes.
+            ValueError: if a part can't be created with these sizes.
         """
         super().__init__()
         ### BEGIN SOLUTION
@@ -690,7 +693,7 @@ class EncoderDecoder(nn.Module):
         ### END SOLUTION
 
     def encode(self, src: Tensor, src_mask: Tensor | None = None) -> Tensor:
-        """Read the source.
+        """Encode the source.
 
         Args:
             src: (B, S) int64.
@@ -706,7 +709,7 @@ class EncoderDecoder(nn.Module):
     def decode(
         self, memory: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None
     ) -> Tensor:
-        """Read the target so far, and the memory.
+        """Decode the target so far, reading the memory.
 
         Args:
             memory: (B, S, D).
@@ -715,7 +718,7 @@ class EncoderDecoder(nn.Module):
             tgt_mask: as for Decoder.
 
         Returns:
-            (B, U, D), what the generator is to be applied to.
+            (B, U, D), the input of the generator.
         """
         ### BEGIN SOLUTION
         x = self.position(self.tgt_embed(tgt))  # (B, U, D)
@@ -730,7 +733,7 @@ class EncoderDecoder(nn.Module):
             tgt: (B, U) int64, begins with BOS, padded with PAD.
 
         Returns:
-            (B, U, V); those at place t depend on tgt[:, : t + 1] only.
+            (B, U, V); those at position t depend on tgt[:, : t + 1] only.
         """
         ### BEGIN SOLUTION
         src_mask = pad_mask(src)  # (B, 1, S)
@@ -746,11 +749,11 @@ class EncoderDecoder(nn.Module):
 # %% [markdown]
 # ### Question: Which masks may one leave out, and when?
 #
-# Three people want to save masks. The first says: *"In the decoder's self-attention the subsequent
-# mask makes the padding mask superfluous."* The second: *"The encoder has masked the padding
-# already, so the attention to the source needs no mask."* The third: *"When the model writes a
-# translation, later words don't exist yet, so no subsequent mask is needed."* Say for each of the
-# three whether it is true, under which conditions, and why.
+# Three people want to do without masks. The first says: *"In the decoder's self-attention the
+# causal mask makes the padding mask superfluous."* The second: *"The encoder has already masked the
+# padding, so cross-attention needs no mask."* The third: *"At inference, later tokens don't exist
+# yet, so no causal mask is needed."* Say for each of the three whether it is true, under which
+# conditions, and why.
 #
 # Book: `trf-mask-errors`. 3 points, marked by a person.
 
@@ -758,30 +761,31 @@ class EncoderDecoder(nn.Module):
 # **Your answer:**
 #
 # ### BEGIN SOLUTION
-# *The first is right under two conditions.* If padding stands on the **right**, a real token at
-# place $i$ sees only the places $j \le i$, and these are real. The places of the padding themselves
-# compute nonsense, so the second condition is that the **loss ignores** them. If padding stands on
-# the left, it comes before the real tokens, the subsequent mask lets it through, and the outputs at
-# real tokens change. In the encoder there is no subsequent mask: every token sees all
-# padding, on whichever side it stands, and the padding mask can't be left out.
+# *The first is right under two conditions.* If padding is on the **right**, a real token at
+# position $i$ sees only positions $j \le i$, and these are real. The outputs at padding are
+# meaningless, so the second condition is that the **loss ignores** them. If padding is on the left,
+# it comes before the real tokens, the causal mask lets it through, and the outputs at real tokens
+# change. In the encoder there is no causal mask: every token sees all padding, on whichever side it
+# is, and the padding mask can't be left out.
 #
 # *The second is wrong.* The encoder's mask keeps real tokens from attending **to** padding. But the
-# encoder returns a vector at every place, at padding as well: there the query is the padding's own.
-# These vectors are in the memory, and without a mask the decoder's attention gives them weight.
-# Then a translation depends on how far its source was padded, that is, on its neighbours in the
+# encoder returns a vector at every position, at padding as well: there the query is the padding
+# itself. These vectors are in the memory, and without a mask cross-attention gives them weight.
+# Then a translation depends on how much its source was padded, that is, on its neighbours in the
 # batch.
 #
-# *The third is wrong as soon as there are two layers.* Without the mask the earlier places of the
-# target attend to words written after them. In the first layer that changes the outputs of the
-# earlier places; the second layer makes keys and values of these, and so the last place, which is
-# the one that is read, changes too. Only for $N = 1$ does it stay the same, because its keys and
-# values come from the embeddings, which depend on one token each. For $N \ge 2$ the model computes
-# something that it wasn't trained for, and its keys and values can't be kept in a cache, since each
-# new word would change all of them. A step with a cache needs no subsequent mask: only the last
-# place runs through the layers, and it may see everything in the cache.
+# *The third is wrong as soon as there are two layers.* Without the mask the earlier positions of
+# the target attend to tokens generated after them. In the first layer that changes the outputs at
+# the earlier positions; the second layer computes keys and values from these, and so the output at
+# the last position, the one that is used, changes, too. Only for $N = 1$ does it stay the same,
+# because its keys and values come from the embeddings, which depend on one token each. For
+# $N \ge 2$ the model computes something that it wasn't trained for, and its keys and values can't
+# be kept in a cache, since each new token would change all of them. A step with a cache needs no
+# causal mask: only the last position runs through the layers, and it may see everything in the
+# cache.
 #
 # *Marking:* 1 point for the first with its conditions (padding on the right, ignored by the loss),
-# 1 for the second with the reason (memory has vectors at padding), 1 for the third (last place
+# 1 for the second with the reason (memory has vectors at padding), 1 for the third (last position
 # changes for $N \ge 2$, or the cache).
 # ### END SOLUTION
 
@@ -789,24 +793,25 @@ class EncoderDecoder(nn.Module):
 # ### Exercise 8: Make a model
 #
 # Write `make_model(src_vocab_size, tgt_vocab_size, num_layers=6, d_model=512, d_ff=2048,
-# num_heads=8, dropout=0.1, norm_first=False, tie_embeddings=False)`: make an `EncoderDecoder` of
-# these sizes and draw its parameters.
+# num_heads=8, dropout=0.1, norm_first=False, tie_embeddings=False)`: create an `EncoderDecoder` of
+# these sizes and initialise its parameters.
 #
 # * The weight of **every** linear layer is drawn anew by `nn.init.xavier_uniform_`, so that the
-#   layers of a stack, clones until now, differ from each other. The bias of every linear layer is
-#   0.
-# * Norms have `gamma` 1 and `beta` 0. Embedding tables are drawn from $N(0, 1/D)$ (variance $1/D$),
-#   **not** by Xavier, which would make them far too small beside the positional code.
+#   layers of a stack, until then clones, differ from each other. The bias of every linear layer is
+#   set to zero.
+# * Norms have `gamma` 1 and `beta` 0. Embedding matrices are drawn from $N(0, 1/D)$ (variance
+#   $1/D$), **not** by Xavier, which for a large vocabulary makes embeddings far too small compared
+#   with the positional encoding.
 # * `tie_embeddings=True`, as in the paper: `src_embed.lut.weight`, `tgt_embed.lut.weight` and
 #   `generator.proj.weight` are **one** parameter, not three equal ones, and it is drawn from
-#   $N(0, 1/D)$. The generator keeps a bias of its own.
+#   $N(0, 1/D)$. The generator keeps its own bias.
 # * `dropout` reaches all parts: `make_model(..., dropout=0.0)` computes the same twice in training
 #   mode.
-# * `ValueError` if `tie_embeddings` and the two vocabularies differ in size; those of the parts may
-#   come through.
+# * `ValueError` if `tie_embeddings` is `True` and the two vocabularies differ in size; those of the
+#   parts may pass through.
 #
 # *Example.* `make_model(11, 11, num_layers=2, d_model=16, d_ff=32, num_heads=2)` has 11675
-# parameters; with `tie_embeddings=True` it has 11323, two tables of $11 \cdot 16$ less.
+# parameters; with `tie_embeddings=True` it has 11323, two matrices of $11 \cdot 16$ fewer.
 #
 # Book: `trf-model`.
 #
@@ -824,8 +829,8 @@ class EncoderDecoder(nn.Module):
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Mind the order: the generator is a linear layer. If you tie first and draw afterwards, Xavier's
-# numbers end up in the embedding tables.
+# Mind the order: the generator is a linear layer. If you tie first and draw afterwards, the
+# embedding matrices are drawn by Xavier, too.
 #
 # </details>
 
@@ -842,7 +847,7 @@ def make_model(
     norm_first: bool = False,
     tie_embeddings: bool = False,
 ) -> EncoderDecoder:
-    """Make a Transformer and draw its parameters (Vaswani et al. 2017, sections 3 and 3.4).
+    """Create and initialise a Transformer (Vaswani et al. 2017, sections 3 and 3.4).
 
     Args:
         src_vocab_size: size of the source vocabulary.
@@ -852,21 +857,21 @@ def make_model(
         d_ff: F.
         num_heads: H.
         dropout: acts everywhere, also on attention weights.
-        norm_first: order of the norms, as for SublayerConnection.
-        tie_embeddings: whether both embeddings and the generator have one weight in common.
+        norm_first: the order of the norms, as for SublayerConnection.
+        tie_embeddings: whether both embeddings and the generator share one weight.
 
     Returns:
         An EncoderDecoder. The weight of every linear layer is drawn anew by
         nn.init.xavier_uniform_, so that layers differ; biases are 0; norms have gamma 1 and beta 0;
-        embedding tables, and the weight in common, are drawn from N(0, 1/D).
+        embedding matrices, and the shared weight, are drawn from N(0, 1/D).
 
     Raises:
-        ValueError: if shared and the vocabularies differ in size, or a part can't be made.
+        ValueError: if tie_embeddings and the vocabularies differ in size, or a part raises it.
     """
     ### BEGIN SOLUTION
     if tie_embeddings and src_vocab_size != tgt_vocab_size:
         raise ValueError(
-            f"one table can't serve vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
+            f"can't tie embeddings of vocabularies of {src_vocab_size} and {tgt_vocab_size} tokens"
         )
     model = EncoderDecoder(
         src_vocab_size, tgt_vocab_size, num_layers, d_model, d_ff, num_heads, dropout, norm_first
@@ -891,14 +896,14 @@ def make_model(
 def count_parameters(
     vocab_size: int, num_layers: int, d_model: int, d_ff: int, tie_embeddings: bool = True
 ) -> int:
-    """How many numbers a post-norm Transformer learns, by formula.
+    """The number of parameters of a post-norm Transformer, by formula.
 
     Args:
         vocab_size: size of both vocabularies.
         num_layers: N, of each stack.
         d_model: D.
         d_ff: F.
-        tie_embeddings: whether both embeddings and the generator have one weight in common.
+        tie_embeddings: whether both embeddings and the generator share one weight.
 
     Returns:
         The number of parameters of make_model(vocab_size, vocab_size, ...); pre-norm has 4 D more.
@@ -926,7 +931,7 @@ class FusedAttention(MultiHeadAttention):
         self.training = attention.training
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """As in MultiHeadAttention; one product if keys and values are made of the same."""
+        """As in MultiHeadAttention; one product if keys and values have the same input."""
         if key is not value:
             return super().project(key, value)
         return self._heads(key, self.k_proj, self.v_proj)  # (B, H, Tk, D/H) each
@@ -941,14 +946,14 @@ class FusedAttention(MultiHeadAttention):
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """As in MultiHeadAttention; one product for all three if they are the same."""
+        """As in MultiHeadAttention; one product for all three if they are the same tensor."""
         if query is key and key is value:
             parts = self._heads(query, self.q_proj, self.k_proj, self.v_proj)
             return self._mix(*parts, mask)  # (B, Tq, D)
         return super().forward(query, key, value, mask)
 
     def _heads(self, x: Tensor, *projections: nn.Linear) -> tuple[Tensor, ...]:
-        """What each of the projections makes of x (B, T, D), split into heads (B, H, T, D/H)."""
+        """Each projection of x (B, T, D), split into heads (B, H, T, D/H)."""
         batch, length, width = x.shape
         # Joining the weights copies them, which pays only if enough tokens share the product.
         if len(projections) == 1 or batch * length < width:
@@ -984,14 +989,14 @@ class FusedLayerNorm(LayerNorm):
 
 
 def fused(model: nn.Module) -> nn.Module:
-    """A model that computes attention and norms by fused kernels, with the same parameters.
+    """A copy of a model that computes attention and norms by fused kernels.
 
     Args:
         model: any module; it stays as it is. Move it to its device first.
 
     Returns:
-        A copy that holds the parameters and buffers of ``model`` themselves, so that training the
-        one trains the other, and a fused module for each MultiHeadAttention and LayerNorm. Results
-        agree up to rounding; with dropout, in distribution.
+        A copy that shares the parameters and buffers of ``model``, so that training one trains the
+        other, with a fused module for each MultiHeadAttention and LayerNorm. Results agree up to
+        rounding; with dropout, in distribution.
     """
     return swap_modules(model, {MultiHeadAttention: FusedAttention, LayerNorm: FusedLayerNorm})

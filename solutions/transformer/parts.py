@@ -14,12 +14,13 @@
 # %% [markdown]
 # # The Transformer: its parts
 #
-# At the end of this unit every part of a layer stands: embeddings, attention, masks, norm,
+# At the end of this unit you have every part of a layer: embeddings, attention, masks, norm,
 # feed-forward network and the connection around them.
 #
-# One of the code cells below hands you `PositionalEncoding(d_model, max_length=5000, dropout=0.0)`,
-# the sinusoidal code of the chapter on positions: `position(x)` adds to `x` `(B, T, D)` the codes of
-# positions 0 to $T - 1$, and `position(x, past=7)` those from 7 on.
+# One of the code cells below gives you `PositionalEncoding(d_model, max_length=5000, dropout=0.0)`,
+# the sinusoidal encoding from the chapter on positions. For `position = PositionalEncoding(D)`,
+# `position(x)` adds the encodings of positions 0 to $T - 1$ to `x` `(B, T, D)`, and
+# `position(x, past=7)` those from position 7 on.
 
 # %%
 """The parts of a layer: embeddings, attention, masks, norm, feed-forward network, residuals."""
@@ -44,10 +45,10 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 
 
 class PositionalEncoding(nn.Module):
-    """Add the sinusoidal code of every position, then dropout (Vaswani et al. 2017, 3.5, 5.4)."""
+    """Add sinusoidal positional encodings, then apply dropout (Vaswani et al. 2017, 3.5, 5.4)."""
 
     def __init__(self, d_model: int, max_length: int = 5000, dropout: float = 0.0) -> None:
-        """Compute the codes of positions 0 .. max_length - 1, in float64 and rounded once."""
+        """Compute the encodings of positions 0 .. max_length - 1, in float64 and rounded once."""
         super().__init__()
         wavelengths = 10000.0 ** (torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
         angles = torch.outer(torch.arange(max_length, dtype=torch.float64), 1.0 / wavelengths)
@@ -57,7 +58,7 @@ class PositionalEncoding(nn.Module):
         self.dropout = nn.Dropout(p=dropout)
 
     def forward(self, x: Tensor, past: int = 0) -> Tensor:
-        """x (B, T, D), whose first vector stands at position ``past`` -> (B, T, D)."""
+        """x (B, T, D), whose first vector is at position ``past`` -> (B, T, D)."""
         end = past + x.shape[1]
         if end > len(self.table):
             raise ValueError(
@@ -71,32 +72,33 @@ class PositionalEncoding(nn.Module):
 #
 # ### Exercise 1: Embeddings
 #
-# Write `Embeddings(vocab_size, d_model)`: every id becomes a row of a table $E$, times $\sqrt{D}$.
+# Write `Embeddings(vocab_size, d_model)`: every id becomes its row of the embedding matrix $E$,
+# times $\sqrt{D}$.
 #
 # $$\text{embedding}(i) = \sqrt{D}\; E_i$$
 #
 # * Submodule: `lut` (for *look-up table*), an `nn.Embedding(vocab_size, d_model)`, so the parameter
-#   is `lut.weight` `(V, D)`. Its entries are drawn from the normal distribution with mean 0 and
+#   is `lut.weight` `(V, D)`. Initialise it from the normal distribution with mean 0 and
 #   **variance** $1/D$. Then the entries of a scaled vector have variance 1, about as large as those
-#   of the positional code that is added to it.
+#   of the positional encoding that is added to it.
 # * `forward(ids)`: `(B, T)` `torch.int64`; the result is `(B, T, D)`.
 # * `ValueError` (when the module is created) if `vocab_size` or `d_model` is smaller than 1.
 #
-# *Example.* $D = 4$, and row 5 of the table is $(0.5, -0.5, 1, 0)$: the id 5 becomes
+# *Example.* $D = 4$, and row 5 of the embedding matrix is $(0.5, -0.5, 1, 0)$: the id 5 becomes
 # $(1, -1, 2, 0)$.
 #
 # Book: `trf-embeddings`.
 #
 # <details><summary>Hint 1</summary>
 #
-# `nn.init.normal_(tensor, std=...)` draws new entries into a parameter. It asks for the standard
-# deviation, the root of the variance.
+# `nn.init.normal_(tensor, std=...)` fills a parameter with new random entries. It takes the
+# standard deviation, the square root of the variance.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The factor belongs into `forward`, not into the table. A table that was scaled once when it was
-# made would be another parameter, with another gradient.
+# Put the factor in `forward`, not in the embedding matrix. A matrix that is scaled once, at
+# initialisation, gives the same vectors but is another parameter, with another gradient.
 #
 # </details>
 
@@ -105,11 +107,11 @@ class PositionalEncoding(nn.Module):
 class Embeddings(nn.Module):
     """Token embeddings times sqrt(d_model) (Vaswani et al. 2017, section 3.4).
 
-    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the look-up table.
+    Submodule: ``lut`` = nn.Embedding(vocab_size, d_model), the embedding matrix.
     """
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
-        """Create ``lut``, its weight (V, D) drawn from N(0, 1/D).
+        """Create ``lut`` and initialise its weight (V, D) from N(0, 1/D).
 
         Args:
             vocab_size: V, at least 1.
@@ -129,13 +131,13 @@ class Embeddings(nn.Module):
         ### END SOLUTION
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look every id up and scale what is found.
+        """Look up the embedding of every id and scale it.
 
         Args:
             ids: (B, T) int64.
 
         Returns:
-            (B, T, D), the row of each id times sqrt(D).
+            (B, T, D), the embedding of each id times sqrt(D).
         """
         ### BEGIN SOLUTION
         return self.lut(ids) * math.sqrt(self.d_model)  # (B, T, D)
@@ -148,59 +150,59 @@ class Embeddings(nn.Module):
 # %% [markdown]
 # ### Exercise 2: Multi-head attention
 #
-# You built this in the chapter on attention; here it gets the form in which the Transformer uses
-# it. Write `MultiHeadAttention(d_model, num_heads, dropout=0.0)`. For every head $h$:
+# You built this in the chapter on attention; here it takes the form that the Transformer needs.
+# Write `MultiHeadAttention(d_model, num_heads, dropout=0.0)`. For every head $h$:
 #
 # $$\text{weights}_h = \operatorname{softmax}\Bigl(\frac{Q_h K_h^\top}{\sqrt{D/H}}\Bigr),\qquad
 # \text{head}_h = \operatorname{dropout}(\text{weights}_h)\, V_h$$
 #
-# The heads' results are joined in their order and go through a last linear layer. The work is cut
-# in two, because a decoder that writes token by token keeps projected keys and values (`start_cache`
-# and `decode_step` (unit `decoding`)):
+# The heads' outputs are concatenated in their order and go through a last linear layer. The work is
+# split in two, because a decoder that generates token by token keeps its projected keys and values
+# (in `start_cache` and `decode_step`, unit `decoding`):
 #
 # * `project(key, value)`: `(B, Tk, D)` each. Returns the pair `(keys, values)`: `k_proj(key)` and
 #   `v_proj(value)`, split into heads, each `(B, H, Tk, D/H)`.
 # * `attend(query, keys, values, mask=None)`: `query` `(B, Tq, D)` is **not** projected yet; `keys`
-#   and `values` come from `project`. Projects the query, attends, joins the heads, applies
+#   and `values` come from `project`. Projects the query, attends, concatenates the heads, applies
 #   `out_proj`. Returns `(B, Tq, D)`.
-# * `forward(query, key, value, mask=None)`: both of them, one after the other.
+# * `forward(query, key, value, mask=None)`: the two, one after the other.
 #
 # The rest of the contract:
 #
 # * Submodules: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)` with
 #   bias. Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
-# * `mask`: bool `(Tq, Tk)`, `(1, Tq, Tk)`, `(B, Tq, Tk)` or `(B, 1, Tk)`, the same for all heads, or
-#   `None`: then everything may be attended to. Where it is `False` the weight is exactly 0. Every
-#   query may attend to something; what happens to one that may not is up to you.
-# * Dropout acts on the weights, in training mode.
+# * `mask`: bool `(Tq, Tk)`, `(1, Tq, Tk)`, `(B, Tq, Tk)` or `(B, 1, Tk)`, the same for all heads,
+#   or `None`: then every query may attend to every key. Where the mask is `False`, the weight is
+#   exactly zero. You can assume that every query may attend to at least one key.
+# * Dropout acts on the attention weights, in training mode.
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 # * Not to be called: `nn.MultiheadAttention` and the function behind it. You may call
 #   `F.scaled_dot_product_attention`, which you have built before.
 #
-# *Example.* One head; `v_proj` and `out_proj` pass their input on unchanged, and `q_proj` is 0, so
-# that all scores are equal. If the values are $(2, 0)$, $(4, 2)$, $(9, 9)$ and the mask allows only
+# *Example.* One head; `v_proj` and `out_proj` return their input unchanged, and `q_proj` is 0, so
+# all scores are equal. If the values are $(2, 0)$, $(4, 2)$, $(9, 9)$ and the mask allows only
 # the first two, every query gets their mean, $(3, 1)$.
 #
 # Book: `trf-attention`.
 #
 # <details><summary>Hint 1</summary>
 #
-# To split into heads, cut the last axis into two, `(B, T, H, D/H)`, and then exchange the axes of
-# length `T` and `H`. To join, go the same way back. Cutting into `(B, H, T, D/H)` at once would mix
-# positions and features.
+# To split into heads, reshape the last axis into two, `(B, T, H, D/H)`, and then transpose the axes
+# of length `T` and `H`. To merge the heads, do the reverse. A reshape to `(B, H, T, D/H)` at once
+# would mix positions and features.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Scores are `(B, H, Tq, Tk)`. A mask of three axes needs one of length 1 for the heads, at place 1;
-# a mask of two axes fits as it is. Take the sizes from the query, and outside any `if`: they are
-# needed without a mask as well.
+# Scores are `(B, H, Tq, Tk)`. A mask of three axes needs one more, of length 1, for the heads: its
+# axis 1. A mask of two axes fits as it is. Read the sizes from the query, and outside any `if`: you
+# need them without a mask as well.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `F.scaled_dot_product_attention` has a parameter for dropout, and it doesn't know whether your
-# module is training: pass 0 if it isn't. `self.training` tells.
+# `F.scaled_dot_product_attention` has a parameter for dropout, but it doesn't know whether your
+# module is in training mode: pass 0 if `self.training` is `False`.
 #
 # </details>
 
@@ -219,7 +221,7 @@ class MultiHeadAttention(nn.Module):
         Args:
             d_model: D, the width of inputs and outputs.
             num_heads: H, a divisor of d_model.
-            dropout: probability with which a weight is dropped in training mode.
+            dropout: the probability of dropping an attention weight in training mode.
 
         Raises:
             ValueError: if num_heads does not divide d_model.
@@ -237,7 +239,7 @@ class MultiHeadAttention(nn.Module):
         ### END SOLUTION
 
     def project(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Make the keys and values of all heads.
+        """Compute the keys and values of all heads.
 
         Args:
             key: (B, Tk, D).
@@ -258,14 +260,14 @@ class MultiHeadAttention(nn.Module):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> Tensor:
-        """Let every query attend to keys and values that have been projected already.
+        """Let every query attend to keys and values that are already projected.
 
         Args:
             query: (B, Tq, D), not projected yet.
             keys: (B, H, Tk, D/H), from ``project``.
             values: (B, H, Tk, D/H), from ``project``.
             mask: bool (Tq, Tk), (1, Tq, Tk), (B, Tq, Tk) or (B, 1, Tk), True = may attend; the
-                same for all heads. Every query may attend to something. None: to everything.
+                same for all heads. Every query may attend to at least one key. None: to all keys.
 
         Returns:
             (B, Tq, D).
@@ -315,11 +317,11 @@ class MultiHeadAttention(nn.Module):
 #
 # ### Exercise 3: The padding mask
 #
-# Write `pad_mask(ids, pad=PAD)`: nobody may attend to padding.
+# Write `pad_mask(ids, pad=PAD)`: no query may attend to padding.
 #
 # * `ids` `(B, T)` `torch.int64`; `pad` is the id that marks padding.
-# * The result is `(B, 1, T)` bool, `True` where a real token stands. The axis of length 1 is that
-#   of the queries: it is the same for all of them, however many there are.
+# * The result is `(B, 1, T)` bool, `True` at real tokens. The axis of length 1 is that of the
+#   queries: the mask is the same for all of them, however many there are.
 #
 # *Example.* For $\begin{pmatrix}5&6&0\\7&0&0\end{pmatrix}$ the two rows of the mask are
 # $\begin{pmatrix}1&1&0\end{pmatrix}$ and $\begin{pmatrix}1&0&0\end{pmatrix}$, with 1 for `True`;
@@ -334,22 +336,22 @@ class MultiHeadAttention(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `unsqueeze(dim)` and indexing with `None` both add an axis. Adding it at the wrong place makes
-# `(B, T, 1)`: a mask of queries, not of keys.
+# `unsqueeze(dim)` and indexing with `None` both add an axis. Added at the end it gives `(B, T, 1)`,
+# which masks queries instead of keys.
 #
 # </details>
 
 
 # %% exercise="pad_mask" points=1 section="trf-masks"
 def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
-    """Which tokens may be attended to: those that are real.
+    """Which tokens may be attended to: the real ones.
 
     Args:
         ids: (B, T) int64.
         pad: the id that marks padding.
 
     Returns:
-        (B, 1, T) bool, True where a real token stands; the same for every query.
+        (B, 1, T) bool, True at real tokens; the same for every query.
     """
     ### BEGIN SOLUTION
     return (ids != pad).unsqueeze(1)  # (B, 1, T)
@@ -360,9 +362,10 @@ def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
 # check("pad_mask")
 
 # %% [markdown]
-# ### Exercise 4: The subsequent mask
+# ### Exercise 4: The causal mask
 #
-# Write `subsequent_mask(size)`: no position may attend to those that follow it, each may to itself.
+# Write `subsequent_mask(size)`: each position may attend to itself and to earlier positions, but
+# not to subsequent ones.
 #
 # * The result is `(1, size, size)` bool; the entry at $[0, i, j]$ is `True` if $j \le i$.
 # * `ValueError` if `size` is smaller than 1.
@@ -374,7 +377,7 @@ def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.tril` keeps what stands on and below the diagonal; it works on bool tensors as well.
+# `torch.tril` keeps the entries on and below the diagonal; it works on bool tensors as well.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -386,7 +389,7 @@ def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
 
 # %% exercise="subsequent_mask" points=1 section="trf-masks"
 def subsequent_mask(size: int) -> Tensor:
-    """Which positions may be attended to: the own one and those before it.
+    """The causal mask: each position may attend to itself and to earlier ones.
 
     Args:
         size: the number of positions, at least 1.
@@ -408,14 +411,14 @@ def subsequent_mask(size: int) -> Tensor:
 # check("subsequent_mask")
 
 # %% [markdown]
-# ### Exercise 5: The mask of a target
+# ### Exercise 5: The target mask
 #
-# Write `make_std_mask(target, pad=PAD)`: the mask of the decoder's self-attention, in which a
-# position may attend only to real tokens, and to none that follows it.
+# Write `make_std_mask(target, pad=PAD)`: the mask of the decoder's self-attention, in which each
+# position may attend only to real tokens, and not to later ones.
 #
 # * `target` `(B, U)` `torch.int64`; `pad` is the id that marks padding.
 # * The result is `(B, U, U)` bool: `True` where exercise 3 **and** exercise 4 allow it.
-# * Queries at padding have a row like any other: what comes out at these places is never used.
+# * Queries at padding have rows like any other: the outputs at these positions are never used.
 #
 # *Example.* For the target `[[1, 5, 0]]` it is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&0\end{pmatrix}$,
 # with 1 for `True`.
@@ -424,7 +427,7 @@ def subsequent_mask(size: int) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# Which shapes do the two masks have, and what does broadcasting make of them together?
+# Which shapes do the two masks have, and to which shape does broadcasting expand them?
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -436,7 +439,7 @@ def subsequent_mask(size: int) -> Tensor:
 
 # %% exercise="make_std_mask" points=2 section="trf-masks"
 def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
-    """Which positions of a target may be attended to: real tokens, none that follow.
+    """The mask of a target: each position may attend to real tokens, but not to later ones.
 
     Args:
         target: (B, U) int64.
@@ -459,18 +462,18 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 #
 # ### Exercise 6: Layer normalisation
 #
-# Write `LayerNorm(d_model, eps=1e-5)`. Every vector is brought to mean 0 and variance 1 by its
-# **own** numbers, whatever stands beside it in the batch; then each feature is scaled and shifted:
+# Write `LayerNorm(d_model, eps=1e-5)`. Every vector is normalised to mean 0 and variance 1 by its
+# **own** mean and variance, whatever else is in the batch; then each feature is scaled and shifted:
 #
 # $$\mu = \frac{1}{D}\sum_{i=1}^{D} x_i,\qquad
 # \sigma^2 = \frac{1}{D}\sum_{i=1}^{D} (x_i - \mu)^2,\qquad
 # y_i = \gamma_i\,\frac{x_i - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_i$$
 #
-# * Parameters: `gamma` `(D,)`, ones at first, and `beta` `(D,)`, zeros at first, with
+# * Parameters: `gamma` `(D,)`, initialised with ones, and `beta` `(D,)`, initialised with zeros;
 #   $D$ = `d_model`.
 # * `forward(x)`: `x` `(..., D)` with any number of axes; the result has the same shape.
-# * The variance is the **biased** one (divided by $D$, not by $D - 1$), and `eps` stands **inside**
-#   the root.
+# * The variance is the **biased** one (divided by $D$, not by $D - 1$), and `eps` is added
+#   **inside** the root.
 # * `ValueError` (when the module is created) if `d_model` is smaller than 1; (when it is called)
 #   if the last axis of `x` is not `d_model` long.
 # * Not to be called: PyTorch's own norms (`nn.LayerNorm`, `F.layer_norm`, `nn.GroupNorm`,
@@ -484,8 +487,8 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# `mean` and `var` take `dim` and `keepdim`. With `keepdim=True` the result can be subtracted from
-# `x` at once.
+# `mean` and `var` take `dim` and `keepdim`. With `keepdim=True` you can subtract the result from
+# `x` directly.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -495,8 +498,8 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Before you compute, ask whether the widths fit: broadcasting would silently accept `d_model` 1,
-# or an `x` whose last axis is 1.
+# Before you compute, check that the widths agree: broadcasting would silently accept a `d_model` of
+# 1, or an `x` whose last axis has length 1.
 #
 # </details>
 
@@ -505,7 +508,7 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 class LayerNorm(nn.Module):
     """Layer normalisation over the last axis (Ba et al. 2016, section 3.1).
 
-    Parameters: ``gamma`` (d_model,), ones at first; ``beta`` (d_model,), zeros at first.
+    Parameters: ``gamma`` (d_model,), initially ones; ``beta`` (d_model,), initially zeros.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-5) -> None:
@@ -528,7 +531,7 @@ class LayerNorm(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
-        """Bring every vector to mean 0 and variance 1, then scale and shift.
+        """Normalise every vector to mean 0 and variance 1, then scale and shift.
 
         Args:
             x: (..., D).
@@ -556,10 +559,10 @@ class LayerNorm(nn.Module):
 
 # %% tags=["instructor"]
 class UnbiasedLayerNorm(nn.Module):
-    """The variant of the Annotated Transformer: sample deviation, eps added outside the root.
+    """The Annotated Transformer's variant: sample standard deviation, eps outside the root.
 
-    Parameters: ``a_2`` (d_model,), ones at first; ``b_2`` (d_model,), zeros at first. It differs
-    from LayerNorm by the factor sqrt((D - 1) / D), and is NaN for D = 1.
+    Parameters: ``a_2`` (d_model,), initially ones; ``b_2`` (d_model,), initially zeros. Up to eps
+    it differs from LayerNorm by the factor sqrt((D - 1) / D), and it is NaN for D = 1.
     """
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
@@ -579,7 +582,7 @@ class UnbiasedLayerNorm(nn.Module):
 # %% [markdown]
 # ### Exercise 7: The position-wise feed-forward network
 #
-# Attention moves information between positions; this network transforms each position for itself,
+# Attention moves information between positions; this network transforms each position by itself,
 # all of them with the same weights. Write `PositionwiseFeedForward(d_model, d_ff, dropout=0.0)`:
 #
 # $$\operatorname{FFN}(x) =
@@ -596,13 +599,12 @@ class UnbiasedLayerNorm(nn.Module):
 #
 # <details><summary>Hint 1</summary>
 #
-# `nn.Linear` acts on the last axis and leaves all others alone. There is no loop over positions.
+# `nn.Linear` acts on the last axis and leaves all others alone. You need no loop over positions.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Dropout acts on the inner layer, after the ReLU. What comes out at the end gets its dropout in
-# exercise 9.
+# Dropout acts on the inner layer, after the ReLU. The output gets its dropout in exercise 9.
 #
 # </details>
 
@@ -630,7 +632,7 @@ class PositionwiseFeedForward(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
-        """Transform every position for itself.
+        """Transform every position by itself.
 
         Args:
             x: (..., D).
@@ -651,8 +653,8 @@ class PositionwiseFeedForward(nn.Module):
 # ### Exercise 8: A residual block
 #
 # Residual connections come from image recognition (He et al., 2016). A block of two layers computes
-# only what is to be **added** to its input, the residual; the input itself takes a shortcut. Write
-# `ResidualBlock(d_model)`:
+# only what is **added** to its input, the residual; the residual connection (or skip connection)
+# carries the input itself past the layers. Write `ResidualBlock(d_model)`:
 #
 # $$y = \operatorname{ReLU}\bigl(W_2\,\operatorname{ReLU}(W_1 x) + x\bigr)$$
 #
@@ -660,14 +662,14 @@ class PositionwiseFeedForward(nn.Module):
 # * `forward(x)`: `x` `(..., d_model)`; the result has the same shape.
 #
 # *Example.* If both matrices are the identity, $(-1, 2)$ becomes $(0, 4)$: the residual is
-# $(0, 2)$, the sum $(-1, 4)$. If both are 0, only the shortcut is left, and $(-1, 2)$ becomes
-# $(0, 2)$.
+# $(0, 2)$, the sum $(-1, 4)$. If both are 0, only the residual connection is left, and $(-1, 2)$
+# becomes $(0, 2)$.
 #
 # Book: `trf-residual`.
 #
 # <details><summary>Hint 1</summary>
 #
-# There are two ReLUs. What stands between the second matrix and the second ReLU?
+# There are two ReLUs. What happens between the second matrix and the second ReLU?
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -679,7 +681,7 @@ class PositionwiseFeedForward(nn.Module):
 
 # %% exercise="ResidualBlock" points=1 section="trf-residual"
 class ResidualBlock(nn.Module):
-    """Two layers and a shortcut past them (He et al. 2016, section 3.2).
+    """Two layers with a residual connection around them (He et al. 2016, section 3.2).
 
     Submodules: ``w_1``, ``w_2``, each nn.Linear(d_model, d_model, bias=False).
     """
@@ -693,7 +695,7 @@ class ResidualBlock(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
-        """Add what two layers make of x to x.
+        """Add the output of two layers to x.
 
         Args:
             x: (..., d_model).
@@ -713,9 +715,10 @@ class ResidualBlock(nn.Module):
 # %% [markdown]
 # ### Exercise 9: The sub-layer connection
 #
-# Each attention and each feed-forward network of the Transformer stands in the same frame: a
-# shortcut, dropout and a norm. Write `SublayerConnection(d_model, dropout=0.0, norm_first=False)`,
-# which applies the frame to any sub-layer. There are two orders:
+# Around each attention and each feed-forward network the Transformer has the same three things: a
+# residual connection, dropout and a norm. Write
+# `SublayerConnection(d_model, dropout=0.0, norm_first=False)`, which puts them around any
+# sub-layer. There are two orders:
 #
 # $$\begin{aligned}
 # \text{post-norm:}\quad
@@ -728,29 +731,29 @@ class ResidualBlock(nn.Module):
 # * `forward(x, sublayer)`: `x` `(B, T, D)`; `sublayer` is any function or module from `(B, T, D)`
 #   to `(B, T, D)`, and it is called once. The result is `(B, T, D)`.
 # * `norm_first=False` is post-norm (the paper), `True` is pre-norm.
-# * The sub-layer is no part of this module: it comes with every call and is not stored.
+# * The sub-layer is not part of this module: it is passed with every call and is not stored.
 #
 # *Example.* The sub-layer doubles its input, $x = (1, 3)$, no dropout. Post-norm:
-# $x + 2x = (3, 9)$, and the norm makes $(-1, 1)$ of it. Pre-norm: the norm makes $(-1, 1)$, the
+# $x + 2x = (3, 9)$, which the norm turns into $(-1, 1)$. Pre-norm: the norm gives $(-1, 1)$, the
 # sub-layer $(-2, 2)$, and the sum is $(-1, 5)$. (Both up to `eps`.)
 #
 # Book: `trf-residual`.
 #
 # <details><summary>Hint 1</summary>
 #
-# A function can be an argument like any other: write its name and, where it is to act, parentheses.
+# A function can be an argument like any other; `sublayer(...)` calls it.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# In pre-norm the shortcut starts **before** the norm: what is added is the $x$ that came in.
+# In pre-norm the residual connection branches off **before** the norm: add the $x$ that came in.
 #
 # </details>
 
 
 # %% exercise="SublayerConnection" points=3 section="trf-residual"
 class SublayerConnection(nn.Module):
-    """A shortcut and a norm around a sub-layer (Vaswani et al. 2017, 3.1; Xiong et al. 2020).
+    """A residual connection and a norm around a sub-layer (Vaswani et al. 2017; Xiong et al. 2020).
 
     Submodule: ``norm`` = your LayerNorm(d_model).
     """
@@ -760,7 +763,7 @@ class SublayerConnection(nn.Module):
 
         Args:
             d_model: D.
-            dropout: acts on what the sub-layer returns, in training mode.
+            dropout: acts on the sub-layer's output, in training mode.
             norm_first: False: norm after the sum (post-norm); True: before the sub-layer
                 (pre-norm).
         """
@@ -772,7 +775,7 @@ class SublayerConnection(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply the sub-layer, add the shortcut, normalise in the order chosen.
+        """Apply the sub-layer, the residual connection and the norm, in the chosen order.
 
         Args:
             x: (B, T, D).

@@ -14,8 +14,8 @@
 # %% [markdown]
 # # The Transformer: its training
 #
-# At the end of this unit the model takes a step of training by the paper's recipe: batches by
-# tokens, label smoothing, Adam with warm-up.
+# At the end of this unit you can train the model by the paper's recipe: batches by tokens, label
+# smoothing, Adam with warm-up.
 
 # %%
 """Training by the recipe: shifted targets, batches by tokens, label smoothing, warm-up, Adam."""
@@ -40,14 +40,15 @@ from solutions.transformer.parts import PAD
 #
 # ### Exercise 1: Input and output of the decoder
 #
-# In training the decoder reads the target one place behind what it is to say: at each place it sees
-# the tokens so far and is asked for the next. Write `shift_targets(target, pad=PAD)`.
+# In training, the decoder's input is the target shifted by one position: at each position it sees
+# the tokens so far and predicts the next. Write `shift_targets(target, pad=PAD)`.
 #
-# * `target` `(B, U + 1)` `torch.int64`: each row goes from `BOS` to `EOS`, then `pad` fills it up.
+# * `target` `(B, U + 1)` `torch.int64`: each row goes from `BOS` to `EOS` and is then padded with
+#   `pad`.
 # * Returns `(tgt_in, tgt_out, count)`: `(B, U)`, all but the last column; `(B, U)`, all but the
 #   first; and how many ids of `tgt_out` are not `pad`, a Python `int`.
-# * A short row's `EOS` stays in `tgt_in`. What the model says there is compared with padding, so it
-#   doesn't count.
+# * A short row's `EOS` stays in `tgt_in`. The label at its position is padding, which the loss
+#   ignores.
 # * `ValueError` if the rows have fewer than 2 ids.
 #
 # *Example.* $\begin{pmatrix}1&5&6&2\\1&7&2&0\end{pmatrix}$ gives
@@ -57,28 +58,28 @@ from solutions.transformer.parts import PAD
 #
 # <details><summary>Hint 1</summary>
 #
-# Slices along the second axis: `[:, a:b]`; a negative end counts from the back.
+# Slices along the second axis: `[:, a:b]`; a negative index counts from the end.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
 # The sum of a bool tensor is the number of `True`s, as a tensor of one entry. `int(...)` or
-# `.item()` makes a Python number of it.
+# `.item()` turns it into a Python number.
 #
 # </details>
 
 
 # %% exercise="shift_targets" points=1 section="trf-shift"
 def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
-    """Cut targets into what the decoder reads and what it is to say.
+    """Split targets into the decoder's input and what it should predict.
 
     Args:
         target: (B, U + 1) int64, from BOS to EOS, padded with pad.
         pad: the id that marks padding.
 
     Returns:
-        tgt_in (B, U), all but the last id of each row; tgt_out (B, U), all but the first; and how
-        many ids of tgt_out are real.
+        tgt_in (B, U), all but the last id of each row; tgt_out (B, U), all but the first; and the
+        number of ids of tgt_out that are not pad.
 
     Raises:
         ValueError: if the rows have fewer than 2 ids.
@@ -98,25 +99,25 @@ def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
 # ### Exercise 2: Batches by tokens
 #
 # A batch of 64 sentences may hold 300 words or 3000. The Transformer's batches are measured in
-# tokens instead, and sentences of similar length stand together, so that little is padding. Write
-# `token_batches(lengths, max_tokens)`.
+# tokens instead, and sentences of similar length go together, so that there is little padding.
+# Write `token_batches(lengths, max_tokens)`.
 #
-# * `lengths`: a list of `(source length, target length)`, one for each sentence. The result is a
-#   list of batches, each a list of indices into `lengths`.
-# * Sentences are taken in the order of source length, then target length, then index.
-# * The next sentence joins the current batch as long as **both** sides fit, padding counted:
+# * `lengths`: a list of `(source length, target length)`, one for each sentence pair. The result is
+#   a list of batches, each a list of indices into `lengths`.
+# * Take the sentences in the order of source length, then target length, then index.
+# * The next sentence joins the current batch if **both** sides still fit, padding included:
 #
 # $$\text{number of sentences} \cdot \text{longest source} \le \text{max\_tokens}
 # \quad\text{and}\quad
 # \text{number of sentences} \cdot \text{longest target} \le \text{max\_tokens}$$
 #
-# * Otherwise the current batch is done, and the sentence begins the next. So each index occurs
-#   exactly once, and no batch is empty. No sentences give `[]`.
-# * `ValueError` if `max_tokens` is smaller than 1, or if one sentence alone is too long; then the
-#   message says which one (its index).
+# * Otherwise the current batch is complete, and the sentence begins the next. So each index occurs
+#   exactly once, and no batch is empty. Without sentences the result is `[]`.
+# * `ValueError` if `max_tokens` is smaller than 1, or if a single sentence is too long; then the
+#   message gives its index.
 #
 # *Example.* `token_batches([(3, 4), (1, 1), (9, 2), (3, 3)], 9)` is `[[1, 3], [0], [2]]`: sentence
-# 0 would make three rows of four target places, 12 in all.
+# 0 would make three rows of four target positions, 12 in all.
 #
 # Book: `trf-batches`.
 #
@@ -127,33 +128,33 @@ def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The sources come sorted, so the newest is the longest. The targets don't: keep the longest one of
-# the current batch, and begin anew with each batch.
+# The sources are sorted, so the newest is the longest. The targets aren't: keep the longest length
+# in the current batch, and reset it when you start a new batch.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Ask whether the sentence fits **with itself counted**: the number of sentences is one more than
-# the batch has now, and the longest is the longest including the new one.
+# Check whether the batch fits **with the new sentence in it**: the number of sentences is one more
+# than now, and the longest length includes the new one's.
 #
 # </details>
 
 
 # %% exercise="token_batches" points=3 section="trf-batches"
 def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[int]]:
-    """Put sentences of similar length together, as many as fit (Vaswani et al. 2017, 5.1).
+    """Batch sentences of similar length, as many as fit (Vaswani et al. 2017, 5.1).
 
     Args:
         lengths: (source length, target length) of each sentence.
-        max_tokens: the most places, padding counted, that a batch may have on either side; at
+        max_tokens: the most tokens, padding included, that a batch may have on either side; at
             least 1.
 
     Returns:
         The indices of each batch. Sentences are taken in the order of (source length, target
-        length, index), and a batch ends where the next one would exceed max_tokens.
+        length, index), and a batch ends where the next sentence would exceed max_tokens.
 
     Raises:
-        ValueError: if max_tokens < 1, or one sentence alone is too long.
+        ValueError: if max_tokens < 1, or a single sentence is too long.
     """
     ### BEGIN SOLUTION
     if max_tokens < 1:
@@ -181,9 +182,9 @@ def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[
 # %% [markdown]
 # ### Exercise 3: Label smoothing
 #
-# A one-hot target asks for the probability 1, which no softmax reaches; the model can only grow its
-# logits for ever. Label smoothing (Szegedy et al., 2016) gives a share $\epsilon$ of the target to
-# all tokens evenly. Write `label_smoothing_loss(log_probs, target, smoothing=0.1, pad=PAD)`. For
+# A one-hot target demands probability 1, which no softmax reaches; the logits keep growing. Label
+# smoothing (Szegedy et al., 2016) spreads a share $\epsilon$ of the target evenly over all tokens.
+# Write `label_smoothing_loss(log_probs, target, smoothing=0.1, pad=PAD)`. For
 # one real token $y$:
 #
 # $$\ell = (1 - \epsilon)\,(-\log p_y) + \frac{\epsilon}{V}\sum_{v=1}^{V} (-\log p_v)$$
@@ -191,11 +192,11 @@ def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[
 # * `log_probs` `(B, U, V)`: logarithms of probabilities, as the generator returns them; `target`
 #   `(B, U)` `torch.int64`; `smoothing` is $\epsilon$.
 # * The sum runs over **all** $V$ tokens, the right one and `PAD` included, as in PyTorch. (Some
-#   programs spread $\epsilon$ over $V - 1$ or $V - 2$ tokens.)
-# * A target equal to `pad` doesn't count. The result is a scalar: the sum of $\ell$ over the real
+#   implementations spread $\epsilon$ over $V - 1$ or $V - 2$ tokens.)
+# * Targets equal to `pad` are ignored. The result is a scalar: the sum of $\ell$ over the real
 #   tokens of the batch, divided by their number. `pad` may be an id outside the vocabulary, such as
 #   −100.
-# * `ValueError` if `smoothing` is negative, or 1 or more, or if no target is real.
+# * `ValueError` if `smoothing` is negative, or 1 or more, or if all targets are padding.
 # * Not to be called: `cross_entropy`, `nll_loss` and their modules.
 #
 # *Example.* $V = 4$, $p = (0.1, 0.7, 0.1, 0.1)$, target 1, $\epsilon = 0.1$:
@@ -207,7 +208,7 @@ def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[
 # <details><summary>Hint 1</summary>
 #
 # `gather` along the last axis, with an index of shape `(B, U, 1)`, picks $\log p_y$ for each token.
-# It needs valid ids at padding too: put a harmless one there first.
+# It needs valid ids at padding, too: put one there first, such as 0.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -217,7 +218,8 @@ def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Set the terms of padding to 0, sum up, and divide by the number of real tokens, not by $B\,U$.
+# Set the terms at padding to 0, take the sum, and divide by the number of real tokens, not by
+# $B\,U$.
 #
 # </details>
 
@@ -232,14 +234,14 @@ def label_smoothing_loss(
         log_probs: (B, U, V), logarithms of probabilities.
         target: (B, U) int64.
         smoothing: eps, the share of the target that is spread evenly over all V tokens; in [0, 1).
-        pad: the id that marks padding; such targets don't count.
+        pad: the id that marks padding; such targets are ignored.
 
     Returns:
         A scalar: (1 - eps) (-log p[target]) + eps / V sum over v of (-log p[v]), averaged over the
         real tokens of the whole batch.
 
     Raises:
-        ValueError: if not 0 <= smoothing < 1, or no target is real.
+        ValueError: if not 0 <= smoothing < 1, or all targets are padding.
     """
     ### BEGIN SOLUTION
     if not 0 <= smoothing < 1:
@@ -265,9 +267,9 @@ def label_smoothing_loss(
 #
 # Write `learning_rate(step, d_model=512, warmup_steps=4000, factor=1.0)`, the schedule of the
 # paper: the learning rate rises in proportion to the step, and after `warmup_steps` steps it falls
-# by the inverse square **root** of the step.
+# with the inverse square **root** of the step.
 #
-# $$\text{rate} = \text{factor} \cdot D^{-1/2} \cdot
+# $$\text{lr} = \text{factor} \cdot D^{-1/2} \cdot
 # \min\bigl(\text{step}^{-1/2},\; \text{step} \cdot \text{warmup\_steps}^{-3/2}\bigr)$$
 #
 # * `step` counts from 1. The result is a Python `float`.
@@ -285,7 +287,7 @@ def label_smoothing_loss(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# At `step == warmup_steps` both expressions are equal; that is where the curve has its peak.
+# At `step == warmup_steps` both terms are equal; that is where the schedule has its peak.
 #
 # </details>
 
@@ -294,12 +296,12 @@ def label_smoothing_loss(
 def learning_rate(
     step: int, d_model: int = 512, warmup_steps: int = 4000, factor: float = 1.0
 ) -> float:
-    """The rate of a step: rises linearly, then falls as 1 / sqrt(step) (Vaswani et al. 2017, 5.3).
+    """Learning rate with linear warm-up, then 1 / sqrt(step) decay (Vaswani et al. 2017, 5.3).
 
     Args:
         step: number of the step, from 1.
         d_model: D.
-        warmup_steps: number of steps in which the rate rises; at least 1.
+        warmup_steps: number of steps in which the learning rate rises; at least 1.
         factor: multiplies the whole.
 
     Returns:
@@ -322,9 +324,9 @@ def learning_rate(
 # %% [markdown]
 # ### Exercise 5: A step of Adam
 #
-# Adam (Kingma and Ba, 2015) keeps two running means for each number it trains: one of the gradient
-# $g$, one of its square. Write `adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr,
-# betas=(0.9, 0.98), eps=1e-9)`:
+# Adam (Kingma and Ba, 2015) keeps two running means for each parameter: one of the gradient $g$
+# (the first moment), one of its square (the second moment). Write
+# `adam_step(parameter, gradient, exp_avg, exp_avg_sq, step, lr, betas=(0.9, 0.98), eps=1e-9)`:
 #
 # $$\begin{aligned}
 # m' &= \beta_1 m + (1 - \beta_1)\, g & v' &= \beta_2 v + (1 - \beta_2)\, g^2\\
@@ -332,29 +334,31 @@ def learning_rate(
 # \theta' &= \theta - \text{lr}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
 # \end{aligned}$$
 #
-# * `parameter` ($\theta$), `gradient` ($g$), `exp_avg` ($m$) and `exp_avg_sq` ($v$) have one and
-#   the same shape; `step` is $t$, from 1. Before the first step both means are 0.
-# * `eps` stands **outside** the root.
-# * Returns `(parameter, exp_avg, exp_avg_sq)`, the new ones $\theta'$, $m'$, $v'$: the means as
-#   they are **before** the correction by $1 - \beta^t$, because the next step goes on from them.
-#   The inputs stay as they are.
+# * `parameter` ($\theta$), `gradient` ($g$), `exp_avg` ($m$) and `exp_avg_sq` ($v$) have the
+#   same shape; `step` is $t$, from 1. Before the first step both moments are 0.
+# * `eps` is added **outside** the root.
+# * Returns `(parameter, exp_avg, exp_avg_sq)`, the new $\theta'$, $m'$, $v'$: the moments
+#   **without** the correction by $1 - \beta^t$, because the next step continues from them. The
+#   inputs are not changed.
 # * `ValueError` if `step` is smaller than 1.
 #
-# *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, learning rate $0.1$: the new parameter
-# is $0.9$, the means are $0.05$ and $0.005$. With $g = 50$ the new parameter would be $0.9$ as
-# well: the first step has the length of the learning rate, whatever the size of the gradient.
+# *Example.* $\theta = 1$, $g = 0.5$, both moments 0, $t = 1$, learning rate $0.1$: the new
+# parameter is $0.9$, the moments are $0.05$ and $0.005$. With $g = 50$ the new parameter would be
+# $0.9$ as well: the first step has the length of the learning rate, whatever the size of the
+# gradient.
 #
 # Book: `trf-optimiser`.
 #
 # <details><summary>Hint 1</summary>
 #
-# Each formula is a line. Use names of their own for the corrected means, so that you can return the
-# others.
+# Each formula is one line. Give the corrected moments names of their own, so that you can return
+# the uncorrected ones.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Methods that end in `_`, and `+=`, change a tensor in place. Here that would change the caller's.
+# Methods that end in `_`, and `+=`, change a tensor in place. Here that would be the caller's
+# tensor.
 #
 # </details>
 
@@ -375,16 +379,16 @@ def adam_step(
     Args:
         parameter: any shape.
         gradient: the same shape, as all tensors here.
-        exp_avg: the running mean of gradients before this step, 0 before the first.
-        exp_avg_sq: the running mean of squared gradients before this step, 0 before the first.
+        exp_avg: the first moment, the running mean of gradients, before this step; 0 at first.
+        exp_avg_sq: the second moment, the running mean of squared gradients, likewise.
         step: number of this step, from 1.
         lr: the learning rate.
-        betas: how much of each running mean is kept.
-        eps: added to the root of the second moment, outside the root.
+        betas: the share of each running mean that is kept.
+        eps: added to the root of the corrected second moment, outside the root.
 
     Returns:
-        The new parameter, the new first and the new second moment; the means without bias correction,
-        as the next step needs them.
+        The new parameter, the new first and the new second moment; the moments without bias
+        correction, as the next step needs them.
 
     Raises:
         ValueError: if step < 1.
@@ -395,7 +399,7 @@ def adam_step(
     beta_1, beta_2 = betas
     exp_avg = beta_1 * exp_avg + (1 - beta_1) * gradient
     exp_avg_sq = beta_2 * exp_avg_sq + (1 - beta_2) * gradient**2
-    # Both means began at 0 and are too small by these factors.
+    # Both moments are initialised with 0 and are too small by these factors.
     first_corrected = exp_avg / (1 - beta_1**step)
     second_corrected = exp_avg_sq / (1 - beta_2**step)
     new = parameter - lr * first_corrected / (second_corrected.sqrt() + eps)
@@ -412,42 +416,43 @@ def adam_step(
 # Put the recipe together. Write
 # `train_step(model, source, target, moments, step, lr, smoothing=0.1)`: one step on one batch.
 #
-# 1. Cut `target` `(B, U + 1)` by exercise 1, apply `model` to `source` `(B, S)` and the input, and
-#    compute the loss of its log-probabilities by exercise 3.
-# 2. Compute the gradients of **this** loss. Gradients that the parameters carry from elsewhere (in
-#    `.grad`) must not matter.
-# 3. Replace every parameter that has a gradient by what exercise 5 makes of it, in place, with the
-#    `betas` and `eps` of the paper, its defaults.
+# 1. Split `target` `(B, U + 1)` with exercise 1, apply `model` to `source` `(B, S)` and the input,
+#    and compute the loss of its log-probabilities with exercise 3.
+# 2. Compute the gradients of **this** loss. Gradients from earlier batches, which may still be in
+#    `.grad`, must not count.
+# 3. Update every parameter that has a gradient with exercise 5, in place, with the `betas` and
+#    `eps` of the paper, its defaults.
 #
 # * `model` is any module that maps `(B, S)` and `(B, U)` ids to log-probabilities `(B, U, V)`.
-#   Leave its mode (training or evaluation) as it is: that is the caller's business.
+#   Leave its mode (training or evaluation) as it is: that is up to the caller.
 # * `moments` is a `dict` from a parameter's name (as in `model.named_parameters()`) to the pair
 #   `(first, second)`, and `{}` before the first step. It is left unchanged; the new one is
 #   returned.
-# * A parameter without a gradient (one that is frozen, or that the loss doesn't depend on) stays as
-#   it is and gets no moments.
+# * A parameter without a gradient (one that is frozen, or that the loss doesn't depend on) is not
+#   changed and gets no moments.
 # * Returns `(loss, moments)`: the loss **before** the step, a Python `float`, and the new `dict`.
 #
-# *Example.* After `train_step(model, source, target, {}, 1, 0.01)` no number of the model has moved
-# by more than 0.01, and those with a clear gradient have moved by just about that.
+# *Example.* After `train_step(model, source, target, {}, 1, 0.01)` no entry of any parameter has
+# moved by more than 0.01 (up to rounding), and those with a clear gradient have moved by almost
+# exactly that.
 #
 # Book: `trf-training`.
 #
 # <details><summary>Hint 1</summary>
 #
-# `loss.backward()` **adds** to what stands in `.grad`. `model.zero_grad()` empties it first.
+# `loss.backward()` **adds** to what is in `.grad`. Call `model.zero_grad()` before it.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A parameter that is a leaf of the graph can only be changed in place where nothing is recorded:
-# `with torch.no_grad():`. There `parameter.copy_(...)` writes new numbers into it.
+# Parameters are leaves of the graph, which can only be changed in place where nothing is recorded:
+# `with torch.no_grad():`. There `parameter.copy_(...)` writes new values into one.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
 # A weight that several modules share appears once in `named_parameters()`, with the sum of its
-# gradients. `torch.zeros_like` makes the first moments.
+# gradients. `torch.zeros_like` creates the moments before the first step.
 #
 # </details>
 
@@ -462,14 +467,14 @@ def train_step(
     lr: float,
     smoothing: float = 0.1,
 ) -> tuple[float, dict[str, tuple[Tensor, Tensor]]]:
-    """Improve the model on one batch, in place (Vaswani et al. 2017, section 5).
+    """Train the model on one batch, in place (Vaswani et al. 2017, section 5).
 
     Args:
-        model: (B, S) ids and (B, U) ids -> log-probabilities (B, U, V); left in its mode.
+        model: (B, S) ids and (B, U) ids -> log-probabilities (B, U, V); its mode is not changed.
         source: (B, S) int64.
         target: (B, U + 1) int64, from BOS to EOS.
-        moments: for each parameter's name Adam's two running means; {} before the first step. Left
-            unchanged.
+        moments: Adam's two moments for each parameter's name; {} before the first step. Not
+            changed.
         step: number of this step, from 1.
         lr: the learning rate.
         smoothing: as for label_smoothing_loss.
@@ -502,13 +507,13 @@ def train_step(
 
 # %% tags=["instructor"]
 def average_states(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of several states of one model (checkpoint averaging, Vaswani et al. 2017, 6.1).
+    """Checkpoint averaging: the mean of several states of one model (Vaswani et al. 2017, 6.1).
 
     Args:
         states: at least one result of ``model.state_dict()``, all with the same names and shapes.
 
     Returns:
-        A state to load: for each name the mean of all.
+        A state to load, in which each tensor is the mean of all.
 
     Raises:
         ValueError: if there are no states.

@@ -68,7 +68,7 @@ CONNECTIONS: tuple[Callable, ...] = (
 
 
 def standard_normal(values, words):
-    """Many values have mean 0 and variance 1, and lie as a normal distribution has it."""
+    """Many values have mean 0, variance 1 and the tails of a normal distribution."""
     values = values.double().flatten()
     count = values.numel()
     mean, variance = float(values.mean()), float((values**2).mean())
@@ -101,7 +101,7 @@ def padded(draw, lengths, longest=None, high=9):
 
 
 def triangle(size):
-    """(size, size): every position sees itself and those before it."""
+    """(size, size): the causal mask, without the batch axis."""
     return torch.ones(size, size, dtype=torch.bool).tril()
 
 
@@ -167,7 +167,7 @@ SMALL = {
 
 
 def small(num_layers=1, norm_first=False, **changes):
-    """The options of a small EncoderDecoder; a short table of positions is quickly made."""
+    """The options of a small EncoderDecoder; few positional encodings are quickly computed."""
     return {
         **SMALL,
         "num_layers": num_layers,
@@ -193,7 +193,7 @@ def small_state(draw, num_layers, norm_first=False, **sizes):
 class Models:
     """A student's small EncoderDecoder and the reference's, with the same parameters, in float64.
 
-    What uses a model answers for nobody's layers: where the student's says something else than the
+    Mistakes in the layers cost nothing here: where the student's output differs from the
     reference's, `right` is False, and the student's own model is what counts.
     """
 
@@ -220,7 +220,9 @@ def train(proxy, model, *arguments, **options):
         "3" not in changed,
         "your train_step changes the moments it was given; put the new ones into a new dict.",
     )
-    expectations.true(not changed, "your train_step changes source or target in place.")
+    expectations.true(
+        not changed, "your train_step changes source or target in place; create new tensors."
+    )
     return loss, moments
 
 

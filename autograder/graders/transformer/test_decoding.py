@@ -29,7 +29,7 @@ from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
 
 def uncached(model, source, target):
-    """What a model says of the token after each one of target, by encode, decode and generator.
+    """A model's log-probabilities after each token of target, by encode, decode and generator.
 
     Every mask is the grader's own, since a model's own forward makes masks that may be wrong.
     """
@@ -39,8 +39,8 @@ def uncached(model, source, target):
         model.method("encode", source, mask), what="the memory of your model"
     )
     states = model.method("decode", memory, mask, target, causal)
-    said = expectations.tensor(model.method("generator", states), what="what your model says")
-    expectations.true(not bool(said.isnan().all()), "Your model says nothing but NaN.")
+    said = expectations.tensor(model.method("generator", states), what="the output of your model")
+    expectations.true(not bool(said.isnan().all()), "Your model returns nothing but NaN.")
     return memory, said
 
 
@@ -50,7 +50,7 @@ def uncached(model, source, target):
 
 
 def random_table(draw, sources=1, steps=4, vocabulary=6, scale=1.5):
-    """A table of random logits: what is likely next depends on source, place and previous token."""
+    """A table of random logits, which depend on source, position and previous token."""
     return draw.normal(sources, steps, vocabulary, vocabulary, scale=scale).double()
 
 
@@ -64,7 +64,7 @@ def first_tokens(*first):
 
 
 def misleading_table():
-    """Token 4 looks best, 0.6 to 0.4 for 5, but 5 goes on to EOS with 0.95 and 4 with 0.5."""
+    """Token 4 is more probable, 0.6 to 0.4, but EOS follows 5 with 0.95 and 4 with 0.5."""
     table = torch.full((1, 2, 6, 6), -20.0, dtype=torch.float64)
     table[0, 0, BOS, [4, 5]] = torch.tensor([0.6, 0.4], dtype=torch.float64).log()
     table[0, 1, 4, [EOS, 4, 5]] = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
@@ -106,9 +106,9 @@ def telling_state(draw):
 class OwnModel:
     """The student's own Transformer; a table while there is none that runs.
 
-    The searches must work with any model, but answer for nobody's layers: where the student's model
-    says something else than the reference's, `right` is False, and what it says itself is asked
-    for.
+    The searches must work with any model, and mistakes in the layers cost nothing here: where the
+    output of the student's model differs from the reference's, `right` is False, and its own output
+    is what counts.
     """
 
     def __init__(self, student, reference, draw):
@@ -134,7 +134,7 @@ class OwnModel:
             self.model = student.module("TableModel", table=self.table)
 
     def log_probs(self, source, ids):
-        """What it says of the next token along the rows of ids: (B, n, V)."""
+        """Its log-probabilities of the next token along the rows of ids: (B, n, V)."""
         fed = torch.cat([torch.full_like(ids[:, :1], BOS), ids[:, :-1]], dim=1)
         if self.whole:
             return uncached(self.model, source, fed)[1].double()
@@ -159,7 +159,7 @@ def same_greedy(student, reference, models, source, length, case):
 
 @exercise("greedy_decode")
 def test_greedy_one_row(student, reference, draw):
-    """From BOS, each step takes the likeliest token; EOS belongs to the result, BOS does not."""
+    """From BOS on, each step takes the most probable token; EOS is in the result, BOS is not."""
     ends = [1, 4]
     models = table_pair(student, reference, ending_table(draw, ends))
     for row, end in enumerate(ends):
@@ -175,13 +175,13 @@ def test_greedy_max_length(student, reference, draw):
     for length in (1, 5):
         case = f"a source that never ends, max_length={length}"
         same_greedy(student, reference, models, first_tokens(0), length, case)
-    case = "two sources of which one never ends, max_length=4"
+    case = "two sources, one of which never ends, max_length=4"
     same_greedy(student, reference, models, first_tokens(0, 1), 4, case)
 
 
 @exercise("greedy_decode", weight=2)
 def test_greedy_rows_end_apart(student, reference, draw):
-    """A row that has produced EOS gets PAD, while the others go on; the longest one ends it all."""
+    """A finished row gets PAD while others continue; the longest determines the result's length."""
     ends = [2, 5, 1, 2, 3]
     table = ending_table(draw, ends)
     # After EOS this table would go on with token 5, EOS again and so on.
@@ -194,7 +194,7 @@ def test_greedy_rows_end_apart(student, reference, draw):
 
 @exercise("greedy_decode")
 def test_greedy_refusals(student, draw):
-    """A max_length below 1 is refused with a ValueError."""
+    """A max_length below 1 raises a ValueError."""
     mine = student.module("TableModel", table=random_table(draw))
     refuses(
         lambda length: student.greedy_decode(mine, first_tokens(0), length),
@@ -205,7 +205,7 @@ def test_greedy_refusals(student, draw):
 @aspect
 @exercise("greedy_decode", weight=2)
 def test_greedy_transformer(student, reference, draw):
-    """Every row follows the model's own argmax, and never sees the padding of its source."""
+    """Every row follows the model's own argmax, and never attends to padding of its source."""
     own = OwnModel(student, reference, draw)
     source = sources_of(draw, [6, 2, 4, 1, 3, 4, 2, 3, 1, 2, 4, 3])
     case = "padded sources, a Transformer as the model"
@@ -222,7 +222,7 @@ def test_greedy_transformer(student, reference, draw):
         f"{tuple(ids.shape)} for {case}.",
     )
     expectations.true(
-        bool(((ids >= 0) & (ids < 16)).all()), f"the ids should lie in the vocabulary for {case}."
+        bool(((ids >= 0) & (ids < 16)).all()), f"the ids should be in the vocabulary for {case}."
     )
     over = torch.cumsum(ids == EOS, dim=1) - (ids == EOS).long() > 0  # after the first EOS
     expectations.true(
@@ -292,7 +292,7 @@ def same_beam(student, reference, models, case, *arguments, source=0, **options)
 
 @exercise("beam_search")
 def test_beam_of_one(student, reference, draw):
-    """A beam of 1 is greedy search: one hypothesis, with its log-probability for alpha=0."""
+    """A beam of 1 is greedy search: one hypothesis, scored for alpha=0 by its log-probability."""
     models = table_pair(student, reference, ending_table(draw, [3, None]))
     for source, words, length in [(0, "at token 3", 4), (1, "never", 3)]:
         case = f"a beam of 1, EOS {words}, max_length={length}, alpha=0"
@@ -320,7 +320,7 @@ def test_beam_values(student, reference, draw):
 
 @exercise("beam_search", weight=2)
 def test_beam_finished_leave(student, reference, draw):
-    """What ends in EOS leaves the beam, which shrinks; what is live at the end joins as it is."""
+    """Finished hypotheses leave the beam, which shrinks; live ones join at the end as they are."""
     table = random_table(draw, 2, 5)
     table[0, :, :, EOS] += 1.5
     table[1, :, :, EOS] = -20.0
@@ -353,7 +353,7 @@ def test_beam_length_penalty(student, reference, draw):
 
 @exercise("beam_search")
 def test_beam_refusals(student, draw):
-    """A beam or max_length below 1, a negative alpha and several sources are refused."""
+    """beam_size or max_length below 1, negative alpha or several sources raise a ValueError."""
     mine = student.module("TableModel", table=random_table(draw, 2))
     one = first_tokens(0)
     refuses(
@@ -370,7 +370,7 @@ def test_beam_refusals(student, draw):
 
 @exercise("beam_search")
 def test_beam_transformer(student, reference, draw):
-    """Each score is what a Transformer itself says of the hypothesis, for a padded source."""
+    """Each score is the Transformer's own score of the hypothesis, for a padded source."""
     own = OwnModel(student, reference, draw)
     source = sources_of(draw, [5, 3])[1:]  # (1, 5), two of them padding
     case = "a padded source, a Transformer as the model"
@@ -396,14 +396,15 @@ def test_beam_transformer(student, reference, draw):
         same_number(score, total, what=f"the score of {ids}", case=case)
     scores = [score for _, score in pairs]
     expectations.true(
-        scores == sorted(scores, reverse=True), "the hypotheses should stand best first."
+        scores == sorted(scores, reverse=True),
+        "the hypotheses should be sorted by score, best first.",
     )
 
 
 @hidden
 @exercise("beam_search", weight=2)
 def test_beam_wide(student, reference, draw):
-    """A beam with room for everything finds all there is, the best first; alpha as well."""
+    """A beam that is wide enough finds all sequences, best first; with alpha, too."""
     models = table_pair(student, reference, random_table(draw, 1, 3, 5))
     case = "a beam of 150, V=5, max_length=3, alpha=1"
     same_beam(student, reference, models, case, 150, 3, alpha=1.0)
@@ -412,7 +413,7 @@ def test_beam_wide(student, reference, draw):
 @hidden
 @exercise("beam_search", weight=2)
 def test_beam_impossible_tokens(student, reference, draw):
-    """What has the probability 0 is dropped, so that fewer than beam_size may be left."""
+    """Hypotheses of probability 0 are dropped, so that fewer than beam_size may be left."""
     table = random_table(draw, 1, 4, 6)
     table[:, :, :, [PAD, BOS, UNK]] = -torch.inf
     table[:, 0, :, 5] = -torch.inf
@@ -427,7 +428,7 @@ def test_beam_impossible_tokens(student, reference, draw):
 @hidden
 @exercise("beam_search", weight=2)
 def test_beam_tiny_probabilities(student, reference, draw):
-    """Log-probabilities are added, so that improbable hypotheses do not vanish; ties may stand."""
+    """Log-probabilities are added, so improbable hypotheses don't vanish; ties in any order."""
     table = random_table(draw, 2, 2, 5)
     table[0, :, :, 3:] -= 900.0
     table[0, :, :, EOS] -= 901.0
@@ -503,7 +504,7 @@ def same_cache(cache, wanted, case, values=True):
 
 
 def started(student, draw, num_layers, lengths, norm_first=False, dtype=torch.float64, **sizes):
-    """The student's cache at the start, and what it should be for the memory of their model."""
+    """The student's cache before the first step, and the right one for their model's memory."""
     options = small(num_layers, norm_first, **sizes)
     state = small_state(draw, num_layers, norm_first)
     state = {name: value.to(dtype) for name, value in state.items()}
@@ -535,7 +536,7 @@ def test_cache_memory(student, draw):
 
 @exercise("start_cache")
 def test_cache_padding(student, draw):
-    """src_mask marks the padding, and the encoder gets it too."""
+    """src_mask is the padding mask, and the encoder gets it, too."""
     seen, wanted = started(student, draw, 1, [2, 5, 3])
     same_cache(seen.value, wanted, "sources of 2, 5 and 3 tokens")
 
@@ -543,11 +544,11 @@ def test_cache_padding(student, draw):
 @hidden
 @exercise("start_cache", weight=2)
 def test_cache_other_models(student, draw):
-    """Norms first, more heads, float32."""
+    """Pre-norm, more heads, float32."""
     seen, wanted = started(
         student, draw, 2, [5, 1], norm_first=True, dtype=torch.float32, num_heads=4
     )
-    same_cache(seen.value, wanted, "norms first, 4 heads, float32")
+    same_cache(seen.value, wanted, "pre-norm, 4 heads, float32")
 
 
 # --------------------------------------------------------------------------------------------
@@ -585,7 +586,7 @@ def steppers(student, reference, draw, num_layers, norm_first=False):
 
 @exercise("decode_step", weight=2)
 def test_step_values(student, reference, draw):
-    """A step attends to all cached keys and its own, at the position after them."""
+    """A step attends to all cached keys and its own; its position follows the cached ones."""
     models = steppers(student, reference, draw, 2)
     cache = random_cache(draw, 2, 2, 0, [3, 3])
     same_step(student, reference, models, torch.tensor([BOS, BOS]), cache, "an empty cache")
@@ -603,18 +604,18 @@ def test_step_values(student, reference, draw):
 
 @exercise("decode_step", weight=2)
 def test_step_norm_first(student, reference, draw):
-    """With the norms first: keys and values come from the normalised input, and a norm ends it."""
+    """Pre-norm: keys and values come from the normalised input, and there is a final norm."""
     models = steppers(student, reference, draw, 2, norm_first=True)
     cache = random_cache(draw, 2, 2, 3, [4, 2])
     token = draw.integers(4, 8, 2)
-    same_step(student, reference, models, token, cache, "3 cached positions, norms first")
+    same_step(student, reference, models, token, cache, "3 cached positions, pre-norm")
     if not models.right:
         same_chain(student, models.mine, models.state, draw, 2, [3, 4], 3)
 
 
 @exercise("decode_step")
 def test_step_grows_the_cache(student, draw):
-    """Keys and values grow by one position; all else stays, and so does the given cache."""
+    """Keys and values grow by one position; nothing else changes, nor does the given cache."""
     model = own_model(student, draw, num_layers=2)
     cache = random_cache(draw, 2, 2, 3, [3, 4])
     seen = student.observe("decode_step", model, draw.integers(4, 8, 2), cache, grad=False)
@@ -631,7 +632,7 @@ def test_step_grows_the_cache(student, draw):
 
 @exercise("decode_step")
 def test_step_source_mask(student, draw):
-    """What src_mask hides does not matter; what it shows does, and so does every cached key."""
+    """Masked positions of memory don't matter; the others do, and so does every cached key."""
     model = own_model(student, draw)
     cache = random_cache(draw, 1, 2, 3, [2, 4])
     token = draw.integers(4, 8, 2)
@@ -666,7 +667,7 @@ def test_step_source_mask(student, draw):
 
 
 def same_chain(student, model, state, draw, num_layers, lengths, steps):
-    """Steps with a cache give what the student's own model says without one."""
+    """Steps with a cache return what the student's own model returns without one."""
     source = sources_of(draw, lengths)
     target = draw.integers(4, 8, len(lengths), steps)
     target[:, 0] = BOS
@@ -696,14 +697,14 @@ def test_step_equals_uncached(student, draw):
 @hidden
 @exercise("decode_step")
 def test_step_equals_uncached_norm_first(student, draw):
-    """The same with the norms first, for one row."""
+    """The same with pre-norm, for one row."""
     chain(student, draw, 1, True, [3], 3)
 
 
 @hidden
 @exercise("decode_step")
 def test_step_extremes(student, reference, draw):
-    """Seventy cached positions all count, and improbable tokens keep a finite log-probability."""
+    """Seventy cached positions all count; improbable tokens have finite log-probabilities."""
     state = small_state(draw, 1)
     state["generator.proj.weight"] = 300.0 * state["generator.proj.weight"]
     models = Models(student, reference, draw, state, **small(1, max_length=80))
@@ -715,7 +716,7 @@ def test_step_extremes(student, reference, draw):
 @hidden
 @exercise("decode_step")
 def test_step_float32(student, draw):
-    """Twelve cached positions, one row; a float32 model gives float32, and so does its cache."""
+    """Twelve cached positions, one row; a float32 model returns float32, in the cache, too."""
     state = {name: value.float() for name, value in small_state(draw, 1).items()}
     model = student.module("EncoderDecoder", state=state, dtype=torch.float32, **small())
     cache = random_cache(draw, 1, 1, 12, [2], torch.float32)
@@ -732,5 +733,5 @@ def test_step_float32(student, draw):
         )
     expectations.true(
         abs(float(log_probs.double().exp().sum()) - 1) < 1e-4,
-        f"the log-probabilities should be those of a distribution, for {case}.",
+        f"the probabilities should sum to 1 for {case}.",
     )

@@ -99,7 +99,7 @@ def stack_by_parts(parts, mine, state, name, norm_first, x, *given, count=2, **o
 
 
 # Dropout in a layer: everything is set to constants, so that each sub-layer adds ones to a part of
-# the features that no other sub-layer writes to. In train mode these parts show what was dropped.
+# the features that no other sub-layer writes to. In training mode they show what was dropped.
 
 P = 0.5
 SEEN_KEYS, INNER = 10, 12
@@ -141,18 +141,18 @@ def dropout_acts(added, places):
             int(gone.sum()),
             gone.numel(),
             P + (1 - P) * P**terms,
-            what=f"in train mode at dropout=0.5, the share of zeros in what {name} adds",
+            what=f"in training mode at dropout=0.5, the share of zeros in what {name} adds",
             false_alarm=2e-10,
         )
         left = part[~gone]
         expectations.true(
             bool((left - left[0]).abs().max() > 1e-3),
-            f"In train mode with dropout=0.5 nothing is dropped {inside}; pass dropout on to it.",
+            f"In training mode with dropout=0.5 nothing is dropped {inside}; pass dropout to it.",
         )
 
 
 def drawn_as_embeddings(student, table, words):
-    """A table times sqrt(D) is standard normal, or else no table of the student's Embeddings is."""
+    """An embedding matrix times sqrt(D) is standard normal, if the student's Embeddings is."""
     size, width = table.shape
     try:
         standard_normal(math.sqrt(width) * table, words)
@@ -186,12 +186,12 @@ def some_module(student, draw):
         except (Todo, StudentError):
             continue
         return module, given
-    raise Todo("There is no module yet of which copies could be made.")
+    raise Todo("There is no module yet that could be copied.")
 
 
 @exercise("clones", 2)
 def test_clones_are_separate(student, draw):
-    """A list of n modules with parameters of their own, all of the original's values."""
+    """A list of n modules with parameters of their own, equal to the original's."""
     module, _ = some_module(student, draw)
     state = module.state()
     copies = student.module("clones", module=module, n=3)
@@ -202,18 +202,20 @@ def test_clones_are_separate(student, draw):
         for name in state:
             expectations.true(
                 f"{number}.{name}" in own,
-                f"{name} of copy {number} is no parameter of its own: the three copies have the "
-                f"parameters {', '.join(own)}. Make each with copy.deepcopy.",
+                f"{name} of copy {number} is not a parameter of its own: the three copies have the "
+                f"parameters {', '.join(own)}. Create each with copy.deepcopy.",
             )
     for name, value in copies.state().items():
         original = name.split(".", 1)[1]
-        expectations.true(original in state, f"A copy has {original}, which the original has not.")
+        expectations.true(
+            original in state, f"A copy has {original}, which the original doesn't have."
+        )
         expectations.close(value, state[original], what=f"{original} of copy {name.split('.')[0]}")
 
 
 @exercise("clones")
 def test_clones_refusals(student, draw):
-    """n below 1 is refused with a ValueError."""
+    """An n below 1 raises a ValueError."""
     module, _ = some_module(student, draw)
     refuses(lambda n: student.module("clones", module=module, n=n), {"n=-1": (-1,), "n=0": (0,)})
 
@@ -221,7 +223,7 @@ def test_clones_refusals(student, draw):
 @hidden
 @exercise("clones")
 def test_clones_one(student, draw):
-    """A single copy is a list of one, and not the module itself: training one spares the other."""
+    """A single copy is a list of one, not the module itself: training one spares the other."""
     module, given = some_module(student, draw)
     copies = student.module("clones", module=module, n=1)
     expectations.true(copies.method("__len__") == 1, "clones(module, 1) should hold 1 module.")
@@ -229,12 +231,14 @@ def test_clones_one(student, draw):
 
 
 def stays(module, given, copies):
-    """Training the original leaves the copies as they were: none of them is the original."""
+    """Training the original does not change the copies: none of them is the original."""
     before = module.state()
     module.step(given)
     for name, value in copies.state().items():
         original = name.split(".", 1)[1]
-        expectations.true(original in before, f"A copy has {original}, which the original has not.")
+        expectations.true(
+            original in before, f"A copy has {original}, which the original doesn't have."
+        )
         expectations.close(
             value, before[original], what=f"{name}", case="a step of training of the original"
         )
@@ -243,7 +247,7 @@ def stays(module, given, copies):
 @hidden
 @exercise("clones")
 def test_clones_leave_the_original(student, draw):
-    """The original is in none of the places, and buffers are copied too."""
+    """None of the entries is the original, and buffers are copied, too."""
     module, given = some_module(student, draw)
     stays(module, given, student.module("clones", module=module, n=3))
     table = student.module("PositionalEncoding", d_model=4, max_length=6)
@@ -287,7 +291,7 @@ def same_layer(student, reference, name, state, options, cases, train=False):
 
 @exercise("EncoderLayer", 2)
 def test_encoder_layer_post(student, reference, draw):
-    """Self-attention, then feed-forward, each followed by its norm; in train mode too."""
+    """Self-attention, then feed-forward network, each followed by a norm; in training mode, too."""
     cases = {
         "one vector, post-norm": (draw.normal(1, 1, 6), key_mask([1])),
         "B=2, S=4 and a mask, post-norm": (draw.normal(2, 4, 6), key_mask([4, 2])),
@@ -298,8 +302,8 @@ def test_encoder_layer_post(student, reference, draw):
 
 @exercise("EncoderLayer", 2)
 def test_encoder_layer_pre(student, reference, draw):
-    """With norm_first each sub-layer gets the norm of its input, for queries, keys and values."""
-    case = "B=2, S=3 and a mask (B, S, S), norm_first=True, dropout=0.4 in eval mode"
+    """With norm_first each sub-layer gets the normalised input, for queries, keys and values."""
+    case = "B=2, S=3 and a mask (B, S, S), norm_first=True, dropout=0.4 in evaluation mode"
     options = layer_options(4, 2, 7, dropout=0.4, norm_first=True)
     cases = {case: (draw.normal(2, 3, 4), draw.mask(2, 3, 3))}
     state = layer_state(draw, ENCODER, 4, 7)
@@ -308,7 +312,7 @@ def test_encoder_layer_pre(student, reference, draw):
 
 @exercise("EncoderLayer")
 def test_encoder_layer_mask(student, draw):
-    """What stands at masked positions reaches no other position; real ones reach all."""
+    """Vectors at masked positions change no other position; those at real ones change all."""
     mine = student.module("EncoderLayer", **layer_options(8, 2, 16, norm_first=True))
     x, mask = draw.normal(1, 5, 8), key_mask([3], 5)
     before = expectations.tensor(mine(x, mask), what="the output")
@@ -330,7 +334,7 @@ def test_encoder_layer_mask(student, draw):
 @hidden
 @exercise("EncoderLayer")
 def test_encoder_layer_dropout(student, draw):
-    """dropout reaches attention weights, feed-forward and both connections."""
+    """dropout reaches attention weights, feed-forward network and both connections."""
     mine = student.module(
         "EncoderLayer",
         state=dropout_state(ENCODER, 12),
@@ -345,7 +349,7 @@ def test_encoder_layer_dropout(student, draw):
 
 DROPS = [
     ("self-attention", "among the weights of self_attn", SEEN_KEYS),
-    ("source attention", "among the weights of src_attn", SEEN_KEYS),
+    ("cross-attention", "among the weights of src_attn", SEEN_KEYS),
     ("feed-forward", "in the inner layer of feed_forward", INNER),
 ]
 
@@ -353,7 +357,7 @@ DROPS = [
 @hidden
 @exercise("EncoderLayer")
 def test_encoder_layer_gradients(student, reference, draw):
-    """Without a mask: gradients reach x and every parameter; x is left as it was."""
+    """Without a mask: gradients reach x and every parameter; x is not changed."""
     state = layer_state(draw, ENCODER, 4, 3)
     options = layer_options(4, 2, 3, norm_first=True)
     mine, theirs = pair(student, reference, "EncoderLayer", state, torch.float64, **options)
@@ -393,7 +397,7 @@ def same_stack(
 @aspect
 @exercise("Encoder", 2)
 def test_encoder_post(student, reference, draw):
-    """Each layer reads what the one before returned; post-norm layers need no final norm."""
+    """Each layer reads the output of the one before; post-norm stacks have no final norm."""
     case = "two layers, x of shape (2, 3, 4), post-norm"
     given = draw.normal(2, 3, 4), key_mask([3, 1])
     same_stack(student, reference, draw, "Encoder", given, False, case, train=True)
@@ -401,17 +405,17 @@ def test_encoder_post(student, reference, draw):
 
 @exercise("Encoder", 2)
 def test_encoder_pre(student, reference, draw):
-    """With norm_first a final norm acts on what the last layer returns."""
+    """With norm_first a final norm acts on the output of the last layer."""
     given = draw.normal(2, 3, 4), key_mask([2, 3])
     for count in (1, 3):
-        case = f"{count} layer(s), x of shape (2, 3, 4), norm_first=True, dropout=0.3 in eval mode"
+        case = f"{count} layer(s), x of shape (2, 3, 4), pre-norm, dropout=0.3 in evaluation mode"
         more = {"count": count, "dropout": 0.3}
         same_stack(student, reference, draw, "Encoder", given, True, case, **more)
 
 
 @exercise("Encoder")
 def test_encoder_refusals(student):
-    """A stack without layers is refused with a ValueError."""
+    """A num_layers below 1 raises a ValueError."""
     refuses(
         lambda count: student.module("Encoder", num_layers=count, **layer_options(4, 2, 5)),
         {"num_layers=0": (0,), "num_layers=-1": (-1,)},
@@ -421,7 +425,7 @@ def test_encoder_refusals(student):
 @hidden
 @exercise("Encoder")
 def test_encoder_padding(student, draw):
-    """Through two layers nothing leaks from padding; dropout acts in train mode only."""
+    """Two layers let nothing leak from padding; dropout acts in training mode only."""
     mine = student.module(
         "Encoder", num_layers=2, **layer_options(8, 2, 16, dropout=0.5, norm_first=True)
     )
@@ -467,7 +471,7 @@ def test_encoder_gradients(student, reference, draw):
 
 @exercise("DecoderLayer", 2)
 def test_decoder_layer_post(student, reference, draw):
-    """Queries come from the decoder, keys and values from memory, each step with its norm."""
+    """Queries come from the decoder, keys and values from memory; each sub-layer has its norm."""
     one = draw.normal(1, 1, 6), draw.normal(1, 2, 6), key_mask([1], 2), key_mask([1])
     many = draw.normal(2, 3, 6), 2.0 * draw.normal(2, 5, 6), key_mask([5, 3]), draw.mask(2, 3, 3)
     cases = {
@@ -483,7 +487,7 @@ def test_decoder_layer_pre(student, reference, draw):
     """With norm_first x is normalised before each sub-layer, and memory is used as it is."""
     x, memory = draw.normal(2, 3, 4), 2.0 * draw.normal(2, 3, 4) + 1.0
     given = x, memory, key_mask([3, 2]), triangle(3)
-    case = "B=2, U=S=3, both masks, norm_first=True, dropout=0.4 in eval mode"
+    case = "B=2, U=S=3, both masks, norm_first=True, dropout=0.4 in evaluation mode"
     state = layer_state(draw, DECODER, 4, 7)
     options = layer_options(4, 2, 7, dropout=0.4, norm_first=True)
     same_layer(student, reference, "DecoderLayer", state, options, {case: given})
@@ -491,7 +495,7 @@ def test_decoder_layer_pre(student, reference, draw):
 
 @exercise("DecoderLayer")
 def test_decoder_layer_causality(student, draw):
-    """Under the mask of a target a position sees none that follows it."""
+    """With a causal mask no position sees later ones."""
     mine = student.module("DecoderLayer", **layer_options(8, 2, 16, norm_first=True))
     x, memory = draw.normal(1, 4, 8), draw.normal(1, 6, 8)
     masks = key_mask([4], 6), triangle(4)
@@ -502,7 +506,7 @@ def test_decoder_layer_causality(student, draw):
     changed = changes(mine(x, memory, *masks), before)
     expectations.true(
         changed == [2, 3],
-        f"Under the mask of a target, another vector at position 2 of 4 changes the output at "
+        f"With a causal mask, another vector at position 2 of 4 changes the output at "
         f"{changed}; it should change it at [2, 3].",
     )
 
@@ -510,7 +514,7 @@ def test_decoder_layer_causality(student, draw):
 @hidden
 @exercise("DecoderLayer")
 def test_decoder_layer_source_mask(student, draw):
-    """Masked positions of memory reach nothing, the others every position."""
+    """Masked positions of memory change nothing, the others change every position."""
     mine = student.module("DecoderLayer", **layer_options(8, 2, 16))
     x, memory = draw.normal(1, 3, 8), draw.normal(1, 6, 8)
     masks = key_mask([4], 6), triangle(3)
@@ -530,7 +534,7 @@ def test_decoder_layer_source_mask(student, draw):
 @hidden
 @exercise("DecoderLayer")
 def test_decoder_layer_dropout(student, draw):
-    """dropout reaches both attentions, feed-forward and all three connections."""
+    """dropout reaches both attentions, the feed-forward network and all three connections."""
     mine = student.module(
         "DecoderLayer",
         state=dropout_state(DECODER, 12),
@@ -546,7 +550,7 @@ def test_decoder_layer_dropout(student, draw):
 @hidden
 @exercise("DecoderLayer")
 def test_decoder_layer_gradients(student, reference, draw):
-    """Without masks: gradients reach x, memory and every parameter; inputs are left alone."""
+    """Without masks: gradients reach x, memory and every parameter; inputs are not changed."""
     state = layer_state(draw, DECODER, 4, 3)
     options = layer_options(4, 2, 3, norm_first=True)
     mine, theirs = pair(student, reference, "DecoderLayer", state, torch.float64, **options)
@@ -569,7 +573,7 @@ def test_decoder_layer_gradients(student, reference, draw):
 @aspect
 @exercise("Decoder", 2)
 def test_decoder_post(student, reference, draw):
-    """Every layer reads the same memory; post-norm layers need no final norm."""
+    """Every layer reads the same memory; post-norm stacks have no final norm."""
     case = "two layers, B=2, U=3, S=4, D=4, post-norm"
     given = draw.normal(2, 3, 4), draw.normal(2, 4, 4), key_mask([4, 2]), triangle(3)
     same_stack(student, reference, draw, "Decoder", given, False, case, train=True)
@@ -577,18 +581,18 @@ def test_decoder_post(student, reference, draw):
 
 @exercise("Decoder", 2)
 def test_decoder_pre(student, reference, draw):
-    """With norm_first a final norm acts on what the last layer returns."""
+    """With norm_first a final norm acts on the output of the last layer."""
     masks = key_mask([2, 3]), draw.mask(2, 3, 3)
     given = draw.normal(2, 3, 4), draw.normal(2, 3, 4), *masks
     for count in (1, 3):
-        case = f"{count} layer(s), B=2, U=S=3, D=4, norm_first=True, dropout=0.3 in eval mode"
+        case = f"{count} layer(s), B=2, U=S=3, D=4, norm_first=True, dropout=0.3 in evaluation mode"
         more = {"count": count, "dropout": 0.3}
         same_stack(student, reference, draw, "Decoder", given, True, case, **more)
 
 
 @exercise("Decoder")
 def test_decoder_refusals(student):
-    """A stack without layers is refused with a ValueError."""
+    """A num_layers below 1 raises a ValueError."""
     refuses(
         lambda count: student.module("Decoder", num_layers=count, **layer_options(4, 2, 5)),
         {"num_layers=0": (0,), "num_layers=-1": (-1,)},
@@ -598,7 +602,7 @@ def test_decoder_refusals(student):
 @hidden
 @exercise("Decoder")
 def test_decoder_masks(student, draw):
-    """Through two layers nothing leaks from later positions or masked memory; dropout acts."""
+    """Two layers let nothing leak from later positions or masked memory; dropout acts."""
     mine = student.module(
         "Decoder", num_layers=2, **layer_options(8, 2, 16, dropout=0.5, norm_first=True)
     )
@@ -610,12 +614,12 @@ def test_decoder_masks(student, draw):
     later[0, 5], hidden_memory[0, 4] = draw.normal(8), draw.normal(8)
     for words, given, reached in [
         ("another vector at position 5 of 8", (later, memory), [5, 6, 7]),
-        ("another vector at a masked place of memory", (x, hidden_memory), []),
+        ("another vector at a masked position of memory", (x, hidden_memory), []),
     ]:
         changed = changes(mine(*given, *masks), before)
         expectations.true(
             changed == reached,
-            f"Under both masks {words} changes the output of two layers at {changed}; "
+            f"With both masks {words} changes the output of two layers at {changed}; "
             f"it should change it at {reached}.",
         )
     twice = x.expand(2, 8, 8), memory.expand(2, 5, 8)
@@ -674,7 +678,7 @@ def test_generator_sums(student, draw):
 @hidden
 @exercise("Generator")
 def test_generator_large(student, reference, draw):
-    """Improbable tokens keep a finite log-probability: the logarithm is not taken afterwards."""
+    """Improbable tokens have finite log-probabilities: use log_softmax, not log of softmax."""
     mine, theirs = generator_pair(student, reference, draw, 3, 5)
     hidden_state = 400.0 * draw.normal(2, 2, 3)
     got = mine(hidden_state)
@@ -742,7 +746,7 @@ def translate_by_parts(parts, mine, source, target):
 
 @exercise("EncoderDecoder")
 def test_model_encode(student, reference, draw):
-    """encode embeds the source, adds positions up to max_length, runs the encoder under a mask."""
+    """encode embeds the source, adds positions up to max_length, runs the encoder with a mask."""
     _, mine, theirs = translator_pair(student, reference, draw, dropout=0.0, max_length=4)
     source = padded(draw, [4, 2], high=8)
     for words, mask in [("its mask", key_mask([4, 2])), ("no mask", None)]:
@@ -752,7 +756,7 @@ def test_model_encode(student, reference, draw):
             theirs.method("encode", source, mask),
             lambda parts, mask=mask: encode_by_parts(parts, mine, source, mask),
             what="the memory",
-            case=f"source {source.tolist()} and {words}, dropout=0 in train mode",
+            case=f"source {source.tolist()} and {words}, dropout=0 in training mode",
         )
     refuses(
         lambda ids: mine.method("encode", ids),
@@ -762,7 +766,7 @@ def test_model_encode(student, reference, draw):
 
 @exercise("EncoderDecoder")
 def test_model_decode(student, reference, draw):
-    """decode embeds the target, adds positions, and reads memory; the generator comes later."""
+    """decode embeds the target, adds positions, and reads memory; it has no generator."""
     _, mine, theirs = translator_pair(student, reference, draw, max_length=4)
     target = padded(draw, [2, 4])
     given = draw.normal(2, 3, 6), key_mask([3, 2]), target, draw.mask(2, 4, 4)
@@ -772,7 +776,7 @@ def test_model_decode(student, reference, draw):
         theirs.method("decode", *given),
         lambda parts: decode_by_parts(parts, mine, *given),
         what="the result of decode",
-        case=f"target {target.tolist()}, B=2, S=3, in eval mode",
+        case=f"target {target.tolist()}, B=2, S=3, in evaluation mode",
     )
     given = given[0], None, target, None
     same_by_parts(
@@ -781,13 +785,13 @@ def test_model_decode(student, reference, draw):
         theirs.method("decode", *given),
         lambda parts: decode_by_parts(parts, mine, *given),
         what="the result of decode",
-        case="masks that are None, with which everything may be attended to",
+        case="masks that are None, so that every position may be attended to",
     )
 
 
 @exercise("EncoderDecoder", 2)
 def test_model_forward(student, reference, draw):
-    """forward makes the masks, encodes, decodes and generates: log-probabilities (B, U, V)."""
+    """forward makes the masks, encodes, decodes, applies the generator: (B, U, V)."""
     _, mine, theirs = translator_pair(
         student, reference, draw, 2, norm_first=True, dropout=0.0, max_length=9
     )
@@ -806,7 +810,7 @@ def test_model_forward(student, reference, draw):
 @hidden
 @exercise("EncoderDecoder")
 def test_model_padding(student, draw):
-    """More padding, on either side, changes nothing, and a longer target nothing before it."""
+    """More padding changes nothing, and a longer target nothing at earlier positions."""
     mine = student.module("EncoderDecoder", **model_options(8, 9, 1, 8, 16, 2, max_length=9))
     source, target = padded(draw, [4, 3], high=8), padded(draw, [4, 3])
     before = expectations.tensor(mine(source, target), what="the log-probabilities")
@@ -822,7 +826,7 @@ def test_model_padding(student, draw):
         same = (after[:, :4] - before).abs().amax(-1) < 1e-4
         expectations.true(
             bool(same[0].all()) and bool(same[1, :3].all()),
-            f"With {words} the log-probabilities before it change; a mask is missing.",
+            f"With {words} the earlier log-probabilities change; a mask is missing.",
         )
     source = source.clone()
     source[0, 1] = UNK
@@ -839,7 +843,7 @@ def test_model_padding(student, draw):
 @hidden
 @exercise("EncoderDecoder")
 def test_model_dropout(student, draw):
-    """dropout reaches the positions, the encoder and the decoder, in train mode only."""
+    """dropout reaches the positions, the encoder and the decoder, in training mode only."""
     mine = student.module("EncoderDecoder", **model_options(5, 6, 1, 8, 16, 2, dropout=0.5))
     x = draw.normal(1, 8, 8).expand(2, 8, 8)
     for name, given in [("position", (x,)), ("encoder", (x, None)), ("decoder", (x, x))]:
@@ -849,14 +853,14 @@ def test_model_dropout(student, draw):
     expectations.shape(memory, (2, 4, 8), what="the memory")
     expectations.true(
         bool((memory[0] - memory[1]).abs().max() < 1e-5),
-        "In eval mode the memory of two equal sources differs.",
+        "In evaluation mode the memory of two equal sources differs.",
     )
 
 
 @hidden
 @exercise("EncoderDecoder")
 def test_model_gradients(student, reference, draw):
-    """Gradients reach every parameter; the two tables and the generator are apart; float64."""
+    """Gradients reach every parameter; embeddings and generator are not tied; float64 works."""
     state, mine, theirs = translator_pair(
         student, reference, draw, dtype=torch.float64, max_length=9
     )
@@ -870,10 +874,10 @@ def test_model_gradients(student, reference, draw):
 
 
 def same_defaults(student, reference, draw, name):
-    """What is not given is as documented: layers, heads, dropout, norms, positions."""
+    """The defaults are as documented: layers, heads, dropout, norms, positions."""
     given = {"src_vocab_size": 9, "tgt_vocab_size": 9, "d_model": 8, "d_ff": 4}
     documented = {"num_layers": 6, "num_heads": 8, "dropout": 0.1, "norm_first": False}
-    words = f"what is not given ({sizes(**documented)})"
+    words = f"the defaults ({sizes(**documented)})"
     # More or fewer layers, or other norms, have other parameters, which are refused here.
     state = model_state(draw, 9, 9, 6, 8, 4)
     mine, theirs = pair(student, reference, name, state, **given)
@@ -901,13 +905,13 @@ def same_defaults(student, reference, draw, name):
         int((coded.abs() < 1e-9).sum()),
         coded.numel(),
         0.1,
-        what=f"the share of zeros that position makes in train mode, {words},",
+        what=f"the share of entries that position drops in training mode, {words},",
     )
 
 
 @exercise("EncoderDecoder")
 def test_model_defaults(student, reference, draw):
-    """Without other arguments: 6 layers, 8 heads, dropout=0.1, 5000 positions."""
+    """The defaults: 6 layers, 8 heads, dropout=0.1, 5000 positions."""
     same_defaults(student, reference, draw, "EncoderDecoder")
 
 
@@ -931,7 +935,7 @@ def new_state(student, reference, **options) -> State:
 
 @exercise("make_model", 2)
 def test_make_model_assembles(student, reference, draw):
-    """The arguments reach the EncoderDecoder, and dropout=0 is deterministic in train mode."""
+    """The arguments reach the EncoderDecoder, and dropout=0 is deterministic in training mode."""
     for targets, layers, norm_first in [(9, 1, False), (8, 2, True)]:
         state = model_state(draw, 8, targets, layers, 6, 5, norm_first)
         options = model_options(8, targets, layers, 6, 5, 3, dropout=0.0, norm_first=norm_first)
@@ -948,7 +952,7 @@ def test_make_model_assembles(student, reference, draw):
             own,
             what="the log-probabilities",
             case=f"vocabularies of 8 and {targets}, {layers} layer(s), norm_first={norm_first}, "
-            "dropout=0 in train mode",
+            "dropout=0 in training mode",
         )
 
 
@@ -990,27 +994,27 @@ def test_make_model_initial(student, reference):
         for other, second in weights[:place]:
             expectations.true(
                 value.shape != second.shape or not torch.equal(value, second),
-                f"{name} begins as a copy of {other}; draw every weight by itself.",
+                f"{name} is initially a copy of {other}; draw every weight by itself.",
             )
 
 
 @exercise("make_model")
 def test_make_model_embeddings(student, reference):
-    """Both tables are drawn from a normal distribution of variance 1/D, not by Xavier."""
+    """Both embedding matrices are drawn from a normal distribution of variance 1/D."""
     state = new_state(student, reference, **model_options(300, 300, 1, 8, 4, 2))
     for name in TABLES[:2]:
         drawn_as_embeddings(student, state[name], f"the entries of {name} times sqrt(D)")
     source, target = (state[name] for name in TABLES[:2])
     expectations.true(
         not bool((source == target).all(-1).any()),
-        "Without tie_embeddings the tables of source and target hold the same numbers at first; "
+        "Without tie_embeddings the embedding matrices of source and target are initially equal; "
         "draw each by itself.",
     )
 
 
 @exercise("make_model", 2)
 def test_make_model_shared(student, draw):
-    """With tie_embeddings=True both tables and the generator's weight are one parameter."""
+    """With tie_embeddings=True both embedding matrices and generator.proj.weight are one."""
     mine = student.module("make_model", **model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True))
     named = mine.parameters()
     ids = padded(draw, [3, 2], high=8)
@@ -1021,13 +1025,13 @@ def test_make_model_shared(student, draw):
     expectations.true(
         len(apart) == 1,
         f"With tie_embeddings=True {' and '.join(apart) or 'none'} are parameters of their own; "
-        f"let all three names, {', '.join(TABLES)}, stand for one nn.Parameter.",
+        f"make all three, {', '.join(TABLES)}, the same nn.Parameter.",
     )
 
 
 @exercise("make_model")
 def test_make_model_refusals(student):
-    """With tie_embeddings=True vocabularies of two sizes are refused with a ValueError."""
+    """With tie_embeddings=True vocabularies of different sizes raise a ValueError."""
     refuses(
         lambda sources, targets: student.module(
             "make_model", **model_options(sources, targets, 1, 4, 6, 2, tie_embeddings=True)
@@ -1039,12 +1043,12 @@ def test_make_model_refusals(student):
 @hidden
 @exercise("make_model")
 def test_make_model_shared_initial(student, reference):
-    """The weight in common is drawn from a normal distribution of variance 1/D."""
+    """The shared weight is drawn from a normal distribution of variance 1/D."""
     options = model_options(400, 400, 1, 16, 8, 2, tie_embeddings=True)
     state = new_state(student, reference, **options)
     for name in TABLES:
         expectations.close(state[name], state[TABLES[0]], what=name, case="tie_embeddings=True")
-    words = "the entries of the weight in common times sqrt(D)"
+    words = "the entries of the shared weight times sqrt(D)"
     drawn_as_embeddings(student, state[TABLES[2]], words)
     bias = state["generator.proj.bias"]
     expectations.close(bias, torch.zeros(400), what="the generator's initial bias")
@@ -1053,7 +1057,7 @@ def test_make_model_shared_initial(student, reference):
 @hidden
 @exercise("make_model")
 def test_make_model_shared_gradient(student, reference, draw):
-    """The weight in common learns from source, target and output."""
+    """The shared weight gets gradients from source, target and output."""
     state = model_state(draw, 8, 8, 1, 4, 6, norm_first=True)
     state |= dict.fromkeys(TABLES, state[TABLES[0]])
     options = model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True, norm_first=True)
@@ -1066,13 +1070,13 @@ def test_make_model_shared_gradient(student, reference, draw):
     )
     seen.grads[label] = seen.grads.get(mine_label)
     expectations.tensor(seen.value, what="the result", case="tie_embeddings=True")
-    same_flow(seen, wanted, {label: "the weight in common"}, "tie_embeddings=True")
+    same_flow(seen, wanted, {label: "the shared weight"}, "tie_embeddings=True")
 
 
 @hidden
 @exercise("make_model")
 def test_make_model_dropout(student, draw):
-    """dropout acts in train mode in the positions and in both stacks."""
+    """dropout acts in training mode in the positions and in both stacks."""
     options = model_options(6, 6, 1, 8, 16, 2, dropout=0.5, tie_embeddings=True)
     mine = student.module("make_model", **options)
     x = draw.normal(1, 8, 8).expand(2, 8, 8)
@@ -1083,5 +1087,5 @@ def test_make_model_dropout(student, draw):
 @hidden
 @exercise("make_model")
 def test_make_model_defaults(student, reference, draw):
-    """Without other arguments: 6 layers, 8 heads, dropout=0.1, 5000 positions."""
+    """The defaults: 6 layers, 8 heads, dropout=0.1, 5000 positions."""
     same_defaults(student, reference, draw, "make_model")

@@ -36,7 +36,7 @@ from autograder.judging.grader_marks import aspect, exercise, hidden
 
 @exercise("Embeddings", 2)
 def test_embeddings_values(student, reference, draw):
-    """Each id becomes its row of the table times sqrt(d_model)."""
+    """Each id becomes its row of the embedding matrix times sqrt(d_model)."""
     for batch, length, size, width in [(1, 2, 1, 1), (2, 4, 5, 6)]:
         state = {"lut.weight": draw.normal(size, width)}
         options = {"vocab_size": size, "d_model": width}
@@ -44,17 +44,17 @@ def test_embeddings_values(student, reference, draw):
         ids = draw.integers(0, size, batch, length)
         case = sizes(B=batch, T=length, V=size, D=width)
         expectations.close(mine(ids), theirs(ids), what="the vectors", case=case)
-    # Long rows too: a table is looked up, never rescaled.
+    # Long rows, too: the rows of an embedding matrix are never rescaled.
     state = {"lut.weight": draw.normal(5, 6, scale=50.0)}
     mine, theirs = pair(student, reference, "Embeddings", state, **options)
-    case += " and a table of large numbers"
+    case += " and an embedding matrix of large numbers"
     expectations.close(mine(ids), theirs(ids), what="the vectors", case=case)
 
 
 @aspect
 @exercise("Embeddings")
 def test_embeddings_initial(student, draw):
-    """The table is drawn from a normal distribution of variance 1/D: scaled, entries have 1."""
+    """Embeddings are drawn from a normal distribution; their variance is 1/D, or 1 when scaled."""
     for size, width in ((160, 16), (2560, 1)):
         mine = student.module("Embeddings", vocab_size=size, d_model=width)
         ids = torch.arange(size).reshape(8, -1)
@@ -65,7 +65,7 @@ def test_embeddings_initial(student, draw):
 
 @exercise("Embeddings")
 def test_embeddings_refusals(student):
-    """A vocabulary or a width below 1 is refused with a ValueError."""
+    """A vocab_size or d_model below 1 raises a ValueError."""
     refuses(
         lambda size, width: student.module("Embeddings", vocab_size=size, d_model=width),
         {"vocab_size=0": (0, 4), "d_model=0": (4, 0), "d_model=-1": (4, -1)},
@@ -75,7 +75,7 @@ def test_embeddings_refusals(student):
 @hidden
 @exercise("Embeddings")
 def test_embeddings_gradients(student, reference, draw):
-    """Every id that occurs has its row trained, PAD too; float64 stays; a step moves the table."""
+    """Every embedding in use gets a gradient, PAD's too; float64 stays; a step changes it."""
     state = {"lut.weight": draw.normal(6, 3)}
     mine, theirs = pair(
         student, reference, "Embeddings", state, torch.float64, vocab_size=6, d_model=3
@@ -113,7 +113,7 @@ def attention_inputs(draw, batch, queries, keys, width):
 
 @exercise("MultiHeadAttention", 2)
 def test_attention_values(student, reference, draw):
-    """Without a mask: project, split into heads, attend, merge, project; in train mode too."""
+    """Without a mask: project, split into heads, attend, merge, project; in training mode, too."""
     for batch, queries, keys, width, heads in [(1, 1, 1, 2, 1), (1, 2, 3, 4, 2), (2, 4, 5, 6, 3)]:
         mine, theirs = attention_pair(student, reference, draw, width, heads)
         inputs = attention_inputs(draw, batch, queries, keys, width)
@@ -123,7 +123,7 @@ def test_attention_values(student, reference, draw):
 
 @exercise("MultiHeadAttention", 2)
 def test_attention_masks(student, reference, draw):
-    """Masks for all examples, for each example, and for keys only hold for every head."""
+    """Masks for all examples, for each example, and for keys only act in every head."""
     mine, theirs = attention_pair(student, reference, draw, 4, 2)
     inputs = attention_inputs(draw, 2, 3, 5, 4)
     for shape in [(3, 5), (1, 3, 5), (2, 3, 5), (2, 1, 5)]:
@@ -144,7 +144,7 @@ def test_attention_masks(student, reference, draw):
 
 @exercise("MultiHeadAttention")
 def test_attention_stages(student, reference, draw):
-    """project makes keys and values by heads, and attend takes them from anywhere."""
+    """project returns keys and values split into heads; attend accepts any such keys and values."""
     mine, theirs = attention_pair(student, reference, draw, 6, 3)
     _, key, value = attention_inputs(draw, 2, 1, 4, 6)
     got, want = mine.method("project", key, value), theirs.method("project", key, value)
@@ -162,7 +162,7 @@ def test_attention_stages(student, reference, draw):
 
 @exercise("MultiHeadAttention")
 def test_attention_refuses(student):
-    """A d_model that the number of heads does not divide is refused with a ValueError."""
+    """A num_heads that does not divide d_model raises a ValueError."""
     refuses(
         lambda width, heads: student.module("MultiHeadAttention", d_model=width, num_heads=heads),
         {"d_model=6 with 4 heads": (6, 4), "d_model=4 with 3 heads": (4, 3)},
@@ -172,7 +172,7 @@ def test_attention_refuses(student):
 @hidden
 @exercise("MultiHeadAttention")
 def test_attention_dropout(student, reference, draw):
-    """In train mode each weight is dropped with probability p, the others divided by 1 - p."""
+    """In training mode each weight is dropped with probability p, the others divided by 1 - p."""
     heads, keys, p = 2, 8, 0.3
     width = heads * 2 * keys
     state = attention_state(draw, width)
@@ -193,7 +193,7 @@ def test_attention_dropout(student, reference, draw):
     value = torch.eye(keys).repeat(1, 2 * heads).expand(8, keys, width)
     want = theirs(query, key, value)
     expectations.close(
-        mine(query, key, value), want, what="the output", case=f"dropout={p} in eval mode"
+        mine(query, key, value), want, what="the output", case=f"dropout={p} in evaluation mode"
     )
     output = expectations.tensor(mine.train()(query, key, value), what="the output")
     expectations.shape(output, (8, 12, width), what="the output")
@@ -219,21 +219,21 @@ def test_attention_dropout(student, reference, draw):
         int((gone[:, 0] == gone[:, 1]).sum()),
         gone[:, 0].numel(),
         p**2 + (1 - p) ** 2,
-        what=f"how often the decisions for two heads agree at p={p}",
+        what=f"how often two heads agree on dropping a weight at p={p}",
         false_alarm=5e-10,
     )
     expectations.close(
         used[~gone],
         weights[~gone] / (1 - p),
         what="the surviving weights",
-        case=f"dropout={p} in train mode",
+        case=f"dropout={p} in training mode",
     )
 
 
 @hidden
 @exercise("MultiHeadAttention")
 def test_attention_gradients(student, reference, draw):
-    """Gradients reach inputs and parameters; strided float64 inputs; nothing changes in place."""
+    """Gradients reach inputs and parameters; strided float64 inputs work and are not changed."""
     mine, theirs = attention_pair(student, reference, draw, 6, 2, torch.float64)
     query, key, value = attention_inputs(draw, 2, 3, 4, 6)
     inputs = query.double(), key.double().mT.contiguous().mT, value[:1].double().expand(2, 4, 6)
@@ -250,7 +250,7 @@ def test_attention_gradients(student, reference, draw):
 @hidden
 @exercise("MultiHeadAttention")
 def test_attention_extremes(student, reference, draw):
-    """Scores in the thousands overflow nothing; what is masked has no weight beside them."""
+    """Scores in the thousands don't overflow; masked positions still have weight 0."""
     mine, theirs = attention_pair(student, reference, draw, 4, 1, torch.float64)
     query, key, value = (each.double() for each in attention_inputs(draw, 1, 3, 3, 4))
     given = 60 * query, 60 * key, value
@@ -269,8 +269,8 @@ def test_attention_extremes(student, reference, draw):
         mine(*given, mask),
         theirs(*given, mask),
         what="the output",
-        case="all scores near -200000 and a mask: what is masked has the weight 0, so a score of "
-        "-inf, not only of -10000",
+        case="all scores near -200000 and a mask: a masked position has weight 0, so fill in -inf, "
+        "not -10000",
     )
 
 
@@ -281,7 +281,7 @@ def test_attention_extremes(student, reference, draw):
 
 @exercise("pad_mask")
 def test_pad_mask_values(student, reference, draw):
-    """True where a real token stands, with an axis for the queries: (B, 1, T)."""
+    """True at real tokens, with an axis for the queries: (B, 1, T)."""
     for lengths in ([1], [2, 4, 1]):
         ids = padded(draw, lengths)
         case = f"ids {ids.tolist()}"
@@ -292,7 +292,7 @@ def test_pad_mask_values(student, reference, draw):
 
 @exercise("pad_mask")
 def test_pad_mask_anywhere(student, reference, draw):
-    """Padding is found by its id, wherever it stands, in whole rows too; all else is real."""
+    """Padding is found by its id, wherever it is, in whole rows, too; all other ids are real."""
     ids = torch.tensor([[PAD, BOS, 256, PAD, EOS], [UNK, 65536, PAD, PAD, 5], [PAD] * 5])
     case = f"ids {ids.tolist()}"
     expectations.close(student.pad_mask(ids), reference.pad_mask(ids), what="the mask", case=case)
@@ -316,7 +316,7 @@ def test_pad_mask_other_id(student, reference, draw):
 @hidden
 @exercise("pad_mask")
 def test_pad_mask_leaves_ids(student, reference, draw):
-    """The ids are left as they are, also where they are strided; long rows work."""
+    """The ids are not changed; strided ids and long rows work."""
     ids = draw.integers(0, 3, 30, 4).T
     seen = student.observe("pad_mask", ids, grad=False)
     case = "4 rows of 30 ids"
@@ -335,7 +335,7 @@ def test_subsequent_one(student, reference):
 
 @exercise("subsequent_mask")
 def test_subsequent_values(student, reference):
-    """Position i attends to positions 0 to i: a triangle with its diagonal."""
+    """Position i attends to positions 0 to i: a lower triangle with its diagonal."""
     for size in (2, 5):
         got, want = student.subsequent_mask(size), reference.subsequent_mask(size)
         expectations.close(got, want, what="the mask", case=f"size={size}")
@@ -343,7 +343,7 @@ def test_subsequent_values(student, reference):
 
 @exercise("subsequent_mask")
 def test_subsequent_refusals(student):
-    """A size below 1 is refused with a ValueError."""
+    """A size below 1 raises a ValueError."""
     refuses(student.subsequent_mask, {"size=0": (0,), "size=-1": (-1,)})
 
 
@@ -381,14 +381,14 @@ def same_std_mask(student, reference, target, *pad):
 
 @exercise("make_std_mask")
 def test_std_mask_without_padding(student, reference, draw):
-    """Without padding the mask of each row is the triangle: (B, U, U)."""
+    """Without padding the mask of each row is the causal mask: (B, U, U)."""
     for lengths in ([1], [3, 3]):
         same_std_mask(student, reference, padded(draw, lengths))
 
 
 @exercise("make_std_mask", 2)
 def test_std_mask_with_padding(student, reference, draw):
-    """Padded positions are attended to by none, later ones neither."""
+    """No position attends to padding or to later positions."""
     for lengths in ([2, 4], [1, 3, 2]):
         same_std_mask(student, reference, padded(draw, lengths))
 
@@ -403,7 +403,7 @@ def test_std_mask_other_id(student, reference, draw):
 @hidden
 @exercise("make_std_mask")
 def test_std_mask_padding_in_front(student, reference, draw):
-    """Padding in front and in between is masked as a key, and only as a key."""
+    """Padding on the left and in between is masked as a key, and only as a key."""
     target = torch.tensor([[PAD, PAD, BOS, 5, 6], [BOS, 7, PAD, 8, EOS]])
     same_std_mask(student, reference, target)
 
@@ -411,7 +411,7 @@ def test_std_mask_padding_in_front(student, reference, draw):
 @hidden
 @exercise("make_std_mask")
 def test_std_mask_leaves_target(student, reference, draw):
-    """The target is left as it is; as many rows as positions are no problem, nor a long target."""
+    """The target is not changed; as many rows as positions work, and so do long targets."""
     target = padded(draw, [4, 2, 3, 1])
     expectations.unchanged(same_std_mask(student, reference, target))
     same_std_mask(student, reference, padded(draw, [290], 300))
@@ -429,19 +429,21 @@ def norm_pair(student, reference, draw, width, dtype=None, **options):
 
 @exercise("LayerNorm")
 def test_norm_initial(student, reference, draw):
-    """At first gamma is 1 and beta is 0: every vector comes out with mean 0 and variance 1."""
+    """Initially gamma is 1 and beta is 0: every output vector has mean 0 and variance 1."""
     mine, theirs = pair(student, reference, "LayerNorm", d_model=6)
     x = draw.normal(2, 3, 6, scale=3.0)
     expectations.close(mine(x), theirs(x), what="the result", case="a new LayerNorm")
     state = mine.state()
     for name, value in (("gamma", torch.ones(6)), ("beta", torch.zeros(6))):
-        expectations.true(name in state, f"There is no parameter called {name}.")
+        expectations.true(
+            name in state, f"There is no parameter called {name}; create it as an nn.Parameter."
+        )
         expectations.close(state[name], value, what=f"the initial {name}")
 
 
 @exercise("LayerNorm", 2)
 def test_norm_values(student, reference, draw):
-    """Mean and variance of each vector by itself, whatever axes there are in front."""
+    """Mean and variance of each vector by itself, however many axes there are."""
     mine, theirs = norm_pair(student, reference, draw, 4)
     for shape in [(4,), (3, 4), (2, 3, 4)]:
         x = draw.normal(*shape, scale=2.0) + 1.0
@@ -461,13 +463,13 @@ def test_norm_eps(student, reference, draw):
     expectations.close(mine(x), theirs(x), what="the result", case="D=2 and eps=0.5")
     mine, theirs = norm_pair(student, reference, draw, 2, eps=0.0)
     x = torch.tensor([[0.001, 0.003]])
-    case = "x = (0.001, 0.003) and eps=0, which is no default"
+    case = "x = (0.001, 0.003) and eps=0, which is not the default"
     expectations.close(mine(x), theirs(x), what="the result", case=case)
 
 
 @exercise("LayerNorm")
 def test_norm_extremes(student, reference, draw):
-    """Large numbers that lie close together keep their differences; one number becomes beta."""
+    """Large numbers that are close together keep their differences; with D=1 the result is beta."""
     mine, theirs = norm_pair(student, reference, draw, 1)
     x = torch.tensor([[3.0], [-2.0]])
     expectations.close(mine(x), theirs(x), what="the result", case="D=1, whose variance is 0")
@@ -483,7 +485,7 @@ def test_norm_extremes(student, reference, draw):
 
 @exercise("LayerNorm")
 def test_norm_refusals(student, draw):
-    """A d_model below 1, and vectors of another width, are refused with a ValueError."""
+    """A d_model below 1, or a last axis of another length, raises a ValueError."""
 
     def make(features):
         return student.module("LayerNorm", d_model=features)
@@ -502,11 +504,11 @@ def test_norm_refusals(student, draw):
 @hidden
 @exercise("LayerNorm")
 def test_norm_each_alone(student, reference, draw):
-    """A vector's result depends on no other vector: not on padding, not on the batch."""
+    """A vector's result depends on no other vector, neither on padding nor on the batch."""
     mine, theirs = norm_pair(student, reference, draw, 5, torch.float64)
     x = draw.normal(3, 4, 5).double()
     want = theirs(x)
-    expectations.close(mine.train()(x), want, what="the result", case="float64 in train mode")
+    expectations.close(mine.train()(x), want, what="the result", case="float64 in training mode")
     other = x.clone()
     other[1:, 2:] = 1e6 * draw.normal(2, 2, 5).double()
     after = expectations.tensor(mine(other), what="the result")
@@ -521,7 +523,7 @@ def test_norm_each_alone(student, reference, draw):
 @hidden
 @exercise("LayerNorm")
 def test_norm_gradients(student, reference, draw):
-    """Gradients reach x, gamma and beta; strided float64 inputs; x is left as it was."""
+    """Gradients reach x, gamma and beta; strided float64 inputs work; x is not changed."""
     mine, theirs = norm_pair(student, reference, draw, 3, torch.float64)
     x = draw.normal(3, 4, 2).double().transpose(0, 2)
     seen, wanted = mine.observe(x), theirs.observe(x)
@@ -554,7 +556,7 @@ def ffn_pair(student, reference, draw, width, inner, dtype=None, **options):
 
 @exercise("PositionwiseFeedForward", 2)
 def test_ffn_values(student, reference, draw):
-    """w_2(relu(w_1(x))) at every position, for any inner width; in train mode too."""
+    """w_2(relu(w_1(x))) at every position, for any inner width; in training mode, too."""
     for batch, length, width, inner in [(1, 1, 1, 2), (1, 2, 3, 2), (2, 3, 4, 7)]:
         mine, theirs = ffn_pair(student, reference, draw, width, inner)
         x = draw.normal(batch, length, width)
@@ -570,7 +572,7 @@ def test_ffn_values(student, reference, draw):
 @aspect
 @exercise("PositionwiseFeedForward")
 def test_ffn_positions(student, draw):
-    """What stands at one position changes nothing at another."""
+    """The vector at one position does not change the output at another."""
     state = ffn_state(draw, 8, 16)
     mine = student.module("PositionwiseFeedForward", state=state, d_model=8, d_ff=16)
     x = draw.normal(2, 3, 8)
@@ -582,15 +584,15 @@ def test_ffn_positions(student, draw):
     changed = (both[0] - both[1]).abs().amax(-1) > 1e-5
     expectations.true(
         changed.nonzero().tolist() == [[0, 1]],
-        "Another vector at one position changes the output at the places "
-        f"{changed.nonzero().tolist()}; it should at [[0, 1]] only.",
+        "Another vector at one position changes the output at the positions "
+        f"{changed.nonzero().tolist()}; it should change it at [[0, 1]] only.",
     )
 
 
 @hidden
 @exercise("PositionwiseFeedForward")
 def test_ffn_dropout(student, draw):
-    """Dropout acts on the inner layer, in train mode only, and divides what is left by 1 - p."""
+    """Dropout acts on the inner layer, in training mode only, and divides the rest by 1 - p."""
     width, p = 16, 0.3
     # Nothing but dropout happens between x and the output, and biases show where it stands.
     state = {
@@ -603,7 +605,7 @@ def test_ffn_dropout(student, draw):
         "PositionwiseFeedForward", state=state, d_model=width, d_ff=width, dropout=p
     )
     x = draw.uniform(8, 10, width, low=1.0, high=2.0)
-    expectations.close(mine(x), x + 7.0, what="the output", case=f"dropout={p} in eval mode")
+    expectations.close(mine(x), x + 7.0, what="the output", case=f"dropout={p} in evaluation mode")
     output = expectations.tensor(mine.train()(x), what="the output")
     expectations.shape(output, x.shape, what="the output")
     gone = (output - 3.0).abs() < 1e-4
@@ -617,14 +619,14 @@ def test_ffn_dropout(student, draw):
         output[~gone],
         ((x + 4.0) / (1 - p) + 3.0)[~gone],
         what="the output where nothing was dropped",
-        case=f"dropout={p} in train mode",
+        case=f"dropout={p} in training mode",
     )
 
 
 @hidden
 @exercise("PositionwiseFeedForward")
 def test_ffn_gradients(student, reference, draw):
-    """Gradients reach x and every parameter; strided float64 inputs; x is left as it was."""
+    """Gradients reach x and every parameter; strided float64 inputs work; x is not changed."""
     mine, theirs = ffn_pair(student, reference, draw, 3, 5, torch.float64)
     x = draw.normal(3, 4, 2).double().transpose(0, 2)
     seen, wanted = mine.observe(x), theirs.observe(x)
@@ -654,7 +656,7 @@ def test_block_values(student, reference, draw):
 
 @exercise("ResidualBlock")
 def test_block_shortcut(student, draw):
-    """Layers that answer 0 leave relu(x): the shortcut goes past both of them."""
+    """If the layers output 0, the block returns relu(x): the residual connection skips both."""
     state = {"w_1.weight": draw.normal(5, 5), "w_2.weight": torch.zeros(5, 5)}
     mine = student.module("ResidualBlock", state=state, d_model=5)
     x = draw.normal(4, 5)
@@ -680,7 +682,7 @@ def test_block_not_negative(student, draw):
 @hidden
 @exercise("ResidualBlock")
 def test_block_gradients(student, reference, draw):
-    """Gradients reach x by both ways, and both weights; x is left as it was."""
+    """Gradients reach both weights, and x by both paths; x is not changed."""
     mine, theirs = block_pair(student, reference, draw, 3, torch.float64)
     x = draw.normal(3, 6).double().T
     seen, wanted = mine.train().observe(x), theirs.observe(x)
@@ -724,15 +726,15 @@ def same_connection(student, reference, draw, right, case, train=False, **option
 
 @exercise("SublayerConnection", 2)
 def test_connection_post(student, reference, draw):
-    """By default norm(x + sublayer(x)): the norm acts on the sum; in train mode too."""
+    """By default norm(x + sublayer(x)): the norm acts on the sum; in training mode, too."""
     case = "norm_first not given"
     same_connection(student, reference, draw, CONNECTIONS[False], case, train=True)
 
 
 @exercise("SublayerConnection", 2)
 def test_connection_pre(student, reference, draw):
-    """With norm_first x + sublayer(norm(x)): the shortcut is not normalised."""
-    case = "norm_first=True, dropout=0.4 in eval mode"
+    """With norm_first x + sublayer(norm(x)): the residual connection has no norm."""
+    case = "norm_first=True, dropout=0.4 in evaluation mode"
     options = {"norm_first": True, "dropout": 0.4}
     same_connection(student, reference, draw, CONNECTIONS[True], case, **options)
 
@@ -742,8 +744,8 @@ def test_connection_any_sublayer(student, draw):
     """Any module can be the sub-layer, here one that adds something to each position."""
     sublayer = student.module("PositionalEncoding", d_model=4, max_length=6)
     x = draw.normal(2, 3, 4)
-    added = expectations.tensor(sublayer(torch.zeros(1, 3, 4)), what="the code of positions")
-    # With a gamma of 0 the norm answers beta, whatever it is given.
+    added = expectations.tensor(sublayer(torch.zeros(1, 3, 4)), what="the positional encoding")
+    # With a gamma of 0 the norm returns beta for every input.
     beta = draw.normal(4)
     for norm_first, want in [(True, x + beta + added), (False, beta.expand(2, 3, 4))]:
         mine = student.module(
@@ -759,9 +761,9 @@ def test_connection_any_sublayer(student, draw):
 @hidden
 @exercise("SublayerConnection")
 def test_connection_dropout(student, draw):
-    """Dropout acts on what the sub-layer returns, and not on the shortcut."""
+    """Dropout acts on the sub-layer's output, and not on the residual connection."""
     width, p = 16, 0.3
-    # The norm and the sub-layer answer beta, whatever they are given.
+    # The norm and the sub-layer return beta for every input.
     ones = {"gamma": torch.zeros(width), "beta": torch.ones(width)}
     sublayer = student.module("LayerNorm", state=ones, d_model=width)
     state = {"norm.gamma": torch.zeros(width), "norm.beta": draw.normal(width)}
@@ -777,14 +779,14 @@ def test_connection_dropout(student, draw):
         int(gone.sum()),
         gone.numel(),
         p,
-        what=f"the share of zeros in what is added to x, norm_first=True, train mode, dropout={p}",
+        what=f"the share of zeros in what is added to x, pre-norm, training mode, dropout={p}",
         false_alarm=5e-10,
     )
     expectations.close(
         added[~gone],
         torch.full_like(added[~gone], 1 / (1 - p)),
         what="what is added to x where nothing was dropped",
-        case=f"a sub-layer that answers 1, dropout={p} in train mode",
+        case=f"a sub-layer that returns 1, dropout={p} in training mode",
     )
     # In post-norm, of x = 0, two values are left in each vector, of which the norm makes one
     # negative and one positive.
@@ -796,22 +798,22 @@ def test_connection_dropout(student, draw):
         int((output < -1e-3).sum()),
         output.numel(),
         p,
-        what=f"the share of dropped entries, norm_first=False in train mode, dropout={p},",
+        what=f"the share of dropped entries, norm_first=False in training mode, dropout={p},",
         false_alarm=5e-10,
     )
-    # Of a sub-layer that answers 0 nothing is left to be dropped.
+    # If the sub-layer returns 0, dropout changes nothing.
     nothing = {"gamma": torch.zeros(width), "beta": torch.zeros(width)}
     sublayer = student.module("LayerNorm", state=nothing, d_model=width)
-    want = expectations.tensor(mine.eval()(x, sublayer), what="the output in eval mode")
-    case = f"a sub-layer that answers 0, norm_first=False, dropout={p} in train mode: the shortcut "
-    case += "has no dropout"
+    want = expectations.tensor(mine.eval()(x, sublayer), what="the output in evaluation mode")
+    case = f"a sub-layer that returns 0, norm_first=False, dropout={p} in training mode: the "
+    case += "residual connection has no dropout"
     expectations.close(mine.train()(x, sublayer), want, what="the output", case=case)
 
 
 @hidden
 @exercise("SublayerConnection")
 def test_connection_gradients(student, reference, draw):
-    """Gradients reach x by both ways, the norm and the sub-layer; x is left as it was."""
+    """Gradients reach the norm, the sub-layer, and x by both paths; x is not changed."""
     for norm_first in (False, True):
         (mine, theirs), (inner, outer) = connection_pair(
             student, reference, draw, 3, torch.float64, norm_first=norm_first

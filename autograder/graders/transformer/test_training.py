@@ -35,7 +35,7 @@ def same_shift(student, reference, target, case, *pad):
     seen = student.observe("shift_targets", target, *pad, grad=False)
     mine = seen.value
     theirs = reference.shift_targets(target, *pad)
-    expectations.items(mine, 3, what="the result (tgt_in, tgt_out, number)")
+    expectations.items(mine, 3, what="the result (tgt_in, tgt_out, count)")
     expectations.close(mine[0], theirs[0], what="tgt_in", case=case)
     expectations.close(mine[1], theirs[1], what="tgt_out", case=case)
     number = whole_number(mine[2], "the number of real tokens", case)
@@ -48,7 +48,7 @@ def same_shift(student, reference, target, case, *pad):
 
 @exercise("shift_targets")
 def test_shift_values(student, reference, draw):
-    """The decoder reads all but the last id and is to say all but the first."""
+    """tgt_in is all but the last id of each row, tgt_out all but the first."""
     same_shift(student, reference, torch.tensor([[BOS, 4, 5, EOS]]), "the target BOS, 4, 5, EOS")
     target = targets_of(draw, [4, 4])
     same_shift(student, reference, target, "two targets without padding")
@@ -56,14 +56,14 @@ def test_shift_values(student, reference, draw):
 
 @exercise("shift_targets")
 def test_shift_padding(student, reference, draw):
-    """The number counts the ids of tgt_out that are not padding, EOS among them."""
+    """The count is that of the ids of tgt_out that are not padding, EOS included."""
     target = targets_of(draw, [0, 5, 2])
     same_shift(student, reference, target, "0, 5 and 2 words between BOS and EOS")
 
 
 @exercise("shift_targets")
 def test_shift_refusals(student):
-    """Rows of fewer than 2 ids are refused with a ValueError; 2 are enough."""
+    """Rows of fewer than 2 ids raise a ValueError; 2 are enough."""
     refuses(
         student.shift_targets,
         {
@@ -72,14 +72,14 @@ def test_shift_refusals(student):
         },
     )
     ids = student.shift_targets(torch.tensor([[BOS, EOS]]))
-    expectations.items(ids, 3, what="the result (tgt_in, tgt_out, number)")
+    expectations.items(ids, 3, what="the result (tgt_in, tgt_out, count)")
     expectations.equal(ids[1], torch.tensor([[EOS]]), what="tgt_out", case="the target BOS, EOS")
 
 
 @hidden
 @exercise("shift_targets", weight=2)
 def test_shift_other_pad(student, reference, draw):
-    """`pad` says which id is padding, wherever it stands; 0 is then a token."""
+    """`pad` says which id is padding, wherever it is; 0 is then a token."""
     for pad in (5, -100):
         target = targets_of(draw, [2, 4, 1], pad=pad)
         target[0, 1] = PAD
@@ -113,7 +113,7 @@ def same_batches(student, reference, lengths, max_tokens, words=""):
 
 @exercise("token_batches")
 def test_batches_order(student, reference):
-    """Sentences come by source length, then target length, then index."""
+    """Sentences are sorted by source length, then target length, then index."""
     lengths = [(3, 2), (1, 4), (6, 1), (1, 4), (2, 9)]
     same_batches(student, reference, lengths, 100)
     lengths = [(4, 4), (2, 3), (4, 3), (2, 2), (4, 4)]
@@ -122,8 +122,8 @@ def test_batches_order(student, reference):
 
 @exercise("token_batches")
 def test_batches_count_padding(student, reference):
-    """A batch holds count times its longest sentence, padding included, and may be full."""
-    # Lengths add up to 9 and 12, but 4 sentences of the longest one's length take 16 places.
+    """A batch has number of sentences times longest length tokens, and may reach max_tokens."""
+    # Lengths add up to 9 and 12, but 4 sentences padded to the longest one have 16 positions.
     same_batches(student, reference, [(1, 1), (2, 2), (2, 2), (4, 4)], 12)
     same_batches(student, reference, [(2, 2), (2, 2), (2, 2), (2, 2)], 6)
 
@@ -140,7 +140,7 @@ def test_batches_both_sides(student, reference):
 
 @exercise("token_batches")
 def test_batches_refusals(student):
-    """A max_tokens below 1 and a sentence too long on either side are refused; it is named."""
+    """max_tokens below 1 or a sentence that is too long (give its index) raises a ValueError."""
     refuses(
         student.token_batches,
         {"max_tokens=0 and no sentences": ([], 0), "max_tokens=-3": ([(1, 1)], -3)},
@@ -182,7 +182,7 @@ def test_batches_random(student, reference, draw):
 @hidden
 @exercise("token_batches")
 def test_batches_of_one(student, reference):
-    """One sentence makes one batch, even if it fills it exactly; no sentences make none."""
+    """One sentence makes one batch, even if it fills it exactly; no sentences make no batch."""
     same_batches(student, reference, [], 5)
     same_batches(student, reference, [(7, 5)], 7)
     same_batches(student, reference, [(1, 1), (1, 1)], 1)
@@ -242,7 +242,7 @@ def test_smoothing_none(student, reference, draw):
 
 @exercise("label_smoothing_loss")
 def test_smoothing_padding(student, reference, draw):
-    """Padding counts neither in the sum nor in the number; every real token weighs the same."""
+    """Padding is ignored in the sum and in the number of tokens; real tokens weigh the same."""
     for lengths in ([1, 4], [5, 1, 2]):
         target = tokens_to_say(draw, lengths, 6)
         log_probs = distributions(draw, *target.shape, 6)
@@ -255,7 +255,7 @@ def test_smoothing_padding(student, reference, draw):
 
 @exercise("label_smoothing_loss")
 def test_smoothing_refusals(student, draw):
-    """A smoothing outside [0, 1) and a batch of padding only are refused with a ValueError."""
+    """A smoothing outside [0, 1) or a batch of padding only raises a ValueError."""
     log_probs, target = distributions(draw, 2, 3, 5), draw.integers(1, 5, 2, 3)
     refuses(
         student.label_smoothing_loss,
@@ -289,7 +289,7 @@ def test_smoothing_other_pad(student, reference, draw):
 @hidden
 @exercise("label_smoothing_loss", weight=2)
 def test_smoothing_gradients(student, reference, draw):
-    """The gradient is right, 0 at padding, and the inputs are left as they were."""
+    """The gradient is right, 0 at padding, and the inputs are not changed."""
     target = tokens_to_say(draw, [4, 1, 2], 5)
     log_probs = distributions(draw, 3, 4, 5, dtype=torch.float64)
     seen = student.observe("label_smoothing_loss", log_probs, target)
@@ -306,7 +306,9 @@ def test_smoothing_gradients(student, reference, draw):
     gradient, right = (
         one - log_probs.exp() * one.sum(-1, keepdim=True) for one in (gradient, wanted.grads["0"])
     )
-    expectations.close(gradient, right, what="the gradient at the logits", case="float64")
+    expectations.close(
+        gradient, right, what="the gradient with respect to the logits", case="float64"
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -317,26 +319,30 @@ def test_smoothing_gradients(student, reference, draw):
 def same_rate(student, reference, case, *arguments, **options):
     got = student.learning_rate(*arguments, **options)
     want = reference.learning_rate(*arguments, **options)
-    same_number(got, want, what="the rate", case=case, least=0.0)
+    same_number(got, want, what="the learning rate", case=case, least=0.0)
 
 
 @exercise("learning_rate")
 def test_rate_rises(student, reference):
-    """During the warm-up the rate grows in proportion to the step."""
+    """During warm-up the learning rate rises in proportion to the step."""
     for step in (1, 3000):
-        same_rate(student, reference, f"step {step} of 4000 of warm-up, d_model=512", step)
+        same_rate(
+            student, reference, f"step {step}, within 4000 steps of warm-up, d_model=512", step
+        )
 
 
 @exercise("learning_rate")
 def test_rate_falls(student, reference):
-    """From the warm-up's last step on it falls with the inverse square root of the step."""
+    """After warm-up the learning rate falls with the inverse square root of the step."""
     for step in (4000, 16000):
-        same_rate(student, reference, f"step {step} after 4000 of warm-up, d_model=512", step)
+        same_rate(
+            student, reference, f"step {step}, after 4000 steps of warm-up, d_model=512", step
+        )
 
 
 @exercise("learning_rate")
 def test_rate_settings(student, reference):
-    """d_model, warmup_steps and factor enter as the formula says."""
+    """d_model, warmup_steps and factor are used as in the formula."""
     for step, width, warmup, factor in [(5, 64, 10, 1.0), (40, 64, 10, 2.5)]:
         case = f"step={step}, d_model={width}, warmup_steps={warmup}, factor={factor}"
         same_rate(student, reference, case, step, width, warmup, factor)
@@ -344,7 +350,7 @@ def test_rate_settings(student, reference):
 
 @exercise("learning_rate")
 def test_rate_refusals(student):
-    """A step or a warmup_steps below 1 is refused with a ValueError."""
+    """A step or a warmup_steps below 1 raises a ValueError."""
     refuses(
         student.learning_rate,
         {
@@ -358,7 +364,7 @@ def test_rate_refusals(student):
 @hidden
 @exercise("learning_rate", weight=2)
 def test_rate_random(student, reference, draw):
-    """Any settings, by name as well."""
+    """Other settings, as keyword arguments, too."""
     step, width, warmup = draw.integers(1, 900, 3).tolist()
     case = f"step={step}, d_model={width}, warmup_steps={warmup}, factor=0.3"
     same_rate(student, reference, case, step, factor=0.3, warmup_steps=warmup, d_model=width)
@@ -382,7 +388,7 @@ def same_adam(student, reference, tensors, step, rate, case, **options):
 
 
 def adam_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
-    """A parameter, its gradient and two means as they are after some steps."""
+    """A parameter, its gradient and two moments as they are after some steps."""
     return (
         draw.normal(*shape).to(dtype),
         draw.normal(*shape, scale=scale).to(dtype),
@@ -393,19 +399,19 @@ def adam_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
 
 @exercise("adam_step")
 def test_adam_first_step(student, reference, draw):
-    """The first step, from means of 0, moves each number by lr, whatever its gradient."""
+    """The first step, from moments of 0, moves each entry by lr, whatever its gradient."""
     parameter, gradient, *_ = adam_tensors(draw, 2, 3)
     zeros = torch.zeros_like(parameter)
     tensors = (parameter, gradient, zeros, zeros)
-    same_adam(student, reference, tensors, 1, 0.1, "step 1, means of 0")
+    same_adam(student, reference, tensors, 1, 0.1, "step 1, moments of 0")
 
 
 @exercise("adam_step", weight=2)
 def test_adam_later_steps(student, reference, draw):
-    """Later steps keep their share of both means, and divide it by 1 - beta ** step."""
+    """Later steps update both moments, and divide them by 1 - beta ** step."""
     for step in (2, 30):
         tensors = adam_tensors(draw, 3, 2)
-        same_adam(student, reference, tensors, step, 0.05, f"step {step}, means of earlier steps")
+        same_adam(student, reference, tensors, step, 0.05, f"step {step}, moments of earlier steps")
 
 
 @hidden
@@ -420,7 +426,7 @@ def test_adam_betas(student, reference, draw):
 
 @exercise("adam_step")
 def test_adam_eps(student, reference, draw):
-    """eps is added to the root of the corrected second moment, not under the root."""
+    """eps is added to the root of the corrected second moment, not inside it."""
     zeros = torch.zeros(2, dtype=torch.float64)
     same_adam(student, reference, (zeros + 3, zeros, zeros, zeros), 1, 0.1, "a gradient of 0")
     tensors = adam_tensors(draw, 3)
@@ -429,7 +435,7 @@ def test_adam_eps(student, reference, draw):
 
 @exercise("adam_step")
 def test_adam_refusals(student, draw):
-    """A step below 1 is refused with a ValueError."""
+    """A step below 1 raises a ValueError."""
     tensors = adam_tensors(draw, 2)
     refuses(student.adam_step, {"step=0": (*tensors, 0, 0.1)})
 
@@ -437,7 +443,7 @@ def test_adam_refusals(student, draw):
 @hidden
 @exercise("adam_step", weight=2)
 def test_adam_shapes(student, reference, draw):
-    """Any shape, float32, large and tiny gradients, and a step far into the training."""
+    """Any shape, float32, large and tiny gradients, and a late step."""
     for shape, scale, step in [((), 1e-4, 2), ((2, 3, 2), 1e4, 100_000)]:
         tensors = adam_tensors(draw, *shape, dtype=torch.float32, scale=scale)
         case = f"shape {shape}, gradients of order {scale:g}, step {step}"
@@ -465,7 +471,7 @@ def batch_of(draw, sources, targets):
 
 
 def same_moments(mine, theirs, case):
-    """The same means for the same parameters."""
+    """The same moments for the same parameters."""
     expectations.true(
         isinstance(mine, dict),
         f"the moments should be a dict, but are a {expectations.type_name(mine)}.",
@@ -474,7 +480,7 @@ def same_moments(mine, theirs, case):
         expectations.true(name in mine, f"the moments of {name} are missing for {case}.")
         pair_ = expectations.items(mine[name], 2, what=f"the entry of {name} in the moments")
         for words, got, want in zip(("first", "second"), pair_, means, strict=True):
-            what = f"the {words} mean of {name}"
+            what = f"the {words} moment of {name}"
             expectations.shape(got, want.shape, what, case=case)
             expectations.true(
                 expectations.close_enough(got, want, expectations.GRADIENT_SLACK),
@@ -483,7 +489,8 @@ def same_moments(mine, theirs, case):
             )
     extra = sorted(set(mine) - set(theirs))
     expectations.true(
-        not extra, f"the moments hold {', '.join(extra)}, no parameter with a gradient."
+        not extra,
+        f"the moments hold {', '.join(extra)}, but only parameters with a gradient have moments.",
     )
 
 
@@ -537,7 +544,7 @@ def own_training(draw, models, before, given, loss, got, case, smoothing=0.1):
         right = 0.98 * old[1] + 0.02 * gradient**2
         change = first / (1 - 0.9**step) / ((right / (1 - 0.98**step)).sqrt() + 1e-9)
         for what, value, wanted in (
-            (f"the second mean of {name}", second, right),
+            (f"the second moment of {name}", second, right),
             (f"the parameter {name}", after[name], before[name] - rate * change),
         ):
             close = expectations.close_enough(value, wanted, 10 * expectations.GRADIENT_SLACK)
@@ -560,12 +567,12 @@ def own_training(draw, models, before, given, loss, got, case, smoothing=0.1):
         said = sum(float((gradients[name] * way[name]).sum()) for name in gradients if name in way)
         expectations.true(
             abs(slope - said) <= 1e-4 * max(1.0, abs(slope)),
-            f"the gradient behind the moments is not that of the loss of this batch, for {case}.",
+            f"the moments come from another gradient than that of this batch's loss, for {case}.",
         )
 
 
 def moments_of(draw, state):
-    """Means as they may be after some steps, for every parameter."""
+    """Moments as they may be after some steps, for every parameter."""
     return {
         name: (
             draw.normal(*value.shape, scale=0.1).double(),
@@ -577,12 +584,12 @@ def moments_of(draw, state):
 
 @exercise("train_step")
 def test_train_loss(student, draw):
-    """The loss is that of the model as it was before the step, on the shifted, padded target."""
+    """The loss is that of the model before the step, on the shifted, padded target."""
     state = small_state(draw, 1, **TINY)
     options = small(1, **TINY)
     model = student.module("EncoderDecoder", state=state, dtype=torch.float64, **options)
     source, target = batch_of(draw, [4, 2, 3], [1, 4, 2])
-    said = expectations.tensor(model(source, target[:, :-1]), what="what the model says")
+    said = expectations.tensor(model(source, target[:, :-1]), what="the output of the model")
     loss, _ = train(student, model, source, target, {}, 1, 0.5)
     same_number(loss, smoothed(said, target), "the loss", "a batch with padding")
     said = model(source, target[:, :-1])
@@ -592,7 +599,7 @@ def test_train_loss(student, draw):
 
 @exercise("train_step", weight=2)
 def test_train_two_steps(student, reference, draw):
-    """Every parameter changes as adam_step says, by the gradient of its own batch alone."""
+    """Every parameter is updated by adam_step, with the gradient of this batch alone."""
     models = trainees(student, reference, draw)
     moments = {}
     for step in (1, 2):
@@ -605,7 +612,7 @@ def test_train_two_steps(student, reference, draw):
 
 @exercise("train_step")
 def test_train_settings(student, reference, draw):
-    """Step, lr, smoothing and the given moments are used as they are; the moments stay."""
+    """step, lr, smoothing and the given moments are used; the given dict is not changed."""
     models = trainees(student, reference, draw, norm_first=True)
     batch = batch_of(draw, [3, 2], [2, 3])
     moments = moments_of(draw, models.state)
@@ -618,21 +625,21 @@ def test_train_settings(student, reference, draw):
 @hidden
 @exercise("train_step")
 def test_train_without_gradient(student, reference, draw):
-    """What the loss does not depend on has no gradient: it stays as it is and gets no moments."""
+    """A parameter without a gradient is not changed and gets no moments."""
     models = trainees(student, reference, draw)
     state = {"proj.weight": draw.normal(3, 4), "proj.bias": draw.normal(3)}
     spare = pair(student, reference, "Generator", state, torch.float64, d_model=4, vocab_size=3)
     for model, part in zip((models.mine, models.theirs), spare, strict=True):
         model.method("add_module", "spare", part)
     batch = batch_of(draw, [2, 3], [3, 2])
-    case = "a model with a part that is not used"
+    case = "a model with an unused part"
     same_training(student, reference, draw, models, batch, {}, 1, 0.1, case)
     same_state(models, f"a step of {case}")
 
 
 @exercise("train_step")
 def test_train_new_moments(student, reference, draw):
-    """A parameter whose moments are missing begins with means of 0, at whatever step."""
+    """A parameter without moments begins with moments of 0, at any step."""
     models = trainees(student, reference, draw)
     batch = batch_of(draw, [2, 3], [3, 2])
     moments = moments_of(draw, models.state)
@@ -645,7 +652,7 @@ def test_train_new_moments(student, reference, draw):
 @hidden
 @exercise("train_step")
 def test_train_shared(student, reference, draw):
-    """A parameter that stands in three places is updated once."""
+    """A parameter that three modules share is updated once."""
     options = {**SMALL, **TINY, "num_layers": 1, "norm_first": False, "tie_embeddings": True}
     state = small_state(draw, 1, **TINY)
     table = state["src_embed.lut.weight"]
@@ -660,10 +667,10 @@ def test_train_shared(student, reference, draw):
 @hidden
 @exercise("train_step")
 def test_train_mode(student, draw):
-    """The model is used in the mode in which it comes: dropout acts in training mode only."""
+    """The mode of the model is not changed: dropout acts in training mode only."""
     model = own_model(student, draw, dropout=0.5)
     source, target = sources_of(draw, [4, 4]), targets_of(draw, [3, 3])
-    said = expectations.tensor(model(source, target[:, :-1]), what="what the model says")
+    said = expectations.tensor(model(source, target[:, :-1]), what="the output of the model")
     noisy = model.train()(source, target[:, :-1])
     loss, _ = train(student, model.eval(), source, target, {}, 1, 0.0)
     same_number(loss, smoothed(said, target), "the loss", "a model in evaluation mode")
@@ -671,5 +678,5 @@ def test_train_mode(student, draw):
     whole = not expectations.close_enough(said, noisy)  # its dropout works
     expectations.true(
         not whole or abs(loss - smoothed(said, target)) > 1e-9,
-        "your train_step switches dropout off; the mode of the model is the caller's business.",
+        "your train_step switches dropout off; leave the mode of the model to the caller.",
     )

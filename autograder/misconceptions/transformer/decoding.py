@@ -23,14 +23,14 @@ OVER = "finished = finished | (token == EOS)"
 RESULT = "return target[:, 1:]"
 add(
     "greedy_first_position",
-    "You read the distribution of the first position at every step; the last position says what "
-    "comes next.",
+    "You read the first position's distribution at every step; read the last position's, which "
+    "predicts the next token.",
     (LAST, "log_probs = model.generator(hidden[:, 0])"),
 )
 add(
     "greedy_all_positions_again",
-    "You replace the whole target by the argmax of all positions; only the last position's token "
-    "is appended.",
+    "You replace the whole target by the argmax of all positions; append only the last position's "
+    "token.",
     (
         "target = torch.cat([target, token.unsqueeze(1)], dim=1)",
         "best = model.generator(hidden).argmax(dim=-1)\n"
@@ -39,17 +39,17 @@ add(
 )
 add(
     "greedy_begins_with_source",
-    "Your target begins with the first token of the source; it begins with BOS.",
+    "Your target begins with the first token of the source; begin it with BOS.",
     ("target = torch.full_like(source[:, :1], BOS)", "target = source[:, :1]"),
 )
 add(
     "greedy_begins_with_pad",
-    "Your target begins with PAD; it begins with BOS.",
+    "Your target begins with PAD; begin it with BOS.",
     ("target = torch.full_like(source[:, :1], BOS)", "target = torch.zeros_like(source[:, :1])"),
 )
 add(
     "greedy_begins_with_eos",
-    "Your target begins with EOS; it begins with BOS.",
+    "Your target begins with EOS; begin it with BOS.",
     (
         "target = torch.full_like(source[:, :1], BOS)",
         "target = torch.full_like(source[:, :1], EOS)",
@@ -57,17 +57,17 @@ add(
 )
 add(
     "greedy_encodes_the_target",
-    "You encode the target and decode the source; encode(source, src_mask) makes the memory once.",
+    "You don't encode the source; compute the memory once with encode(source, src_mask).",
     (ENCODE, "memory = model.encode(torch.full_like(source, BOS), src_mask)"),
 )
 add(
     "greedy_bos_kept",
-    "Your ids begin with BOS; it is fed to the model but is no part of the result.",
+    "You return BOS; feed it to the model, but leave it out of the result.",
     (RESULT, "return target"),
 )
 add(
     "greedy_eos_dropped",
-    "Your rows lack EOS; it belongs to the result.",
+    "Your rows lack EOS; keep it in the result.",
     (
         RESULT,
         "ids = target[:, 1:].masked_fill(target[:, 1:] == EOS, PAD)\n"
@@ -76,28 +76,28 @@ add(
 )
 add(
     "greedy_tokens_after_eos",
-    "Your rows go on after EOS; they get PAD from then on.",
+    "Your rows continue after EOS; fill them with PAD from then on.",
     (TOKEN, "token = log_probs.argmax(dim=-1)"),
 )
 add(
     "greedy_eos_repeated",
-    "Your rows get EOS again and again once they have ended; they get PAD.",
+    "Your finished rows get more EOS; fill them with PAD.",
     (TOKEN, TOKEN.replace("PAD", "EOS")),
 )
 add(
     "greedy_stops_with_the_first",
-    "You stop when the first row ends; go on until every row has ended.",
+    "You stop when the first row is finished; continue until every row is.",
     (LOOP, "while target.shape[1] <= max_length and not finished.any():"),
 )
 add(
     "greedy_never_stops",
-    "You always take max_length steps; stop when every row has ended, so that no column is padding "
-    "alone.",
+    "You always take max_length steps; stop when every row is finished, so that no column is "
+    "padding alone.",
     (LOOP, "while target.shape[1] <= max_length:"),
 )
 add(
     "greedy_stops_on_read",
-    "You stop one step late, when EOS has been read; a row ends when it writes EOS.",
+    "You stop one step late, when EOS has been read; a row is finished as soon as EOS is produced.",
     (
         LOOP,
         "while target.shape[1] <= max_length and not (target == EOS).any(dim=1).logical_and("
@@ -106,33 +106,33 @@ add(
 )
 add(
     "greedy_one_short",
-    "Your rows get max_length - 1 tokens; BOS is not counted.",
+    "Your rows get at most max_length - 1 tokens; allow max_length, since BOS doesn't count.",
     (LOOP, "while target.shape[1] < max(2, max_length) and not finished.all():"),
 )
 add(
     "greedy_one_too_many",
-    "Your rows get max_length + 1 tokens; EOS is counted.",
+    "Your rows get up to max_length + 1 tokens; stop at max_length, since EOS counts.",
     (LOOP, "while target.shape[1] <= max_length + 1 and not finished.all():"),
 )
 add(
     "greedy_ends_at_pad",
-    "Your rows end at PAD; only EOS ends a row.",
+    "Your rows end at PAD; end a row only at EOS.",
     (OVER, "finished = finished | (token == EOS) | (token == PAD)"),
 )
 add(
     "greedy_source_not_masked",
-    "Your model attends to the padding of the source; hand pad_mask(source) to encode and decode.",
+    "Your model attends to the padding of the source; pass pad_mask(source) to encode and decode.",
     ("src_mask = pad_mask(source)", "src_mask = torch.ones_like(pad_mask(source))"),
 )
 add(
     "greedy_encoder_not_masked",
-    "Your encoder attends to the padding; it needs pad_mask(source) as decode does.",
+    "Your encoder attends to padding; pass pad_mask(source) to encode, too.",
     (ENCODE, "memory = model.encode(source)"),
     read="trf-mask-errors",
 )
 add(
     "greedy_decoder_not_masked",
-    "Your decoder attends to the padding of the source; hand src_mask to decode too.",
+    "Your decoder attends to the padding of the source; pass src_mask to decode, too.",
     (
         "model.decode(memory, src_mask, target, tgt_mask)",
         "model.decode(memory, torch.ones_like(src_mask), target, tgt_mask)",
@@ -141,8 +141,8 @@ add(
 )
 add(
     "greedy_target_not_masked",
-    "Your earlier positions see later ones; the causal mask matters when decoding too, as soon as "
-    "there are two layers.",
+    "Your earlier positions see later ones; pass subsequent_mask to decode at inference, too, "
+    "since it matters as soon as there are two layers.",
     (
         "tgt_mask = subsequent_mask(target.shape[1]).to(target.device)",
         "tgt_mask = None",
@@ -151,7 +151,7 @@ add(
 )
 add(
     "greedy_last_token_only",
-    "You feed only the last token; without a cache the model needs the whole target so far.",
+    "You feed only the last token; without a cache, feed the whole target so far.",
     (
         "model.decode(memory, src_mask, target, tgt_mask)",
         "model.decode(memory, src_mask, target[:, -1:], tgt_mask[:, -1:, -1:])",
@@ -159,12 +159,12 @@ add(
 )
 add(
     "greedy_sampled",
-    "You draw the token at random; greedy decoding takes the likeliest.",
+    "You sample the token; take the most probable one with argmax.",
     (TOKEN, TOKEN.replace("argmax(dim=-1)", "exp().multinomial(1).squeeze(1)")),
 )
 add(
     "greedy_specials_forbidden",
-    "You never write PAD, BOS and UNK; every id may be the likeliest.",
+    "You never choose PAD, BOS or UNK; take the argmax over all ids.",
     (
         LAST,
         f"{LAST}.clone()\n        log_probs[:, [PAD, BOS, 3]] = -math.inf",
@@ -172,17 +172,17 @@ add(
 )
 add(
     "greedy_same_token_for_all",
-    "All rows get the token of the first one; each row has its own argmax.",
+    "You give all rows the first row's token; take the argmax of each row.",
     (TOKEN, TOKEN.replace("argmax(dim=-1)", "argmax(dim=-1)[:1].expand(len(source))")),
 )
 add(
     "greedy_log_probs",
-    "You return log-probabilities; the ids are asked for.",
+    "You return log-probabilities; return the ids.",
     (RESULT, "return log_probs"),
 )
 add(
     "greedy_length_unchecked",
-    "A max_length below 1 is not refused; raise a ValueError.",
+    "You accept a max_length below 1; raise a ValueError.",
     ("if max_length < 1:", "max_length = max(1, max_length)\n    if False:"),
 )
 
@@ -196,24 +196,25 @@ AT_EOS = "(finished if token == EOS else extended).append(hypothesis)"
 ON = "while live and len(live[0][0]) < max_length:"
 add(
     "beam_no_penalty",
-    "Your score is the bare log-probability; divide it by ((5 + len(ids)) / 6) ** alpha.",
+    "Your score is the log-probability itself; divide it by ((5 + len(ids)) / 6) ** alpha.",
     (SCORE, "total"),
 )
 add(
     "beam_plain_length",
-    "You divide by len(ids) ** alpha, as in sequence to sequence; here it is "
+    "You divide by len(ids) ** alpha, as in the chapter on sequence-to-sequence models; divide by "
     "((5 + len(ids)) / 6) ** alpha.",
     (SCORE, "total / len(ids) ** alpha"),
 )
 add(
     "beam_sixth_missing",
-    "You divide by (5 + len(ids)) ** alpha; it is ((5 + len(ids)) / 6) ** alpha, which is 1 for "
-    "one token.",
+    "You divide by (5 + len(ids)) ** alpha; divide by ((5 + len(ids)) / 6) ** alpha, which is 1 "
+    "for one token.",
     (SCORE, "total / (5 + len(ids)) ** alpha"),
 )
 add(
     "beam_sixth_outside",
-    "Your 6 has no exponent; it is (5 + len(ids)) ** alpha / 6 ** alpha.",
+    "You divide by (5 + len(ids)) ** alpha / 6, with alpha on one factor only; divide by ((5 + "
+    "len(ids)) / 6) ** alpha.",
     (SCORE, "total / ((5 + len(ids)) ** alpha / 6)"),
 )
 add(
@@ -223,7 +224,7 @@ add(
 )
 add(
     "beam_alpha_factor",
-    "You multiply by alpha; it is an exponent: ((5 + len(ids)) / 6) ** alpha.",
+    "You multiply by alpha; make it the exponent: ((5 + len(ids)) / 6) ** alpha.",
     (SCORE, "total / (alpha * (5 + len(ids)) / 6 if alpha else 1)"),
 )
 add(
@@ -233,22 +234,22 @@ add(
 )
 add(
     "beam_length_with_bos",
-    "Your length counts BOS; len(ids) counts the tokens of the result, EOS included.",
+    "Your length counts BOS; use len(ids), which counts EOS but not BOS.",
     (SCORE, SCORE.replace("5 + len(ids)", "6 + len(ids)")),
 )
 add(
     "beam_length_without_eos",
-    "Your length leaves EOS out; len(ids) counts it.",
+    "Your length leaves out EOS; use len(ids), which counts it.",
     (SCORE, SCORE.replace("len(ids)", "len(ids) - (ids[-1] == EOS)")),
 )
 add(
     "beam_same_length_for_all",
-    "You divide every score by the penalty of max_length; each hypothesis has a length of its own.",
+    "You divide every score by the penalty of max_length; use each hypothesis's own length.",
     (SCORE, SCORE.replace("len(ids)", "max_length")),
 )
 add(
     "beam_sorted_before_penalty",
-    "Your hypotheses are sorted by log-probability; the order follows the score.",
+    "You sort by log-probability; sort by score.",
     (
         f"return {SORTED}",
         "by_total = sorted(finished + live, key=lambda pair: pair[1], reverse=True)\n"
@@ -257,8 +258,8 @@ add(
 )
 add(
     "beam_penalty_during_search",
-    "Your survivors are chosen by the score; during the search the log-probability decides, and "
-    "the penalty only counts at the end.",
+    "You choose the survivors by score; choose them by log-probability, and apply the penalty only "
+    "at the end.",
     (
         WIDTH,
         f"{WIDTH}\n"
@@ -274,20 +275,20 @@ add(
 )
 add(
     "beam_penalty_every_step",
-    "You divide by the penalty at every step, so that it counts again and again; divide once, at "
-    "the end.",
+    "You divide by the penalty at every step, so it counts again and again; divide once, at the "
+    "end.",
     (TOTALS, f"{TOTALS}\n        totals = totals / ((6 + len(live[0][0])) / 6) ** alpha"),
     (SCORE, "total"),
 )
 add(
     "beam_greedy",
-    "Your search keeps one hypothesis whatever beam_size says; keep the beam_size best.",
+    "You keep one hypothesis whatever beam_size is; keep the beam_size best.",
     ("    src_mask = pad_mask(source)", "    beam_size = 1\n    src_mask = pad_mask(source)"),
 )
 add(
     "beam_each_extended_once",
-    "You take the best extension of each hypothesis; the survivors are the best among the "
-    "extensions of all hypotheses together.",
+    "You keep only the best extension of each hypothesis; take the best among the extensions of "
+    "all hypotheses together.",
     (
         "best, places = totals.flatten().topk(width)",
         "if len(live) > 1:\n"
@@ -299,25 +300,25 @@ add(
 )
 add(
     "beam_never_shrinks",
-    "Your beam stays as wide as before when hypotheses finish; those that end leave it, and it "
-    "shrinks by as many.",
+    "Your beam keeps its width when hypotheses finish; keep beam_size minus the number of finished "
+    "ones.",
     (WIDTH, "width = min(beam_size, totals.numel())"),
     (SORTED, f"{SORTED}[:beam_size]"),
 )
 add(
     "beam_too_many_results",
-    "You return more than beam_size hypotheses: the beam must shrink by as many as have finished.",
+    "You return more than beam_size hypotheses; let the beam shrink by one for each that finishes.",
     (WIDTH, "width = min(beam_size, totals.numel())"),
 )
 add(
     "beam_stops_with_the_first",
-    "Your search ends when the first hypothesis finishes; go on until nothing is live or "
-    "max_length is reached.",
+    "You stop when the first hypothesis finishes; continue until nothing is live or max_length is "
+    "reached.",
     (ON, "while live and not finished and len(live[0][0]) < max_length:"),
 )
 add(
     "beam_finished_dropped",
-    "Your finished hypotheses are lost; put them aside, they belong to the result.",
+    "You lose finished hypotheses; put them aside and return them, too.",
     (
         AT_EOS,
         "if token != EOS:\n"
@@ -328,23 +329,23 @@ add(
 )
 add(
     "beam_finished_extended",
-    "Your hypotheses go on after EOS; those that end are finished and leave the beam.",
+    "You extend hypotheses after EOS; put those that end with EOS aside as finished.",
     (AT_EOS, "extended.append(hypothesis)"),
 )
 add(
     "beam_unfinished_dropped",
-    "You drop what is still live after max_length tokens; it joins the result as it is.",
+    "You drop what is still live after max_length tokens; add it to the result as it is.",
     ("for ids, total in finished + live]", "for ids, total in finished]"),
 )
 add(
     "beam_unfinished_only_without_finished",
-    "You use live hypotheses only if none has finished; what is live after max_length tokens joins "
+    "You return live hypotheses only if none has finished; after max_length tokens, add them to "
     "the finished ones.",
     ("for ids, total in finished + live]", "for ids, total in finished or live]"),
 )
 add(
     "beam_eos_dropped",
-    "Your finished hypotheses lack EOS; it belongs to the ids.",
+    "Your finished hypotheses lack EOS; keep it in the ids.",
     (
         SCORED,
         f"scored = [(ids[:-1] if ids[-1] == EOS else ids, {SCORE}) "
@@ -353,27 +354,27 @@ add(
 )
 add(
     "beam_bos_included",
-    "Your hypotheses begin with BOS; it is fed to the model but is no part of the ids.",
+    "Your ids begin with BOS; feed it to the model, but leave it out of the ids.",
     (SCORED, f"scored = [([BOS, *ids], {SCORE}) for ids, total in finished + live]"),
 )
 add(
     "beam_bos_not_fed",
-    "You don't feed BOS; every target begins with it.",
+    "You don't feed BOS before the other tokens; begin every target with it.",
     ("[[BOS, *ids] for ids, _ in live]", "[ids or [BOS] for ids, _ in live]"),
 )
 add(
     "beam_worst_first",
-    "Your worst hypothesis comes first; the best score does.",
+    "You return the worst hypothesis first; sort by score, best first.",
     (SORTED, "sorted(scored, key=lambda pair: pair[1])"),
 )
 add(
     "beam_not_sorted",
-    "Your hypotheses stand in the order in which they finished; sort them by score, best first.",
+    "You return the hypotheses in the order in which they finished; sort by score, best first.",
     (f"return {SORTED}", "return scored"),
 )
 add(
     "beam_best_only",
-    "You return the best hypothesis only; all finished and remaining ones are asked for.",
+    "You return only the best hypothesis; return all finished and live ones.",
     (SORTED, f"{SORTED}[:1]"),
 )
 add(
@@ -383,61 +384,60 @@ add(
 )
 add(
     "beam_probabilities_added",
-    "You add up probabilities; the probability of a sequence is a product: add log-probabilities.",
+    "You add probabilities, but the probability of a sequence is a product; add log-probabilities.",
     (TOTALS, "totals = (so_far.unsqueeze(1) + log_probs.exp())"),
 )
 add(
     "beam_product",
-    "You multiply probabilities, which vanish in improbable hypotheses; add log-probabilities.",
+    "You multiply probabilities, which become 0 for improbable hypotheses; add log-probabilities.",
     (TOTALS, "totals = (so_far.exp().unsqueeze(1) * log_probs.exp()).log()"),
 )
 add(
     "beam_probabilities",
-    "Your scores are probabilities; log-probabilities are asked for.",
+    "Your scores are probabilities; return log-probabilities divided by the penalty.",
     (SCORE, f"math.exp({SCORE})"),
 )
 add(
     "beam_impossible_kept",
-    "Hypotheses of probability 0 stay in your beam; drop them, even if fewer than beam_size are "
-    "left.",
+    "You keep hypotheses of probability 0; drop them, even if fewer than beam_size are left.",
     ("if total == -math.inf:", "if False:"),
 )
 add(
     "beam_one_short",
-    "Your search ends one token early; max_length tokens are allowed, BOS not counted.",
+    "Your search ends one token early; allow max_length tokens, since BOS doesn't count.",
     (ON, "while live and len(live[0][0]) < max(1, max_length - 1):"),
 )
 add(
     "beam_one_too_many",
-    "Your hypotheses may have max_length + 1 tokens; EOS is counted.",
+    "Your hypotheses have up to max_length + 1 tokens; stop at max_length, since EOS counts.",
     (ON, "while live and len(live[0][0]) < max_length + 1:"),
 )
 add(
     "beam_first_position",
-    "You read the distribution of the first position at every step; the last position says what "
-    "comes next.",
+    "You read the first position's distribution at every step; read the last position's, which "
+    "predicts the next token.",
     ("model.generator(hidden[:, -1])", "model.generator(hidden[:, 0])"),
 )
 add(
     "beam_last_token_only",
-    "You feed only the last token of each hypothesis; without a cache the model needs all of them.",
+    "You feed only the last token of each hypothesis; without a cache, feed all of them.",
     ("[[BOS, *ids] for ids, _ in live]", "[[BOS, *ids][-1:] for ids, _ in live]"),
 )
 add(
     "beam_source_not_masked",
-    "Your model attends to the padding of the source; hand pad_mask(source) to encode and decode.",
+    "Your model attends to the padding of the source; pass pad_mask(source) to encode and decode.",
     ("src_mask = pad_mask(source)", "src_mask = torch.ones_like(pad_mask(source))"),
 )
 add(
     "beam_encoder_not_masked",
-    "Your encoder attends to the padding; it needs pad_mask(source) as decode does.",
+    "Your encoder attends to padding; pass pad_mask(source) to encode, too.",
     (ENCODE, "memory = model.encode(source)"),
     read="trf-mask-errors",
 )
 add(
     "beam_target_not_masked",
-    "Your earlier positions see later ones; the causal mask matters when decoding too, as soon as "
-    "there are two layers.",
+    "Your earlier positions see later ones; pass subsequent_mask to decode at inference, too, "
+    "since it matters as soon as there are two layers.",
     (
         "            target,\n            tgt_mask,\n",
         "            target,\n            None,\n",
@@ -446,17 +446,17 @@ add(
 )
 add(
     "beam_tensor_ids",
-    "Your ids are tensors; lists of ints are asked for, .tolist() makes them.",
+    "Your ids are tensors; return lists of ints with .tolist().",
     (SCORED, f"scored = [(torch.tensor(ids), {SCORE}) for ids, total in finished + live]"),
 )
 add(
     "beam_score_first",
-    "Your pairs are (score, ids); they are (ids, score).",
+    "You return (score, ids); return (ids, score).",
     (f"return {SORTED}", f"return [(score, ids) for ids, score in {SORTED}]"),
 )
 add(
     "beam_settings_unchecked",
-    "A beam_size or max_length below 1, or a negative alpha, is not refused; raise a ValueError.",
+    "You accept a beam_size or max_length below 1, or a negative alpha; raise a ValueError.",
     ("if value < least:", "if False:"),
     (
         "    src_mask = pad_mask(source)",
@@ -466,7 +466,7 @@ add(
 )
 add(
     "beam_batch_accepted",
-    "More than one source is not refused; raise a ValueError.",
+    "You accept more than one source; raise a ValueError.",
     ("if len(source) != 1:", "source = source[:1]\n    if False:"),
 )
 
@@ -481,12 +481,12 @@ STARTED = "return DecoderCache(src_mask, KVCache(kept), KVCache(empty))"
 PAIRS = "pairs = [layer.src_attn.project(memory, memory) for layer in model.decoder.layers]"
 add(
     "start_projected_by_self_attn",
-    "You project the memory with the layers' self_attn; its keys and values come from src_attn.",
+    "You project the memory with self_attn; use each layer's src_attn.",
     (PAIRS, PAIRS.replace("src_attn", "self_attn")),
 )
 add(
     "start_not_projected",
-    "Your memory is split into heads without k_proj and v_proj; call src_attn.project.",
+    "You split the memory into heads without k_proj and v_proj; call src_attn.project.",
     (
         PAIRS,
         "whole = memory.unflatten(-1, (model.decoder.layers[0].src_attn.num_heads, -1))\n"
@@ -496,7 +496,8 @@ add(
 )
 add(
     "start_one_layer_for_all",
-    "All of your layers have the keys and values of the first; each projects the memory itself.",
+    "You use the first layer's keys and values for all layers; project the memory with each "
+    "layer's own src_attn.",
     (
         PAIRS,
         "pairs = [model.decoder.layers[0].src_attn.project(memory, memory)] "
@@ -505,48 +506,50 @@ add(
 )
 add(
     "start_embedding_projected",
-    "You project the embedded source; the memory is what the whole encoder makes of it.",
+    "You project the embedded source; project the memory, the output of the encoder.",
     (ENCODE, "memory = model.position(model.src_embed(source))"),
 )
 add(
     "start_encoder_not_masked",
-    "Your encoder attends to the padding; hand src_mask to encode.",
+    "Your encoder attends to padding; pass src_mask to encode.",
     (ENCODE, "memory = model.encode(source)"),
     read="trf-mask-errors",
 )
 add(
     "start_mask_missing",
-    "Your src_mask is None; every later step needs the mask of the source.",
+    "Your src_mask is None; store pad_mask(source), which every later step needs.",
     (STARTED, STARTED.replace("src_mask", "None")),
 )
 add(
     "start_mask_flat",
-    "Your src_mask has the shape (B, S); it is (B, 1, S), as pad_mask makes it.",
+    "Your src_mask has shape (B, S); store (B, 1, S), as pad_mask returns it.",
     (STARTED, STARTED.replace("src_mask", "src_mask.squeeze(1)")),
 )
 add(
     "start_mask_inverted",
-    "Your src_mask is True at the padding; True means may be attended to.",
+    "Your src_mask is inverted: it is True at padding, but True means «may attend». Store "
+    "pad_mask(source) as it is.",
     (STARTED, STARTED.replace("src_mask", "~src_mask")),
 )
 add(
     "start_memory_instead",
-    "Your cache holds the memory itself; it holds its keys and values for each layer.",
+    "You store the memory itself; store each layer's keys and values of it.",
     (STARTED, STARTED.replace("KVCache(kept)", "memory")),
 )
 add(
     "start_keys_and_values_swapped",
-    "Keys and values of your memory are swapped; project returns (keys, values).",
+    "You swap keys and values of the memory; project returns (keys, values).",
     (KEPT, KEPT.replace("(keys, values)", "(values, keys)")),
 )
 add(
     "start_values_are_keys",
-    "Your values of the memory are its keys; project returns (keys, values).",
+    "You store the keys of the memory as its values, too; project returns (keys, values).",
     (KEPT, "kept = [LayerCache(keys, keys) for keys, _ in pairs]"),
 )
 add(
     "start_not_empty",
-    "Your target begins with the keys and values of the memory; before the first step it is empty.",
+    "Your target holds the keys and values of the memory; before the first step it should be "
+    "empty.",
     (EMPTY, "empty = [LayerCache(keys, values) for keys, values in pairs]"),
 )
 add(
@@ -559,18 +562,18 @@ add(
 )
 add(
     "start_none",
-    "The keys and values of your target are None at first; empty tensors (B, H, 0, D/H) need no "
-    "case of their own.",
+    "The keys and values of your target are None; use empty tensors (B, H, 0, D/H), to which a "
+    "step can append.",
     (EMPTY, "empty = [LayerCache(None, None) for _ in pairs]"),
 )
 add(
     "start_empty_lists",
-    "Your target has no layers; it holds a LayerCache with empty tensors for each layer.",
+    "Your target has no layers; give it one LayerCache with empty tensors for each layer.",
     (EMPTY, "empty = []"),
 )
 add(
     "start_heads_merged",
-    "Your tensors have the shape (B, S, D); they are split into heads, (B, H, S, D/H).",
+    "Your tensors have shape (B, S, D); keep them split into heads, (B, H, S, D/H).",
     (
         PAIRS,
         f"{PAIRS}\n"
@@ -580,7 +583,8 @@ add(
 )
 add(
     "start_stacked",
-    "Your layers are stacked in one LayerCache; a KVCache holds a list with one for each layer.",
+    "You stack the layers in one LayerCache; give KVCache a list with one LayerCache for each "
+    "layer.",
     (
         STARTED,
         "stacked = [torch.stack(parts) for parts in zip(*pairs)]\n"
@@ -594,7 +598,7 @@ add(
 )
 add(
     "start_dict",
-    "Your cache is a dict; a DecoderCache is asked for.",
+    "You return a dict; return a DecoderCache.",
     (STARTED, "return dict(src_mask=src_mask, memory=KVCache(kept), target=KVCache(empty))"),
 )
 
@@ -612,27 +616,29 @@ GROWN = "grown = DecoderCache(cache.src_mask, cache.memory, KVCache(kept))"
 CLOSE = "return model.generator(x[:, 0]), grown"
 add(
     "step_position_zero",
-    "Your token always stands at position 0; its position is the number of cached keys.",
+    "You always put the token at position 0; its position is the number of tokens fed before, "
+    "cache.past.",
     (POSITION, "past=0"),
 )
 add(
     "step_position_from_one",
-    "Your positions begin at 1; the first token stands at position 0.",
+    "Your positions begin at 1; the first token is at position 0, so use cache.past.",
     (POSITION, "past=cache.past + 1"),
 )
 add(
     "step_position_late",
-    "Your position is one behind from the second step on; it is the number of cached keys.",
+    "Your position is one too small from the second step on; use cache.past.",
     (POSITION, "past=max(0, cache.past - 1)"),
 )
 add(
     "step_position_missing",
-    "You don't add the code of the position; model.position does, with past=.",
+    "You don't add the positional encoding; call model.position with past=cache.past.",
     (EMBED, "x = model.tgt_embed(token.unsqueeze(1))"),
 )
 add(
     "step_position_of_the_source",
-    "You take the position from the length of the source; it is the number of cached keys.",
+    "You take the position from the length of the source; use cache.past, the length of the target "
+    "so far.",
     (POSITION, "past=cache.memory.past"),
 )
 add(
@@ -643,18 +649,18 @@ add(
 )
 add(
     "step_keys_in_front",
-    "Your new keys and values stand before the cached ones; append them at the end.",
+    "You put the new keys and values before the cached ones; append them at the end.",
     (KEYS, "keys = torch.cat([new_keys, old.keys], dim=2)"),
     (VALUES, "values = torch.cat([new_values, old.values], dim=2)"),
 )
 add(
     "step_values_not_appended",
-    "Your values stay those of the new token alone; append them to the cached ones as the keys.",
+    "You append the keys but not the values; append the new values to the cached ones, too.",
     (VALUES, "values = new_values.expand_as(keys)"),
 )
 add(
     "step_itself_not_seen",
-    "Your token attends to the cached positions only; it sees itself as well, so append first.",
+    "Your token attends only to cached positions; append its own key and value before it attends.",
     (
         ATTEND,
         f"if old.past == 0:\n                {ATTEND}\n"
@@ -663,40 +669,40 @@ add(
 )
 add(
     "step_cache_unused",
-    "Your token attends to itself alone; it attends to all cached keys and values and its own.",
+    "Your token attends only to itself; let it attend to all cached keys and values, too.",
     (ATTEND, "return layer.self_attn.attend(x, new_keys, new_values)"),
 )
 add(
     "step_one_layer_for_all",
-    "All layers use the cached keys and values of the first one; each has its own.",
+    "You use the first layer's cached keys and values in all layers; use each layer's own.",
     (OLD, OLD.replace("[n]", "[0]")),
 )
 add(
     "step_memory_of_the_first_layer",
-    "All layers attend to the memory as the first one projects it; each has its own keys and "
-    "values.",
+    "You use the first layer's keys and values of the memory in all layers; use each layer's own.",
     (MEMORY, MEMORY.replace("[n]", "[0]")),
 )
 add(
     "step_memory_from_x",
-    "Your src_attn projects the new token; its keys and values are those of the memory, in the "
+    "Your src_attn gets keys and values from the new token; use those of the memory, from the "
     "cache.",
     (LOOK, "return layer.src_attn(x, x, x)"),
 )
 add(
     "step_memory_swapped",
-    "Keys and values of the memory are swapped; attend takes the keys first.",
+    "You swap keys and values of the memory; attend takes the keys first.",
     (LOOK, LOOK.replace("memory.keys, memory.values", "memory.values, memory.keys")),
 )
 add(
     "step_source_not_masked",
-    "Your token attends to the padding of the source; hand src_mask to src_attn.attend.",
+    "Your token attends to the padding of the source; pass cache.src_mask to src_attn.attend.",
     (LOOK, LOOK.replace(", cache.src_mask", "")),
     read="trf-mask-errors",
 )
 add(
     "step_norm_order_ignored",
-    "You always put the norm after the sum; call sublayer, which knows the order of its model.",
+    "You always normalise after the sum; call the layer's connections in `sublayer`, which know "
+    "their order.",
     (
         "x = layer.sublayer[0](x, attend_to_target)",
         "first, second, third = layer.sublayer\n        x = first.norm(x + attend_to_target(x))",
@@ -713,8 +719,8 @@ add(
 )
 add(
     "step_norm_first_always",
-    "You always normalise the input of a sub-layer; call sublayer, which knows the order of its "
-    "model.",
+    "You always normalise before the sub-layer; call the layer's connections in `sublayer`, which "
+    "know their order.",
     (
         "x = layer.sublayer[0](x, attend_to_target)",
         "first, second, third = layer.sublayer\n        x = x + attend_to_target(first.norm(x))",
@@ -731,14 +737,14 @@ add(
 )
 add(
     "step_final_norm_missing",
-    "With the norms first the decoder ends with a norm; apply it before the generator.",
+    "You leave out the decoder's final norm in pre-norm models; apply it before the generator.",
     ("if model.decoder.norm is not None:", "if False:"),
     read="trf-norm-order",
 )
 add(
     "step_keys_not_normalised",
-    "Your keys and values come from the input before the norm; project what the sub-layer is "
-    "given.",
+    "You compute keys and values from the input before the norm; project what the connection "
+    "passes to the sub-layer.",
     (
         "        def attend_to_target(",
         "        before = x\n\n        def attend_to_target(",
@@ -748,50 +754,51 @@ add(
 )
 add(
     "step_no_residual",
-    "Your sub-layers replace x; each adds to it, as sublayer does.",
+    "You leave out residual connection and norm; call each sub-layer through its connection in "
+    "`sublayer`.",
     ("x = layer.sublayer[0](x, attend_to_target)", "x = attend_to_target(x)"),
     ("x = layer.sublayer[1](x, attend_to_source)", "x = attend_to_source(x)"),
     ("x = layer.sublayer[2](x, layer.feed_forward)", "x = layer.feed_forward(x)"),
 )
 add(
     "step_source_attention_missing",
-    "Your step leaves out the attention to the source; it is the second sub-layer.",
+    "You leave out cross-attention; call src_attn as the second sub-layer.",
     ("x = layer.sublayer[1](x, attend_to_source)", "pass"),
 )
 add(
     "step_feed_forward_missing",
-    "Your step leaves out the feed-forward network; it is the third sub-layer.",
+    "You leave out the feed-forward network; call it as the third sub-layer.",
     ("x = layer.sublayer[2](x, layer.feed_forward)", "pass"),
 )
 add(
     "step_first_layer_only",
-    "Your step runs through the first layer only; it runs through all of them.",
+    "You run only the first layer; run all of them.",
     ("enumerate(model.decoder.layers)", "enumerate(model.decoder.layers[:1])"),
 )
 add(
     "step_cache_changed",
-    "You change the cache that you were given; put the longer keys and values into a new one.",
+    "You change the given cache; put the longer keys and values into a new one.",
     (GROWN, "cache.target.layers[:] = kept\n    grown = cache"),
 )
 add(
     "step_cache_not_grown",
-    "You return the cache as it was; its keys and values are one position longer now.",
+    "You return the cache as it was; return one whose keys and values are one position longer.",
     (GROWN, "grown = DecoderCache(cache.src_mask, cache.memory, cache.target)"),
 )
 add(
     "step_memory_dropped",
-    "Your new cache holds the target only; the next step needs src_mask and the memory too.",
+    "Your new cache holds only the target; keep src_mask and memory, which the next step needs.",
     (GROWN, "grown = DecoderCache(None, None, KVCache(kept))"),
 )
 add(
     "step_target_alone_returned",
-    "You return a KVCache, that of the target; the next step needs a DecoderCache with src_mask "
-    "and the memory.",
+    "You return only the KVCache of the target; return a DecoderCache with src_mask and memory, "
+    "too.",
     (GROWN, "grown = KVCache(kept)"),
 )
 add(
     "step_source_mask_grown",
-    "You make src_mask one place longer; it belongs to the source, which does not grow.",
+    "You make src_mask one position longer; leave it as it is, since the source doesn't grow.",
     (
         GROWN,
         "mask = torch.cat([cache.src_mask, cache.src_mask[:, :, :1]], dim=2)\n"
@@ -800,7 +807,7 @@ add(
 )
 add(
     "step_three_axes",
-    "Your log-probabilities have the shape (B, 1, V); there is one position only: (B, V).",
+    "Your log-probabilities have shape (B, 1, V); return (B, V), since there is only one position.",
     (CLOSE, CLOSE.replace("x[:, 0]", "x")),
 )
 add(
@@ -810,17 +817,17 @@ add(
 )
 add(
     "step_logits_returned",
-    "You return logits; the generator makes log-probabilities of them.",
+    "You return logits; call model.generator, which returns log-probabilities.",
     (CLOSE, CLOSE.replace("model.generator(", "model.generator.proj(")),
 )
 add(
     "step_source_embedding",
-    "You embed the token with src_embed; it is a token of the target.",
+    "You embed the token with src_embed; it is a token of the target, so use tgt_embed.",
     (EMBED, EMBED.replace("tgt_embed", "src_embed").replace("token.", "(token % 7).")),
 )
 add(
     "step_embedding_not_scaled",
-    "You look the token up without the factor sqrt(D); call tgt_embed itself.",
+    "You look up the embedding without the factor sqrt(D); call tgt_embed itself.",
     (EMBED, EMBED.replace("model.tgt_embed(", "model.tgt_embed.lut(")),
     read="trf-embeddings",
 )

@@ -1,7 +1,7 @@
 """Known mistakes of `transformer-parts`: embeddings, attention, masks, norms.
 
 A batch size that is known only under a mask, the sample deviation with eps outside the root, a
-shortcut that is normalised.
+residual connection that is normalised.
 """
 
 from __future__ import annotations
@@ -19,52 +19,55 @@ SCALED = "self.lut(ids) * math.sqrt(self.d_model)"
 DRAWN = "nn.init.normal_(self.lut.weight, std=1.0 / math.sqrt(d_model))"
 add(
     "embeddings_unscaled",
-    "Your vectors are the rows of the table as they are; multiply them by sqrt(d_model).",
+    "You return the rows of the embedding matrix as they are; multiply them by sqrt(d_model) in "
+    "forward.",
     (SCALED, "self.lut(ids)"),
 )
 add(
     "embeddings_times_width",
-    "You multiply by d_model; the factor is its square root.",
+    "You multiply by d_model; multiply by its square root.",
     (SCALED, "self.lut(ids) * self.d_model"),
 )
 add(
     "embeddings_divided",
-    "You divide by sqrt(d_model), as attention does with its scores; embeddings are multiplied by "
+    "You divide by sqrt(d_model), as attention does with its scores; multiply the embeddings by "
     "it.",
     (SCALED, "self.lut(ids) / math.sqrt(self.d_model)"),
 )
 add(
     "embeddings_times_root_of_vocabulary",
-    "Your factor is the square root of the size of the vocabulary; it is that of d_model.",
+    "You multiply by the square root of the vocabulary size; multiply by that of d_model.",
     (SCALED, "self.lut(ids) * math.sqrt(self.lut.num_embeddings)"),
 )
 add(
     "embeddings_standard_normal",
-    "Your table keeps the values of nn.Embedding, of variance 1, so that scaled vectors have the "
-    "variance d_model; draw it from N(0, 1/d_model).",
+    "Your embedding matrix keeps nn.Embedding's initialisation with variance 1, so scaled vectors "
+    "have variance d_model; initialise it from N(0, 1/d_model).",
     (DRAWN, "pass"),
 )
 add(
     "embeddings_xavier",
-    "Your table is drawn by Xavier's rule, which divides by the size of the vocabulary too: scaled "
-    "vectors are then far too short. Draw it from N(0, 1/d_model).",
+    "You initialise the embedding matrix by Xavier's rule, whose variance falls with the "
+    "vocabulary size, so scaled vectors of a large vocabulary are far too short; initialise it "
+    "from N(0, 1/d_model).",
     (DRAWN, "nn.init.xavier_uniform_(self.lut.weight)"),
 )
 add(
     "embeddings_deviation_is_variance",
-    "Your table has the standard deviation 1/d_model; that is to be the variance, so give "
-    "nn.init.normal_ the square root of it.",
+    "You initialise the embedding matrix with standard deviation 1/d_model; that should be the "
+    "variance, so pass std=1/sqrt(d_model) to nn.init.normal_.",
     (DRAWN, "nn.init.normal_(self.lut.weight, std=1.0 / d_model)"),
 )
 add(
     "embeddings_uniform",
-    "Your table has the right variance but is drawn uniformly; draw it from a normal distribution.",
+    "You initialise the embedding matrix from a uniform distribution; the variance is right, but "
+    "use a normal distribution.",
     (DRAWN, "nn.init.uniform_(self.lut.weight, -math.sqrt(3 / d_model), math.sqrt(3 / d_model))"),
 )
 add(
     "embeddings_padding_row_fixed",
-    "With padding_idx the row of PAD stays zero or never learns; masks take care of padding, so "
-    "create nn.Embedding without it.",
+    "With padding_idx the embedding of PAD never learns; masks take care of padding, so create "
+    "nn.Embedding without it.",
     (
         "self.lut = nn.Embedding(vocab_size, d_model)",
         "self.lut = nn.Embedding(vocab_size, d_model, padding_idx=PAD)",
@@ -72,7 +75,8 @@ add(
 )
 add(
     "embeddings_sizes_unchecked",
-    "A vocabulary or a width below 1 is not refused; raise a ValueError.",
+    "Your Embeddings accepts a vocab_size or d_model below 1; raise a ValueError when it is "
+    "created.",
     ("if value < 1:", "if False:"),
 )
 
@@ -87,66 +91,68 @@ QUERY_SHAPE = """        batch, length, width = query.shape
 """
 add(
     "attention_scale_d_model",
-    "Your scores are divided by sqrt(d_model); each head divides by the root of its own width, "
-    "d_model / num_heads.",
+    "You divide the scores by sqrt(d_model); divide by the square root of a head's width, d_model "
+    "/ num_heads.",
     (SCORES, "queries @ keys.transpose(-2, -1) / math.sqrt(query.shape[-1])"),
 )
 add(
     "attention_unscaled",
-    "Your scores are not scaled; divide them by the square root of a head's width, or softmax "
-    "saturates.",
+    "You don't scale the scores, so the softmax saturates; divide them by the square root of a "
+    "head's width.",
     (SCORES, "queries @ keys.transpose(-2, -1)"),
 )
 add(
     "attention_scale_without_root",
-    "Your scores are divided by the width of a head; divide by its square root.",
+    "You divide the scores by a head's width; divide by its square root.",
     (SCORES, "queries @ keys.transpose(-2, -1) / queries.shape[-1]"),
 )
 add(
     "attention_scale_multiplied",
-    "Your scores are multiplied by the square root of a head's width; divide by it.",
+    "You multiply the scores by the square root of a head's width; divide by it.",
     (SCORES, "queries @ keys.transpose(-2, -1) * math.sqrt(queries.shape[-1])"),
 )
 add(
     "attention_batch_size_under_mask",
-    "You take the batch size only where a mask is given, so that a call without a mask ends in a "
-    "NameError; take it before the if.",
+    "You read the batch size only where a mask is given, so a call without a mask ends in a "
+    "NameError; read it before the `if`.",
     (QUERY_SHAPE, "        if mask is not None:\n            batch, length, width = query.shape\n"),
 )
 add(
     "attention_mask_ignored",
-    "Your attention takes no notice of the mask; fill the scores where it is False before softmax.",
+    "Your attention ignores the mask; where it is False, fill the scores with -inf before the "
+    "softmax.",
     (MASKED, "scores"),
     PLAIN,
 )
 add(
     "attention_mask_inverted",
-    "Your mask works the wrong way round: True means that a position may be attended to.",
+    "Your mask works the wrong way round: True means «may attend», so fill the scores where it is "
+    "False.",
     (MASKED, "scores.masked_fill(mask, torch.finfo(scores.dtype).min)"),
     PLAIN,
 )
 add(
     "attention_mask_after_softmax",
-    "Your mask sets weights to 0 after softmax, so that the rest no longer sums to 1; mask the "
-    "scores before softmax.",
+    "You set masked weights to 0 after the softmax, so the others no longer sum to 1; mask the "
+    "scores before the softmax.",
     (MASKED, "scores"),
 )
 add(
     "attention_mask_by_zero",
-    "Masked scores become 0, or nearly so, and 0 is a score like any other; fill in -inf or a very "
-    "large negative number.",
+    "Your masked scores become 0 or nearly 0, which is a score like any other; fill in -inf or a "
+    "very large negative number.",
     (MASKED, "scores.masked_fill(~mask, 0.0)"),
     PLAIN,
 )
 add(
     "attention_mask_over_heads",
-    "A mask with three axes is aligned from the right, so that its batch axis meets the heads; "
-    "insert an axis for the heads, mask.unsqueeze(1).",
+    "Broadcasting aligns a mask of three axes from the right, so its batch axis meets the heads; "
+    "insert an axis for the heads with mask.unsqueeze(1).",
     ("mask = mask.unsqueeze(1)", "pass"),
 )
 add(
     "attention_mask_for_first_example",
-    "All examples get the mask of the first; each has its own.",
+    "You use the first example's mask for the whole batch; use each example's own.",
     ("mask = mask.unsqueeze(1)", "mask = mask[:1].unsqueeze(1)"),
 )
 add(
@@ -169,55 +175,55 @@ add(
 add(
     "attention_merge_without_transpose",
     "You reshape (B, H, T, D/H) to (B, T, D) at once, which mixes positions; transpose axes 1 and "
-    "2 back first.",
+    "2 first.",
     (MERGED, "(attn_weights @ values).reshape(batch, length, width)"),
 )
 add(
     "attention_softmax_over_queries",
-    "Your softmax runs over the queries; it runs over the keys, the last axis, so that each "
-    "query's weights sum to 1.",
+    "Your softmax runs over the queries; use the last axis, the keys, so that each query's weights "
+    "sum to 1.",
     (WEIGHTS, "self.dropout(torch.softmax(scores, dim=-2))"),
     PLAIN,
 )
 add(
     "attention_softmax_over_heads",
-    "Your softmax runs over the heads; it runs over the keys, the last axis.",
+    "Your softmax runs over the heads; use the last axis, the keys.",
     (WEIGHTS, "self.dropout(torch.softmax(scores, dim=1))"),
     PLAIN,
 )
 add(
     "attention_without_output_projection",
-    "The merged heads are returned as they are; out_proj comes last.",
+    "You return the merged heads as they are; apply out_proj to them.",
     ("self.out_proj(merged)", "merged"),
 )
 add(
     "attention_query_not_projected",
-    "Your queries skip q_proj; attend gets them unprojected.",
+    "You use the query unprojected; apply q_proj to it in attend.",
     ("self.q_proj(query)", "query"),
 )
 add(
     "attention_values_from_key",
-    "Your values are made of `key`; v_proj acts on `value`.",
+    "You compute the values from `key`; apply v_proj to `value`.",
     ("self.v_proj(value)", "self.v_proj(key)"),
 )
 add(
     "attention_values_by_k_proj",
-    "Your values are made by k_proj; v_proj makes them.",
+    "You compute the values with k_proj; use v_proj.",
     ("self.v_proj(value)", "self.k_proj(value)"),
 )
 add(
     "attention_keys_from_query",
-    "forward makes the keys of the query; project(key, value) makes them of the key.",
+    "Your forward computes the keys from the query; call project(key, value).",
     ("self.project(key, value)", "self.project(query, value)"),
 )
 add(
     "attention_mask_not_passed",
-    "forward keeps the mask to itself; hand it to attend.",
+    "Your forward doesn't pass the mask on; pass it to attend.",
     ("self.attend(query, keys, values, mask)", "self.attend(query, keys, values)"),
 )
 add(
     "attention_project_without_heads",
-    "project returns (B, Tk, D); split keys and values into heads, (B, H, Tk, D/H).",
+    "Your project returns (B, Tk, D); split keys and values into heads, (B, H, Tk, D/H).",
     (
         "return keys, values\n",
         "return keys.transpose(1, 2).flatten(2), values.transpose(1, 2).flatten(2)\n",
@@ -232,30 +238,32 @@ add(
 )
 add(
     "attention_project_swapped",
-    "project returns values and keys; keys come first.",
+    "Your project returns (values, keys); return (keys, values).",
     ("return keys, values\n", "return values, keys\n"),
     ("keys, values = self.project(key, value)", "values, keys = self.project(key, value)"),
 )
 add(
     "attention_dropout_on_output",
-    "Your dropout acts on the output; it acts on the weights, after softmax.",
+    "You apply dropout to the output; apply it to the attention weights, after the softmax.",
     (WEIGHTS, "torch.softmax(scores, dim=-1)"),
     ("return self.out_proj(merged)", "return self.dropout(self.out_proj(merged))"),
 )
 add(
     "attention_dropout_ignored",
-    "Nothing is dropped in train mode; apply dropout to the weights.",
+    "Your attention has no dropout in training mode; apply dropout to the attention weights, after "
+    "the softmax.",
     (WEIGHTS, "torch.softmax(scores, dim=-1)"),
 )
 add(
     "attention_dropout_before_softmax",
-    "Your dropout acts on the scores, where a 0 is a score like any other; drop weights, after "
-    "softmax.",
+    "You apply dropout to the scores, where a 0 is a score like any other; apply it to the "
+    "weights, after the softmax.",
     (WEIGHTS, "torch.softmax(self.dropout(scores), dim=-1)"),
 )
 add(
     "attention_dropout_for_all_heads",
-    "All heads drop the same weights; the decision is taken for each weight of each head.",
+    "All your heads drop the same weights; apply dropout to the weights of all heads, (B, H, Tq, "
+    "Tk), so that each is drawn independently.",
     (
         WEIGHTS,
         "torch.softmax(scores, dim=-1) * self.dropout(torch.ones_like(scores[:, :1]))",
@@ -263,12 +271,13 @@ add(
 )
 add(
     "attention_dropout_in_eval",
-    "Your dropout acts in eval mode too; nn.Dropout, or training=self.training, turns it off.",
+    "Your dropout acts in evaluation mode, too; use nn.Dropout, or drop only if self.training.",
     (WEIGHTS, "nn.functional.dropout(torch.softmax(scores, dim=-1), self.dropout.p)"),
 )
 add(
     "attention_dropout_not_rescaled",
-    "The weights that are left keep their size; dropout divides them by 1 - p.",
+    "You leave the weights that are not dropped as they are; divide them by 1 - p, as nn.Dropout "
+    "does.",
     (
         WEIGHTS,
         "torch.softmax(scores, dim=-1) * (self.dropout(torch.ones_like(scores)) != 0)",
@@ -276,7 +285,8 @@ add(
 )
 add(
     "attention_dropout_is_keep",
-    "You take dropout for the probability of keeping a weight; it is that of dropping one.",
+    "You use dropout as the probability of keeping a weight; it is the probability of dropping "
+    "one.",
     ("nn.Dropout(dropout)", "nn.Dropout(1 - dropout if dropout else 0.0)"),
 )
 add(
@@ -286,8 +296,8 @@ add(
 )
 add(
     "attention_heads_unchecked",
-    "A d_model that num_heads does not divide is not refused when the module is created; raise a "
-    "ValueError.",
+    "Your module accepts a num_heads that doesn't divide d_model; raise a ValueError when it is "
+    "created.",
     ("if num_heads < 1 or d_model % num_heads != 0:", "if False:"),
 )
 
@@ -299,54 +309,56 @@ add = mistakes_in(MISCONCEPTIONS, "pad_mask", "trf-masks")
 REAL = "(ids != pad).unsqueeze(1)"
 add(
     "pad_mask_inverted",
-    "Your mask is True at the padding; True means that a position may be attended to.",
+    "Your mask is inverted: it is True at padding, but True means «may attend». Compare with ids "
+    "!= pad.",
     (REAL, "(ids == pad).unsqueeze(1)"),
 )
 add(
     "pad_mask_without_axis",
-    "Your mask has the shape (B, T); insert an axis for the queries, (B, 1, T).",
+    "Your mask has shape (B, T); insert an axis for the queries: (B, 1, T).",
     (REAL, "ids != pad"),
 )
 add(
     "pad_mask_over_queries",
-    "Your mask has the shape (B, T, 1), which masks queries; padding must not be a key: (B, 1, T).",
+    "Your mask has shape (B, T, 1), which masks queries; padding must not be attended to as a key, "
+    "so return (B, 1, T).",
     (REAL, "(ids != pad).unsqueeze(2)"),
 )
 add(
     "pad_mask_with_head_axis",
-    "Your mask has the shape (B, 1, 1, T); the axis of the heads is the attention's business: "
+    "Your mask has shape (B, 1, 1, T); the attention adds the axis for the heads itself, so return "
     "(B, 1, T).",
     (REAL, "(ids != pad).unsqueeze(1).unsqueeze(1)"),
 )
 add(
     "pad_mask_pad_ignored",
-    "Your mask compares with 0 whatever `pad` says; compare with the argument.",
+    "You compare with 0 whatever `pad` is; compare with the argument.",
     (REAL, "(ids != PAD).unsqueeze(1)"),
 )
 add(
     "pad_mask_greater",
-    "Your mask asks for ids greater than pad; padding is the one id that equals it.",
+    "Your mask is True only for ids greater than pad; make it True for all ids other than pad.",
     (REAL, "(ids > pad).unsqueeze(1)"),
 )
 add(
     "pad_mask_of_numbers",
-    "Your mask holds numbers; it is of dtype bool.",
+    "Your mask holds integers; return dtype bool.",
     (REAL, "(ids != pad).unsqueeze(1).long()"),
 )
 add(
     "pad_mask_of_floats",
-    "Your mask holds floats; it is of dtype bool.",
+    "Your mask holds floats; return dtype bool.",
     (REAL, "(ids != pad).unsqueeze(1).float()"),
 )
 add(
     "pad_mask_by_count",
-    "You count the real tokens and take the row to begin with them; look at each id, for padding "
-    "may stand anywhere.",
+    "You count the real tokens and assume that the row begins with them; padding may be anywhere, "
+    "so compare each id with pad.",
     (REAL, "(torch.arange(ids.shape[1]) < (ids != pad).sum(1, keepdim=True)).unsqueeze(1)"),
 )
 add(
     "pad_mask_specials_masked",
-    "Your mask hides BOS and EOS as well; they are tokens that a sentence has.",
+    "You mask BOS and EOS, too; mask only ids equal to pad.",
     (REAL, "((ids != pad) & (ids != BOS) & (ids != EOS)).unsqueeze(1)"),
 )
 
@@ -354,41 +366,40 @@ add = mistakes_in(MISCONCEPTIONS, "subsequent_mask", "trf-masks")
 LOWER = "torch.ones(1, size, size, dtype=torch.bool).tril()"
 add(
     "subsequent_without_self",
-    "Your triangle lacks its diagonal, so that the first position may attend to nothing; a "
-    "position attends to itself too.",
+    "Your mask lacks the diagonal, so the first position may attend to nothing; let each position "
+    "attend to itself.",
     (LOWER, "torch.ones(1, size, size, dtype=torch.bool).tril(-1)"),
 )
 add(
     "subsequent_one_ahead",
-    "Your positions may attend to the one that follows, which is what they are to predict; end at "
-    "the diagonal.",
+    "Your positions may attend to the next one, which is what they should predict; end at the "
+    "diagonal.",
     (LOWER, "torch.ones(1, size, size, dtype=torch.bool).tril(1)"),
 )
 add(
     "subsequent_upper",
-    "Your triangle is the upper one: positions attend to what follows. Row i, the query, has True "
-    "in columns 0 to i.",
+    "Your triangle is the upper one, so positions attend to later ones; row i, the query, should "
+    "be True in columns 0 to i.",
     (LOWER, "torch.ones(1, size, size, dtype=torch.bool).triu()"),
 )
 add(
     "subsequent_inverted",
-    "Your mask is True where attending is forbidden; True means that a position may be attended "
-    "to.",
+    "Your mask is inverted: True must mean «may attend», so row i is True in columns 0 to i.",
     (LOWER, "torch.ones(1, size, size, dtype=torch.bool).triu(1)"),
 )
 add(
     "subsequent_without_batch_axis",
-    "Your mask has the shape (size, size); the batch axis in front is 1: (1, size, size).",
+    "Your mask has shape (size, size); add a batch axis of length 1: (1, size, size).",
     (LOWER, "torch.ones(size, size, dtype=torch.bool).tril()"),
 )
 add(
     "subsequent_of_numbers",
-    "Your mask holds numbers; it is of dtype bool.",
+    "Your mask holds numbers; return dtype bool.",
     (LOWER, "torch.ones(1, size, size).tril()"),
 )
 add(
     "subsequent_size_unchecked",
-    "A size below 1 is not refused with a ValueError.",
+    "Your subsequent_mask accepts a size below 1; raise a ValueError.",
     ("if size < 1:", "if False:"),
 )
 
@@ -396,60 +407,60 @@ add = mistakes_in(MISCONCEPTIONS, "make_std_mask", "trf-masks")
 BOTH = "pad_mask(target, pad) & earlier"
 add(
     "std_mask_or",
-    "Your mask joins the two with or, so that one permission is enough; both must hold: use &.",
+    "You combine the two masks with «or», so one permission is enough; both must hold, so use &.",
     (BOTH, "pad_mask(target, pad) | earlier"),
 )
 add(
     "std_mask_padding_only",
-    "Your mask hides padding only; positions that follow must be hidden too.",
+    "You mask padding only; combine it with subsequent_mask to mask later positions, too.",
     (BOTH, "pad_mask(target, pad).expand(-1, target.shape[1], -1)"),
 )
 add(
     "std_mask_triangle_only",
-    "Your mask hides what follows only; padding must be hidden too.",
+    "You mask later positions only; combine it with pad_mask to mask padding, too.",
     (BOTH, "earlier.expand(len(target), -1, -1)"),
 )
 add(
     "std_mask_padded_queries",
-    "Your mask hides padding as a query instead of as a key; the columns of padding are False, its "
-    "rows are like others.",
+    "You mask padding as a query instead of as a key; make the columns of padding False and leave "
+    "its rows alone.",
     (BOTH, "pad_mask(target, pad).transpose(1, 2) & earlier"),
 )
 add(
     "std_mask_padded_rows_too",
-    "Your mask also empties the rows of padded queries, which then may attend to nothing; only the "
-    "columns, the keys, are hidden.",
+    "You also make the rows of padded queries False, so they may attend to nothing; mask only the "
+    "columns, the keys.",
     (BOTH, "pad_mask(target, pad) & pad_mask(target, pad).transpose(1, 2) & earlier"),
 )
 add(
     "std_mask_without_self",
-    "No position may attend to itself in your mask, the first one to nothing at all; the triangle "
-    "has its diagonal.",
+    "Your mask lacks the diagonal, so the first position may attend to nothing; let each position "
+    "attend to itself.",
     (BOTH, "pad_mask(target, pad) & earlier.tril(-1)"),
 )
 add(
     "std_mask_pad_not_passed",
-    "Your mask takes 0 for padding whatever `pad` says; hand it on to pad_mask.",
+    "Your mask takes 0 for padding whatever `pad` is; pass it on to pad_mask.",
     (BOTH, "pad_mask(target) & earlier"),
 )
 add(
     "std_mask_later",
-    "Your mask lets positions attend to what follows; take the lower triangle.",
+    "Your mask lets positions attend to later ones; use the lower triangle.",
     (BOTH, "pad_mask(target, pad) & earlier.transpose(1, 2)"),
 )
 add(
     "std_mask_of_numbers",
-    "Your mask is a product of numbers; it is of dtype bool: use & on two boolean masks.",
+    "Your mask is a product of numbers; use & on the two bool masks, so that the dtype is bool.",
     (BOTH, "pad_mask(target, pad).long() * earlier.long()"),
 )
 add(
     "std_mask_of_first_row",
-    "Your mask holds the padding of the first row for all; each row has its own.",
+    "You use the padding of the first row for the whole batch; use each row's own.",
     (BOTH, "(pad_mask(target, pad)[:1] & earlier).expand(len(target), -1, -1)"),
 )
 
 # --------------------------------------------------------------------------------------------
-# Norm, feed-forward, shortcuts
+# Norm, feed-forward, residual connections
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "LayerNorm", "trf-norm")
@@ -459,70 +470,68 @@ NORMALISED = "(x - mean) / torch.sqrt(variance + self.eps)"
 AFFINE = "self.gamma * normalised + self.beta"
 add(
     "norm_sample_deviation_eps_outside",
-    "You divide by x.std() + eps, as the Annotated Transformer does: the sample deviation, with "
-    "eps outside the root. Take the biased variance and add eps to it inside the root.",
+    "You divide by x.std() + eps, the sample standard deviation with eps outside the root; use the "
+    "biased variance and add eps to it inside the root.",
     (NORMALISED, "(x - mean) / (x.std(dim=-1, keepdim=True) + self.eps)"),
 )
 add(
     "norm_unbiased",
-    "Your variance divides by D - 1; give var(..., unbiased=False), which divides by D.",
+    "Your variance divides by D - 1; divide by D with var(..., unbiased=False).",
     (VARIANCE, "x.var(dim=-1, keepdim=True)"),
 )
 add(
     "norm_eps_outside_root",
-    "Your eps is added to the standard deviation; it is added to the variance, inside the root.",
+    "You add eps to the standard deviation; add it to the variance, inside the root.",
     (NORMALISED, "(x - mean) / (torch.sqrt(variance) + self.eps)"),
 )
 add(
     "norm_eps_subtracted",
-    "Your eps is subtracted, so that a constant vector takes the root of a negative number; add "
-    "it.",
+    "You subtract eps, so a constant vector needs the root of a negative number; add it.",
     (NORMALISED, "(x - mean) / torch.sqrt(variance - self.eps)"),
 )
 add(
     "norm_eps_missing",
-    "Your norm has no eps, so that a constant vector becomes NaN; add eps to the variance.",
+    "You leave out eps, so a constant vector becomes NaN; add eps to the variance.",
     (NORMALISED, "(x - mean) / torch.sqrt(variance)"),
 )
 add(
     "norm_eps_other_default",
-    "Your eps is another than 1e-5 by default.",
+    "Your default for eps is not 1e-5; change it to 1e-5.",
     ("eps: float = 1e-5", "eps: float = 1e-6"),
 )
 add(
     "norm_eps_fixed",
-    "Your norm takes 1e-5 whatever eps says; keep the argument and use it.",
+    "You use 1e-5 whatever eps is; store the argument and use it.",
     ("self.eps = eps", "self.eps = 1e-5"),
 )
 add(
     "norm_variance_squared",
-    "Your norm squares the variance once more: sigma squared already is the variance. Divide by "
-    "sqrt(variance + eps).",
+    "You square the variance, but σ² already is the variance; divide by sqrt(variance + eps).",
     (NORMALISED, "(x - mean) / torch.sqrt(variance**2 + self.eps)"),
 )
 add(
     "norm_divided_by_variance",
-    "Your norm divides by the variance; divide by its square root.",
+    "You divide by the variance; divide by its square root.",
     (NORMALISED, "(x - mean) / (variance + self.eps)"),
 )
 add(
     "norm_mean_kept",
-    "Your norm does not subtract the mean; that is RMSNorm. Subtract it.",
+    "You don't subtract the mean; divide x - mean by the standard deviation, not x.",
     (NORMALISED, "x / torch.sqrt(variance + self.eps)"),
 )
 add(
     "norm_without_gamma",
-    "Your norm leaves out gamma; the normalised vector is multiplied by it.",
+    "You leave out gamma; multiply the normalised vector by it.",
     (AFFINE, "normalised + self.beta"),
 )
 add(
     "norm_without_beta",
-    "Your norm leaves out beta; it is added at the end.",
+    "You leave out beta; add it at the end.",
     (AFFINE, "self.gamma * normalised"),
 )
 add(
     "norm_without_parameters",
-    "Your norm has no gamma and beta; both are nn.Parameters of the width of a vector.",
+    "Your norm has no gamma or beta; create both as nn.Parameter of shape (d_model,).",
     ("self.gamma = nn.Parameter(torch.ones(d_model))", "self.features = d_model"),
     ("        self.beta = nn.Parameter(torch.zeros(d_model))\n", ""),
     ("if x.shape[-1] != len(self.gamma):", "if x.shape[-1] != self.features:"),
@@ -534,65 +543,67 @@ add(
 )
 add(
     "norm_beta_scaled",
-    "Your norm adds beta before it multiplies by gamma; multiply first.",
+    "You add beta before you multiply by gamma; multiply first.",
     (AFFINE, "self.gamma * (normalised + self.beta)"),
 )
 add(
     "norm_over_batch",
-    "Your statistics are taken over the first axis, across vectors; each vector has its own mean "
-    "and variance, over the last axis.",
+    "You compute mean and variance over the first axis, across vectors; compute them for each "
+    "vector by itself, over the last axis.",
     (MEAN, "x.mean(dim=0, keepdim=True)"),
     (VARIANCE, "x.var(dim=0, unbiased=False, keepdim=True)"),
     read="trf-batchnorm",
 )
 add(
     "norm_over_positions",
-    "Your statistics are taken across the vectors in front of the last axis, padding included; "
-    "each vector has its own mean and variance, over the last axis.",
+    "You compute mean and variance over all axes but the last, padding included; compute them for "
+    "each vector by itself, over the last axis.",
     (MEAN, "x.mean(dim=tuple(range(x.dim() - 1)), keepdim=True)"),
     (VARIANCE, "x.var(dim=tuple(range(x.dim() - 1)), unbiased=False, keepdim=True)"),
     read="trf-batchnorm",
 )
 add(
     "norm_over_time",
-    "Your statistics are taken over the positions of a sentence; each vector has its own mean and "
-    "variance, over the last axis.",
+    "You compute mean and variance over the positions of a sequence; compute them for each vector "
+    "by itself, over the last axis.",
     (MEAN, "x.mean(dim=max(x.dim() - 2, 0), keepdim=True)"),
     (VARIANCE, "x.var(dim=max(x.dim() - 2, 0), unbiased=False, keepdim=True)"),
     read="trf-batchnorm",
 )
 add(
     "norm_over_everything",
-    "One mean and one variance serve all vectors; each has its own, over the last axis.",
+    "You use one mean and one variance for all vectors; compute them for each vector by itself, "
+    "over the last axis.",
     (MEAN, "x.mean()"),
     (VARIANCE, "x.var(unbiased=False)"),
 )
 add(
     "norm_initial_gamma_zero",
-    "Your gamma begins with zeros, so that the norm answers beta to everything; begin with ones.",
+    "You initialise gamma with zeros, so the norm returns beta for every input; initialise it with "
+    "ones.",
     ("torch.ones(d_model)", "torch.zeros(d_model)"),
 )
 add(
     "norm_initial_random",
-    "Your gamma and beta begin with random numbers; begin with ones and zeros.",
+    "You initialise gamma and beta randomly; initialise gamma with ones and beta with zeros.",
     ("torch.ones(d_model)", "torch.randn(d_model)"),
     ("torch.zeros(d_model)", "torch.randn(d_model)"),
 )
 add(
     "norm_statistics_detached",
-    "Mean and variance are cut out of the graph, so that the gradient of x is wrong; leave "
-    "detach() and no_grad() out.",
+    "You cut mean and variance out of the graph, so the gradient of x is wrong; leave out detach() "
+    "and no_grad().",
     (NORMALISED, "(x - mean.detach()) / torch.sqrt(variance.detach() + self.eps)"),
 )
 add(
     "norm_width_unchecked",
-    "Vectors of another width than `d_model` are not refused with a ValueError; broadcasting lets "
-    "some of them pass.",
+    "Your forward accepts vectors whose width is not d_model, as broadcasting allows; raise a "
+    "ValueError.",
     ("if x.shape[-1] != len(self.gamma):", "if False:"),
 )
 add(
     "norm_features_unchecked",
-    "d_model below 1 is not refused with a ValueError.",
+    "Your LayerNorm accepts a d_model below 1; raise a ValueError when it is created.",
     ("if d_model < 1:", "if False:"),
 )
 
@@ -601,77 +612,76 @@ INNER = "torch.relu(self.w_1(x))"
 OUTER = "self.w_2(self.dropout(inner))"
 add(
     "ffn_without_relu",
-    "Your two layers have no ReLU between them, so that they are one linear map; apply it to "
-    "w_1(x).",
+    "You leave out the ReLU, so your two layers are one linear map; apply it to w_1(x).",
     (INNER, "self.w_1(x)"),
 )
 add(
     "ffn_relu_on_output",
-    "Your ReLU acts on the output; it acts between the two layers.",
+    "You apply ReLU to the output; apply it between the two layers.",
     (INNER, "self.w_1(x)"),
     (OUTER, "torch.relu(self.w_2(self.dropout(inner)))"),
 )
 add(
     "ffn_relu_twice",
-    "Your output passes a second ReLU; only the inner layer has one.",
+    "You apply a second ReLU to the output; apply it only to the inner layer.",
     (OUTER, "torch.relu(self.w_2(self.dropout(inner)))"),
 )
 add(
     "ffn_relu_on_input",
-    "Your ReLU acts on x; it acts on w_1(x).",
+    "You apply ReLU to x; apply it to w_1(x).",
     (INNER, "self.w_1(torch.relu(x))"),
 )
 add(
     "ffn_gelu",
-    "Your inner layer uses GELU, as BERT and GPT do; this network uses ReLU.",
+    "You use GELU in the inner layer, as BERT and GPT do; use ReLU.",
     (INNER, "nn.functional.gelu(self.w_1(x))"),
 )
 add(
     "ffn_shortcut_inside",
-    "Your network adds x; the shortcut is the business of SublayerConnection.",
+    "Your network adds x; leave the residual connection to SublayerConnection.",
     (OUTER, "x + self.w_2(self.dropout(inner))"),
 )
 add(
     "ffn_dropout_missing",
-    "Nothing is dropped in train mode; dropout acts on the inner layer, after ReLU.",
+    "Your network has no dropout in training mode; apply dropout to the inner layer, after the "
+    "ReLU.",
     (OUTER, "self.w_2(inner)"),
 )
 add(
     "ffn_dropout_on_output",
-    "Your dropout acts on the output; it acts on the inner layer, after ReLU.",
+    "You apply dropout to the output; apply it to the inner layer, after the ReLU.",
     (OUTER, "self.dropout(self.w_2(inner))"),
 )
 add(
     "ffn_dropout_on_input",
-    "Your dropout acts on x; it acts on the inner layer, after ReLU.",
+    "You apply dropout to x; apply it to the inner layer, after the ReLU.",
     (INNER, "torch.relu(self.w_1(self.dropout(x)))"),
     (OUTER, "self.w_2(inner)"),
 )
 add(
     "ffn_dropout_twice",
-    "Your dropout acts on the inner layer and on the output; only the inner layer is meant here.",
+    "You apply dropout to the inner layer and to the output; apply it only to the inner layer.",
     (OUTER, "self.dropout(self.w_2(self.dropout(inner)))"),
 )
 add(
     "ffn_dropout_in_eval",
-    "Your dropout acts in eval mode too; nn.Dropout, or training=self.training, turns it off.",
+    "Your dropout acts in evaluation mode, too; use nn.Dropout, or drop only if self.training.",
     (OUTER, "self.w_2(nn.functional.dropout(inner, self.dropout.p))"),
 )
 add(
     "ffn_mixes_positions",
-    "Your reshape lays features of several positions side by side; a linear layer acts on the last "
-    "axis by itself, so leave (B, T, D) as it is.",
+    "Your reshape mixes features of several positions; nn.Linear acts on the last axis by itself, "
+    "so leave (B, T, D) as it is.",
     (INNER, "torch.relu(self.w_1(x.transpose(0, -2).reshape(x.shape)))"),
 )
 add(
     "ffn_position_mean",
-    "Every position gets the network's answer to the mean of all; the network sees one position "
-    "at a time.",
+    "You apply the network to the mean over all positions; apply it to each position by itself.",
     (INNER, "torch.relu(self.w_1(x.mean(-2, keepdim=True).expand_as(x)))"),
 )
 add(
     "ffn_without_bias",
-    "Your linear layers have no bias; both have one.",
+    "Your linear layers have no bias; leave out bias=False.",
     (
         "nn.Linear(d_model, d_ff)\n        self.w_2",
         "nn.Linear(d_model, d_ff, bias=False)\n        self.w_2",
@@ -687,27 +697,27 @@ RESIDUAL = "self.w_2(torch.relu(self.w_1(x)))"
 SUM = "torch.relu(residual + x)"
 add(
     "block_without_shortcut",
-    "Your block has no shortcut; add x to w_2's answer.",
+    "Your block has no residual connection; add x to the output of w_2.",
     (SUM, "torch.relu(residual)"),
 )
 add(
     "block_without_outer_relu",
-    "Your sum is returned as it is; apply ReLU to it.",
+    "You return the sum as it is; apply ReLU to it.",
     (SUM, "residual + x"),
 )
 add(
     "block_relu_before_sum",
-    "Your second ReLU acts on w_2's answer before x is added; add first.",
+    "You apply the second ReLU before you add x; add x first.",
     (SUM, "torch.relu(residual) + x"),
 )
 add(
     "block_without_inner_relu",
-    "Your two layers have no ReLU between them; apply it to w_1(x).",
+    "You leave out the ReLU between the two layers; apply it to w_1(x).",
     (RESIDUAL, "self.w_2(self.w_1(x))"),
 )
 add(
     "block_shortcut_past_second",
-    "Your shortcut leads past w_2 only: it adds relu(w_1(x)). Add x.",
+    "Your residual connection skips only w_2, as you add relu(w_1(x)); add x.",
     (
         f"{RESIDUAL}  # (..., d_model)\n        return {SUM}",
         "torch.relu(self.w_1(x))\n        return torch.relu(self.w_2(residual) + residual)",
@@ -715,18 +725,19 @@ add(
 )
 add(
     "block_shortcut_past_first",
-    "Your shortcut leads past w_1 only: x is added before w_2. Add it to w_2's answer.",
+    "Your residual connection skips only w_1, as you add x before w_2; add it to the output of "
+    "w_2.",
     (RESIDUAL, "self.w_2(torch.relu(self.w_1(x)) + x)"),
     (SUM, "torch.relu(residual)"),
 )
 add(
     "block_one_layer",
-    "Your block applies w_1 twice; the second layer is w_2.",
+    "You apply w_1 twice; use w_2 as the second layer.",
     (RESIDUAL, "self.w_1(torch.relu(self.w_1(x)))"),
 )
 add(
     "block_with_bias",
-    "Your layers have biases; the equations have none: bias=False.",
+    "Your layers have biases; create both with bias=False.",
     (
         "self.w_1 = nn.Linear(d_model, d_model, bias=False)",
         "self.w_1 = nn.Linear(d_model, d_model)",
@@ -742,86 +753,87 @@ PRE = "x + self.dropout(sublayer(self.norm(x)))"
 POST = "self.norm(x + self.dropout(sublayer(x)))"
 add(
     "connection_order_swapped",
-    "Your norm comes first where norm_first is False, and last where it is True.",
+    "Your two orders are swapped: the norm comes after the sum if norm_first is False, and before "
+    "the sub-layer if it is True.",
     ("if self.norm_first:", "if not self.norm_first:"),
 )
 add(
     "connection_always_pre",
-    "Your norm always comes before the sub-layer, as in the Annotated Transformer's code; by "
-    "default it comes after the sum, as in the paper.",
+    "You always put the norm before the sub-layer; by default it comes after the sum, as in the "
+    "paper.",
     ("if self.norm_first:", "if True:"),
 )
 add(
     "connection_always_post",
-    "Your norm always comes after the sum; with norm_first it comes before the sub-layer.",
+    "You always put the norm after the sum; with norm_first, put it before the sub-layer.",
     ("if self.norm_first:", "if False:"),
 )
 add(
     "connection_norm_of_sublayer",
-    "Your post-norm normalises what the sub-layer returns and adds x then; normalise the sum.",
+    "In post-norm you normalise the sub-layer's output and then add x; normalise the sum.",
     (POST, "x + self.norm(self.dropout(sublayer(x)))"),
 )
 add(
     "connection_without_shortcut",
-    "Your connection has no shortcut; add x to what the sub-layer returns.",
+    "You leave out the residual connection; add x to the sub-layer's output.",
     (PRE, "self.dropout(sublayer(self.norm(x)))"),
     (POST, "self.norm(self.dropout(sublayer(x)))"),
     read="trf-residual",
 )
 add(
     "connection_shortcut_normalised",
-    "In your pre-norm the shortcut carries the normalised x; it carries x as it came.",
+    "In pre-norm you add the normalised x; add x itself, so that no norm is on the residual "
+    "connection.",
     (PRE, "self.norm(x) + self.dropout(sublayer(self.norm(x)))"),
 )
 add(
     "connection_pre_norm_outside",
-    "Your pre-norm normalises the sub-layer's output instead of its input: sublayer(norm(x)).",
+    "In pre-norm you normalise the sub-layer's output; normalise its input: sublayer(norm(x)).",
     (PRE, "x + self.dropout(self.norm(sublayer(x)))"),
 )
 add(
     "connection_pre_and_post",
-    "With norm_first your connection normalises before the sub-layer and after the sum; once is "
-    "enough, before.",
+    "With norm_first you normalise before the sub-layer and after the sum; normalise only before.",
     (PRE, "self.norm(x + self.dropout(sublayer(self.norm(x))))"),
 )
 add(
     "connection_without_norm",
-    "Your connection does not normalise at all.",
+    "You never normalise; apply the norm to the sum, or with norm_first to the sub-layer's input.",
     (PRE, "x + self.dropout(sublayer(x))"),
     (POST, "x + self.dropout(sublayer(x))"),
 )
 add(
     "connection_dropout_missing",
-    "Nothing that the sub-layer returns is dropped in train mode; apply dropout to it, and to "
-    "nothing else.",
+    "Your connection has no dropout in training mode; apply dropout to the sub-layer's output, and "
+    "to nothing else.",
     (PRE, "x + sublayer(self.norm(x))"),
     (POST, "self.norm(x + sublayer(x))"),
     read="trf-residual",
 )
 add(
     "connection_dropout_on_sum",
-    "Your dropout acts on the sum, the shortcut included; it acts on what the sub-layer returns.",
+    "You apply dropout to the sum, x included; apply it only to the sub-layer's output.",
     (PRE, "self.dropout(x + sublayer(self.norm(x)))"),
     (POST, "self.norm(self.dropout(x + sublayer(x)))"),
     read="trf-residual",
 )
 add(
     "connection_dropout_last",
-    "Your post-norm drops entries of the result; dropout acts on what the sub-layer returns, "
-    "before the sum.",
+    "In post-norm you apply dropout to the result; apply it to the sub-layer's output, before the "
+    "sum.",
     (POST, "self.dropout(self.norm(x + sublayer(x)))"),
     read="trf-residual",
 )
 add(
     "connection_changes_x",
-    "x += ... writes into the caller's tensor; make a new one: x = x + ...",
+    "x += ... changes the caller's tensor; create a new one with x = x + ...",
     (f"return {PRE}", "x += self.dropout(sublayer(self.norm(x)))\n            return x"),
     (f"return {POST}", "x += self.dropout(sublayer(x))\n        return self.norm(x)"),
     read="trf-residual",
 )
 add(
     "connection_shortcut_detached",
-    "Your shortcut carries no gradient, which is what it is there for; leave detach() out.",
+    "Your residual connection passes no gradient back to x; leave out detach().",
     (PRE, "x.detach() + self.dropout(sublayer(self.norm(x)))"),
     (POST, "self.norm(x.detach() + self.dropout(sublayer(x)))"),
     read="trf-residual",

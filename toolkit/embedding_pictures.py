@@ -23,7 +23,7 @@ def three_uses(state: Tensor, row: int = 1) -> Figure:
         state: (4,), what the decoder hands over.
         row: the token that is read.
     """
-    figure, ax = plt.subplots(figsize=(6.4, 3.5))
+    figure, ax = plt.subplots(figsize=(5.5, 3.3))
     logits = MATRIX @ state  # (4,)
     for i, word in enumerate(WORDS):
         y = -0.6 * i

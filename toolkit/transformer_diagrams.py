@@ -190,7 +190,7 @@ def architecture(model: Any) -> Figure:
         f"{millions(weigh(model))} parameters",
     ]  # fmt: skip
     if len(tables) == 1:
-        facts.append("one table for embeddings and output")
+        facts.append("one matrix for embeddings and output")
     sheet.text(0.6, top + 3.9, "\n".join(facts), 10.5, ha="left", va="top", linespacing=1.6)
     return sheet.figure
 

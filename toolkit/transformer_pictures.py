@@ -273,10 +273,10 @@ def journey(found: Followed) -> Figure:
         shape, number = f"(1, {length}, {width})", "① source" if side == "encoder" else "③ target"
         last = f"{side}.words"
         said = f"{'  '.join(tokens)}\n{'  '.join(map(str, ids))}"
-        sheet.words(last, x, 0.7, said, width=5, height=1.2, size=11)
+        sheet.words(last, x, 0.7, said, width=5, height=1.2, size=12.5)
         name = f"{side}.input"
         text = f"{number} input\nembeddings, positions"
-        sheet.node(name, x, 2.9, text, "query", width=5.2, height=1.3)
+        sheet.node(name, x, 2.9, text, "query", width=5.2, height=1.3, size=12)
         _labelled(sheet, last, name, f"(1, {length})")
         last, y = name, 4.9
         bottom = y - 0.85
@@ -288,18 +288,18 @@ def journey(found: Followed) -> Figure:
                 if "attention" in part:
                     small = f"weights (1, {heads}, {length}, {keys})"
                 colour = "weights" if "attention" in part else "value"
-                sheet.node(name, x, y, f"{part}\n{small}", colour, width=5.2, height=1.3)
+                sheet.node(name, x, y, f"{part}\n{small}", colour, width=5.2, height=1.3, size=12)
                 _labelled(sheet, last, name, shape)
                 last, y = name, y + 1.9
         outside = x - 3.4 if side == "encoder" else x + 3.4
         sheet.panel(x - 2.9, bottom, x + 2.9, y - 0.95)
         text = f"{'② encoder' if side == 'encoder' else '④ decoder'}: {layers} layers"
-        sheet.text(outside, (bottom + y - 0.95) / 2, text, 11, rotation=90)
+        sheet.text(outside, (bottom + y - 0.95) / 2, text, 12, rotation=90)
         ends[side] = (last, y)
     last, y = ends["encoder"]
-    sheet.node("memory", left, y, "norm\nthe memory", "key", width=5.2, height=1.3)
+    sheet.node("memory", left, y, "norm\nthe memory", "key", width=5.2, height=1.3, size=12)
     _labelled(sheet, last, "memory", f"(1, {source}, {width})")
-    sheet.text(left, y + 1.0, f"(1, {source}, {width}) for every layer", 10, color=PALETTE[1])
+    sheet.text(left, y + 1.0, f"(1, {source}, {width}) for every layer", 11.5, color=PALETTE[1])
     for layer in range(layers):
         name = f"decoder.{layer}.cross-attention"
         box = sheet.nodes[name]
@@ -309,11 +309,12 @@ def journey(found: Followed) -> Figure:
                 "memory", name, part, start="right", via=((bus, y), (bus, box.y + up)), end=end,
                 color=PALETTE[1],
             )  # fmt: skip
-            sheet.text(bus + 0.6, box.y + math.copysign(0.6, up), part, 10, color=PALETTE[1])
+            sheet.text(bus + 0.6, box.y + math.copysign(0.6, up), part, 11.5, color=PALETTE[1])
     last, y = ends["decoder"]
-    sheet.node("output", right, y, "⑤ output\nnorm, linear, softmax", width=5.2, height=1.3)
+    text = "⑤ output\nnorm, linear, softmax"
+    sheet.node("output", right, y, text, width=5.2, height=1.3, size=12)
     _labelled(sheet, last, "output", f"(1, {target}, {width})")
-    sheet.words("said", right, y + 1.8, "  ".join(found.said), width=5, height=0.8, size=11)
+    sheet.words("said", right, y + 1.8, "  ".join(found.said), width=5, height=0.8, size=12.5)
     _labelled(sheet, "output", "said", f"(1, {target}, {vocabulary})")
     return sheet.figure
 
@@ -323,7 +324,7 @@ def _labelled(sheet: Sheet, source: str, target: str, shape: str) -> None:
     sheet.link(source, target)
     x, start = sheet.nodes[source].side("top")
     middle = (start + sheet.nodes[target].side("bottom")[1]) / 2
-    sheet.text(x + 0.25, middle, shape, 10, ha="left")
+    sheet.text(x + 0.25, middle, shape, 11, ha="left")
 
 
 # --------------------------------------------------------------------------- training

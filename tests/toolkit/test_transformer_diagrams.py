@@ -339,7 +339,7 @@ def test_the_architecture_says_its_sizes(norm_first: bool) -> None:
     assert math.isclose(float(value) * {"k": 1e3, "M": 1e6}[unit], count, rel_tol=5e-3)
     assert ("pre-norm" in facts) is norm_first
     assert ("post-norm" in facts) is not norm_first
-    assert "one table" not in facts
+    assert "one matrix" not in facts
 
 
 def test_a_shared_table_is_said_and_counted_once() -> None:
@@ -348,7 +348,7 @@ def test_a_shared_table_is_said_and_counted_once() -> None:
         for shared in (True, False)
     ]
     facts = [next(w for w in words(drawn.architecture(m)) if "parameters" in w) for m in models]
-    assert ["one table" in fact for fact in facts] == [True, False]
+    assert ["one matrix" in fact for fact in facts] == [True, False]
     counts = [transformer.count_parameters(4000, 2, 16, 24, shared) for shared in (True, False)]
     said = [f"{count / 1000:.3g} k parameters" for count in counts]
     assert [fact.splitlines()[1] for fact in facts] == said

@@ -737,7 +737,7 @@ class ResidualBlock(nn.Module):
 # $x + 2x = (3, 9)$, which the norm turns into $(-1, 1)$. Pre-norm: the norm gives $(-1, 1)$, the
 # sub-layer $(-2, 2)$, and the sum is $(-1, 5)$. (Both up to `eps`.)
 #
-# Book: `trf-residual`.
+# Book: `trf-norm-order`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -751,7 +751,7 @@ class ResidualBlock(nn.Module):
 # </details>
 
 
-# %% exercise="SublayerConnection" points=3 section="trf-residual"
+# %% exercise="SublayerConnection" points=3 section="trf-norm-order"
 class SublayerConnection(nn.Module):
     """A residual connection and a norm around a sub-layer (Vaswani et al. 2017; Xiong et al. 2020).
 

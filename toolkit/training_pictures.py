@@ -48,8 +48,8 @@ def positions_through(model: nn.Module, kind: type[nn.Module]) -> Iterator[list[
             hook.remove()
 
 
-def places(batch: Sequence[int], lengths: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Places of a batch, padding counted, and real tokens, both sides together."""
+def count_positions(batch: Sequence[int], lengths: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Positions of a batch, padding counted, and real tokens, both sides together."""
     rows = [lengths[i] for i in batch]
     wide = max(s for s, _ in rows) + max(u for _, u in rows)
     return len(rows) * wide, sum(s + u for s, u in rows)
@@ -134,7 +134,7 @@ def batch_bars(
     """
     figure, axes = plt.subplots(len(divided_by), 1, figsize=(6.2, 4.4), sharey=True)
     for ax, (title, batches) in zip(axes, divided_by.items(), strict=True):
-        both = torch.tensor([places(batch, lengths) for batch in batches])  # (batches, 2)
+        both = torch.tensor([count_positions(batch, lengths) for batch in batches])  # (batches, 2)
         across = range(len(batches))
         ax.bar(across, both[:, 1], width=1.0, color=PALETTE[0], label="real tokens")
         ax.bar(
@@ -145,7 +145,7 @@ def batch_bars(
         ax.set_xticks([])
         ax.margins(x=0.01)
     axes[-1].legend(fontsize=10, loc="upper right", ncols=2)
-    axes[len(axes) // 2].set_ylabel("places, both sides")
+    axes[len(axes) // 2].set_ylabel("positions, both sides")
     axes[-1].set_xlabel("batches, in order")
     return figure
 

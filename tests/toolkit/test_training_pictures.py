@@ -23,12 +23,12 @@ def test_the_staircase_shows_one_token_more_in_each_row_and_asks_for_the_next() 
     plt.close("all")
 
 
-def test_places_count_padding_and_tokens_do_not() -> None:
+def test_positions_count_padding_and_tokens_do_not() -> None:
     lengths = [(2, 3), (4, 1), (9, 9)]
-    assert pictures.places([0, 1], lengths) == (2 * (4 + 3), 2 + 3 + 4 + 1)
+    assert pictures.count_positions([0, 1], lengths) == (2 * (4 + 3), 2 + 3 + 4 + 1)
 
 
-def test_batches_say_how_many_places_they_have() -> None:
+def test_batches_say_how_many_positions_they_have() -> None:
     figure = pictures.divided({"one": [["a", "c"]], "two": [["e"], ["f"]]})
     assert [w for w in words(figure) if "×" in w] == ["2 × 3 = 6", "1 × 5 = 5", "1 × 6 = 6"]
     bars = pictures.batch_bars({"x": [[0], [1]], "y": [[0, 1]]}, [(1, 1), (2, 2)])

@@ -72,14 +72,18 @@ def by_layer(gradients: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> Fi
     """Before training: the gradient in each layer, and the stream's RMS behind it.
 
     Args:
-        gradients: norms (models, N) by order; the band is the middle half of the models.
+        gradients: norms (models, N) by order; the band is a standard deviation.
         sizes: RMS of the stream before the first layer and after each (models, N + 1).
     """
-    figure, axes = plt.subplots(1, 2, figsize=(6.6, 3.2))
+    figure, axes = plt.subplots(1, 2, figsize=(5.8, 3.1))
     for order, colour in zip(ORDERS, PALETTE, strict=False):
         found = gradients[order]
         layers = torch.arange(1, found.shape[1] + 1)
-        _band(axes[0], layers, found, order, colour)
+        middle, spread = found.mean(0), found.std(0)
+        axes[0].plot(layers, middle, "o-", color=colour, ms=4)
+        axes[0].fill_between(
+            layers, middle - spread, middle + spread, color=colour, alpha=0.16, lw=0
+        )
         axes[1].plot(layers, sizes[order][:, 1:].mean(0), "o-", color=colour, ms=4, label=order)
     for ax, title in zip(axes, ("norm of the gradient", "RMS of the stream"), strict=True):
         ax.set(title=title, xlabel="layer", xticks=range(2, found.shape[1] + 1, 2))
@@ -88,17 +92,15 @@ def by_layer(gradients: Mapping[str, Tensor], sizes: Mapping[str, Tensor]) -> Fi
     return figure
 
 
-def _band(ax: Axes, x: Tensor, values: Tensor, label: str, colour: str, line: str = "o-") -> None:
-    """Mean over the first dimension, and one standard deviation to each side."""
-    middle, spread = values.mean(0), values.std(0)
-    ax.plot(x, middle, line, color=colour, label=label, ms=4)
-    low = (middle - spread).clamp(min=1e-4)
-    ax.fill_between(x, low, middle + spread, color=colour, alpha=0.16, lw=0)
+def _band(ax: Axes, x: Tensor, values: Tensor, label: str, colour: str, line: str) -> None:
+    """Mean of the seeds (the first dimension), and the range from the lowest to the highest."""
+    ax.plot(x, values.mean(0), line, color=colour, label=label, ms=4)
+    ax.fill_between(x, values.amin(0), values.amax(0), color=colour, alpha=0.16, lw=0)
 
 
 def by_learning_rate(found: Mapping[str, Found], guessing: float) -> Figure:
-    """Loss after training against the learning rate, a panel for each depth."""
-    figure, axes = plt.subplots(1, len(LAYERS), figsize=(6.9, 3.7), sharey=True)
+    """Loss after training against the learning rate, a panel for each depth; range of the seeds."""
+    figure, axes = plt.subplots(1, len(LAYERS), figsize=(5.8, 3.8), sharey=True)
     for ax, layers in zip(axes, LAYERS, strict=True):
         for order, colour in zip(ORDERS, PALETTE, strict=False):
             for warm, line in (("no warm-up", "o-"), ("warm-up", "s:")):
@@ -108,10 +110,10 @@ def by_learning_rate(found: Mapping[str, Found], guessing: float) -> Figure:
                 _band(ax, lrs, each, f"{order}, {warm}", colour, line)
         ax.axhline(guessing, color=INK, lw=0.9, ls=":")
         ax.set(title=f"{layers} layers", xlabel="learning rate", xscale="log", yscale="log")
-        ax.set_xticks([3e-4, 3e-3, 3e-2], ["0.0003", "0.003", "0.03"], fontsize=10)
+        ax.set_xticks([1e-3, 1e-2, 1e-1], ["0.001", "", "0.1"])
         ax.minorticks_off()
     axes[0].set_ylabel("loss on new rows")
-    axes[0].set_yticks([0.01, 0.1, 1], ["0.01", "0.1", "1"])
+    axes[0].set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10.5)
     return figure
@@ -127,6 +129,7 @@ def curves(found: Mapping[str, Found], layers: int, guessing: float) -> Figure:
             _band(ax, torch.tensor(one.steps), one.curve, label, colour, line)
     ax.axhline(guessing, color=INK, lw=0.9, ls=":")
     ax.set(xlabel="step", ylabel="training loss", yscale="log")
-    ax.set_yticks([0.1, 1], ["0.1", "1"])
+    ax.set_yticks([0.1, 0.3, 1], ["0.1", "0.3", "1"])
+    ax.minorticks_off()
     figure.legend(loc="outside lower center", ncols=2, fontsize=10.5)
     return figure

@@ -169,5 +169,7 @@ def losses(found: Mapping[str, Found]) -> Figure:
         xlabel="blocks of two layers", ylabel="loss on new points", yscale="log", xticks=BLOCKS,
     )  # fmt: skip
 
+    ax.set_yticks([0.03, 0.1, 0.3], ["0.03", "0.1", "0.3"])
+    ax.minorticks_off()
     figure.legend(loc="outside lower center", ncols=2, fontsize=10.5)
     return figure

@@ -184,7 +184,7 @@ def test_pictures_hold_the_pages_numbers() -> None:
     assert norm_order_pictures.exchange(norm_order_pictures.X).tolist() == [1, 5, 1, 5]
     for draw in (residual_pictures.block, norm_order_pictures.one_token):
         written = " ".join(text.get_text() for text in draw().axes[0].texts)
-        assert "(−1" in written
+        assert "−1" in written
         assert "(1" in written
     page = residual_pictures.paths(3, 0.5)
     assert "3 × 0.25" in page

@@ -27,43 +27,43 @@ def exchange(x: Tensor) -> Tensor:
 
 def one_token() -> Figure:
     """The page's token through a post-norm and a pre-norm connection, with all numbers."""
-    sheet = Sheet(16.0, 10.2)
+    sheet = Sheet(14.9, 10.2)
     for order, y, out in (
         ("post-norm", 6.5, "(−1.41, 0, 0, 1.41)"),
         ("pre-norm", 1.2, "(0, 2, 4, 6)"),
     ):
         post = order == "post-norm"
         sheet.text(0.1, y + 3.0, order, 13, ha="left")
-        sheet.words(f"{order}.x", 1.6, y, "$x$\n(1, 1, 5, 5)", width=2.9, size=11.5)
-        add = 8.4
+        sheet.words(f"{order}.x", 1.5, y, "$x$\n(1, 1, 5, 5)", width=2.8, size=11.5)
+        add = 7.8
         sheet.plus(f"{order}.add", add, y, 0.33)
         if post:
-            sheet.node(f"{order}.f", 5.9, y + 1.9, "sub-layer", "weights", width=2.7, height=0.95,
+            sheet.node(f"{order}.f", 5.4, y + 1.9, "sub-layer", "weights", width=2.7, height=0.95,
                        size=11.5)  # fmt: skip
-            sheet.link(f"{order}.x", f"{order}.f", start=(3.6, y), via=((3.6, y + 1.9),),
+            sheet.link(f"{order}.x", f"{order}.f", start=(3.2, y), via=((3.2, y + 1.9),),
                        end="left")  # fmt: skip
-            sheet.text(7.6, y + 2.45, "(1, 5, 1, 5)", 11.5, ha="left")
-            sheet.node(f"{order}.norm", 10.6, y, "norm", "output", width=1.6, height=0.95,
+            sheet.text(7.2, y + 2.45, "(1, 5, 1, 5)", 11.5, ha="left")
+            sheet.node(f"{order}.norm", 9.5, y, "norm", "output", width=1.6, height=0.95,
                        size=11.5)  # fmt: skip
             sheet.link(f"{order}.add", f"{order}.norm", start="right", end="left",
                        color=PALETTE[1])  # fmt: skip
-            sheet.text(9.0, y - 1.0, "(2, 6, 6, 10)", 11.5)
+            sheet.text(8.3, y - 1.0, "(2, 6, 6, 10)", 11.5)
             last = f"{order}.norm"
         else:
-            sheet.node(f"{order}.norm", 4.8, y + 1.9, "norm", "output", width=1.7, height=0.95,
+            sheet.node(f"{order}.norm", 4.4, y + 1.9, "norm", "output", width=1.4, height=0.95,
                        size=11.5)  # fmt: skip
-            sheet.node(f"{order}.f", 7.1, y + 1.9, "sub-layer", "weights", width=2.3, height=0.95,
+            sheet.node(f"{order}.f", 6.4, y + 1.9, "sub-layer", "weights", width=2.15, height=0.95,
                        size=11.5)  # fmt: skip
-            sheet.link(f"{order}.x", f"{order}.norm", start=(3.6, y), via=((3.6, y + 1.9),),
+            sheet.link(f"{order}.x", f"{order}.norm", start=(3.2, y), via=((3.2, y + 1.9),),
                        end="left")  # fmt: skip
             sheet.link(f"{order}.norm", f"{order}.f", start="right", end="left")
-            sheet.text(5.4, y + 3.0, "(−1, −1, 1, 1)", 11.5)
-            sheet.text(8.6, y + 2.45, "(−1, 1, −1, 1)", 11.5, ha="left")
+            sheet.text(5.0, y + 3.0, "(−1, −1, 1, 1)", 11.5)
+            sheet.text(7.9, y + 2.45, "(−1, 1, −1, 1)", 11.5, ha="left")
             last = f"{order}.add"
         sheet.link(f"{order}.f", f"{order}.add", start="right", via=((add, y + 1.9),), end="top")
         sheet.link(f"{order}.x", f"{order}.add", start="right", end="left", color=PALETTE[1])
-        sheet.dot(3.6, y, PALETTE[1])
-        sheet.words(f"{order}.y", 14.1, y, out, width=3.9, size=11.5)
+        sheet.dot(3.2, y, PALETTE[1])
+        sheet.words(f"{order}.y", 12.95, y, out, width=3.85, size=11.5)
         sheet.link(last, f"{order}.y", start="right", end="left", color=PALETTE[1])
     return sheet.figure
 

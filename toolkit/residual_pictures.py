@@ -30,29 +30,29 @@ SUB_LAYERS = ("self-attention", "cross-attention", "feed-forward")
 
 def block() -> Figure:
     """The two-layer block with the page's numbers: x goes past the layers, F(x) is added to it."""
-    sheet = Sheet(15.8, 5.3)
+    sheet = Sheet(13.2, 5.3)
     y = 2.4
-    sheet.words("x", 0.9, y, "$x$\n(2, 1)", width=1.4, size=12)
+    sheet.words("x", 0.7, y, "$x$\n(2, 1)", width=1.3, size=12)
     for name, x, text, kind in (
-        ("w_1", 3.7, "$W_1$", "query"),
-        ("relu", 6.6, "ReLU", "value"),
-        ("w_2", 9.3, "$W_2$", "query"),
-        ("outer", 12.9, "ReLU", "value"),
+        ("w_1", 3.0, "$W_1$", "query"),
+        ("relu", 5.4, "ReLU", "value"),
+        ("w_2", 7.6, "$W_2$", "query"),
+        ("outer", 10.6, "ReLU", "value"),
     ):
-        sheet.node(name, x - 0.2, y, text, kind, width=1.5, height=1.0, size=12)
-    sheet.plus("add", 11.0, y, 0.33)
-    sheet.words("y", 14.9, y, "$y$\n(1.5, 2)", width=1.4, size=12)
+        sheet.node(name, x, y, text, kind, width=1.4, height=1.0, size=12)
+    sheet.plus("add", 9.05, y, 0.33)
+    sheet.words("y", 12.4, y, "$y$\n(1.5, 2)", width=1.5, size=12)
     for source, target in itertools.pairwise(("x", "w_1", "relu", "w_2", "add", "outer", "y")):
         sheet.link(source, target, start="right", end="left")
     sheet.link(
-        "x", "add", start=(2.0, y), via=((2.0, 4.2), (11.0, 4.2)), end="top", color=PALETTE[1]
+        "x", "add", start=(1.75, y), via=((1.75, 4.2), (9.05, 4.2)), end="top", color=PALETTE[1]
     )
-    sheet.dot(2.0, y, PALETTE[1])
-    sheet.text(6.6, 4.7, "residual connection: $x$ = (2, 1)", 12, color=PALETTE[1])
-    sheet.text(4.95, y + 0.85, "(1, −1)", 11)
-    sheet.text(7.75, y + 0.85, "(1, 0)", 11)
-    sheet.ax.plot([2.7, 2.7, 9.9, 9.9], [1.6, 1.4, 1.4, 1.6], color=INK, linewidth=1.0)
-    sheet.text(6.3, 0.8, "residual: $F(x)$ = (−0.5, 1)", 12)
+    sheet.dot(1.75, y, PALETTE[1])
+    sheet.text(5.4, 4.7, "residual connection: $x$ = (2, 1)", 12, color=PALETTE[1])
+    sheet.text(4.2, y + 0.85, "(1, −1)", 11)
+    sheet.text(6.5, y + 0.85, "(1, 0)", 11)
+    sheet.ax.plot([2.2, 2.2, 8.4, 8.4], [1.6, 1.4, 1.4, 1.6], color=INK, linewidth=1.0)
+    sheet.text(5.3, 0.8, "residual: $F(x)$ = (−0.5, 1)", 12)
     return sheet.figure
 
 

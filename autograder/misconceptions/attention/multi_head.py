@@ -33,8 +33,8 @@ MASK_MISTAKES = {
         _by_hand("scores.softmax(dim=-1) * (1 if mask is None else mask)"),
     ),
     "mask_nan": (
-        "A query that may see nothing gives NaN: a softmax over nothing but -inf is 0/0. Use "
-        "scaled_dot_product_attention.",
+        "A query that may see nothing gives NaN: its weights are 0/0, as in a softmax over nothing "
+        "but -inf. Use scaled_dot_product_attention.",
         _by_hand(
             "(scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(dim=-1)"
         ),
@@ -401,8 +401,7 @@ add(
 )
 add(
     "heads_mask_nan",
-    "A query that may see nothing gives NaN: a softmax over nothing but -inf is 0/0. Use "
-    "scaled_dot_product_attention.",
+    MASK_MISTAKES["mask_nan"][0],
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
@@ -414,8 +413,7 @@ add(
 )
 add(
     "heads_mask_finite_fill",
-    "A query that may see nothing attends to everything alike: a large negative number cancels "
-    "when a whole row has it. Its weights should be 0.",
+    MASK_MISTAKES["mask_finite_fill"][0],
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"

@@ -149,7 +149,8 @@ def diagnose(
 
     A candidate explains a failed test when it answers every request of the test as the student's
     code did, and at least one of those answers is not the reference's. It is ruled out when,
-    in a test that was passed, it answers differently from the student's code. Much raises a
+    in a test that was passed, the student's code answers as the reference and it doesn't. Much
+    raises a
     RuntimeError: errors alone speak for a candidate only if they explain the first failure, too,
     word for word.
     """
@@ -342,7 +343,18 @@ class _CandidateSearch:
         )
 
     def _differs(self, seen: Evidence, answers: Iterable[Outcome | None]) -> bool:
+        """Whether these answers differ where the student's is the reference's.
+
+        Elsewhere a test that was passed takes more than one answer, as where something is drawn.
+        """
         return any(
-            answer is not None and not same_outcome(exchange.outcome, answer)
-            for exchange, answer in zip(seen.transcript, answers, strict=False)
+            answer is not None
+            and not same_outcome(exchange.outcome, answer)
+            and self._is_right(seen, place)
+            for place, (exchange, answer) in enumerate(zip(seen.transcript, answers, strict=False))
         )
+
+    def _is_right(self, seen: Evidence, place: int) -> bool:
+        """Whether the student's code answered there as the reference does, as far as is known."""
+        correct = self._correct(seen)[place]
+        return correct is None or same_outcome(seen.transcript[place].outcome, correct)

@@ -527,11 +527,13 @@ def _gradients(
             total = term if total is None else total + term
     if total is None:
         return dict.fromkeys(labelled)
-    grads = torch.autograd.grad(total, list(labelled.values()), allow_unused=True)
-    return {
+    asked = {name: leaf for name, leaf in labelled.items() if leaf.requires_grad}  # not frozen
+    grads = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
+    found = {
         name: None if grad is None else _plain(grad)
-        for name, grad in zip(labelled, grads, strict=True)
+        for name, grad in zip(asked, grads, strict=True)
     }
+    return dict.fromkeys(labelled) | found
 
 
 def _load_state(module: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:

@@ -171,7 +171,8 @@ def merge_heads(x: Tensor) -> Tensor:
 # 4. `mask` is `None` or bool, `True` = may attend, of shape `(Tq, Tk)`, `(B, Tq, Tk)`, `(B, 1, Tk)` or
 #    `(B, H, Tq, Tk)`. <!-- id: mask-shapes --> A mask with **two dimensions** holds for all examples
 #    and heads; <!-- id: mask-for-all --> one with **three** holds for all heads of its **example**.
-#    <!-- id: mask-for-each-example -->
+#    <!-- id: mask-for-each-example --> `(B, 1, Tk)` hides keys: every query still attends, also one
+#    at a position whose key is hidden.
 # 5. In a **fully masked** row all weights are 0, so the output there is the bias of `out_proj`.
 #    <!-- id: fully-masked-query -->
 # 6. `dropout` is the probability of **dropping** an attention weight, each on its own,
@@ -527,7 +528,8 @@ class PerHeadAttention(nn.Module):
 # | `q_proj.weight`, `k_proj.weight`, `v_proj.weight`, `out_proj.weight` | `(D, D)` as `(out, in)` |
 # | `q_proj.bias`, `k_proj.bias`, `v_proj.bias`, `out_proj.bias` | `(D,)` |
 #
-# The three functions that follow return a **new** `dict` and leave their input unchanged.
+# The three functions that follow return a **new** `dict` and leave their input unchanged. A state is
+# loaded, not trained: no gradient needs to pass through these three.
 #
 # ### Exercise 6: From separate to fused
 #
@@ -597,7 +599,8 @@ def separate_to_fused(state: dict[str, Tensor], num_heads: int) -> dict[str, Ten
 #    `(H, Dh, D)`, <!-- id: names-and-shapes --> which compute the same. <!-- id: same-function -->
 # 2. The state may also be one **without biases**. <!-- id: state-without-biases -->
 #
-# Raise `ValueError` if any bias in the state is not 0, however small, for `PerHeadAttention` has none.
+# Raise `ValueError` if any bias in the state is not 0, however small, because `PerHeadAttention` has
+# none.
 # <!-- id: bias-not-zero -->
 #
 # *Example.* $D = 2$, two heads, `q_proj.weight` $= \begin{pmatrix}1&2\\3&4\end{pmatrix}$:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from autograder.graders.attention.common import BESIDE, FAR, OUTPUT, linear, marked, reading
+from autograder.graders.attention.common import FAR, OUTPUT, linear, marked, reading, same_beside
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
 from autograder.judging.grader_marks import aspect, exercise, hidden, promises
@@ -31,7 +31,13 @@ def same_state(mine, theirs, case=""):
 @exercise("split_heads")
 def test_split_values(student, reference, draw):
     """Head h of a token is the h-th block of D/H features of that token."""
-    for batch, length, width, heads in [(1, 3, 6, 2), (1, 1, 2, 2), (2, 3, 6, 3), (1, 10, 16, 8)]:
+    for batch, length, width, heads in [
+        (2, 2, 4, 2),
+        (1, 3, 6, 2),
+        (1, 1, 2, 2),
+        (2, 3, 6, 3),
+        (1, 10, 16, 8),
+    ]:
         x = draw.normal(batch, length, width)
         expectations.close(
             student.split_heads(x, heads),
@@ -59,12 +65,12 @@ def test_split_refuses(student, draw):
 @exercise("split_heads")
 def test_split_keeps_tokens_apart(student, draw):
     """Token t of every head comes from token t alone: no view that mixes positions."""
-    x = torch.arange(10.0).view(1, 10, 1).expand(1, 10, 64)
+    x = torch.arange(10.0).view(1, 10, 1).expand(2, 10, 64)
     heads = student.split_heads(x, 8)
-    expectations.shape(heads, (1, 8, 10, 8), what="the heads")
+    expectations.shape(heads, (2, 8, 10, 8), what="the heads")
     expectations.close(
         heads,
-        torch.arange(10.0).view(1, 1, 10, 1).expand(1, 8, 10, 8),
+        torch.arange(10.0).view(1, 1, 10, 1).expand(2, 8, 10, 8),
         what="the heads",
         case="every feature of token t is t",
     )
@@ -99,7 +105,7 @@ def test_split_layout_dtype_gradients(student, reference, draw):
 @exercise("merge_heads")
 def test_merge_values(student, reference, draw):
     """The heads of a token stand side by side again, head 0 first."""
-    for batch, heads, length, width in [(1, 2, 1, 1), (1, 2, 3, 2), (2, 3, 4, 2), (1, 4, 4, 4)]:
+    for batch, heads, length, width in [(1, 2, 3, 2), (1, 2, 1, 1), (2, 3, 4, 2), (1, 4, 4, 4)]:
         x = draw.normal(batch, heads, length, width)
         merged = student.merge_heads(x)
         case = sizes(B=batch, H=heads, T=length, Dh=width)
@@ -219,10 +225,11 @@ def test_heads_parameters(student):
 def test_heads_values(student, reference, draw):
     """Each head attends with its own part of q, k and v; joined, they pass through out_proj."""
     for batch, queries, keys, width, heads in [
+        (1, 2, 2, 4, 2),
         (1, 1, 1, 2, 2),
         (1, 3, 3, 4, 1),
-        (1, 2, 2, 4, 2),
         (2, 3, 5, 6, 3),
+        (2, 5, 2, 4, 2),
     ]:
         mine, theirs = heads_pair(student, reference, draw, width, heads)
         inputs = heads_inputs(draw, batch, queries, keys, width)
@@ -243,6 +250,7 @@ def test_heads_mask_for_all(student, reference, draw):
     mask[1] = False
     got, want = mine(*inputs, mask), theirs(*inputs, mask)
     same_results(got, want, OUTPUT, "mask of shape (Tq, Tk), query 1 sees nothing")
+    same_results(mine(*inputs), theirs(*inputs), OUTPUT, "no mask, after a call with one")
 
 
 @promises("mask-for-each-example", "mask-shapes", "mask-broadcasts")
@@ -257,6 +265,11 @@ def test_heads_mask_for_each_example(student, reference, draw):
             got, want = mine(*inputs, mask), theirs(*inputs, mask)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(got, want, OUTPUT, case)
+    tokens, mask = draw.normal(2, 4, 4), draw.mask(2, 1, 4, keep=0.6)
+    mine, theirs = heads_pair(student, reference, draw, 4, 2)
+    got, want = mine(tokens, tokens, tokens, mask), theirs(tokens, tokens, tokens, mask)
+    case = "Tq=Tk=4, mask of shape (2, 1, 4): it hides keys, and every query attends"
+    same_results(got, want, OUTPUT, case)
     mine, theirs = pair(
         student,
         reference,
@@ -269,7 +282,7 @@ def test_heads_mask_for_each_example(student, reference, draw):
     real = draw.mask(2, 5)
     query, key, value = heads_inputs(draw, 2, 3, 5, 8, torch.float64)
     given = query, marked(key, real), value, real.unsqueeze(1)
-    same_results(mine(*given), theirs(*given), OUTPUT, BESIDE)
+    same_beside(mine(*given), theirs(*given))
 
 
 @promises("not-divisible")
@@ -292,10 +305,25 @@ def test_heads_dropout_leaves_weights(student, reference, draw):
     """Dropout acts in training only, and the returned weights are those before dropout."""
     mine, theirs = heads_pair(student, reference, draw, 4, 2, dropout=0.5)
     inputs = heads_inputs(draw, 3, 4, 6, 4)
-    got, want = mine(*inputs), theirs(*inputs)
-    same_results(got, want, OUTPUT, "dropout=0.5 in eval mode")
+    want, case = theirs(*inputs), "dropout=0.5 in eval mode"
+    output, weights = expectations.pair(mine(*inputs))
+    expectations.close(weights, want[1], what="the attn_weights", case=case)
+    expectations.close(
+        output,
+        want[0],
+        what="the output",
+        case=case,
+        misconception="heads_dropout_in_evaluation",
+    )
     output, weights = expectations.pair(mine.train()(*inputs))
-    expectations.close(weights, want[1], what="the weights", case="dropout=0.5 in train mode")
+    zeros = isinstance(weights, torch.Tensor) and bool((weights == 0).any())
+    expectations.close(
+        weights,
+        want[1],
+        what="the attn_weights",
+        case="dropout=0.5 in train mode",
+        misconception="heads_weights_after_dropout" if zeros else "heads_dropout_on_scores",
+    )
     expectations.shape(output, want[0].shape, what="the output")
     expectations.true(
         not torch.allclose(output, want[0], rtol=1e-4, atol=1e-6),
@@ -325,7 +353,7 @@ def test_heads_mask_for_each_head(student, reference, draw):
 @exercise("MultiHeadAttention")
 def test_heads_dropout_on_weights(student, reference, draw):
     """In train mode each weight of each head is dropped on its own with probability p."""
-    heads, keys, p = 2, 8, 0.5
+    heads, keys, p = 2, 8, 0.3
     width = heads * 2 * keys
     state = heads_state(draw, width)
     # v_proj and out_proj do nothing, and the values of each head are two identity matrices side
@@ -348,26 +376,36 @@ def test_heads_dropout_on_weights(student, reference, draw):
         case="values that are given twice (drop weights, not outputs)",
         misconception="heads_dropout_on_output",
     )
+    gone = used == 0
     expectations.rate(
-        int((used == 0).sum()),
-        used.numel(),
+        int(gone.sum()),
+        gone.numel(),
         p,
         what=f"the share of weights that are dropped at dropout={p}",
-        false_alarm=5e-10,
+        false_alarm=2e-10,
+        misconception="heads_dropout_keeps_p" if abs(gone.double().mean() - p) > 0.3 else None,
     )
-    expectations.rate(
-        int(((used[:, 0] == 0) == (used[:, 1] == 0)).sum()),
-        used[:, 0].numel(),
-        p**2 + (1 - p) ** 2,
-        what=f"how often the decisions for two heads agree at dropout={p}",
-        false_alarm=5e-10,
-    )
-    kept = used != 0
+    for what, one, other in [
+        ("two heads", gone[:, 0], gone[:, 1]),
+        ("two examples", gone[:2], gone[2:]),
+        ("two queries", gone[:, :, ::2], gone[:, :, 1::2]),
+        ("two keys", gone[..., ::2], gone[..., 1::2]),
+    ]:
+        expectations.rate(
+            int((one == other).sum()),
+            one.numel(),
+            p**2 + (1 - p) ** 2,
+            what=f"how often {what} are dropped or kept together at dropout={p}",
+            false_alarm=2e-10,
+            misconception="heads_dropout_shared",
+        )
+    as_they_were = expectations.close_enough(used[~gone], weights[~gone])
     expectations.close(
-        used[kept],
-        weights[kept] / (1 - p),
-        what="the surviving weights",
+        used,
+        (weights / (1 - p)).masked_fill(gone, 0.0),
+        what="the remaining weights",
         case=f"dropout={p} in train mode",
+        misconception="heads_dropout_not_rescaled" if as_they_were else None,
     )
 
 
@@ -460,7 +498,7 @@ def test_fused_parameters(student):
 @exercise("FusedMultiHeadAttention")
 def test_fused_values(student, reference, draw):
     """All heads attend and pass through o_proj; rows of qkv_proj are q, k, v head by head."""
-    for batch, length, width, heads in [(1, 1, 2, 1), (1, 3, 4, 1), (1, 3, 4, 2), (2, 5, 6, 3)]:
+    for batch, length, width, heads in [(1, 3, 4, 2), (1, 1, 2, 1), (1, 3, 4, 1), (2, 5, 6, 3)]:
         mine, theirs = fused_pair(student, reference, draw, width, width, heads)
         x = draw.normal(batch, length, width)
         case = sizes(B=batch, T=length, d_model=width, H=heads)
@@ -490,22 +528,26 @@ def test_fused_mask(student, reference, draw):
             mask = draw.mask(*shape, keep=0.6)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
+        same_results(mine(x), theirs(x), OUTPUT, "no mask, after calls with one")
     far = far_rows(draw, 3, 8, 2)
     mine, theirs = fused_pair(student, reference, draw, 3, 8, 2, torch.float64, far)
     real = draw.mask(2, 4)
     x, mask = marked(draw.normal(2, 4, 3), real), real.unsqueeze(1)
-    same_results(mine(x, mask), theirs(x, mask), OUTPUT, BESIDE)
+    same_beside(mine(x, mask), theirs(x, mask))
 
 
 @promises("not-divisible")
 @exercise("FusedMultiHeadAttention")
 def test_fused_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
-    expectations.raises(
-        "ValueError",
-        lambda: student.module("FusedMultiHeadAttention", input_dim=4, d_model=6, num_heads=4),
-        what="d_model=6 with 4 heads",
-    )
+    for width, heads in [(6, 4), (4, 3)]:
+        expectations.raises(
+            "ValueError",
+            lambda width=width, heads=heads: student.module(
+                "FusedMultiHeadAttention", input_dim=12, d_model=width, num_heads=heads
+            ),
+            what=f"d_model={width} with {heads} heads",
+        )
 
 
 @hidden
@@ -588,10 +630,11 @@ def test_per_head_parameters(student):
 def test_per_head_values(student, reference, draw):
     """Each head attends with its own matrices; the output sums what they give through w_o."""
     for batch, queries, keys, width, heads in [
-        (1, 1, 1, 2, 1),
         (1, 2, 2, 4, 2),
+        (1, 1, 1, 2, 1),
         (2, 3, 5, 6, 3),
         (2, 3, 3, 4, 4),
+        (2, 5, 2, 4, 2),
     ]:
         mine, theirs = per_head_pair(student, reference, draw, width, heads)
         inputs = heads_inputs(draw, batch, queries, keys, width)
@@ -611,23 +654,31 @@ def test_per_head_mask(student, reference, draw):
             got, want = mine(*inputs, mask), theirs(*inputs, mask)
             case = f"{sizes(B=batch, H=heads)}, mask of shape {shape}"
             same_results(got, want, OUTPUT, case)
+        same_results(mine(*inputs), theirs(*inputs), OUTPUT, "no mask, after calls with one")
+    tokens, mask = draw.normal(3, 4, 4), draw.mask(3, 1, 4, keep=0.6)
+    got, want = mine(tokens, tokens, tokens, mask), theirs(tokens, tokens, tokens, mask)
+    case = "Tq=Tk=4, mask of shape (3, 1, 4): it hides keys, and every query attends"
+    same_results(got, want, OUTPUT, case)
     mine, theirs = per_head_pair(student, reference, draw, 8, 2, torch.float64, far=True)
     real = draw.mask(2, 5)
     query, key, value = heads_inputs(draw, 2, 3, 5, 8, torch.float64)
     query[..., 1] = 1.0
     given = query, marked(key, real), value, real.unsqueeze(1)
-    same_results(mine(*given), theirs(*given), OUTPUT, BESIDE)
+    same_beside(mine(*given), theirs(*given))
 
 
 @promises("not-divisible")
 @exercise("PerHeadAttention")
 def test_per_head_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
-    expectations.raises(
-        "ValueError",
-        lambda: student.module("PerHeadAttention", d_model=6, num_heads=4),
-        what="d_model=6 with 4 heads",
-    )
+    for width, heads in [(6, 4), (4, 3)]:
+        expectations.raises(
+            "ValueError",
+            lambda width=width, heads=heads: student.module(
+                "PerHeadAttention", d_model=width, num_heads=heads
+            ),
+            what=f"d_model={width} with {heads} heads",
+        )
 
 
 @hidden
@@ -772,9 +823,9 @@ def test_to_per_head_refuses_biases(student, draw):
 @promises("bias-not-zero")
 @exercise("separate_to_per_head", 0.5)
 def test_to_per_head_refuses_any_bias(student, draw):
-    """Biases that sum to zero are refused too, and tiny ones."""
+    """Biases that sum to zero are refused too, and tiny ones, also where others are absent."""
     for name in PROJECTIONS:
-        for bias in ([0.5, 0.0, 0.0, 0.0], [0.5, -0.5, 0.25, -0.25], [0.0, 1e-9, 0.0, 0.0]):
+        for bias in ([0.5, 0.0, 0.0, 0.0], [0.5, -0.5, 0.25, -0.25], [0.0, 1e-30, 0.0, 0.0]):
             state = no_biases(heads_state(draw, 4))
             state[f"{name}.bias"] = torch.tensor(bias)
             expectations.raises(
@@ -782,6 +833,13 @@ def test_to_per_head_refuses_any_bias(student, draw):
                 lambda state=state: student.separate_to_per_head(state, 2),
                 what=f"a state whose {name}.bias is {bias}",
             )
+        alone = {key: value for key, value in state.items() if key.endswith("weight")}
+        alone[f"{name}.bias"] = torch.tensor([0.0, 0.0, 0.0, 0.5])
+        expectations.raises(
+            "ValueError",
+            lambda state=alone: student.separate_to_per_head(state, 2),
+            what=f"a state whose only bias is a {name}.bias that is not 0",
+        )
 
 
 @hidden
@@ -906,6 +964,7 @@ def test_cross_values(student, reference, draw):
         (1, 2, 3, 4, 4, 4, 2),
         (2, 3, 3, 6, 6, 6, 3),
         (2, 3, 5, 3, 5, 4, 2),
+        (2, 5, 2, 5, 3, 4, 2),
     ]:
         mine, theirs = cross_pair(student, reference, draw, query_dim, memory_dim, embed_dim, heads)
         x, memory = draw.normal(batch, queries, query_dim), draw.normal(batch, keys, memory_dim)
@@ -925,21 +984,25 @@ def test_cross_mask(student, reference, draw):
         mask = draw.mask(batch, keys, keep=0.6)
         got, want = mine(x, memory, mask), theirs(x, memory, mask)
         same_results(got, want, OUTPUT, sizes(B=batch, Tq=queries, Tk=keys, H=heads))
+    same_results(mine(x, memory), theirs(x, memory), OUTPUT, "no mask, after a call with one")
     mine, theirs = cross_pair(student, reference, draw, 3, 4, 8, 2, torch.float64, far=True)
     x, mask = draw.normal(2, 3, 3).double(), draw.mask(2, 5)
     memory = marked(draw.normal(2, 5, 4), mask)
-    same_results(mine(x, memory, mask), theirs(x, memory, mask), OUTPUT, BESIDE)
+    same_beside(mine(x, memory, mask), theirs(x, memory, mask))
 
 
 @promises("not-divisible")
 @exercise("CrossAttention")
 def test_cross_refuses(student):
     """A d_model that the number of heads does not divide raises a ValueError."""
-    expectations.raises(
-        "ValueError",
-        lambda: student.module("CrossAttention", query_dim=4, memory_dim=8, d_model=6, num_heads=4),
-        what="d_model=6 with 4 heads",
-    )
+    for width, heads in [(6, 4), (4, 3)]:
+        expectations.raises(
+            "ValueError",
+            lambda width=width, heads=heads: student.module(
+                "CrossAttention", query_dim=12, memory_dim=12, d_model=width, num_heads=heads
+            ),
+            what=f"d_model={width} with {heads} heads",
+        )
 
 
 @hidden

@@ -16,6 +16,40 @@ ROWS_ARE_EXAMPLES = (
     f"            mask = mask.unsqueeze(1)\n        {MASK_3D}"
 )
 
+
+def _by_hand(weights: str) -> Swap:
+    """Replaces the given attention by one that makes its weights of `scores` in one expression."""
+    return (
+        f"heads, attn_weights = {ATTEND}",
+        f"scores = {SCORES}\n        attn_weights = {weights}\n        heads = attn_weights @ v",
+    )
+
+
+# What replaces masked scores, and what the student is told.
+MASK_MISTAKES = {
+    "mask_after_softmax": (
+        "You set weights to 0 after the softmax, so that the others no longer add up to 1; mask "
+        "the scores, before the softmax.",
+        _by_hand("scores.softmax(dim=-1) * (1 if mask is None else mask)"),
+    ),
+    "mask_nan": (
+        "A query that may see nothing gives NaN: its weights are 0/0, as in a softmax over nothing "
+        "but -inf. Use scaled_dot_product_attention.",
+        _by_hand(
+            "(scores if mask is None else scores.masked_fill(~mask, -math.inf)).softmax(dim=-1)"
+        ),
+    ),
+    "mask_finite_fill": (
+        "A query that may see nothing attends to everything alike: a large negative number "
+        "cancels when a whole row has it. Its weights should be 0.",
+        _by_hand("(scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(dim=-1)"),
+    ),
+}
+WEIGHTS_DETACHED = (
+    "The attn_weights that you return are detached; gradients reach through them, too, so return "
+    "them as they are."
+)
+
 # --------------------------------------------------------------------------------------------
 # Heads
 # --------------------------------------------------------------------------------------------
@@ -49,6 +83,12 @@ add(
     "split_into_batch",
     "Your heads are folded into the batch, (B·H, T, D/H); keep four dimensions.",
     (SPLIT_RETURN, "return heads.transpose(1, 2).flatten(0, 1)"),
+)
+add(
+    "split_squeezed",
+    "Dimensions of size 1 are missing in your result; leave out .squeeze(): it has four "
+    "dimensions, also for one example, one token or one head.",
+    (SPLIT_RETURN, "return heads.transpose(1, 2).squeeze()"),
 )
 add(
     "split_heads_last",
@@ -361,8 +401,7 @@ add(
 )
 add(
     "heads_mask_nan",
-    "A query that may see nothing gives NaN: a softmax over nothing but -inf is 0/0. Use "
-    "scaled_dot_product_attention.",
+    MASK_MISTAKES["mask_nan"][0],
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
@@ -374,8 +413,7 @@ add(
 )
 add(
     "heads_mask_finite_fill",
-    "A query that may see nothing attends to everything alike: a large negative number cancels "
-    "when a whole row has it. Its weights should be 0.",
+    MASK_MISTAKES["mask_finite_fill"][0],
     (
         HEADS_CALL,
         f"scores = {SCORES}\n"
@@ -384,6 +422,29 @@ add(
         "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
     ),
     read="att-masks",
+)
+add(
+    "heads_mask_after_softmax",
+    MASK_MISTAKES["mask_after_softmax"][0],
+    (
+        HEADS_CALL,
+        f"scores = {SCORES}\n"
+        "        attn_weights = scores.softmax(dim=-1) * (1 if mask is None else mask)\n"
+        "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
+    ),
+    read="att-masks",
+)
+add(
+    "heads_softmax_over_queries",
+    "Your weights sum to 1 over the queries (dim=-2); the softmax runs over the keys, dim=-1.",
+    (
+        HEADS_CALL,
+        f"scores = {SCORES}\n"
+        "        scores = scores if mask is None else scores.masked_fill(~mask, -math.inf)\n"
+        "        attn_weights = scores.softmax(dim=-2).nan_to_num(0.0)\n"
+        "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
+    ),
+    read="att-softmax",
 )
 add(
     "heads_softmax_over_heads",
@@ -439,6 +500,53 @@ add(
     read="att-dropout",
 )
 add(
+    "heads_dropout_on_scores",
+    "Dropout acts before the softmax, where a 0 is a score like any other; it drops weights, after "
+    "the softmax.",
+    (
+        HEADS_CALL,
+        "dropped = nn.functional.dropout(q, self.dropout, self.training)\n"
+        f"        heads, attn_weights = {ATTEND.replace('(q', '(dropped')}",
+    ),
+    read="att-dropout",
+)
+DROPPED = (
+    "attn_weights = scaled_dot_product_attention(q, k, v, mask)[1]\n"
+    "        heads = {} @ v if self.training else attn_weights @ v"
+)
+add(
+    "heads_dropout_not_rescaled",
+    "Dropout leaves the surviving weights as they are; divide them by 1 - dropout, as "
+    "attention_dropout and nn.functional.dropout do.",
+    (
+        HEADS_CALL,
+        DROPPED.format("(attn_weights * (torch.rand_like(attn_weights) >= self.dropout))"),
+    ),
+    read="att-dropout",
+)
+add(
+    "heads_dropout_shared",
+    "Dropout drops several weights together, such as those of all heads or of all queries; each "
+    "is dropped on its own: draw a number for each of the (B, H, Tq, Tk) weights.",
+    (
+        HEADS_CALL,
+        DROPPED.format(
+            "(attn_weights * nn.functional.dropout(torch.ones_like(attn_weights[:, :1]), "
+            "self.dropout))"
+        ),
+    ),
+    read="att-dropout",
+)
+add(
+    "heads_dropout_keeps_p",
+    "You keep weights with the probability `dropout`; it is the probability of dropping one.",
+    (
+        HEADS_CALL,
+        DROPPED.format("nn.functional.dropout(attn_weights, (1 - self.dropout) % 1)"),
+    ),
+    read="att-dropout",
+)
+add(
     "heads_bias",
     "Your projections have no biases; here all four have one.",
     *(
@@ -463,6 +571,11 @@ add(
         "attn_weights = scaled_dot_product_attention(q, k, v, mask)[1].detach()\n"
         "        heads = nn.functional.dropout(attn_weights, self.dropout, self.training) @ v",
     ),
+)
+add(
+    "heads_weights_detached",
+    WEIGHTS_DETACHED,
+    (HEADS_RETURN, f"return {HEADS_OUT}, attn_weights.detach()"),
 )
 
 # --------------------------------------------------------------------------------------------
@@ -587,6 +700,19 @@ add(
     "Your weights match a mask read the wrong way round; True means may attend.",
     (ATTEND, "scaled_dot_product_attention(q, k, v, None if mask is None else ~mask)"),
     read="att-masks",
+)
+for name, (says, swap) in MASK_MISTAKES.items():
+    add(f"fused_{name}", says, swap, read="att-masks")
+add(
+    "fused_weights_detached",
+    WEIGHTS_DETACHED,
+    (FUSED_RETURN, f"return {FUSED_OUT}, attn_weights.detach()"),
+)
+add(
+    "fused_checks_input_dim",
+    "You test whether num_heads divides input_dim; it has to divide d_model, and input_dim may be "
+    "any width.",
+    (UNEQUAL, "if input_dim % num_heads != 0:"),
 )
 add(
     "fused_weights_averaged",
@@ -735,6 +861,33 @@ add(
     read="att-masks",
 )
 add(
+    "per_head_mask_whole_for_each_head",
+    "Your loop gives every head the whole (B, H, Tq, Tk) mask; head h takes its own part of it, "
+    "mask[:, h].",
+    (MASK_3D, "if False:"),
+    (
+        f"heads, attn_weights = {ATTEND}",
+        "parts = [\n"
+        "            scaled_dot_product_attention(q[:, h], k[:, h], v[:, h], mask)\n"
+        "            for h in range(q.shape[1])\n"
+        "        ]\n"
+        "        heads, attn_weights = (torch.stack(part, dim=1) for part in zip(*parts))",
+    ),
+    read="att-masks",
+)
+for name, (says, swap) in MASK_MISTAKES.items():
+    add(f"per_head_{name}", says, swap, read="att-masks")
+add(
+    "per_head_weights_detached",
+    WEIGHTS_DETACHED,
+    (PER_HEAD_RETURN, "return contributions.sum(dim=1), attn_weights.detach()"),
+)
+add(
+    "per_head_weights_of_one_head",
+    "You return the weights of one head; collect those of every head, (B, H, Tq, Tk).",
+    (PER_HEAD_RETURN, "return contributions.sum(dim=1), attn_weights[:, -1]"),
+)
+add(
     "per_head_weights_averaged",
     "You return the mean of the weights over the heads; return those of every head, "
     "(B, H, Tq, Tk).",
@@ -810,6 +963,11 @@ add(
     (TO_NAMES, 'names = ("v_proj", "k_proj", "q_proj")'),
 )
 add(
+    "to_fused_order_q_v_k",
+    "Your result matches the order q, v, k inside a head; the order is q, k, v.",
+    (TO_NAMES, 'names = ("q_proj", "v_proj", "k_proj")'),
+)
+add(
     "to_fused_transposed",
     "Your weights are transposed; both layouts store (out, in), so heads own rows and nothing is "
     "transposed.",
@@ -860,6 +1018,13 @@ add(
     "Your w_q, w_k and w_v match the untransposed weights; nn.Linear computes x Wᵀ and per-head "
     "attention x W, so transpose each.",
     (COLUMNS, "weight.reshape(len(weight), num_heads, -1).transpose(0, 1).contiguous()"),
+)
+add(
+    "to_per_head_nothing_transposed",
+    "Your matrices are cut from the weights as nn.Linear stores them, for x Wᵀ; per-head attention "
+    "computes x W: transpose all four weights first, then cut.",
+    (COLUMNS, "weight.reshape(len(weight), num_heads, -1).transpose(0, 1).contiguous()"),
+    (W_O, 'torch.stack(state["out_proj.weight"].chunk(num_heads))'),
 )
 add(
     "to_per_head_rows",
@@ -921,6 +1086,14 @@ add(
     "to_per_head_bias_positive",
     "Negative biases are taken for no bias; test whether any element differs from 0.",
     (BIAS_CHECK, 'if name.endswith("bias") and (tensor > 0).any():'),
+)
+add(
+    "to_per_head_bias_tolerance",
+    "Tiny biases are taken for no bias (torch.allclose lets 1e-8 pass); compare with 0 itself.",
+    (
+        BIAS_CHECK,
+        'if name.endswith("bias") and not torch.allclose(tensor, torch.zeros_like(tensor)):',
+    ),
 )
 add(
     "to_per_head_out_bias_dropped",
@@ -1062,6 +1235,19 @@ add(
     "Your weights match a mask read the wrong way round; True marks real tokens.",
     (CROSS_MASK, f"~{CROSS_MASK}"),
     read="att-masks",
+)
+for name, (says, swap) in MASK_MISTAKES.items():
+    add(f"cross_{name}", says, swap, read="att-masks")
+add(
+    "cross_weights_detached",
+    WEIGHTS_DETACHED,
+    (f"return {HEADS_OUT}, attn_weights", f"return {HEADS_OUT}, attn_weights.detach()"),
+)
+add(
+    "cross_checks_query_dim",
+    "You test whether num_heads divides query_dim; it has to divide d_model, and query_dim may be "
+    "any width.",
+    (UNEQUAL, "if query_dim % num_heads != 0:"),
 )
 add(
     "cross_mask_on_queries",

@@ -196,6 +196,17 @@ def test_the_first_of_those_that_explain_most_is_found_with_few_questions(seed):
         assert not later
 
 
+@pytest.mark.parametrize(("right", "named"), [(5, "mistake"), (7, None)])
+def test_a_test_passed_with_another_answer_than_the_references_rules_nobody_out(right, named):
+    # The student and the mistake draw other numbers, as with another function for dropout.
+    evidence, value = evidence_of([1, 7], failed=1)
+    candidate = Candidate("mistake", lambda test, transcript: [value([1, 6][int(test)])])
+    found, _ = diagnose(
+        evidence, lambda test, transcript: [value([0, right][int(test)])], [candidate]
+    )
+    assert found == named
+
+
 def chosen(student, failed, right, known):
     """Who explains most of the failed tests and contradicts no other; of equals the first."""
     best, most = (None, False), 0

@@ -98,6 +98,20 @@ def test_no_gradient_at_all_is_none():
     assert call(lambda a: a.detach(), torch.randn(2), grad=True)["grads"] == {"0": None}
 
 
+def test_the_gradient_of_a_frozen_parameter_is_none():
+    class Layer(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(2, 2)
+            self.bias.requires_grad_(False)
+
+    executor = Executor({"Layer": Layer})
+    executor.execute({"op": "create", "handle": 1, "name": "Layer", "kwargs": {}})
+    asked = {"op": "invoke", "handle": 1, "args": [torch.randn(2)], "kwargs": {}, "grad": True}
+    grads = executor.execute(asked)["grads"]
+    assert grads["parameter bias"] is None
+    assert grads["parameter weight"] is not None
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [

@@ -150,9 +150,8 @@ def diagnose(
     A candidate explains a failed test when it answers every request of the test as the student's
     code did, and at least one of those answers is not the reference's. It is ruled out when,
     in a test that was passed, the student's code answers as the reference and it doesn't. Much
-    raises a
-    RuntimeError: errors alone speak for a candidate only if they explain the first failure, too,
-    word for word.
+    raises a RuntimeError: errors alone speak for a candidate only if they explain the first
+    failure, too, word for word.
     """
     failed = [item for item in evidence if item.failed and item.transcript]
     if not failed:

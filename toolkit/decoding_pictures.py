@@ -104,7 +104,7 @@ _TREE = (
     "<style>.twigs ul{list-style:none;margin:0;padding-left:1.1em;"
     "border-left:1px solid var(--pst-color-border,#c9c5ba)}.twigs>ul{border:0;padding:0;"
     "display:flex;flex-wrap:wrap;gap:0 3em}"
-    ".twigs li{line-height:1.5;margin:0}.twigs .kept{font-weight:bold}.twigs .lost{opacity:.62}"
+    ".twigs li{line-height:1.5;margin:0}.twigs .kept{font-weight:bold}.twigs .lost{opacity:.8}"
     ".twigs .best{color:var(--pst-color-success,#2e7d4f)}"
     "table.ends :is(td,th){padding:.1em .5em;text-align:right;border:0}"
     "table.ends :is(td,th):first-child{text-align:left}</style>"

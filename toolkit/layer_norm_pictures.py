@@ -29,7 +29,7 @@ _TABLE = (
     "background:none!important;color:inherit;font-weight:normal;line-height:1.5}"
     "table.moved caption{caption-side:top;text-align:left}"
     "table.moved td.m{background:#ffd9b8!important;color:#22252b!important;font-weight:bold}"
-    "table.moved tr.p :is(td,th){opacity:.6}</style>"
+    "table.moved tr.p :is(td,th){opacity:.8}</style>"
 )
 
 

@@ -50,6 +50,7 @@ document.addEventListener("DOMContentLoaded", function () {
   all(".search-button-field", function (button) {
     button.setAttribute("aria-label", button.textContent.trim().replace(/\s+/g, " "));
   });
+  all(".citation-list[role=list]", function (list) { list.removeAttribute("role"); });
   all(".bd-sidenav summary", function (arrow) {
     var chapter = arrow.closest("li").querySelector("a");
     if (chapter) arrow.setAttribute("aria-label", "Pages of " + chapter.textContent.trim());
@@ -72,7 +73,8 @@ document.addEventListener("DOMContentLoaded", function () {
 /* 4. What is wider than its column scrolls in its own box, can be reached by keyboard, and shows by a
       shadow that there is more. */
 (function () {
-  var boxes = "div.math, mjx-container[display], .pst-scrollable-table-container, .cell_output, pre, table";
+  var boxes = "div.math, mjx-container[display], .pst-scrollable-table-container, .cell_output, pre, table, " +
+    ".heats, [style*='overflow-x']";
   function mark() {
     document.querySelectorAll(".bd-article mjx-container:not([display])").forEach(function (formula) {
       var column = formula.closest("p, li, td, th, dd") || formula.parentElement;

@@ -21,7 +21,10 @@ from autograder.sandbox.executor import Executor
 from autograder.units.variants import cell_spans, reference_namespace, source_of
 
 # What stands in a solution and may be shown, and why.
-IDIOMS = {"a / b": "a quotient does not say of what; a path looks like one"}
+IDIOMS = {
+    "a / b": "a quotient does not say of what; a path looks like one",
+    "optimizer.zero_grad()\nloss.backward()": "every training loop with PyTorch has both",
+}
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 MODULES = {"torch", "nn", "F", "math", "self", "functional"}
 
@@ -133,7 +136,7 @@ def given_away(pieces: Iterable[str], units: Sequence[str]) -> dict[str, set[str
     """The exercises of which pieces of code give something away, and what."""
     known = {form: exercise for unit in units for form, exercise in secrets(unit).items()}
     for idiom in IDIOMS:
-        known.pop(normal(ast.parse(idiom).body[0]), None)
+        known.pop(normal(*ast.parse(idiom).body), None)
     found: dict[str, set[str]] = {}
     for piece in pieces:
         for form in shown(piece) & known.keys():
@@ -154,7 +157,13 @@ def defined(pieces: Sequence[str]) -> dict[str, Any]:
         body = [one for one in tree.body if isinstance(one, (*definitions, *imports))]
         future = ast.parse("from __future__ import annotations").body
         module = ast.fix_missing_locations(ast.Module([*future, *body], []))
-        exec(compile(module, "<page>", "exec"), names)
+        code, missing = compile(module, "<page>", "exec"), True
+        while missing:
+            try:
+                exec(code, names)
+                missing = False
+            except NameError as error:  # the default of a parameter, which another piece holds
+                names[error.name] = 0
         found |= {one.name: names[one.name] for one in body if isinstance(one, definitions)}
     return found
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from toolkit import attention_pictures
 from toolkit.diagrams import Sheet
+from toolkit.logit_lens import SUBLAYERS, decoder_states, log_probabilities
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE
 from toolkit.transformer_experiments import BLOCKS, Found
@@ -25,7 +26,6 @@ from toolkit.translation import BOS, EOS
 X = torch.tensor([2.0, 1])
 W_1 = torch.tensor([[1.0, 0], [-1, -1]])  # x @ W_1 is (1, -1)
 W_2 = torch.tensor([[-0.5, 1], [3, 3]])  # (1, 0) @ W_2 is (-0.5, 1)
-SUB_LAYERS = ("self-attention", "cross-attention", "feed-forward")
 
 
 def block() -> Figure:
@@ -111,30 +111,18 @@ def decoder_stream(shipped: Shipped, text: str) -> Stream:
     source = torch.tensor([words.encode(text)])  # (1, S)
     written = shipped.module.greedy_decode(model, source, 60)[0].tolist()
     ids = torch.tensor([BOS, *(i for i in written if i not in (BOS, EOS))])  # (U,)
-    kept: list[Tensor] = []
-    layers = model.decoder.layers
-    hooks = [
-        layers[0].sublayer[0].register_forward_pre_hook(lambda _, given: kept.append(given[0]))
-    ]
-    for layer in layers:
-        hooks += [s.register_forward_hook(lambda _, __, y: kept.append(y)) for s in layer.sublayer]
-    try:
-        causal = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-        model.decode(model.encode(source, None), None, ids[None], causal)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    names = [f"{n}: {name}" for n in range(1, len(layers) + 1) for name in SUB_LAYERS]
+    states = decoder_states(model, source, ids[None])  # (1, U, D) each
+    names = [f"{n}: {name}" for n in range(1, len(model.decoder.layers) + 1) for name in SUBLAYERS]
     tokens = ("(start)", *(words.tokenizer.id_to_token(i) for i in ids[1:].tolist()))
     following = torch.cat([ids[1:], torch.tensor([EOS])])
-    return Stream(tokens, ids, following, ("embedding", *names), torch.cat(kept))
+    return Stream(tokens, ids, following, ("embedding", *names), torch.cat([*states.values()]))
 
 
 @torch.no_grad()
 def predictions(shipped: Shipped, stream: Stream, position: int) -> str:
     """What the decoder would write if it ended after each stage, as HTML."""
     model, words = shipped.model, shipped.tokenizer
-    logp = model.generator(model.decoder.norm(stream.vectors[:, position]))  # (stages, V)
+    logp = log_probabilities(model, stream.vectors[:, position])  # (stages, V)
     best, ids = logp.exp().max(-1)
     notes = [
         {BOS: "(start)", EOS: "(end)"}.get(i) or words.tokenizer.id_to_token(i)

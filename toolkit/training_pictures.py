@@ -5,14 +5,13 @@ The chapter's example is «I am a student», with the six words that a decoder c
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor, nn
+from torch import Tensor
 
 from toolkit.plots import INK, PALETTE
 from toolkit.translation import SPECIALS
@@ -30,22 +29,6 @@ _PADDED = "#f4f2ec"
 
 
 # --------------------------------------------------------------------------- what is measured
-
-
-@contextlib.contextmanager
-def positions_through(model: nn.Module, kind: type[nn.Module]) -> Iterator[list[int]]:
-    """How many positions each call of the modules of a kind is given, while the context is open."""
-    calls: list[int] = []
-    hooks = [
-        module.register_forward_hook(lambda _, given, out: calls.append(out.shape[-2]))
-        for module in model.modules()
-        if isinstance(module, kind)
-    ]
-    try:
-        yield calls
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def count_positions(batch: Sequence[int], lengths: Sequence[tuple[int, int]]) -> tuple[int, int]:

@@ -7,8 +7,6 @@ import re
 
 import matplotlib.pyplot as plt
 import pytest
-import torch
-from torch import nn
 
 from solutions.transformer import learning_rate
 from tests.toolkit.drawings import words
@@ -34,14 +32,6 @@ def test_batches_say_how_many_positions_they_have() -> None:
     bars = pictures.batch_bars({"x": [[0], [1]], "y": [[0, 1]]}, [(1, 1), (2, 2)])
     assert [len(ax.patches) for ax in bars.axes] == [4, 2]
     plt.close("all")
-
-
-def test_calls_are_counted_with_their_positions_until_the_context_closes() -> None:
-    model = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2))
-    with pictures.positions_through(model, nn.Linear) as calls:
-        model(torch.zeros(1, 5, 2))
-    model(torch.zeros(1, 5, 2))
-    assert calls == [5, 5]
 
 
 def test_the_smoothed_curve_is_lowest_where_the_target_is_met() -> None:

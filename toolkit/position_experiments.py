@@ -6,10 +6,10 @@
     python -m toolkit.position_experiments base           # sinusoids of five bases at length 64
     python -m toolkit.position_experiments order          # which of two tokens came first?
 
-Each takes a few minutes of one core and writes a file of `toolkit/measured/`, which `read` reads.
-Every variant is trained with seven learning rates and five seeds (`toolkit.many_models`). Which
-learning rate is best is decided on validation sequences no longer than those of training; what is
-reported is measured on others.
+Each takes some ten minutes of one core and writes a file of `toolkit/measured/`, which `read`
+reads. Every variant is trained with seven learning rates and five seeds (`toolkit.many_models`).
+Which learning rate is best is decided on validation sequences no longer than those of training;
+what is reported is measured on others.
 """
 
 from __future__ import annotations

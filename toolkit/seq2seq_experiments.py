@@ -4,7 +4,7 @@
     python -m toolkit.seq2seq_experiments bottleneck  # digits through one vector, and looking back
     python -m toolkit.seq2seq_experiments forcing     # which inputs a decoder learns most from
 
-Each takes about twenty minutes of one core and writes a file of `toolkit/measured/`, which `read`
+Each takes ten to twenty minutes of one core and writes a file of `toolkit/measured/`, which `read`
 reads. Every variant is trained with five learning rates and five seeds, 25 models side by side
 (`toolkit.many_models`). Which learning rate is best is decided on sequences for
 validation; what is reported is measured on others.
@@ -363,8 +363,8 @@ def read(
 
     Returns:
         By model and (delay or length, steps): mean and standard deviation of the column over the
-        seeds, and the learning rate. It is chosen for each
-        model once, by the validation at its last step, over all lengths.
+        seeds, and the learning rate. It is chosen for each model once, by the validation at its
+        last step, over all lengths.
     """
     rows = read_rows(FOLDER / f"seq2seq_{name}.csv")
     last = max(int(row["steps"]) for row in rows)

@@ -157,11 +157,11 @@ def defined(pieces: Sequence[str]) -> dict[str, Any]:
         body = [one for one in tree.body if isinstance(one, (*definitions, *imports))]
         future = ast.parse("from __future__ import annotations").body
         module = ast.fix_missing_locations(ast.Module([*future, *body], []))
-        code, missing = compile(module, "<page>", "exec"), True
-        while missing:
+        code = compile(module, "<page>", "exec")
+        while True:
             try:
                 exec(code, names)
-                missing = False
+                break
             except NameError as error:  # the default of a parameter, which another piece holds
                 names[error.name] = 0
         found |= {one.name: names[one.name] for one in body if isinstance(one, definitions)}

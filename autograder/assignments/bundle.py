@@ -175,7 +175,7 @@ def contents(unit: str, book: str = "") -> dict[str, bytes]:
     graders = visible_graders(unit)
     needed = {name for text in graders.values() for name in _imports(text, "autograder")}
     needed = {name for name in needed if not name.startswith(GRADERS)}
-    notebooks = [_notebook_code(data) for name, data in files.items() if name.endswith(".ipynb")]
+    notebooks = [notebook_code(data) for name, data in files.items() if name.endswith(".ipynb")]
     needed |= {name for text in notebooks for name in _imports(text, "autograder")}
     for module in sorted(modules({*START, *needed}, "autograder")):
         file = _file(module)
@@ -183,9 +183,7 @@ def contents(unit: str, book: str = "") -> dict[str, bytes]:
     files["autograder/__main__.py"] = MAIN.encode()
     files |= {name: text.encode() for name, text in graders.items()}
     code = notebooks + [text.decode() for name, text in files.items() if name.endswith(".py")]
-    used = {name for text in code for name in _imports(text, "toolkit")}
-    for module in sorted(modules({"toolkit", *used}, "toolkit")):
-        file = _file(module)
+    for file in toolkit_files(code):
         files[file.relative_to(paths.ROOT).as_posix()] = file.read_bytes()
     for name in sorted(set().union(*map(_models, notebooks))):
         files |= _model_files(name)
@@ -252,6 +250,12 @@ def modules(start: Iterable[str], package: str) -> set[str]:
     return found
 
 
+def toolkit_files(code: Iterable[str]) -> list[Path]:
+    """The modules of the toolkit that these sources import, directly or not."""
+    used = {name for text in code for name in _imports(text, "toolkit")}
+    return [_file(module) for module in sorted(modules({"toolkit", *used}, "toolkit"))]
+
+
 def _imports(code: str, package: str) -> set[str]:
     """The modules of `package` that `code` imports anywhere."""
     names: set[str] = set()
@@ -269,7 +273,8 @@ def _file(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def _notebook_code(data: bytes) -> str:
+def notebook_code(data: bytes) -> str:
+    """All code cells of a notebook as one source; without the line that marks one as ungraded."""
     import json
 
     sources = [source_of(c) for c in json.loads(data)["cells"] if c["cell_type"] == "code"]
@@ -462,7 +467,7 @@ def pins(wanted: Iterable[str]) -> list[str]:
 def _requirements(files: dict[str, bytes]) -> str:
     """The course's pins of what the folder needs."""
     code = "\n".join(
-        data.decode() if name.endswith(".py") else _notebook_code(data)
+        data.decode() if name.endswith(".py") else notebook_code(data)
         for name, data in files.items()
         if name.endswith((".py", ".ipynb"))
     )

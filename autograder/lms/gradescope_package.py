@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from autograder.assignments.bundle import pins, write_zip
+from autograder.assignments.bundle import notebook_code, pins, toolkit_files, write_zip
 from autograder.common import paths
 from autograder.common.errors import ClassroomError
 from autograder.units.assignment import load
@@ -105,16 +105,15 @@ def _sources(unit: str) -> Iterator[Path]:
     needed = set(dependencies(unit))
     for content in (paths.PACKAGE / name for name in CONTENT):
         needed |= {content / "__init__.py", content / paths.chapter_of(unit) / "__init__.py"}
-    for folder in (paths.PACKAGE, paths.ROOT / "toolkit"):
-        for file in sorted(folder.rglob("*")):
-            parts = file.relative_to(paths.ROOT).parts
-            if file.suffix not in (".py", ".j2", ".css", ".toml") or "__pycache__" in parts:
-                continue
-            if parts[:2] == ("autograder", "demo"):
-                continue
-            if parts[0] == "autograder" and parts[1] in CONTENT and file not in needed:
-                continue
+    for file in sorted(paths.PACKAGE.rglob("*")):
+        parts = file.relative_to(paths.PACKAGE).parts
+        if file.suffix not in (".py", ".j2", ".css", ".toml") or "__pycache__" in parts:
+            continue
+        if parts[0] != "demo" and (parts[0] not in CONTENT or file in needed):
             yield file
+    # Of the toolkit, what marks depend on and what the student's zip holds: cells may import it.
+    used = toolkit_files([notebook_code((paths.EXERCISES / unit / f"{unit}.ipynb").read_bytes())])
+    yield from sorted({*used, *(file for file in needed if paths.ROOT / "toolkit" in file.parents)})
     yield from _reference(unit)
     # Answers are recorded for a student's own check alone.
     handed_out = (f"{unit}.ipynb", "assignment.json", paths.GIVEN)

@@ -169,6 +169,8 @@ def test_the_zip_holds_what_gradescope_wants(archive: Path) -> None:
 def test_the_zip_holds_all_that_a_units_marks_depend_on(unit: str) -> None:
     files = set(gradescope_package._sources(unit))
     assert len(files) < 250
+    # What only the book's pages draw with stays at home.
+    assert not [file for file in files if file.stem.endswith(("_pictures", "_diagrams"))]
     chapter = paths.chapter_of(unit)
     others = [paths.graders(other) for other in paths.UNITS if other != unit]
     assert not files.intersection(others)

@@ -90,7 +90,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of three learned tables, normalised (Devlin et al. 2019, section 3, figure 2).
+    """The sum of three learned embeddings, normalised (Devlin et al. 2019, section 3, figure 2).
 
     Submodules: ``token`` = nn.Embedding(vocab_size, d_model), ``position`` =
     nn.Embedding(max_length, d_model), ``segment`` = nn.Embedding(type_vocab_size, d_model),
@@ -105,13 +105,13 @@ class BertEmbeddings(nn.Module):
         type_vocab_size: int = 2,
         dropout: float = 0.0,
     ) -> None:
-        """Create the three tables and the norm.
+        """Create the three embeddings and the norm.
 
         Args:
             vocab_size: V.
             d_model: D.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: acts on the result, in training mode.
         """
         super().__init__()
@@ -199,7 +199,7 @@ class SelfAttention(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Self-attention and a feed-forward network, each with shortcut and post-norm.
+    """Self-attention and a feed-forward network, each with a residual connection and post-norm.
 
     As in Devlin et al. (2019), section 3, and Vaswani et al. (2017), section 3.1, with GELU for
     ReLU. Submodules: ``attention`` = SelfAttention, ``attention_norm`` and ``output_norm`` =
@@ -268,8 +268,8 @@ class BertModel(nn.Module):
             num_layers: N.
             num_heads: H, a divisor of d_model.
             d_ff: F.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: of the embeddings and of all layers.
 
         Raises:
@@ -321,7 +321,7 @@ class MaskedLanguageHead(nn.Module):
         """Create ``dense``, ``norm`` and ``bias``, and share ``token``.
 
         Args:
-            token: the model's table of tokens (V, D).
+            token: the model's embedding of tokens (V, D).
         """
         super().__init__()
         vocab_size, hidden = token.weight.shape
@@ -331,13 +331,13 @@ class MaskedLanguageHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
+        """The logits of every token of the vocabulary.
 
         Args:
             hidden: (..., D).
 
         Returns:
-            (..., V), norm(gelu(dense(hidden))) times the transposed table, plus bias.
+            (..., V), norm(gelu(dense(hidden))) times the transposed embedding matrix, plus bias.
         """
         transformed = self.norm(gelu(self.dense(hidden)))  # (..., D)
         return transformed @ self.token.weight.T + self.bias  # (..., V)
@@ -346,7 +346,7 @@ class MaskedLanguageHead(nn.Module):
 class BertForPreTraining(nn.Module):
     """BERT with its two pre-training heads (Devlin et al. 2019, section 3.1).
 
-    Submodules: ``bert`` = BertModel, ``mlm`` = MaskedLanguageHead on the model's table of tokens,
+    Submodules: ``bert`` = BertModel, ``mlm`` = MaskedLanguageHead on the model's token embedding,
     ``nsp`` = nn.Linear(d_model, 2).
     """
 
@@ -369,8 +369,8 @@ class BertForPreTraining(nn.Module):
             num_layers: N.
             num_heads: H, a divisor of d_model.
             d_ff: F.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: of the embeddings and of all layers.
 
         Raises:
@@ -388,7 +388,7 @@ class BertForPreTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Score the tokens of every place, and whether the second piece follows the first.
+        """The logits of the tokens at every position, and of whether the second piece follows.
 
         Args:
             input_ids: (B, T) int64.
@@ -396,7 +396,7 @@ class BertForPreTraining(nn.Module):
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
-            The scores of the tokens (B, T, V), from ``hidden``, and of the two answers (B, 2), from
+            The logits of the tokens (B, T, V), from ``hidden``, and of the two answers (B, 2), from
             ``pooled``.
 
         Raises:
@@ -420,16 +420,16 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
     Raises:
         ValueError: if there is no ordinary token.
     """
-    places = (ids >= SPECIAL).nonzero().squeeze(1)  # (n,)
-    if len(places) == 0:
+    positions = (ids >= SPECIAL).nonzero().squeeze(1)  # (n,)
+    if len(positions) == 0:
         raise ValueError("the input holds special tokens only; there is nothing to score")
-    rows = torch.arange(len(places), device=ids.device)  # (n,)
-    masked = ids.repeat(len(places), 1)  # (n, T), a row for each place
-    masked[rows, places] = MASK
+    rows = torch.arange(len(positions), device=ids.device)  # (n,)
+    masked = ids.repeat(len(positions), 1)  # (n, T), a copy for each position
+    masked[rows, positions] = MASK
     with torch.no_grad():
-        scores = model(masked)[0][rows, places]  # (n, V)
-    log_probs = torch.log_softmax(scores, dim=-1)  # (n, V)
-    return log_probs[rows, ids[places]].sum().item()
+        logits = model(masked)[0][rows, positions]  # (n, V)
+    log_probs = torch.log_softmax(logits, dim=-1)  # (n, V)
+    return log_probs[rows, ids[positions]].sum().item()
 
 
 def align_labels(word_labels: list[int], word_ids: list[int | None]) -> list[int]:

@@ -40,7 +40,7 @@ def gelu(x: Tensor) -> Tensor:
 
 
 class BertEmbeddings(nn.Module):
-    """The sum of three learned tables, normalised (Devlin et al. 2019, section 3, figure 2).
+    """The sum of three learned embeddings, normalised (Devlin et al. 2019, section 3, figure 2).
 
     Submodules: ``token`` = nn.Embedding(vocab_size, d_model), ``position`` =
     nn.Embedding(max_length, d_model), ``segment`` = nn.Embedding(type_vocab_size, d_model),
@@ -55,13 +55,13 @@ class BertEmbeddings(nn.Module):
         type_vocab_size: int = 2,
         dropout: float = 0.0,
     ) -> None:
-        """Create the three tables and the norm.
+        """Create the three embeddings and the norm.
 
         Args:
             vocab_size: V.
             d_model: D.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: acts on the result, in training mode.
         """
         super().__init__()
@@ -149,7 +149,7 @@ class SelfAttention(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Self-attention and a feed-forward network, each with shortcut and post-norm.
+    """Self-attention and a feed-forward network, each with a residual connection and post-norm.
 
     As in Devlin et al. (2019), section 3, and Vaswani et al. (2017), section 3.1, with GELU for
     ReLU. Submodules: ``attention`` = SelfAttention, ``attention_norm`` and ``output_norm`` =
@@ -218,8 +218,8 @@ class BertModel(nn.Module):
             num_layers: N.
             num_heads: H, a divisor of d_model.
             d_ff: F.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: of the embeddings and of all layers.
 
         Raises:

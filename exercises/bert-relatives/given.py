@@ -78,7 +78,7 @@ class SelfAttention(nn.Module):
 
 
 class BertLayer(nn.Module):
-    """Self-attention and a feed-forward network, each with shortcut and post-norm.
+    """Self-attention and a feed-forward network, each with a residual connection and post-norm.
 
     As in Devlin et al. (2019), section 3, and Vaswani et al. (2017), section 3.1, with GELU for
     ReLU. Submodules: ``attention`` = SelfAttention, ``attention_norm`` and ``output_norm`` =

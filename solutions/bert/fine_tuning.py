@@ -161,18 +161,18 @@ class MultipleChoice(nn.Module):
 # ### Exercise 2: Where is the answer?
 #
 # The input is a question and a passage, and the answer stands in the passage, word for word. Write
-# `SpanFinder(bert)`: every place gets a score as the start of the answer and one as its end.
+# `SpanFinder(bert)`: every position gets a score as the start of the answer and one as its end.
 #
 # * Submodules: `bert`, the model that is given; `classifier`, an `nn.Linear` from $D$ to 2, with
 #   bias, on `hidden`. Its first output is for the start, the second for the end.
 # * `forward(input_ids, token_type_ids=None, mask=None)`: returns `(start, end)`, each `(B, T)`.
 #   Where a mask is given and `False`, both are the smallest finite number of their type,
 #   `torch.finfo(dtype).min`.
-# * `loss(start, end, starts, ends)`: `starts` and `ends` `(B,)` `torch.int64` are the right places.
-#   Each half is a mean cross-entropy over the **places**: the softmax runs along $T$. The result is
-#   half the sum of the two.
-# * A right place outside $0 \dots T - 1$ (the answer was cut off, or there is none) is left out of
-#   its mean. A mean over nothing is 0.
+# * `loss(start, end, starts, ends)`: `starts` and `ends` `(B,)` `torch.int64` are the right
+#   positions. Each half is a mean cross-entropy over the **positions**: the softmax runs along $T$.
+#   The result is half the sum of the two.
+# * A right position outside $0 \dots T - 1$ (the answer was cut off, or there is none) is left out
+#   of its mean. A mean over nothing is 0.
 #
 # *Example.* $T = 4$ and all scores 0. With `starts = [1]`, `ends = [2]` the loss is
 # $\log 4 \approx 1.386$; with `ends = [7]` it is half of that, $0.693$.
@@ -186,7 +186,7 @@ class MultipleChoice(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# For `F.cross_entropy` the places are the classes: the scores `(B, T)` have $T$ of them.
+# For `F.cross_entropy` the positions are the classes: the scores `(B, T)` have $T$ of them.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -220,7 +220,7 @@ class SpanFinder(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Score every place as start and as end.
+        """The logits of every position as start and as end.
 
         Args:
             input_ids: (B, T) int64.
@@ -241,12 +241,12 @@ class SpanFinder(nn.Module):
         ### END SOLUTION
 
     def loss(self, start: Tensor, end: Tensor, starts: Tensor, ends: Tensor) -> Tensor:
-        """The mean of both cross-entropies over the places.
+        """The mean of both cross-entropies over the positions.
 
         Args:
             start: (B, T), from ``forward``.
             end: (B, T), from ``forward``.
-            starts: (B,) int64, the right place; one outside 0 .. T - 1 is left out.
+            starts: (B,) int64, the right position; one outside 0 .. T - 1 is left out.
             ends: (B,) int64, likewise.
 
         Returns:
@@ -254,9 +254,9 @@ class SpanFinder(nn.Module):
         """
         ### BEGIN SOLUTION
         halves = []
-        for scores, places in ((start, starts), (end, ends)):
-            inside = (places >= 0) & (places < scores.shape[1])  # (B,)
-            targets = places.masked_fill(~inside, IGNORE)  # (B,)
+        for scores, positions in ((start, starts), (end, ends)):
+            inside = (positions >= 0) & (positions < scores.shape[1])  # (B,)
+            targets = positions.masked_fill(~inside, IGNORE)  # (B,)
             total = F.cross_entropy(scores, targets, ignore_index=IGNORE, reduction="sum")
             halves.append(0.5 * total / inside.sum().clamp(min=1))
         return halves[0] + halves[1]  # scalar
@@ -277,7 +277,7 @@ class SpanFinder(nn.Module):
 # \bigl(\text{start}_i + \text{end}_j\bigr)$$
 #
 # * `start`, `end` `(T,)`: the scores of one input. `passage` `(T,)` bool: `True` where an answer
-#   may begin and end; $i$ and $j$ must both be such places.
+#   may begin and end; $i$ and $j$ must both be such positions.
 # * Returns `(i, j)`, two `int`s. Of equally good ones it is that with the smallest $i$, then the
 #   smallest $j$.
 # * With `null_threshold`, a number $\tau$, there may be no answer. Its score is that of `CLS`,
@@ -285,9 +285,9 @@ class SpanFinder(nn.Module):
 #   $\tau$. Then the result is `(0, 0)`. With `None` there always is an answer.
 # * `ValueError` if `passage` holds no `True`, or if `max_answer` is smaller than 1.
 #
-# *Example.* `start = [0, 1, 3]`, `end = [0, 3, 2]`, all places allowed. Separately the best start
-# is 2 and the best end 1; the best span is `(2, 2)` with 5. With `max_answer=30` and a `passage`
-# that allows only places 0 and 1 it is `(1, 1)` with 4.
+# *Example.* `start = [0, 1, 3]`, `end = [0, 3, 2]`, all positions allowed. Separately the best
+# start is 2 and the best end 1; the best span is `(2, 2)` with 5. With `max_answer=30` and a
+# `passage` that allows only positions 0 and 1 it is `(1, 1)` with 4.
 #
 # Book: `brt-span`.
 #
@@ -304,8 +304,8 @@ class SpanFinder(nn.Module):
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Without loops: `start.unsqueeze(1) + end` is a table `(T, T)` of all sums. Mark the allowed
-# entries in a bool table of the same shape, and take the best among these.
+# Without loops: `start.unsqueeze(1) + end` is a matrix `(T, T)` of all sums. Mark the allowed
+# entries in a bool matrix of the same shape, and take the best among these.
 #
 # </details>
 
@@ -321,8 +321,8 @@ def best_span(
     """The best answer that is one (Devlin et al. 2019, sections 4.2 and 4.3).
 
     Args:
-        start: (T,), the scores of the places as start.
-        end: (T,), the scores of the places as end.
+        start: (T,), the scores of the positions as start.
+        end: (T,), the scores of the positions as end.
         passage: (T,) bool, True where an answer may begin and end.
         max_answer: the most tokens of an answer, at least 1.
         null_threshold: by how much "no answer", start[0] + end[0], must be better than the best
@@ -339,9 +339,9 @@ def best_span(
     if max_answer < 1:
         raise ValueError(f"max_answer must be at least 1, but is {max_answer}")
     if not passage.any():
-        raise ValueError("the passage is empty; there is no place for an answer")
-    places = torch.arange(len(start), device=start.device)  # (T,)
-    length = places - places.unsqueeze(1) + 1  # (T, T), from row to column
+        raise ValueError("the passage is empty; there is no position for an answer")
+    positions = torch.arange(len(start), device=start.device)  # (T,)
+    length = positions - positions.unsqueeze(1) + 1  # (T, T), from row to column
     allowed = passage.unsqueeze(1) & passage & (length >= 1) & (length <= max_answer)  # (T, T)
     i, j = allowed.nonzero(as_tuple=True)  # in the order of i, then j
     totals = start[i] + end[j]
@@ -422,17 +422,18 @@ def align_labels(word_labels: list[int], word_ids: list[int | None]) -> list[int
 #   `num_labels`, with bias, on dropout of `hidden`.
 # * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`; the result is `(B, T, L)`.
 # * `loss(scores, labels)`: `(B, T, L)` and `(B, T)` `torch.int64`; the mean cross-entropy over the
-#   places of the batch whose label is not `IGNORE`. The softmax runs over the labels. If there is
-#   no such place the loss is 0.
+#   positions of the batch whose label is not `IGNORE`. The softmax runs over the labels. If there
+#   is no such position the loss is 0.
 #
 # *Example.* All scores 0, three labels, and labels `[[-100, 2, -100, 0, -100]]`: the loss is
-# $\log 3 \approx 1.099$, whatever the number of places left out.
+# $\log 3 \approx 1.099$, whatever the number of positions left out.
 #
 # Book: `brt-tagging`.
 #
 # <details><summary>Hint 1</summary>
 #
-# It is the masked language model's loss with labels for tokens: flatten rows and places together.
+# It is the masked language model's loss with labels for tokens: flatten batch and positions
+# together.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -764,7 +765,7 @@ def viterbi(
     """
     ### BEGIN SOLUTION
     best = start + emissions[:, 0]  # (B, L), of all beginnings that end with each tag
-    before = []  # for each place t > 0: (B, L), the tag at t - 1 of the best beginning
+    before = []  # for each position t > 0: (B, L), the tag at t - 1 of the best beginning
     for t in range(1, emissions.shape[1]):
         ways = best.unsqueeze(2) + transitions  # (B, L before, L now)
         longer, tag = ways.max(dim=1)  # (B, L), (B, L)
@@ -825,9 +826,9 @@ class CRF(nn.Module):
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`;
 #   `lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)`;
 #   `emission = nn.Linear(2 * hidden_size, num_tags)`; `crf = CRF(num_tags)`, which is given.
-# * `forward(ids, mask)`: both `(B, T)`; the emissions `(B, T, L)`. At real places padding must make
-#   **no difference**: the backward direction starts at the last real token. What stands at padding
-#   is of no importance.
+# * `forward(ids, mask)`: both `(B, T)`; the emissions `(B, T, L)`. At real positions padding must
+#   make **no difference**: the backward direction starts at the last real token. What stands at
+#   padding is of no importance.
 # * `loss(ids, tags, mask)`: the CRF's loss, a scalar. `decode(ids, mask)`: its best tags, a list of
 #   lists.
 #
@@ -889,8 +890,8 @@ class BiLSTMCRF(nn.Module):
             mask: (B, T) bool, True where a real token stands.
 
         Returns:
-            (B, T, L). At real places padding has no influence: the backward direction begins at the
-            last real token. What stands at padding is of no importance.
+            (B, T, L). At real positions padding has no influence: the backward direction begins at
+            the last real token. What stands at padding is of no importance.
         """
         ### BEGIN SOLUTION
         packed = nn.utils.rnn.pack_padded_sequence(
@@ -966,13 +967,13 @@ class BertCRF(nn.Module):
         return self.crf.loss(emissions, labels.gather(1, order), mask)  # scalar
 
     def decode(self, emissions: Tensor, tagged: Tensor) -> list[list[int]]:
-        """The best tags of the places where tagged (B, T) bool is True, for each row a list."""
+        """The best tags of the positions where tagged (B, T) bool is True, for each row a list."""
         order, mask = self._together(tagged)  # (B, T), (B, T)
         emissions = emissions.gather(1, order.unsqueeze(2).expand_as(emissions))  # (B, T, L)
         return self.crf.decode(emissions, mask)
 
     @staticmethod
     def _together(tagged: Tensor) -> tuple[Tensor, Tensor]:
-        """The places (B, T) with the tagged ones first, in their order, and which they are."""
+        """The positions (B, T) with the tagged ones first, in their order, and which they are."""
         order = torch.argsort((~tagged).long(), dim=1, stable=True)  # (B, T)
         return order, tagged.gather(1, order)

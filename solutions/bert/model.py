@@ -17,7 +17,7 @@
 # At the end of this unit BERT's input and encoder stand, and weights under the names of the
 # released code load into it.
 #
-# One of the code cells below hands you, besides the constants, `pad_batch(rows)`: it makes a batch of
+# A code cell below gives you, besides the constants, `pad_batch(rows)`: it makes a batch of
 # inputs of different lengths. `rows` is a list of `(input_ids, token_type_ids)`, as exercise 1
 # returns them; the result is `(input_ids, token_type_ids, mask)`, each `(B, T)`.
 
@@ -121,7 +121,7 @@ def init_weights(model: nn.Module) -> nn.Module:
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# A loop that removes one token per round needs no formula. `pop()` removes at the end, but from the
+# A loop that removes one token at a time needs no formula. `pop()` removes at the end, but from the
 # list itself: copy it first.
 #
 # </details>
@@ -224,8 +224,8 @@ def gelu(x: Tensor) -> Tensor:
 # ### Exercise 3: Embeddings
 #
 # Write `BertEmbeddings(vocab_size, d_model, max_length=512, type_vocab_size=2, dropout=0.0)`. A
-# token's first vector is the **sum** of three rows, each from a table that is learned: one for the
-# token, one for its position, one for its segment.
+# token's first vector is the **sum** of three learned embeddings: one for the token, one for its
+# position, one for its segment.
 #
 # $$x_t = \operatorname{dropout}\bigl(\operatorname{norm}(
 # \text{token}_{i_t} + \text{position}_t + \text{segment}_{s_t})\bigr)$$
@@ -237,7 +237,7 @@ def gelu(x: Tensor) -> Tensor:
 #   0. The result is `(B, T, D)`.
 # * Positions count from 0 in every row. Nothing is scaled by $\sqrt D$.
 # * `ValueError` (when it is called) if $T$ is larger than `max_length`; the message names both
-#   numbers. A learned table has no row for what lies beyond it.
+#   numbers. A learned embedding matrix has no row for what lies beyond it.
 #
 # *Example.* $D = 2$; the rows are $(1, 0)$ for the token, $(0, 1)$ for the position and $(2, 0)$
 # for the segment. Their sum is $(3, 1)$, and the norm makes $(1, -1)$ of it.
@@ -259,7 +259,7 @@ def gelu(x: Tensor) -> Tensor:
 
 # %% exercise="BertEmbeddings" points=3 section="brt-embeddings"
 class BertEmbeddings(nn.Module):
-    """The sum of three learned tables, normalised (Devlin et al. 2019, section 3, figure 2).
+    """The sum of three learned embeddings, normalised (Devlin et al. 2019, section 3, figure 2).
 
     Submodules: ``token`` = nn.Embedding(vocab_size, d_model), ``position`` =
     nn.Embedding(max_length, d_model), ``segment`` = nn.Embedding(type_vocab_size, d_model),
@@ -274,13 +274,13 @@ class BertEmbeddings(nn.Module):
         type_vocab_size: int = 2,
         dropout: float = 0.0,
     ) -> None:
-        """Create the three tables and the norm.
+        """Create the three embeddings and the norm.
 
         Args:
             vocab_size: V.
             d_model: D.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: acts on the result, in training mode.
         """
         super().__init__()
@@ -337,7 +337,7 @@ class BertEmbeddings(nn.Module):
 #
 # *Example.* One head; `v_proj` and `out_proj` pass their input on unchanged, and `q_proj` is 0, so
 # that all scores are equal. If the values are $2$, $4$, $9$ and the last token is padding, all
-# three places get the mean of the first two, $3$.
+# three positions get the mean of the first two, $3$.
 #
 # Book: `brt-encoder`.
 #
@@ -439,14 +439,14 @@ class SelfAttention(nn.Module):
 #   `output_norm` (the second), each `nn.LayerNorm(d_model, eps=1e-12)`;
 #   `w_1 = nn.Linear(d_model, d_ff)` and `w_2 = nn.Linear(d_ff, d_model)`.
 # * `forward(x, mask=None)`: `x` `(B, T, D)`, `mask` `(B, T)` bool. The result is `(B, T, D)`.
-# * `dropout` reaches the attention weights and both places in the formula. Between `gelu` and $W_2$
+# * `dropout` acts on the attention weights and where the formula has it, twice. Between `gelu` and $W_2$
 #   there is none.
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`; it may come
 #   from the attention.
 # * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerEncoder`.
 #
-# *Example.* If all parameters of `attention.out_proj` and of `w_2` are 0, only shortcuts and norms
-# are left, and $(1, 3)$ becomes $(-1, 1)$.
+# *Example.* If all parameters of `attention.out_proj` and of `w_2` are 0, only residual connections
+# and norms are left, and $(1, 3)$ becomes $(-1, 1)$.
 #
 # Book: `brt-encoder`.
 #
@@ -458,14 +458,14 @@ class SelfAttention(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Dropout has no parameters; one `nn.Dropout` can serve both places.
+# Dropout has no parameters; one `nn.Dropout` can serve both uses.
 #
 # </details>
 
 
 # %% exercise="BertLayer" points=3 section="brt-encoder" forbids="TransformerEncoderLayer TransformerEncoder"
 class BertLayer(nn.Module):
-    """Self-attention and a feed-forward network, each with shortcut and post-norm.
+    """Self-attention and a feed-forward network, each with a residual connection and post-norm.
 
     As in Devlin et al. (2019), section 3, and Vaswani et al. (2017), section 3.1, with GELU for
     ReLU. Submodules: ``attention`` = SelfAttention, ``attention_norm`` and ``output_norm`` =
@@ -532,9 +532,9 @@ class BertLayer(nn.Module):
 # * `ValueError`s of the parts may come through as they are: a number of heads that doesn't divide,
 #   an input that is too long.
 #
-# *Example.* In evaluation mode, change the last token of a row: `hidden` changes at **every** place
-# of the row, the first included, and at none of the other rows. Append columns of padding, hidden
-# by the mask: nothing changes at the real places.
+# *Example.* In evaluation mode, change the last token of a row: `hidden` changes at **every**
+# position of the row, the first included, and at none of the other rows. Append columns of padding, masked
+# out: nothing changes at the real positions.
 #
 # Book: `brt-encoder`.
 #
@@ -584,8 +584,8 @@ class BertModel(nn.Module):
             num_layers: N.
             num_heads: H, a divisor of d_model.
             d_ff: F.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: of the embeddings and of all layers.
 
         Raises:
@@ -637,9 +637,10 @@ class BertModel(nn.Module):
 # learns.
 #
 # * The result is an `int`. The pooler counts.
-# * `heads=True` adds the two heads of pre-training (`MaskedLanguageHead` and `BertForPreTraining` (unit `pretraining`)): for the masked language
+# * `heads=True` adds the two heads of pre-training (`MaskedLanguageHead` and
+#   `BertForPreTraining`, unit `pretraining`): for the masked language
 #   model a linear layer $D \to D$, a norm and a bias `(V,)`; for the sentence pairs a linear layer
-#   $D \to 2$. The matrix that turns vectors into scores of tokens is the token table itself and
+#   $D \to 2$. The matrix that turns vectors into logits of tokens is the token embedding itself and
 #   counts once.
 # * A linear layer has a bias; a norm has two vectors. The number of attention heads makes no
 #   difference, and there is no parameter for it.
@@ -686,9 +687,9 @@ def count_parameters(
         d_model: D.
         num_layers: N.
         d_ff: F.
-        max_length: how many positions have a row.
-        type_vocab_size: how many segments have a row.
-        heads: whether to count the two pre-training heads as well; the table that the masked
+        max_length: how many positions have an embedding.
+        type_vocab_size: how many segments have an embedding.
+        heads: whether to count the two pre-training heads as well; the embedding matrix that the masked
             language model shares with the embeddings counts once.
 
     Returns:
@@ -702,7 +703,7 @@ def count_parameters(
     feed_forward = d_model * d_ff + d_ff + d_ff * d_model + d_model + norm
     total = embeddings + num_layers * (attention + feed_forward) + square  # the pooler
     if heads:
-        masked = square + norm + vocab_size  # the matrix is the token table, counted above
+        masked = square + norm + vocab_size  # the matrix is the token embedding, counted above
         total += masked + 2 * d_model + 2
     return total
     ### END SOLUTION
@@ -714,7 +715,7 @@ def count_parameters(
 # %% [markdown]
 # ### Exercise 8: A checkpoint's names
 #
-# A checkpoint is a table from names to tensors. Those of BERT on Hugging Face name the same numbers
+# A checkpoint is a dictionary from names to tensors. Those of BERT on Hugging Face name the same numbers
 # differently. Write `rename_parameters(state)`, which gives them our names.
 #
 # | theirs | ours |
@@ -745,7 +746,7 @@ def count_parameters(
 #   with heads) or not (in the bare encoder). The result keeps the prefix where it was.
 # * In old checkpoints the parameters of norms are called `gamma` and `beta`: they become `weight`
 #   and `bias`.
-# * Left out: names that begin with `cls.predictions.decoder.` (the tied table, which is there
+# * Left out: names that begin with `cls.predictions.decoder.` (the tied embedding matrix, which is there
 #   already) and names that end with `position_ids` (no parameters).
 # * `ValueError` for any other name; the message says which.
 #
@@ -784,7 +785,7 @@ def rename_parameters(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
     Returns:
         Our name -> the same tensor, with the prefix ``bert.`` where the old name had it. The tied
-        table ``cls.predictions.decoder`` and ``position_ids`` are left out.
+        matrix ``cls.predictions.decoder`` and ``position_ids`` are left out.
 
     Raises:
         ValueError: if a name is not one of a BERT checkpoint; the message says which.

@@ -14,7 +14,7 @@
 # %% [markdown]
 # # BERT: pre-training
 #
-# At the end of this unit BERT takes a step of pre-training, on hidden tokens and on pairs of
+# At the end of this unit BERT takes a step of pre-training, on masked tokens and on pairs of
 # sentences, and scores a sentence.
 
 # %%
@@ -49,8 +49,8 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 #
 # ### Exercise 1: Masked tokens
 #
-# Pre-training hides some tokens and asks for them. Write `mask_tokens(ids, vocab_size,
-# mask_prob=0.15)`.
+# Masked language modelling (MLM) masks some tokens and predicts them. Write
+# `mask_tokens(ids, vocab_size, mask_prob=0.15)`.
 #
 # * `ids` `(B, T)` `torch.int64`. Each **ordinary** token (id at least `SPECIAL`) is *chosen* with
 #   probability `mask_prob`, independently of all others. Special ones never are.
@@ -75,20 +75,20 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.rand(ids.shape) < mask_prob` is `True` with probability `mask_prob`, at each place for
+# `torch.rand(ids.shape) < mask_prob` is `True` with probability `mask_prob`, at each position for
 # itself.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# One more uniform number for each place decides its fate: below 0.8, below 0.9, or not. Two
+# One more uniform number for each position decides its fate: below 0.8, below 0.9, or not. Two
 # separate draws, one against 0.8 and one against 0.1, would need a second look at the
 # probabilities.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `torch.where(condition, a, b)` and `masked_fill` make new tensors. Draw random ids for all places
+# `torch.where(condition, a, b)` and `masked_fill` make new tensors. Draw random ids for all positions
 # with `torch.randint`, and use those you need.
 #
 # </details>
@@ -131,8 +131,8 @@ def mask_tokens(ids: Tensor, vocab_size: int, mask_prob: float = 0.15) -> tuple[
 # %% [markdown]
 # ### Exercise 2: Whole words
 #
-# A word of several pieces is easy to guess from the pieces that are left. Later models of the BERT
-# family hide whole words. Write `mask_whole_words(ids, starts, vocab_size, mask_prob=0.15)`.
+# A word of several pieces is easy to predict from the pieces that are left. Later models of the BERT
+# family mask whole words. Write `mask_whole_words(ids, starts, vocab_size, mask_prob=0.15)`.
 #
 # * `ids` `(B, T)` `torch.int64`; `starts` `(B, T)` bool is `True` at the first piece of each word,
 #   and `False` at its later pieces and at special tokens.
@@ -146,8 +146,8 @@ def mask_tokens(ids: Tensor, vocab_size: int, mask_prob: float = 0.15) -> tuple[
 # * Returns `(corrupted, labels)` and refuses as exercise 1 does: a `ValueError` if
 #   `mask_prob` is not between 0 and 1, or if `vocab_size` is not larger than `SPECIAL`.
 #
-# *Example.* In `[2, 9, 12, 8, 3]` with starts at places 1 and 3 there are two words, `9 12` and
-# `8`. The labels at places 1 and 2 are either both `IGNORE` or 9 and 12.
+# *Example.* In `[2, 9, 12, 8, 3]` with starts at positions 1 and 3 there are two words, `9 12` and
+# `8`. The labels at positions 1 and 2 are either both `IGNORE` or 9 and 12.
 #
 # Book: `brt-whole-words`.
 #
@@ -323,7 +323,7 @@ def masking_epochs(
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# *Other* means another place in the list: two documents may have the same content. Compare their
+# *Other* means another position in the list: two documents may have the same content. Compare their
 # numbers.
 #
 # </details>
@@ -393,30 +393,31 @@ def sentence_order_pairs(
 #
 # ### Exercise 5: The head of the masked language model
 #
-# Write `MaskedLanguageHead(token)`: from a vector of the encoder to a score for each token of the
+# Write `MaskedLanguageHead(token)`: from a vector of the encoder to a logit for each token of the
 # vocabulary.
 #
 # $$\text{logits} = E\,\operatorname{norm}\bigl(\operatorname{gelu}(W h + b)\bigr) + c$$
 #
-# * `token` is the `nn.Embedding` of the model, with its table $E$ `(V, D)`. The head uses **the
-#   same object**: there is one table, and both of its uses add to its gradient.
+# * `token` is the `nn.Embedding` of the model, with its embedding matrix $E$
+#   `(V, D)`. The head uses **the same object**: there is one matrix, and both of its uses add to its
+#   gradient.
 # * Submodules: `dense = nn.Linear(D, D)`, `norm = nn.LayerNorm(D, eps=1e-12)`, and `token`, the one
 #   that is given. Parameter: `bias` ($c$) `(V,)`, zeros at first.
 # * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, logits, before any softmax. There is
-#   one row for every place, not one for the whole input.
+#   one distribution for every position, not one for the whole input.
 #
-# *Example.* If all parameters of `dense` are 0, the logits are `bias` at every place.
+# *Example.* If all parameters of `dense` are 0, the logits are `bias` at every position.
 #
 # Book: `brt-heads`.
 #
 # <details><summary>Hint 1</summary>
 #
-# The sizes stand in the table: `token.weight.shape` is `(V, D)`.
+# The embedding matrix has the sizes: `token.weight.shape` is `(V, D)`.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Don't copy the table and don't make a linear layer of it: multiply by `self.token.weight.T`.
+# Don't copy the matrix and don't make a linear layer of it: multiply by `self.token.weight.T`.
 # Assigning the embedding to `self.token` is all the tying there is.
 #
 # </details>
@@ -434,7 +435,7 @@ class MaskedLanguageHead(nn.Module):
         """Create ``dense``, ``norm`` and ``bias``, and share ``token``.
 
         Args:
-            token: the model's table of tokens (V, D).
+            token: the model's embedding of tokens (V, D).
         """
         super().__init__()
         ### BEGIN SOLUTION
@@ -446,13 +447,13 @@ class MaskedLanguageHead(nn.Module):
         ### END SOLUTION
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Score every token of the vocabulary.
+        """The logits of every token of the vocabulary.
 
         Args:
             hidden: (..., D).
 
         Returns:
-            (..., V), norm(gelu(dense(hidden))) times the transposed table, plus bias.
+            (..., V), norm(gelu(dense(hidden))) times the transposed embedding matrix, plus bias.
         """
         ### BEGIN SOLUTION
         transformed = self.norm(gelu(self.dense(hidden)))  # (..., D)
@@ -472,24 +473,24 @@ class MaskedLanguageHead(nn.Module):
 # * Submodules: `bert`, your `BertModel`; `mlm`, your `MaskedLanguageHead` on
 #   `bert.embeddings.token`; `nsp = nn.Linear(d_model, 2)`.
 # * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`. Returns `(mlm_logits,
-#   nsp_logits)`: `(B, T, V)`, for every place, and `(B, 2)`, from the pooled vector. Column 0 of
+#   nsp_logits)`: `(B, T, V)`, for every position, and `(B, 2)`, from the pooled vector. Column 0 of
 #   the second is for *is next*, column 1 for *is random*.
 # * `ValueError`s of the parts may come through as they are.
 #
 # *Example.* `BertForPreTraining(30522)` has 110,106,428 parameters, 624,188 more than the encoder
-# alone: the token table counts once.
+# alone: the embedding matrix of the tokens counts once.
 #
 # Book: `brt-heads`.
 #
 # <details><summary>Hint 1</summary>
 #
-# The model returns two things. Which of them has a vector for every place, and which has one for
+# The model returns two things. Which of them has a vector for every position, and which has one for
 # the whole input?
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Make the head after the model: it needs the model's table.
+# Make the head after the model: it needs the model's embedding.
 #
 # </details>
 
@@ -498,7 +499,7 @@ class MaskedLanguageHead(nn.Module):
 class BertForPreTraining(nn.Module):
     """BERT with its two pre-training heads (Devlin et al. 2019, section 3.1).
 
-    Submodules: ``bert`` = BertModel, ``mlm`` = MaskedLanguageHead on the model's table of tokens,
+    Submodules: ``bert`` = BertModel, ``mlm`` = MaskedLanguageHead on the model's token embedding,
     ``nsp`` = nn.Linear(d_model, 2).
     """
 
@@ -521,8 +522,8 @@ class BertForPreTraining(nn.Module):
             num_layers: N.
             num_heads: H, a divisor of d_model.
             d_ff: F.
-            max_length: how many positions have a row.
-            type_vocab_size: how many segments have a row.
+            max_length: how many positions have an embedding.
+            type_vocab_size: how many segments have an embedding.
             dropout: of the embeddings and of all layers.
 
         Raises:
@@ -542,7 +543,7 @@ class BertForPreTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Score the tokens of every place, and whether the second piece follows the first.
+        """The logits of the tokens at every position, and of whether the second piece follows.
 
         Args:
             input_ids: (B, T) int64.
@@ -550,7 +551,7 @@ class BertForPreTraining(nn.Module):
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
-            The scores of the tokens (B, T, V), from ``hidden``, and of the two answers (B, 2), from
+            The logits of the tokens (B, T, V), from ``hidden``, and of the two answers (B, 2), from
             ``pooled``.
 
         Raises:
@@ -574,21 +575,21 @@ class BertForPreTraining(nn.Module):
 # \;+\; \frac1B\sum_{b} -\log p(\text{is\_random}_b)$$
 #
 # * `mlm_logits` `(B, T, V)`, `nsp_logits` `(B, 2)`; `labels` `(B, T)` and `is_random` `(B,)`
-#   `torch.int64`. $C$ are the places whose label is not `IGNORE`; the probabilities come from a
-#   softmax of the scores.
-# * The first mean is over all chosen places **of the batch**, not over rows. If nothing was chosen
-#   it is 0, and all gradients stay finite.
+#   `torch.int64`. $C$ are the positions whose label is not `IGNORE`; the probabilities come from a
+#   softmax of the logits.
+# * The first mean is over all chosen positions **of the batch**, not over sequences. If nothing was
+#   chosen it is 0, and all gradients stay finite.
 # * In the second, class 0 counts like class 1.
 # * The result is a scalar.
 #
-# *Example.* $V = 4$ and all scores are 0: the loss is $\log 4 + \log 2 \approx 2.079$, and
-# $\log 2 \approx 0.693$ if no place was chosen.
+# *Example.* $V = 4$ and all logits are 0: the loss is $\log 4 + \log 2 \approx 2.079$, and
+# $\log 2 \approx 0.693$ if no position was chosen.
 #
 # Book: `brt-loss`.
 #
 # <details><summary>Hint 1</summary>
 #
-# `F.cross_entropy` wants `(n, V)` and `(n,)`: flatten places and rows together. It leaves out
+# `F.cross_entropy` wants `(n, V)` and `(n,)`: flatten batch and positions together. It leaves out
 # targets of −100.
 #
 # </details>
@@ -613,8 +614,8 @@ def pretraining_loss(
         is_random: (B,) int64, 0: the second piece is the next one, 1: it is a random one.
 
     Returns:
-        A scalar: the mean cross-entropy over the places with a label (0 if there is none), plus the
-        mean cross-entropy over the batch of the two answers.
+        A scalar: the mean cross-entropy over the positions with a label (0 if there is none), plus
+        the mean cross-entropy over the batch of the two answers.
     """
     ### BEGIN SOLUTION
     total = F.cross_entropy(
@@ -644,13 +645,13 @@ def pretraining_loss(
 # 2. Compute the gradients of **this** loss. Gradients that the parameters carry from elsewhere (in
 #    `.grad`) must not matter.
 # 3. The norm is that of all gradients together, $\sqrt{\sum_i g_i^2}$ over all numbers of all
-#    parameters; a parameter that is used at several places counts once, with the sum of its
+#    parameters; a parameter that is used several times counts once, with the sum of its
 #    gradients. If the norm is larger than `clip`, all gradients are multiplied by
 #    $\text{clip}/\text{norm}$.
 # 4. Every parameter that has a gradient changes in place: minus `lr` times its gradient. One
 #    without (frozen, or without influence on the loss) stays as it is.
 #
-# * `model` is any module that maps these three to the two scores. Leave its mode (training or
+# * `model` is any module that maps these three to the two logits. Leave its mode (training or
 #   evaluation) as it is.
 # * Returns a `dict` of four `float`s, as they were before the step: `"loss"`, its two parts `"mlm"`
 #   and `"nsp"`, and `"norm"`, before it was cut.
@@ -739,31 +740,31 @@ def pretraining_step(
 # `pseudo_log_likelihood(model, ids)`:
 #
 # $$\text{score} = \sum_{t\,:\,i_t \text{ ordinary}} \log p\bigl(i_t \mid
-# \text{the input with MASK at place } t\bigr)$$
+# \text{the input with MASK at position } t\bigr)$$
 #
-# * `ids` `(T,)` `torch.int64`: one input with its special tokens. Only one place at a time is
+# * `ids` `(T,)` `torch.int64`: one input with its special tokens. Only one position at a time is
 #   masked; all others are there to be seen.
-# * `model` maps ids `(B, T)` to a tuple whose first entry are the scores `(B, T, V)`, as
+# * `model` maps ids `(B, T)` to a tuple whose first entry are the logits `(B, T, V)`, as
 #   `BertForPreTraining` does; it is in evaluation mode.
 # * The result is a `float`, at most 0. It is **not** the logarithm of a probability of the
 #   sentence: over all sentences these products don't add up to 1.
 # * `ValueError` if there is no ordinary token.
 #
-# *Example.* If the model scores all of 50 tokens equally, an input with three ordinary tokens has
+# *Example.* If the model gives all of 50 tokens equal logits, an input with three ordinary tokens has
 # $-3 \log 50 \approx -11.74$.
 #
 # Book: `brt-scores`.
 #
 # <details><summary>Hint 1</summary>
 #
-# Make a batch with one row for each ordinary place: the same ids, and `MASK` at another place in
-# each row. Then one call of the model is enough.
+# Make a batch with one sequence for each ordinary position: the same ids, and `MASK` at another
+# position in each. Then one call of the model is enough.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# With `rows = torch.arange(n)` and the places `(n,)`, an assignment to `copies[rows, places]`
-# writes one entry in each row, and `scores[rows, places]` picks `(n, V)`. Write into a copy, not
+# With `rows = torch.arange(n)` and the positions `(n,)`, an assignment to `copies[rows, positions]`
+# writes one entry in each row, and `logits[rows, positions]` picks `(n, V)`. Write into a copy, not
 # into `ids`.
 #
 # </details>
@@ -785,16 +786,16 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
         ValueError: if there is no ordinary token.
     """
     ### BEGIN SOLUTION
-    places = (ids >= SPECIAL).nonzero().squeeze(1)  # (n,)
-    if len(places) == 0:
+    positions = (ids >= SPECIAL).nonzero().squeeze(1)  # (n,)
+    if len(positions) == 0:
         raise ValueError("the input holds special tokens only; there is nothing to score")
-    rows = torch.arange(len(places), device=ids.device)  # (n,)
-    masked = ids.repeat(len(places), 1)  # (n, T), a row for each place
-    masked[rows, places] = MASK
+    rows = torch.arange(len(positions), device=ids.device)  # (n,)
+    masked = ids.repeat(len(positions), 1)  # (n, T), a copy for each position
+    masked[rows, positions] = MASK
     with torch.no_grad():
-        scores = model(masked)[0][rows, places]  # (n, V)
-    log_probs = torch.log_softmax(scores, dim=-1)  # (n, V)
-    return log_probs[rows, ids[places]].sum().item()
+        logits = model(masked)[0][rows, positions]  # (n, V)
+    log_probs = torch.log_softmax(logits, dim=-1)  # (n, V)
+    return log_probs[rows, ids[positions]].sum().item()
     ### END SOLUTION
 
 
@@ -804,10 +805,10 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
 # %% [markdown]
 # ### Question: Why not always [MASK]?
 #
-# A set of notes explains the 80/10/10 of masking so: a word that occurs only once in the data and
-# is masked there would seem predictable only through [MASK]. They add that a sentence is fed $N$
-# times, 80 percent of them with [MASK]. Neither is right. What would be wrong with a [MASK] in
-# every chosen place? What does each of the three parts do, and why does a random token in 10
+# It is tempting to explain the 80/10/10 of masking like this: a word that occurs only once in the
+# data and is masked there could be predicted only through [MASK]; so a sentence is read $N$ times,
+# in 80 percent of them with [MASK]. Neither is right. What would be wrong with a [MASK] at every
+# chosen position? What does each of the three parts do, and why does a random token in 10
 # percent of the cases not spoil the language that the model learns? When are the 80, 10 and 10
 # percent decided? And does masking anew in every epoch, as RoBERTa does, remove the problem?
 #
@@ -818,9 +819,9 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
 #
 # ### BEGIN SOLUTION
 # *The problem.* [MASK] occurs in pre-training and never afterwards: inputs of fine-tuning have
-# none. If every chosen place held [MASK], a place would need a good prediction only where [MASK]
+# none. If every chosen position held [MASK], a good prediction would be needed only where [MASK]
 # stands. The loss would say nothing about the vectors of ordinary tokens themselves (they would be
-# trained only as context for others), and the places that are read in fine-tuning hold ordinary
+# trained only as context for others), and the positions that are read in fine-tuning hold ordinary
 # tokens. That is the mismatch between the two stages; how often a word occurs has nothing to do
 # with it.
 #
@@ -829,23 +830,23 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
 # ordinary token is trained to hold its own token. If that were all besides [MASK], copying every
 # token that is not [MASK] would be perfect. In the 10 percent with a random token copying is wrong.
 # The model can't see from a token whether it is real, kept or replaced, so it has to compare
-# **every** token with its context and keep a contextual vector at every place.
+# **every** token with its context and keep a contextual vector at every position.
 #
 # *Why random tokens do little harm.* They are 10 percent of 15 percent, 1.5 percent of all tokens:
 # the context of a prediction is almost everywhere the true one, and the target is always the
-# original token, never the random one. The model is asked to notice and repair an error, not to
+# original token, never the random one. The model learns to notice and repair an error, not to
 # produce it.
 #
-# *When.* For each chosen token on its own, by a random draw. The same sentence has places of all
+# *When.* For each chosen token on its own, by a random draw. The same sentence has positions of all
 # three kinds. The released code makes ten copies of the data with new draws; it does not feed a
 # sentence in fixed shares.
 #
-# *Dynamic masking* only changes which places are chosen in which epoch. [MASK] is still in the
+# *Dynamic masking* only changes which positions are chosen in which epoch. [MASK] is still in the
 # input of pre-training and still not in that of fine-tuning. So it gives more variety and leaves
 # the mismatch as it was; ELECTRA, whose discriminator never sees [MASK], removes it.
 #
 # *Marking:* 1 point for the mismatch ([MASK] is absent in fine-tuning, and with [MASK] alone
-# unmasked places get no prediction), 1 for what kept and random tokens do together **and** why 1.5
+# unmasked positions get no prediction), 1 for what kept and random tokens do together **and** why 1.5
 # percent are harmless, 1 for the draw per chosen token and for saying that dynamic masking leaves
 # the mismatch.
 # ### END SOLUTION

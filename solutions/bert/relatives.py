@@ -91,7 +91,7 @@ def relative_code(distances: Tensor, d_model: int) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# The output of each round is the input of the next.
+# The output of each application is the input of the next.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -160,35 +160,35 @@ class SharedEncoder(nn.Module):
 # XLNet predicts the tokens one after another, but in a random order. The tokens stay where they
 # are; only masks say who may see whom. Write `permutation_masks(order)`.
 #
-# * `order` `(T,)` `torch.int64` is a permutation of $0 \dots T - 1$: `order[k]` is the **place**
+# * `order` `(T,)` `torch.int64` is a permutation of $0 \dots T - 1$: `order[k]` is the **position**
 #   that is predicted as number $k$.
 # * Returns `(content, query)`, both `(T, T)` bool, row $i$ and column $j$ at the tokens' own
-#   places:
+#   positions:
 #
-# | mask | place $i$ may see place $j$ if |
+# | mask | position $i$ may see position $j$ if |
 # |---|---|
 # | `query` | $j$ comes before $i$ in the order |
 # | `content` | $j$ comes before $i$ in the order, or $j = i$ |
 #
 # * The query stream predicts the token at $i$, so it must not see it; the content stream is what
-#   later places see of $i$, so it must.
+#   later positions see of $i$, so it must.
 # * `ValueError` if `order` is not a permutation.
 #
 # *Example.* For the order $2, 0, 1$ the query mask is
-# $\begin{pmatrix}0&0&1\\1&0&1\\0&0&0\end{pmatrix}$: place 0 sees place 2, place 1 sees both others,
-# place 2 comes first and sees nothing.
+# $\begin{pmatrix}0&0&1\\1&0&1\\0&0&0\end{pmatrix}$: position 0 sees position 2, position 1 sees both others,
+# position 2 comes first and sees nothing.
 #
 # Book: `brt-xlnet`.
 #
 # <details><summary>Hint 1</summary>
 #
-# You need the other direction: for each place its number in the order. That is the inverse of the
+# You need the other direction: for each position its number in the order. That is the inverse of the
 # permutation; `argsort` finds it.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# With the numbers as a column and as a row, one comparison makes the whole table.
+# With the numbers as a column and as a row, one comparison makes the whole mask.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -203,11 +203,11 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
     """Who may see whom when the tokens are predicted in a given order (Yang et al. 2019, 2.3).
 
     Args:
-        order: (T,) int64, a permutation: order[k] is the place that is predicted as number k.
+        order: (T,) int64, a permutation: order[k] is the position that is predicted as number k.
 
     Returns:
-        content and query, both (T, T) bool. Row i of ``query`` is True at the places that come
-        before place i in the order, row i of ``content`` at these and at i itself.
+        content and query, both (T, T) bool. Row i of ``query`` is True at the positions that come
+        before position i in the order, row i of ``content`` at these and at i itself.
 
     Raises:
         ValueError: if order is not a permutation of 0 .. T - 1.
@@ -215,7 +215,7 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
     ### BEGIN SOLUTION
     if order.dim() != 1 or not order.sort().values.equal(torch.arange(len(order)).to(order)):
         raise ValueError(f"order must hold each of 0 to {order.numel() - 1} once")
-    rank = order.argsort()  # (T,), when each place is predicted
+    rank = order.argsort()  # (T,), when each position is predicted
     query = rank < rank.unsqueeze(1)  # (T, T), [i, j]: j comes before i
     content = rank <= rank.unsqueeze(1)  # (T, T)
     return content, query
@@ -230,7 +230,7 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 #
 # Transformer-XL reads a long text in segments. Each layer also sees what it computed for the
 # segment before, its *memory*, and positions are distances: with the absolute positions of BERT a
-# token of the memory and one of the new segment would look as if they stood at the same place.
+# token of the memory and one of the new segment would look as if they stood at the same position.
 # Write `RelativeAttention(d_model, num_heads, dropout=0.0)`. The score of query $i$ and key $j$ in
 # a head is
 #
@@ -241,18 +241,18 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 #   `nn.Linear(d_model, d_model, bias=False)`, split into heads as in `SelfAttention` (unit
 #   `model`). Parameters: `content_bias` ($u$) and `position_bias` ($v$), both `(H, D/H)`, zeros at
 #   first.
-# * `forward(x, memory=None)`: `x` `(B, T, D)`; `memory` `(B, M, D)`, the $M$ places before it, or
+# * `forward(x, memory=None)`: `x` `(B, T, D)`; `memory` `(B, M, D)`, the $M$ positions before it, or
 #   `None`. The result is `(B, T, D)`.
 # * Queries come from `x`; keys and values from memory and `x`, **joined along the length**. No
 #   gradient reaches the memory (the projections get theirs all the same).
-# * It is causal: the place $t$ of `x` sees the whole memory and $x_0, \dots, x_t$.
+# * It is causal: the position $t$ of `x` sees the whole memory and $x_0, \dots, x_t$.
 # * $i - j$ counts in the joined sequence, where $x_t$ stands at $M + t$. The code is
 #   `relative_code(i - j, D)`, which is given; $W_r$ acts on it, and the result is split into heads.
 # * Dropout acts on the weights, in training mode.
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #
 # *Example.* `q_proj` and both biases are 0, `v_proj` and `out_proj` pass their input on: every
-# place gets the mean of what it sees. With the memory $2$ and $x = (4, 9)$ that is $3$ and $5$.
+# position gets the mean of what it sees. With the memory $2$ and $x = (4, 9)$ that is $3$ and $5$.
 #
 # Book: `brt-transformer-xl`.
 #
@@ -264,13 +264,13 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The distances form a table `(T, S)`: `i` is `torch.arange(M, S)` as a column, `j` is
+# The distances form a matrix `(T, S)`: `i` is `torch.arange(M, S)` as a column, `j` is
 # `torch.arange(S)` as a row. Negative ones are those that must not be seen.
 #
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# Simple and right: the codes of the whole table, `(T, S, D)`, through `r_proj`, split into heads,
+# Simple and right: the codes of the whole matrix, `(T, S, D)`, through `r_proj`, split into heads,
 # and an `einsum` with the queries. The layer is small enough here.
 #
 # </details>
@@ -319,11 +319,11 @@ class RelativeAttention(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """Attend to the memory and to the places up to the own one.
+        """Attend to the memory and to the positions up to the own one.
 
         Args:
             x: (B, T, D).
-            memory: (B, M, D), the M places before x; gets no gradient. None: there are none.
+            memory: (B, M, D), the M positions before x; gets no gradient. None: there are none.
 
         Returns:
             (B, T, D).
@@ -343,8 +343,8 @@ class RelativeAttention(nn.Module):
         codes = relative_code(torch.arange(total, device=x.device), width).to(x)  # (S, D)
         relative = split(self.r_proj(codes))  # (H, S, D/H), one for each distance
 
-        places = torch.arange(total, device=x.device)  # (S,)
-        distance = places[total - length :].unsqueeze(1) - places  # (T, S), i - j
+        positions = torch.arange(total, device=x.device)  # (S,)
+        distance = positions[total - length :].unsqueeze(1) - positions  # (T, S), i - j
         by_content = (queries + self.content_bias.unsqueeze(1)) @ keys.transpose(-2, -1)
         by_distance = (queries + self.position_bias.unsqueeze(1)) @ relative.transpose(-2, -1)
         # by_distance[..., t, d] is for distance d; key j needs that for i - j.
@@ -366,23 +366,23 @@ class RelativeAttention(nn.Module):
 # Write `update_memory(memory, hidden, length)`: what the next segment may look back at.
 #
 # * `memory` `(B, M, D)` or `None`; `hidden` `(B, T, D)`, the vectors of the segment just read.
-# * The result: the last `length` places of memory and `hidden` joined along the length, or all of
+# * The result: the last `length` positions of memory and `hidden` joined along the length, or all of
 #   them if there are fewer. It is detached: no gradient passes. For `length=0` it is `(B, 0, D)`.
 # * `ValueError` if `length` is negative.
 #
-# *Example.* With places 1, 2, 3 in the memory, 4, 5 in the segment and `length=4` it is 2, 3, 4, 5:
+# *Example.* With positions 1, 2, 3 in the memory, 4, 5 in the segment and `length=4` it is 2, 3, 4, 5:
 # joined, never added.
 #
 # Book: `brt-transformer-xl`.
 #
 # <details><summary>Hint 1</summary>
 #
-# The memory comes first, the new places after it.
+# The memory comes first, the new positions after it.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `x[:, -0:]` is all of `x`. Count from the front instead: where do the last places begin?
+# `x[:, -0:]` is all of `x`. Count from the front instead: where do the last positions begin?
 #
 # </details>
 
@@ -394,10 +394,10 @@ def update_memory(memory: Tensor | None, hidden: Tensor, length: int) -> Tensor:
     Args:
         memory: (B, M, D), what this segment could look back at; None: nothing.
         hidden: (B, T, D), the vectors of this segment.
-        length: how many places to keep, at least 0.
+        length: how many positions to keep, at least 0.
 
     Returns:
-        The last ``length`` places of memory and hidden, joined along the length; all of them if
+        The last ``length`` positions of memory and hidden, joined along the length; all of them if
         there are fewer. Detached: no gradient passes.
 
     Raises:
@@ -452,8 +452,10 @@ class NezhaAttention(nn.Module):
         queries = self.q_proj(x).reshape(heads).transpose(1, 2)  # (B, H, T, D/H)
         keys = self.k_proj(x).reshape(heads).transpose(1, 2)  # (B, H, T, D/H)
         values = self.v_proj(x).reshape(heads).transpose(1, 2)  # (B, H, T, D/H)
-        places = torch.arange(length, device=x.device)  # (T,)
-        distance = (places - places.unsqueeze(1)).clamp(-self.clip, self.clip)  # (T, T), j - i
+        positions = torch.arange(length, device=x.device)  # (T,)
+        distance = (positions - positions.unsqueeze(1)).clamp(
+            -self.clip, self.clip
+        )  # (T, T), j - i
         relative = relative_code(distance, heads[-1]).to(x)  # (T, T, D/H)
         scores = queries @ keys.transpose(-2, -1)  # (B, H, T, T)
         scores = scores + torch.einsum("bhid,ijd->bhij", queries, relative)  # (B, H, T, T)
@@ -470,7 +472,7 @@ class NezhaAttention(nn.Module):
 # %% [markdown]
 # ### Exercise 5: ELECTRA's replaced tokens
 #
-# ELECTRA has two networks. A small *generator*, a masked language model, fills the masked places; a
+# ELECTRA has two networks. A small *generator*, a masked language model, fills the masked positions; a
 # *discriminator* then says for **every** token whether it is the original one. Write
 # `replace_tokens(ids, labels, logits)`, which makes the discriminator's input.
 #
@@ -479,7 +481,7 @@ class NezhaAttention(nn.Module):
 # * Returns `(replaced, is_replaced)`, both `(B, T)`. `replaced`: a token **drawn** from the softmax
 #   of the logits where one was chosen, the original everywhere else. `is_replaced`: bool, `True`
 #   where the two differ.
-# * Each place has its own draw. No gradient passes: the result has none.
+# * Each position has its own draw. No gradient passes: the result has none.
 #
 # *Example.* Where the generator happens to draw the original token, `is_replaced` is `False`: the
 # token is the right one, wherever it came from.
@@ -488,7 +490,7 @@ class NezhaAttention(nn.Module):
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.multinomial(probabilities, 1)` draws one column for each row of a table `(n, V)`. The best
+# `torch.multinomial(probabilities, 1)` draws one column for each row of a matrix `(n, V)`. The best
 # token (`argmax`) is not a draw.
 #
 # </details>
@@ -551,7 +553,7 @@ def replace_tokens(ids: Tensor, labels: Tensor, logits: Tensor) -> tuple[Tensor,
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `scores[mask]` are the real ones of the whole batch, in one row. Then a mean is a mean over them.
+# `scores[mask]` are the real ones of the whole batch, in one vector. Then a mean is a mean over them.
 #
 # </details>
 
@@ -587,7 +589,7 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`; `forward_lstm` and
 #   `backward_lstm`, each `nn.LSTM(embed_dim, hidden_size, batch_first=True)`;
 #   `output = nn.Linear(hidden_size, vocab_size)`, used by both directions.
-# * `forward(ids, mask=None)`: both `(B, T)`. The result is `(B, T, 2 * hidden_size)`: at place $t$
+# * `forward(ids, mask=None)`: both `(B, T)`. The result is `(B, T, 2 * hidden_size)`: at position $t$
 #   first the state of the forward LSTM, which has read tokens $0$ to $t$, then that of the backward
 #   LSTM, which has read from the **last real** token down to $t$. Padding is never read before a
 #   real token; what stands at padding is of no importance.
@@ -597,7 +599,7 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 # \;+\;
 # \operatorname*{mean}_{t \text{ has a previous one}} -\log p(i_{t-1} \mid \overleftarrow{h_t})$$
 #
-# * Each mean is over all such real places of the batch; the next and the previous token are real
+# * Each mean is over all such real positions of the batch; the next and the previous token are real
 #   ones too. At least one row has two real tokens.
 #
 # *Example.* If all parameters of `output` are 0, the loss is $2 \log V$.
@@ -606,14 +608,14 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 #
 # <details><summary>Hint 1</summary>
 #
-# `nn.LSTM` returns `(states, last)`; the states of all places are the first. To read backwards,
-# turn the input round, run the LSTM, and turn its states back.
+# `nn.LSTM` returns `(states, last)`; the states of all positions are the first. To read backwards,
+# flip the input, run the LSTM, and flip its states back.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# `flip` alone would bring the padding to the front. Turn only the real part: with the row's length
-# $n$, place $t$ takes what stands at $n - 1 - t$, and padding stays where it is. The same step
+# `flip` alone would bring the padding to the front. Flip only the real part: with the row's length
+# $n$, position $t$ takes what stands at $n - 1 - t$, and padding stays where it is. The same step
 # turns the states back. Or use `pack_padded_sequence`.
 #
 # </details>
@@ -658,16 +660,16 @@ class TwoDirections(nn.Module):
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
-            (B, T, 2 hidden_size): at place t the state of the forward LSTM, which has read tokens 0
+            (B, T, 2 hidden_size): at position t the state of the forward LSTM, which has read tokens 0
             to t, and that of the backward LSTM, which has read from the last real token to t. What
             stands at padding is of no importance.
         """
         ### BEGIN SOLUTION
         x = self.embedding(ids)  # (B, T, E)
         length = x.new_full((len(ids), 1), ids.shape[1]) if mask is None else mask.sum(1, True)
-        place = torch.arange(ids.shape[1], device=ids.device)  # (T,)
+        position = torch.arange(ids.shape[1], device=ids.device)  # (T,)
         # The real tokens of each row from the last to the first; padding stays where it is.
-        turned = torch.where(place < length, length.long() - 1 - place, place)  # (B, T)
+        turned = torch.where(position < length, length.long() - 1 - position, position)  # (B, T)
 
         def turn(vectors: Tensor) -> Tensor:
             return vectors.gather(1, turned.unsqueeze(2).expand(-1, -1, vectors.shape[2]))
@@ -685,13 +687,13 @@ class TwoDirections(nn.Module):
             mask: (B, T) bool, True where a real token stands. None: everywhere.
 
         Returns:
-            A scalar: the mean of -log p(next token) over all real places that have a next one, by
-            the forward state; plus the mean of -log p(previous token) over all real places that
+            A scalar: the mean of -log p(next token) over all real positions that have a next one, by
+            the forward state; plus the mean of -log p(previous token) over all real positions that
             have a previous one, by the backward state.
         """
         ### BEGIN SOLUTION
         forwards, backwards = self(ids, mask).chunk(2, dim=2)  # (B, T, hidden_size) each
-        # A real place and its neighbour: both are real where the right one of them is.
+        # A real position and its neighbour: both are real where the right one of them is.
         both = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]
         following = F.cross_entropy(self.output(forwards[:, :-1])[both], ids[:, 1:][both])
         preceding = F.cross_entropy(self.output(backwards[:, 1:])[both], ids[:, :-1][both])

@@ -145,13 +145,13 @@ def parameters_of(state, without=()):
 
 
 def at_real_places(got, want, mask, what, case):
-    """Vectors (B, T, ...) agree at real places; what stands at padding is free."""
+    """Vectors (B, T, ...) agree at real positions; what stands at padding is free."""
     expectations.shape(got, want.shape, what=what, case=case)
     for row, length in enumerate(mask.sum(dim=1).tolist()):
         expectations.close(
             got[row, :length],
             want[row, :length],
-            what=f"{what} at the real places of row {row}",
+            what=f"{what} at the real positions of row {row}",
             case=case,
         )
 

@@ -181,7 +181,7 @@ def test_classifier_dropout(student, reference, draw):
         task_dropout(student, draw, "SequenceClassifier", (40,), 1, p, **more)
 
 
-def task_dropout(student, draw, name, shape, place, p, **more):
+def task_dropout(student, draw, name, shape, position, p, **more):
     """dropout in front of the classifier: with a classifier that passes on what it gets."""
     options = bert_options(width=16)
     state = bert_state(draw, options, "bert.")
@@ -189,8 +189,8 @@ def task_dropout(student, draw, name, shape, place, p, **more):
     bert = student.module("BertModel", **options)
     mine = student.module(name, bert=bert, num_labels=16, state=state, **more)
     ids = draw.integers(SPECIAL, 9, *(shape if len(shape) == 2 else (*shape, 3)))
-    kept = expectations.items(mine.method("bert", ids), 2, what="the result of bert")[place]
-    what = ("the hidden states", "the pooled vector")[place]
+    kept = expectations.items(mine.method("bert", ids), 2, what="the result of bert")[position]
+    what = ("the hidden states", "the pooled vector")[position]
     kept = expectations.tensor(kept, what=what)
     expectations.close(mine(ids), kept + 1, what="the scores", case="eval mode")
     value = expectations.tensor(mine.train()(ids), what="the scores")
@@ -239,8 +239,8 @@ def same_spans(student, got, want, mask, own, case):
         expectations.shape(actual, expected.shape, what=f"the {name}", case=case)
         expectations.true(
             actual.dtype == expected.dtype and bool((actual[~mask] == expected[~mask]).all()),
-            f"the {name} at padded places should be {expected[~mask][0]:.4g}, the smallest number "
-            f"of their dtype, but are {actual[~mask].tolist()[:4]} for {case}.",
+            f"the {name} at padded positions should be {expected[~mask][0]:.4g}, the smallest "
+            f"number of their dtype, but are {actual[~mask].tolist()[:4]} for {case}.",
         )
     same_by_parts(
         student,
@@ -274,7 +274,7 @@ def test_spans_values(student, reference, draw):
 
 @exercise("SpanFinder")
 def test_spans_padding(student, reference, draw):
-    """With a mask, padded places get the smallest finite number, and nothing leaks from them."""
+    """With a mask, padded positions get the smallest finite number, and nothing leaks from them."""
     for dtype in (torch.float32, torch.float64):
         _, mine, theirs = task_pair(
             student, reference, draw, "SpanFinder", 2, dtype=dtype, named=False
@@ -330,10 +330,10 @@ def test_spans_cut_off(student, reference, draw):
         given = (*scores, torch.tensor(starts), torch.tensor(ends))
         same_loss(mine, theirs, given, f"T=4, starts {starts}, ends {ends}")
     given = (*span_scores(draw, 2, 5, padded=2), torch.tensor([1, 4]), torch.tensor([2, 4]))
-    same_loss(mine, theirs, given, "two padded places in the first row")
+    same_loss(mine, theirs, given, "two padded positions in the first row")
     start, end = span_scores(draw, 2, 5)
     outside = torch.tensor([7, -1])
-    case = "T=5, float64, no right place inside"
+    case = "T=5, float64, no right position inside"
     same_loss(mine, theirs, (start, end, outside, outside), case)
     given = (1e6 * start, 1e6 * end, torch.tensor([1, 4]), torch.tensor([2, 4]))
     same_loss(mine, theirs, given, "scores in the millions")
@@ -409,7 +409,7 @@ def test_best_span_small(student, reference):
         case = f"start {start}, end {end}, where all but the first belong to the passage"
         same_span(student, reference, (torch.tensor(start), torch.tensor(end), passage), case)
     one = torch.tensor([2.0])
-    same_span(student, reference, (one, one, torch.tensor([True])), "one place")
+    same_span(student, reference, (one, one, torch.tensor([True])), "one position")
 
 
 @exercise("best_span", 2)
@@ -430,7 +430,7 @@ def test_best_span_passage(student, reference, draw):
     least = torch.finfo(torch.float32).min
     start, end, passage = question(draw, 8, 3, 2)
     start[6:], end[6:] = least, least
-    same_span(student, reference, (start, end, passage), "T=8, the last two places padding")
+    same_span(student, reference, (start, end, passage), "T=8, the last two positions padding")
 
 
 @exercise("best_span")
@@ -448,7 +448,7 @@ def test_best_span_limit(student, reference, draw):
     start[1], end[41], end[20] = 5.0, 5.0, 3.0
     passage = torch.arange(50) > 0
     for limit in (40, 41, 50, 1000):
-        case = "T=50, the best end 40 places after the best start"
+        case = "T=50, the best end 40 positions after the best start"
         same_span(student, reference, (start, end, passage), case, max_answer=limit)
 
 
@@ -482,9 +482,9 @@ def test_best_span_null_at_zero(student, reference, draw):
     for above in (0.5, 0.0, -0.5):
         given = same_null(student, reference, draw, 0.0, above)
         same_span(student, reference, given, f"a [CLS] that is {above:g} better")
-    # Answers may begin at place 0, too, if the passage says so.
+    # Answers may begin at position 0, too, if the passage says so.
     start, end = torch.tensor([5.0, 0.0, 0.0]), torch.tensor([0.0, 5.0, 0.0])
-    case = f"start {start.tolist()}, end {end.tolist()}, all places in the passage"
+    case = f"start {start.tolist()}, end {end.tolist()}, all positions in the passage"
     for threshold in (10.0, 0.0, -20.0):
         given = start, end, torch.ones(3, dtype=torch.bool)
         same_span(student, reference, given, case, null_threshold=threshold)
@@ -513,10 +513,11 @@ def test_best_span_ties(student, reference, draw):
         passage = draw.mask(9, keep=0.7)
         case = f"start {start.tolist()}, end {end.tolist()}, passage {passage.int().tolist()}"
         same_span(student, reference, (start, end, passage), case, max_answer=4)
-    for place in (31, 32, 33):
+    for position in (31, 32, 33):
         start, end, passage = question(draw, 45, 2, scale=0.1)
-        start[3], end[place], end[10] = 9.0, 9.0, 3.0
-        same_span(student, reference, (start, end, passage), f"the best end {place - 2} tokens on")
+        start[3], end[position], end[10] = 9.0, 9.0, 3.0
+        case = f"the best end {position - 2} tokens on"
+        same_span(student, reference, (start, end, passage), case)
     close = torch.tensor([1.0, 1.0, 1.0 + 1e-10], dtype=torch.float64)
     given = close, close, torch.tensor([False, True, True])
     case = "float64 scores that differ by 1e-10"
@@ -861,7 +862,7 @@ def path_score(emissions, tables, path):
     """The score of a path through the emissions (T, L) of one row, in float64."""
     transitions, start, end = (table.double() for table in tables)
     total = start[path[0]] + end[path[-1]]
-    total = total + sum(emissions[place, tag].double() for place, tag in enumerate(path))
+    total = total + sum(emissions[position, tag].double() for position, tag in enumerate(path))
     return float(total + sum(transitions[a, b] for a, b in itertools.pairwise(path)))
 
 
@@ -1153,7 +1154,7 @@ def as_own_paths(student, got, own) -> bool:
 @hidden
 @exercise("BiLSTMCRF")
 def test_bilstm_crf_ignores_padding(student, reference, draw):
-    """Other ids at padding, more padding and other rows change nothing at real places."""
+    """Other ids at padding, more padding and other rows change nothing at real positions."""
     _, mine, theirs = bilstm_pair(student, reference, draw, torch.float64)
     ids, _, mask = tagged(draw, [2, 4, 1])
     before = theirs(ids, mask)

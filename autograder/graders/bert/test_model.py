@@ -693,11 +693,11 @@ def test_model_gradients(student, reference, draw):
     ids[1, 2:] = SPECIAL + 1  # padding that is no PAD
     before, after, wanted = mine(*given), mine(ids, *given[1:]), theirs(*given)
     if not expectations.close_enough(before[0], wanted[0]):
-        return  # It is parts that decide what reaches real places.
+        return  # It is parts that decide what reaches real positions.
     change = (after[0] - before[0]).abs().amax(-1) > 1e-9
     expectations.true(
         not bool(change[given[2]].any()) and not bool((after[1] - before[1]).abs().max() > 1e-9),
-        "Other tokens at the masked places change what stands at real ones; the mask must reach "
+        "Other tokens at the masked positions change what stands at real ones; the mask must reach "
         "every layer.",
     )
 

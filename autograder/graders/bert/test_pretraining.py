@@ -292,9 +292,9 @@ def test_mask_independent(student, draw):
         "the share of rows of four tokens in which none is chosen",
         {"mask_fixed_number": 0.0, "mask_one_draw_per_row": 0.85},
     )
-    for place in range(4):
-        what = f"the share of tokens that are chosen at place {place} of 4"
-        share(chosen[:, place].sum(), 1500, 0.15, what, false_alarm=1e-10)
+    for position in range(4):
+        what = f"the share of tokens that are chosen at position {position} of 4"
+        share(chosen[:, position].sum(), 1500, 0.15, what, false_alarm=1e-10)
     _, corrupted = masked(student, ids, 40, 1.0)
     share(
         (corrupted == MASK).all(1).sum(),
@@ -726,7 +726,7 @@ def documents_of(*sizes, start=10):
 
 
 def pairs_of(student, documents, case):
-    """Labels, and the places (document, sentence) of both sentences of each pair.
+    """Labels, and the positions (document, sentence) of both sentences of each pair.
 
     What is no question of chance is judged here: which pairs there are, and what they consist of.
     """
@@ -741,9 +741,9 @@ def pairs_of(student, documents, case):
         f"for {case}.",
     )
     wanted = [
-        (number, place)
+        (number, position)
         for number, document in enumerate(documents)
-        for place in range(len(document) - 1)
+        for position in range(len(document) - 1)
     ]
     expectations.true(
         len(found) == len(wanted),
@@ -752,9 +752,9 @@ def pairs_of(student, documents, case):
         misconception="pairs_across_documents" if len(found) > len(wanted) else None,
     )
     where = {
-        tuple(sentence): (number, place)
+        tuple(sentence): (number, position)
         for number, document in enumerate(documents)
-        for place, sentence in enumerate(document)
+        for position, sentence in enumerate(document)
     }
     marks, firsts, seconds = [], [], []
     for entry in found:
@@ -777,8 +777,8 @@ def pairs_of(student, documents, case):
         misconception="pairs_random_first" if any(marks) else None,
     )
     true_next = [
-        second == (number, place + 1)
-        for (number, place), second in zip(firsts, seconds, strict=True)
+        second == (number, position + 1)
+        for (number, position), second in zip(firsts, seconds, strict=True)
     ]
     same_document = [first[0] == second[0] for first, second in zip(firsts, seconds, strict=True)]
     said = [mark == 0 for mark in marks]
@@ -845,17 +845,17 @@ def test_pairs_uniform(student):
         for mark, first, second in zip(marks, firsts, seconds, strict=True)
         if mark and first[0] == 1
     ]
-    places = [(number, place) for number in (0, 2, 3) for place in range(sizes_[number])]
-    counts = [drawn.count(one) for one in places]
+    positions = [(number, position) for number in (0, 2, 3) for position in range(sizes_[number])]
+    counts = [drawn.count(one) for one in positions]
     kind = None
-    if not any(count for count, (_, place) in zip(counts, places, strict=True) if place):
+    if not any(count for count, (_, position) in zip(counts, positions, strict=True) if position):
         kind = "pairs_first_sentence_only"
     elif len({number for number, _ in drawn}) == 1:
         kind = "pairs_from_next_document"
     elif fits(counts[-1], len(drawn), 1 / 3):
         kind = "pairs_document_first"
-    for (number, place), count in zip(places, counts, strict=True):
-        what = f"the share of sentence {place} of document {number} among 6 that may be drawn"
+    for (number, position), count in zip(positions, counts, strict=True):
+        what = f"the share of sentence {position} of document {number} among 6 that may be drawn"
         try:
             expectations.rate(count, len(drawn), 1 / 6, what, false_alarm=1e-10)
         except Mistake as mistake:
@@ -1030,7 +1030,7 @@ class Heads:
 
 @exercise("MaskedLanguageHead")
 def test_head_values(student, reference, draw):
-    """norm(gelu(dense(h))) times the table, plus the bias, for every place of any shape."""
+    """norm(gelu(dense(h))) times the table, plus the bias, for every position of any shape."""
     for shape, vocabulary, width in [
         ((1, 2), 3, 2),
         ((2, 3, 6), 9, 6),
@@ -1110,12 +1110,12 @@ def own_scores(parts, model, *given):
 def same_scores(student, got, want, model, given, case):
     """Both scores are the reference's, or those of the student's own parts."""
     got = two_scores(got)
-    for place, what in enumerate(SCORES):
+    for position, what in enumerate(SCORES):
 
-        def own(parts, place=place):
-            return own_scores(parts, model, *given)[place]
+        def own(parts, position=position):
+            return own_scores(parts, model, *given)[position]
 
-        same_by_parts(student, got[place], want[place], own, what=f"the {what}", case=case)
+        same_by_parts(student, got[position], want[position], own, what=f"the {what}", case=case)
 
 
 def pretrainers(student, reference, state, dtype=torch.float64, **changes):
@@ -1125,7 +1125,7 @@ def pretrainers(student, reference, state, dtype=torch.float64, **changes):
 
 @exercise("BertForPreTraining")
 def test_pretraining_values(student, reference, draw):
-    """Scores for every token at every place, and two scores for the pair."""
+    """Scores for every token at every position, and two scores for the pair."""
     mine, theirs = pretrainers(student, reference, pretraining_state(draw), torch.float32)
     ids, *_ = sentence_batch(draw, [5, 5])
     same_scores(student, mine(ids), theirs(ids), mine, (ids,), "B=2, T=5, ids alone")
@@ -1225,7 +1225,7 @@ def test_pretraining_sizes(student, reference, draw):
     given = sentence_batch(draw, [4, 3], segments=3, vocabulary=9)
     same_scores(student, mine(*given), theirs(*given), mine, given, "2 layers of 3 heads")
     ids = given[0][:1].expand(8, -1)
-    # Of 8 equal rows of 4 places dropout does the same in all with a chance of less than 1e-9.
+    # Of 8 equal rows of 4 positions dropout does the same in all with a chance of less than 1e-9.
     noisy, _ = two_scores(mine.train()(ids))
     expectations.true(
         bool((noisy - noisy[:1]).abs().max() > 1e-9),
@@ -1292,7 +1292,7 @@ def same_pretraining_loss(student, reference, given, case):
 
 @exercise("pretraining_loss")
 def test_loss_values(student, reference, draw):
-    """The mean over the masked places plus the mean over the pairs."""
+    """The mean over the masked positions plus the mean over the pairs."""
     for batch, length, vocabulary in [(1, 1, 3), (2, 3, 6), (4, 5, 9)]:
         given = loss_inputs(draw, batch, length, vocabulary, dtype=torch.float32)
         given[2][0, 0] = 1
@@ -1312,22 +1312,23 @@ def test_loss_class_zero(student, reference, draw):
 
 @exercise("pretraining_loss")
 def test_loss_nothing_masked(student, reference, draw):
-    """Without a masked place the loss is that of the pairs alone, and no gradient is NaN."""
+    """Without a masked position the loss is that of the pairs alone, and no gradient is NaN."""
     for batch in (1, 3):
         mlm, nsp, marks, is_random = loss_inputs(draw, batch, 4, 7)
         given = (mlm, nsp, torch.full_like(marks, IGNORE), is_random)
-        same_pretraining_loss(student, reference, given, f"B={batch} and no masked place")
+        same_pretraining_loss(student, reference, given, f"B={batch} and no masked position")
 
 
 @hidden
 @exercise("pretraining_loss")
 def test_loss_gradients(student, reference, draw):
-    """Gradients at masked places only; the id 0 is a label like others; rows count by place."""
+    """Gradients at masked positions only; id 0 is a label like others; positions count alike."""
     mlm, nsp, marks, is_random = loss_inputs(draw, 4, 6, 8)
     marks[1] = torch.tensor([0, 0, IGNORE, 0, 3, 0])
     marks[2] = IGNORE
     given = (mlm.mT.contiguous().mT, nsp, marks, is_random)
-    same_pretraining_loss(student, reference, given, "a row of zeros, a row without masked places")
+    case = "a row of zeros, a row without masked positions"
+    same_pretraining_loss(student, reference, given, case)
 
 
 @hidden
@@ -1617,11 +1618,11 @@ def test_step_without_gradient(student, reference, draw):
 @hidden
 @exercise("pretraining_step")
 def test_step_nothing_masked(student, reference, draw):
-    """A batch without masked places trains the pairs alone: "mlm" is 0, and nothing is NaN."""
+    """A batch without masked positions trains the pairs alone: "mlm" is 0, and nothing is NaN."""
     models = Trainees(student, reference, draw)
     ids, parts, mask, marks, is_random = step_batch(draw, [3, 4])
     batch = (ids, parts, mask, torch.full_like(marks, IGNORE), is_random)
-    models.same(batch, 0.1, case="a batch without masked places")
+    models.same(batch, 0.1, case="a batch without masked positions")
 
 
 @hidden
@@ -1653,7 +1654,7 @@ def test_step_mode(student, reference, draw):
 
 
 def scorer(student, draw, dtype=torch.float64, length=14, scale=1.0):
-    """The student's own model, whose scores depend on every place."""
+    """The student's own model, whose scores depend on every position."""
     state = pretraining_state(draw, num_layers=1, max_length=length)
     state["mlm.bias"] = scale * state["mlm.bias"]
     options = {**SMALL, "max_length": length}
@@ -1663,11 +1664,11 @@ def scorer(student, draw, dtype=torch.float64, length=14, scale=1.0):
 def likelihood(student, model, ids):
     """The sum as the student's own model gives it, with one MASK at a time."""
     aside = Parts(student).aside(model)
-    places = (ids >= SPECIAL).nonzero().flatten()
-    rows = ids.repeat(len(places), 1)
-    rows[torch.arange(len(places)), places] = MASK
+    positions = (ids >= SPECIAL).nonzero().flatten()
+    rows = ids.repeat(len(positions), 1)
+    rows[torch.arange(len(positions)), positions] = MASK
     said = two_scores(aside(rows))[0].log_softmax(-1)
-    return float(said[torch.arange(len(places)), places, ids[places]].double().sum())
+    return float(said[torch.arange(len(positions)), positions, ids[positions]].double().sum())
 
 
 def same_likelihood(student, model, ids, case):

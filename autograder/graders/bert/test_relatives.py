@@ -187,14 +187,14 @@ def test_permutation_masks_in_order(student, reference):
 
 @exercise("permutation_masks")
 def test_permutation_masks_query(student, reference):
-    """By query a place sees those before it in the order; the mask stands at the places' own."""
+    """By query a position sees those before it in the order; rows stand at the positions' own."""
     for order in ORDERS:
         same_masks(student, reference, torch.tensor(order), names=("query",))
 
 
 @exercise("permutation_masks")
 def test_permutation_masks_content(student, reference):
-    """By content a place sees itself too."""
+    """By content a position sees itself too."""
     for order in ORDERS:
         same_masks(student, reference, torch.tensor(order), names=("content",))
 
@@ -222,21 +222,21 @@ def test_permutation_masks_refusals(student):
 @hidden
 @exercise("permutation_masks")
 def test_permutation_masks_steps(student, draw):
-    """The place predicted k-th sees the k before it; by content also itself, and no other."""
+    """The position predicted k-th sees the k before it; by content also itself, and no other."""
     order = draw.permutation(6)
     got = student.permutation_masks(order)
     content, query = expectations.pair(got, what="the result (content, query)")
     for mask, name in ((content, "content"), (query, "query")):
         expectations.shape(mask, (6, 6), what=f"the {name} mask")
         expectations.close(mask, mask.bool(), what=f"the {name} mask")
-    for step, place in enumerate(order.tolist()):
+    for step, position in enumerate(order.tolist()):
         before = sorted(order[:step].tolist())
-        seen = query[place].nonzero().flatten().tolist()
-        words = f"in order {order.tolist()} place {place}, predicted at step {step},"
+        seen = query[position].nonzero().flatten().tolist()
+        words = f"in order {order.tolist()} position {position}, predicted at step {step},"
         expectations.equal(seen, before, what=f"what the query mask shows {words}")
-        seen = content[place].nonzero().flatten().tolist()
+        seen = content[position].nonzero().flatten().tolist()
         expectations.equal(
-            seen, sorted([*before, place]), what=f"what the content mask shows {words}"
+            seen, sorted([*before, position]), what=f"what the content mask shows {words}"
         )
 
 
@@ -301,18 +301,17 @@ def test_relative_attention_memory(student, reference, draw):
         x, memory = draw.normal(batch, length, width), draw.normal(batch, before, width)
         case = sizes(B=batch, M=before, T=length, D=width, H=heads) + ", dropout=0.4 in eval mode"
         expectations.close(mine(x, memory), theirs(x, memory), what="the output", case=case)
-    expectations.close(
-        mine(x, memory[:, :0]), theirs(x), what="the output", case="a memory of 0 places, as none"
-    )
+    case = "a memory of 0 positions, as none"
+    expectations.close(mine(x, memory[:, :0]), theirs(x), what="the output", case=case)
     zeros = torch.zeros_like(memory)
-    case = "a memory of one place, of zeros: it is seen all the same"
+    case = "a memory of one position, of zeros: it is seen all the same"
     expectations.close(mine(x, zeros), theirs(x, zeros), what="the output", case=case)
 
 
 @hidden
 @exercise("RelativeAttention")
 def test_relative_attention_far_back(student, reference, draw):
-    """A memory of 1100 places is seen to its beginning, and every distance has its own code."""
+    """A memory of 1100 positions is seen to its beginning, and every distance has its own code."""
     _, mine, theirs = relative_pair(student, reference, draw, 4, 2, torch.float64)
     x, memory = draw.normal(1, 2, 4).double(), draw.normal(1, 1100, 4).double()
     case = "B=1, M=1100, T=2, D=4, H=2, float64"
@@ -322,7 +321,7 @@ def test_relative_attention_far_back(student, reference, draw):
 @hidden
 @exercise("RelativeAttention")
 def test_relative_attention_low_scores(student, reference, draw):
-    """A later place gets the weight 0, however low the scores of those before it are."""
+    """A later position gets the weight 0, however low the scores of those before it are."""
     state = {name: torch.zeros_like(value) for name, value in relative_state(draw, 4, 1).items()}
     for name in ("k_proj", "v_proj", "out_proj"):
         state[f"{name}.weight"] = torch.eye(4)
@@ -333,7 +332,7 @@ def test_relative_attention_low_scores(student, reference, draw):
     for size in (64.0, 2048.0):
         first = size * torch.tensor([3.0, 2.0, 1.0, 0.0]).reshape(1, 4, 1)
         x = torch.cat([first, draw.normal(1, 4, 3)], dim=2)
-        case = f"scores from {-1536 * size:g} at the first place to 0 at the last"
+        case = f"scores from {-1536 * size:g} at the first position to 0 at the last"
         expectations.close(mine(x), theirs(x), what="the output", case=case)
 
 
@@ -351,30 +350,30 @@ def test_relative_attention_continues(student, draw):
         expectations.close(
             mine(x[:, cut:], x[:, :cut]),
             whole[:, cut:],
-            what=f"the output of places {cut} to 6 with places 0 to {cut - 1} as memory",
+            what=f"the output of positions {cut} to 6 with positions 0 to {cut - 1} as memory",
         )
 
 
 @exercise("RelativeAttention")
 def test_relative_attention_is_causal(student, draw):
-    """A place sees itself, what is before it and all of the memory, and nothing after it."""
+    """A position sees itself, what is before it and all of the memory, and nothing after it."""
     state = {name: value.double() for name, value in relative_state(draw, 8, 2).items()}
     options = {"d_model": 8, "num_heads": 2, "dtype": torch.float64}
     mine = student.module("RelativeAttention", state=state, **options)
     x, memory = draw.normal(1, 4, 8).double(), draw.normal(1, 2, 8).double()
     before = expectations.tensor(mine(x, memory), what="the output")
     expectations.shape(before, x.shape, what="the output")
-    for words, place in [("the memory", 0), ("the memory", 1), ("x", 0), ("x", 2), ("x", 3)]:
+    for words, position in [("the memory", 0), ("the memory", 1), ("x", 0), ("x", 2), ("x", 3)]:
         other, earlier = x.clone(), memory.clone()
         changed = earlier if words == "the memory" else other
-        changed[0, place] = 3.0 * draw.normal(8).double()
+        changed[0, position] = 3.0 * draw.normal(8).double()
         after = expectations.tensor(mine(other, earlier), what="the output")
         expectations.shape(after, x.shape, what="the output")
         reached = ((after - before).abs().amax(-1)[0] > 1e-10).nonzero().flatten().tolist()
-        wanted = list(range(4)) if words == "the memory" else list(range(place, 4))
+        wanted = list(range(4)) if words == "the memory" else list(range(position, 4))
         expectations.true(
             reached == wanted,
-            f"Another vector at place {place} of {words} changes the output at {reached}; it "
+            f"Another vector at position {position} of {words} changes the output at {reached}; it "
             f"should change it at {wanted}.",
         )
 
@@ -438,7 +437,7 @@ def test_relative_attention_dropout(student, draw):
         "In train mode the features of one head lose different things; drop weights, after "
         "softmax, and not what is made with them.",
     )
-    # The first place has one weight, which is dropped or doubled; each head decides by itself.
+    # The first position has one weight, which is dropped or doubled; each head decides by itself.
     first = whole[:, 0, :, 0]
     expectations.rate(
         int((first.abs() < 1e-4).sum()),
@@ -472,7 +471,7 @@ def same_memory(student, reference, memory, hidden_states, length, case):
 
 @exercise("update_memory")
 def test_update_memory_first(student, reference, draw):
-    """Without a memory: the last places of the new states, or all of them if there are fewer."""
+    """Without a memory: the last positions of the new states, or all of them if there are fewer."""
     states = draw.normal(2, 4, 3)
     for length in (1, 3, 4, 6):
         same_memory(student, reference, None, states, length, "no memory, hidden (2, 4, 3)")
@@ -480,7 +479,7 @@ def test_update_memory_first(student, reference, draw):
 
 @exercise("update_memory", 2)
 def test_update_memory_joins(student, reference, draw):
-    """The last places of memory and new states together, the memory first."""
+    """The last positions of memory and new states together, the memory first."""
     for before, new in [(2, 1), (3, 2)]:
         memory, states = draw.normal(2, before, 3), draw.normal(2, new, 3)
         case = f"memory (2, {before}, 3), hidden (2, {new}, 3)"
@@ -494,7 +493,7 @@ def test_update_memory_joins(student, reference, draw):
 
 @exercise("update_memory")
 def test_update_memory_zero(student, reference, draw):
-    """A memory of length 0 has no places, (B, 0, D), and can be joined again."""
+    """A memory of length 0 has no positions, (B, 0, D), and can be joined again."""
     memory, states = draw.normal(2, 3, 4), draw.normal(2, 2, 4)
     same_memory(student, reference, None, states, 0, "no memory, hidden (2, 2, 4)")
     same_memory(student, reference, memory, states, 0, "memory (2, 3, 4), hidden (2, 2, 4)")
@@ -667,18 +666,18 @@ def test_replace_tokens_none(student, reference, draw):
     ids = draw.integers(0, 12, 2, 5)
     scores = peaked(draw, ids, 12, same=0.0)
     given = ids, torch.full_like(ids, IGNORE), scores
-    same_replaced(student, reference, given, "no chosen place, B=2, T=5")
+    same_replaced(student, reference, given, "no chosen position, B=2, T=5")
 
 
 @hidden
 @exercise("replace_tokens")
 def test_replace_tokens_each_place(student):
-    """Every place of every row has a draw of its own."""
+    """Every position of every row has a draw of its own."""
     replaced = drawn_tokens(student)
     same = sum(probability**2 for probability in TOKENS.values())
     for words, one, two in [
         ("neighbours", replaced[:, ::2], replaced[:, 1::2]),
-        ("rows, place by place,", replaced[::2], replaced[1::2]),
+        ("rows, position by position,", replaced[::2], replaced[1::2]),
     ]:
         count = int((one == two).sum())
         expectations.rate(
@@ -765,7 +764,7 @@ def test_replaced_token_loss_is_stable(student, reference, draw):
 @hidden
 @exercise("replaced_token_loss", 2)
 def test_replaced_token_loss_gradients(student, reference, draw):
-    """Gradients reach the real places and no others; strided float64, inputs left alone."""
+    """Gradients reach the real positions and no others; strided float64, inputs left alone."""
     mask = real([4, 2, 1], 5)
     is_replaced = draw.uniform(3, 5) < 0.3
     for words, height in [("of order 1", 1.0), ("of +-1000", 1000.0)]:
@@ -858,20 +857,20 @@ def test_two_directions_never_meet(student, draw):
     ids = draw.integers(SPECIAL, 8, 1, 5)
     before = expectations.tensor(mine(ids), what="the states")
     expectations.shape(before, (1, 5, 6), what="the states")
-    for place in (2, 0, 4):
+    for position in (2, 0, 4):
         other = ids.clone()
-        other[0, place] = (ids[0, place] - SPECIAL + 1) % 3 + SPECIAL
+        other[0, position] = (ids[0, position] - SPECIAL + 1) % 3 + SPECIAL
         after = expectations.tensor(mine(other), what="the states")
         expectations.shape(after, before.shape, what="the states")
         changed = (after - before).abs().reshape(5, 2, 3).amax(-1) > 1e-10
         for direction, words, wanted in [
-            (0, "left-to-right", list(range(place, 5))),
-            (1, "right-to-left", list(range(place + 1))),
+            (0, "left-to-right", list(range(position, 5))),
+            (1, "right-to-left", list(range(position + 1))),
         ]:
             reached = changed[:, direction].nonzero().flatten().tolist()
             expectations.true(
                 reached == wanted,
-                f"Another token at place {place} changes the {words} states at {reached}; it "
+                f"Another token at position {position} changes the {words} states at {reached}; it "
                 f"should change them at {wanted}.",
             )
 

@@ -103,7 +103,7 @@ add(
 
 add = mistakes_in(MISCONCEPTIONS, "SpanFinder", "brt-span")
 READ = "hidden, _ = self.bert(input_ids, token_type_ids, mask)"
-INSIDE_SPAN = "inside = (places >= 0) & (places < scores.shape[1])"
+INSIDE_SPAN = "inside = (positions >= 0) & (positions < scores.shape[1])"
 HALF = "halves.append(0.5 * total / inside.sum().clamp(min=1))"
 add(
     "span_exchanged",
@@ -152,7 +152,7 @@ add(
 )
 add(
     "span_mask_not_passed",
-    "The mask hides scores, but does not reach the BERT; pass it on.",
+    "The mask reaches your scores, but not the BERT; pass it on.",
     (READ, "hidden, _ = self.bert(input_ids, token_type_ids)"),
 )
 add(
@@ -173,14 +173,14 @@ add(
 add(
     "span_loss_outside_counted",
     "You divide by the whole batch; a target outside the input is left out of the mean.",
-    (HALF, "halves.append(0.5 * total / len(places))"),
+    (HALF, "halves.append(0.5 * total / len(positions))"),
 )
 add(
     "span_loss_outside_at_the_last_place",
-    "You move a target outside the input to its last place; it is left out.",
+    "You move a target outside the input to its last position; it is left out.",
     (
         INSIDE_SPAN,
-        "places = places.clamp(0, scores.shape[1] - 1)\n            " + INSIDE_SPAN,
+        "positions = positions.clamp(0, scores.shape[1] - 1)\n            " + INSIDE_SPAN,
     ),
 )
 add(
@@ -194,10 +194,10 @@ add(
 add(
     "span_loss_negative_kept",
     "Targets below 0 are outside the input too; leave them out.",
-    (INSIDE_SPAN, "inside = places < scores.shape[1]"),
+    (INSIDE_SPAN, "inside = positions < scores.shape[1]"),
     (
-        "targets = places.masked_fill(~inside, IGNORE)",
-        "targets = places.clamp(min=0).masked_fill(~inside, IGNORE)",
+        "targets = positions.masked_fill(~inside, IGNORE)",
+        "targets = positions.clamp(min=0).masked_fill(~inside, IGNORE)",
     ),
 )
 add(
@@ -213,7 +213,7 @@ add(
 add(
     "span_loss_outside_refused",
     "A target outside the input makes your loss fail; leave it out of the mean.",
-    ("targets = places.masked_fill(~inside, IGNORE)", "targets = places"),
+    ("targets = positions.masked_fill(~inside, IGNORE)", "targets = positions"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "best_span", "brt-span")
@@ -264,7 +264,7 @@ add(
 add(
     "best_span_only_cls_left_out",
     "You leave out [CLS] only; both ends must be in the passage.",
-    (ALLOWED, "allowed = (places.unsqueeze(1) >= 1) & (length >= 1) & (length <= max_answer)"),
+    (ALLOWED, "allowed = (positions.unsqueeze(1) >= 1) & (length >= 1) & (length <= max_answer)"),
 )
 add(
     "best_span_end_outside",
@@ -352,7 +352,7 @@ add(
 )
 add(
     "best_span_relative_to_passage",
-    "Your places count from the beginning of the passage; they count from the beginning of the "
+    "Your positions count from the beginning of the passage; they count from the beginning of the "
     "input.",
     (
         BEST,
@@ -588,9 +588,9 @@ add(
     (
         "tags = {}\n",
         "words = [word for word in dict.fromkeys(word_ids) if word is not None]\n"
-        "    places = [[t for t, other in enumerate(word_ids) if other == word] for word in "
+        "    positions = [[t for t, other in enumerate(word_ids) if other == word] for word in "
         "words]\n"
-        "    return [int(scores[t].mean(dim=0).argmax()) for t in places]\n    tags = {}\n",
+        "    return [int(scores[t].mean(dim=0).argmax()) for t in positions]\n    tags = {}\n",
     ),
 )
 add(
@@ -599,9 +599,9 @@ add(
     (
         "tags = {}\n",
         "words = [word for word in dict.fromkeys(word_ids) if word is not None]\n"
-        "    places = [[t for t, other in enumerate(word_ids) if other == word] for word in "
+        "    positions = [[t for t, other in enumerate(word_ids) if other == word] for word in "
         "words]\n"
-        "    return [int(scores[t].amax(dim=0).argmax()) for t in places]\n    tags = {}\n",
+        "    return [int(scores[t].amax(dim=0).argmax()) for t in positions]\n    tags = {}\n",
     ),
 )
 add(
@@ -671,7 +671,7 @@ add(
 )
 add(
     "crf_score_padding_transitions",
-    "Transitions between padded places are added too; they count between real tokens only.",
+    "Transitions between padded positions are added too; they count between real tokens only.",
     ("moved.masked_fill(~mask[:, 1:], 0.0)", "moved"),
 )
 add(
@@ -682,7 +682,7 @@ add(
 )
 add(
     "crf_score_end_at_length",
-    "You look for the last tag at the row's length, one place behind it; places count from 0.",
+    "You look for the last tag at the row's length, one position too far; positions count from 0.",
     (LAST_TAG, "torch.nn.functional.pad(tags, (0, 1))[range(len(tags)), mask.sum(dim=1)]"),
 )
 add(
@@ -758,13 +758,13 @@ add(
 )
 add(
     "crf_partition_mask_of_place_before",
-    "You ask whether the place before is real, so that one step into the padding counts; ask for "
-    "the place itself.",
+    "You ask whether the position before is real, so that one step into the padding counts; ask "
+    "for the position itself.",
     (SUMS_KEPT, "torch.where(mask[:, t - 1 : t], longer, sums)"),
 )
 add(
     "crf_partition_emissions_shifted",
-    "A step adds the emissions of the place before; add those of the place that it leads to.",
+    "A step adds the emissions of the position before; add those of the position that it leads to.",
     ("+ emissions[:, t]", "+ emissions[:, t - 1]"),
 )
 

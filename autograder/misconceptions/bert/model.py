@@ -211,7 +211,7 @@ add(
 )
 add(
     "embeddings_third_each",
-    "You give each table a third of the width and join the three vectors; every table is D wide, "
+    "You give each embedding a third of the width and join the three vectors; each is D wide, "
     "and the vectors are added.",
     (
         "self.token = nn.Embedding(vocab_size, d_model)",
@@ -303,7 +303,7 @@ add(
 )
 add(
     "embeddings_padding_fixed",
-    "With padding_idx the row of PAD never learns; the mask takes care of padding, so create "
+    "With padding_idx the embedding of PAD never learns; the mask takes care of padding, so create "
     "nn.Embedding without it.",
     (
         "self.token = nn.Embedding(vocab_size, d_model)",
@@ -333,7 +333,7 @@ add(
 )
 add(
     "attention_mask_on_queries",
-    "Your mask acts on the rows of the scores; it hides keys, which are the columns.",
+    "Your mask acts on the rows of the scores; it masks keys, which are the columns.",
     (MASKED, "None if mask is None else mask[:, None, :, None].expand(-1, -1, -1, length)"),
 )
 add(
@@ -354,7 +354,7 @@ add(
 )
 add(
     "attention_mask_added_as_numbers",
-    "You add the mask to the scores as 0 and 1, which hides nothing; fill the scores of hidden "
+    "You add the mask to the scores as 0 and 1, which masks nothing; fill the scores of masked "
     "keys "
     "with -inf.",
     (MASKED, "None if mask is None else mask[:, None, None, :].to(x.dtype)"),
@@ -447,7 +447,7 @@ add(
 )
 add(
     "attention_query_and_key_exchanged",
-    "Your keys ask and your queries answer; the weights of a row belong to one query.",
+    "You exchange queries and keys; the weights of a row belong to one query.",
     ("queries = self.q_proj(x)", "queries = self.k_proj(x)"),
     ("keys = self.k_proj(x)", "keys = self.q_proj(x)"),
 )
@@ -550,7 +550,7 @@ add(
 )
 add(
     "layer_norms_exchanged",
-    "Your two norms stand in each other's place: attention_norm follows the attention.",
+    "Your two norms stand in each other's position: attention_norm follows the attention.",
     (FIRST, "x = self.output_norm(x + self.dropout(self.attention(x, mask)))"),
     (SECOND, "return self.attention_norm(x + self.dropout(self.w_2(inner)))"),
 )
@@ -787,12 +787,12 @@ add(
 )
 add(
     "count_tokens_only",
-    "You count the token table only; positions and segments have tables of width D too.",
+    "You count the token embedding only; positions and segments have embeddings too.",
     (EMBEDDED, "embeddings = vocab_size * d_model + norm"),
 )
 add(
     "count_without_segments",
-    "You forget the table of the segments.",
+    "You forget the embedding of the segments.",
     ("(vocab_size + max_length + type_vocab_size)", "(vocab_size + max_length)"),
 )
 add(
@@ -822,7 +822,7 @@ add(
 )
 add(
     "count_table_twice",
-    "You count the matrix of the language model's head again; it is the token table, counted once.",
+    "You count the matrix of the head for tokens again; it is the token embedding, counted once.",
     (
         "masked = square + norm + vocab_size",
         "masked = square + norm + vocab_size + vocab_size * d_model",
@@ -830,7 +830,7 @@ add(
 )
 add(
     "count_head_without_transform",
-    "You forget the head's own linear layer from D to D and its norm, which come before the table.",
+    "You forget the head's own linear layer from D to D and its norm, before the embedding.",
     ("masked = square + norm + vocab_size", "masked = vocab_size"),
 )
 add(
@@ -885,7 +885,7 @@ add(
 )
 add(
     "rename_positions_and_segments_exchanged",
-    "You exchange two tables: token_type_embeddings are the segments.",
+    "You exchange two embeddings: token_type_embeddings are the segments.",
     ('"embeddings.position"', '"embeddings.segment "'),
     (
         '"embeddings.token_type_embeddings": "embeddings.segment"',
@@ -926,7 +926,7 @@ add(
 )
 add(
     "rename_decoder_kept",
-    "You keep cls.predictions.decoder; it is the token table once more, and is left out.",
+    "You keep cls.predictions.decoder; it is the token embedding once more, and is left out.",
     (
         'if name.startswith("cls.predictions.decoder.") or name.endswith("position_ids"):',
         'if name.startswith("cls.predictions.decoder."):\n'
@@ -936,7 +936,7 @@ add(
 )
 add(
     "rename_decoder_refused",
-    "You refuse cls.predictions.decoder; it is the token table once more, and is left out.",
+    "You refuse cls.predictions.decoder; it is the token embedding once more, and is left out.",
     ('name.startswith("cls.predictions.decoder.") or ', ""),
 )
 add(

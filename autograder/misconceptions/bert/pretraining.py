@@ -444,8 +444,8 @@ SCORED = "transformed @ self.token.weight.T + self.bias"
 TIED = "self.token = token"
 add(
     "head_untied",
-    "Your head works on a copy of the table, which goes its own way in training; keep the very "
-    "embedding that you are given.",
+    "Your head works on a copy of the embedding, which goes its own way in training; keep the very "
+    "nn.Embedding that you are given.",
     (
         TIED,
         "self.token = nn.Embedding.from_pretrained(token.weight.detach().clone(), freeze=False)",
@@ -453,7 +453,7 @@ add(
 )
 add(
     "head_table_detached",
-    "No gradient of the scores reaches the table; use its weight without detach or .data.",
+    "No gradient of the logits reaches the embedding; use its weight without detach or .data.",
     (SCORED, "transformed @ self.token.weight.detach().T + self.bias"),
 )
 add(
@@ -510,7 +510,7 @@ ENCODED = "hidden, pooled = self.bert(input_ids, token_type_ids, mask)"
 BOTH = "return self.mlm(hidden), self.nsp(pooled)"
 add(
     "pretraining_untied",
-    "The head has a table of its own, with as many numbers again; give it the model's own "
+    "The head has an embedding of its own, with as many numbers again; give it the model's own "
     "bert.embeddings.token.",
     (HEAD, "self.mlm = MaskedLanguageHead(nn.Embedding(vocab_size, d_model))"),
 )
@@ -522,7 +522,7 @@ add(
 )
 add(
     "pretraining_nsp_on_mean",
-    "You score the pair from the mean over all places; nsp works on pooled, from the first token.",
+    "You score the pair from the mean over all positions; nsp takes pooled, from the first token.",
     (BOTH, "return self.mlm(hidden), self.nsp(hidden.mean(dim=1))"),
 )
 add(
@@ -537,12 +537,12 @@ add(
 )
 add(
     "pretraining_scores_exchanged",
-    "You return the scores of the pair first; the scores of the tokens come first.",
+    "You return the logits of the pair first; the logits of the tokens come first.",
     (BOTH, "return self.nsp(pooled), self.mlm(hidden)"),
 )
 add(
     "pretraining_softmaxed",
-    "You return log-probabilities; return the scores as they are, the loss normalises them.",
+    "You return log-probabilities; return the logits as they are, the loss normalises them.",
     (
         BOTH,
         "return self.mlm(hidden).log_softmax(-1), self.nsp(pooled).log_softmax(-1)",
@@ -551,7 +551,7 @@ add(
 )
 add(
     "pretraining_one_nsp_score",
-    "Your nsp gives one score; it gives two, one for each answer.",
+    "Your nsp gives one logit; it gives two, one for each answer.",
     ("self.nsp = nn.Linear(d_model, 2)", "self.nsp = nn.Linear(d_model, 1)"),
     read="brt-nsp",
 )
@@ -594,7 +594,7 @@ add(
 )
 add(
     "loss_over_all_places",
-    "You divide by all places; the mean goes over the places with a label only.",
+    "You divide by all positions; the mean goes over the positions with a label only.",
     (COUNTED, "mlm = total / labels.numel()"),
 )
 add(
@@ -609,7 +609,7 @@ add(
 )
 add(
     "loss_mlm_summed",
-    "You add up the losses of the masked places; take their mean.",
+    "You add up the losses of the masked positions; take their mean.",
     (COUNTED, "mlm = total"),
 )
 add(
@@ -619,8 +619,8 @@ add(
 )
 add(
     "loss_by_rows",
-    "You take the mean of each row and then of the rows, so that a masked place counts less where "
-    "there are many; every place counts the same.",
+    "You take the mean of each sequence and then of the sequences, so that a masked position "
+    "counts less where there are many; every position counts the same.",
     (
         COUNTED,
         "each = F.cross_entropy(mlm_logits.mT, labels, ignore_index=IGNORE, reduction='none')\n"
@@ -646,7 +646,7 @@ add(
 )
 add(
     "loss_softmax_twice",
-    "You apply softmax before F.cross_entropy, which does it itself; give it the scores.",
+    "You apply softmax before F.cross_entropy, which does it itself; give it the logits.",
     ("mlm_logits.flatten(0, 1),", "mlm_logits.flatten(0, 1).softmax(-1),"),
 )
 
@@ -707,7 +707,7 @@ add(
 )
 add(
     "step_shared_twice",
-    "The table that embeddings and head share is counted and updated twice; take every parameter "
+    "The embedding that input and head share is counted and updated twice; take every parameter "
     "once.",
     (
         PARAMETERS,
@@ -748,7 +748,7 @@ add(
 )
 add(
     "step_mlm_is_loss",
-    'Your "mlm" is the whole loss; it is the part of the masked places, without the pairs.',
+    'Your "mlm" is the whole loss; it is the part of the masked positions, without the pairs.',
     ('"mlm": both - second', '"mlm": both'),
 )
 
@@ -757,70 +757,70 @@ add(
 # --------------------------------------------------------------------------------------------
 
 add = mistakes_in(MISCONCEPTIONS, "pseudo_log_likelihood", "brt-scores")
-PLACES = "places = (ids >= SPECIAL).nonzero().squeeze(1)"
-MASKED = "masked[rows, places] = MASK"
-SUM = "log_probs[rows, ids[places]].sum().item()"
+POSITIONS = "positions = (ids >= SPECIAL).nonzero().squeeze(1)"
+MASKED = "masked[rows, positions] = MASK"
+SUM = "log_probs[rows, ids[positions]].sum().item()"
 add(
     "likelihood_all_at_once",
     "You mask all tokens at once, so that the model sees none of them; mask one at a time, with "
     "all others as they are.",
-    (MASKED, "masked[:, places] = MASK"),
+    (MASKED, "masked[:, positions] = MASK"),
 )
 add(
     "likelihood_unmasked",
-    "You score tokens that the model can see; put MASK in the place of the one to be scored.",
+    "You score tokens that the model can see; put MASK in place of the one to be scored.",
     (MASKED, ""),
 )
 add(
     "likelihood_left_to_right",
-    "You hide all tokens after the scored one too; BERT may see both sides, so mask one only.",
-    (MASKED, "masked[(ids >= SPECIAL) & (torch.arange(len(ids)) >= places[:, None])] = MASK"),
+    "You mask all tokens after the scored one too; BERT may see both sides, so mask one only.",
+    (MASKED, "masked[(ids >= SPECIAL) & (torch.arange(len(ids)) >= positions[:, None])] = MASK"),
 )
 add(
     "likelihood_masks_stay",
     "The masks of earlier tokens stay; put each token back before you mask the next one.",
-    (MASKED, "masked[(ids >= SPECIAL) & (torch.arange(len(ids)) <= places[:, None])] = MASK"),
+    (MASKED, "masked[(ids >= SPECIAL) & (torch.arange(len(ids)) <= positions[:, None])] = MASK"),
 )
 add(
     "likelihood_specials_scored",
     "Special tokens are scored too; the sum goes over ordinary tokens only.",
     (
-        PLACES,
-        "places = torch.arange(len(ids)) if (ids >= SPECIAL).any() else ids[:0]",
+        POSITIONS,
+        "positions = torch.arange(len(ids)) if (ids >= SPECIAL).any() else ids[:0]",
     ),
 )
 add(
     "likelihood_mean",
     "You take the mean over the tokens; the pseudo-log-likelihood is the sum.",
-    (SUM, "log_probs[rows, ids[places]].mean().item()"),
+    (SUM, "log_probs[rows, ids[positions]].mean().item()"),
 )
 add(
     "likelihood_of_scores",
-    "You add up the scores as they are; apply log_softmax over the vocabulary first.",
-    ("torch.log_softmax(scores, dim=-1)", "scores"),
+    "You add up the logits as they are; apply log_softmax over the vocabulary first.",
+    ("torch.log_softmax(logits, dim=-1)", "logits"),
 )
 add(
     "likelihood_of_probabilities",
     "You add up probabilities; add up their logarithms.",
-    ("torch.log_softmax(scores, dim=-1)", "torch.softmax(scores, dim=-1)"),
+    ("torch.log_softmax(logits, dim=-1)", "torch.softmax(logits, dim=-1)"),
 )
 add(
     "likelihood_negative",
     "Your sum has the other sign: it is the sum of log-probabilities, which are negative.",
-    (SUM, "-log_probs[rows, ids[places]].sum().item()"),
+    (SUM, "-log_probs[rows, ids[positions]].sum().item()"),
 )
 add(
     "likelihood_of_mask",
-    "You score the token MASK itself; score the original token that stood in the place.",
+    "You score the token MASK itself; score the original token that stood there.",
     (SUM, "log_probs[:, MASK].sum().item()"),
 )
 add(
     "likelihood_tensor",
     "You return a tensor; .item() makes a float of it.",
-    (SUM, "log_probs[rows, ids[places]].sum()"),
+    (SUM, "log_probs[rows, ids[positions]].sum()"),
 )
 add(
     "likelihood_nothing_accepted",
     "An input without ordinary tokens is not refused; raise a ValueError.",
-    ("if len(places) == 0:", "if False:"),
+    ("if len(positions) == 0:", "if False:"),
 )

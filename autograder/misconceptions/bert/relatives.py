@@ -71,25 +71,25 @@ QUERY = "query = rank < rank.unsqueeze(1)"
 CONTENT = "content = rank <= rank.unsqueeze(1)"
 add(
     "permutation_masks_order_for_rank",
-    "You compare the entries of order, which are places; compare when each place is predicted: the "
-    "inverse permutation, order.argsort().",
+    "You compare the entries of order, which are positions; compare when each position is "
+    "predicted: the inverse permutation, order.argsort().",
     (RANK, "rank = order"),
 )
 add(
     "permutation_masks_content_without_self",
-    "Your content mask hides a place from itself; content may see its own token.",
+    "Your content mask hides a position from itself; content may see its own token.",
     (CONTENT, "content = rank < rank.unsqueeze(1)"),
 )
 add(
     "permutation_masks_query_with_self",
-    "Your query mask shows a place to itself, so that the token to be predicted is seen; query may "
-    "see only what comes before.",
+    "Your query mask lets a position see itself, so that the token to be predicted is seen; query "
+    "may see only what comes before.",
     (QUERY, "query = rank <= rank.unsqueeze(1)"),
 )
 add(
     "permutation_masks_transposed",
-    "Rows and columns are exchanged: row i says what place i may see, so it is True where j comes "
-    "before i.",
+    "Rows and columns are exchanged: row i says what position i may see, so it is True where j "
+    "comes before i.",
     (QUERY, "query = rank > rank.unsqueeze(1)"),
     (CONTENT, "content = rank >= rank.unsqueeze(1)"),
 )
@@ -105,8 +105,8 @@ add(
 )
 add(
     "permutation_masks_in_order_of_prediction",
-    "Row k of your masks belongs to the place predicted as number k; rows stand at the places' own "
-    "numbers, so it should be row order[k].",
+    "Row k of your masks belongs to the position predicted as number k; rows stand at the "
+    "positions' own numbers, so it should be row order[k].",
     (QUERY, "query = rank < torch.arange(len(order)).unsqueeze(1)"),
     (CONTENT, "content = rank <= torch.arange(len(order)).unsqueeze(1)"),
 )
@@ -120,7 +120,7 @@ add(
 )
 add(
     "permutation_masks_only_doubles_refused",
-    "You refuse doubles, but not places outside 0 .. T - 1; an order such as [1, 2, 3] is no "
+    "You refuse doubles, but not positions outside 0 .. T - 1; an order such as [1, 2, 3] is no "
     "permutation either.",
     (
         "if order.dim() != 1 or not order.sort().values.equal(torch.arange(len(order)).to(order)):",
@@ -160,20 +160,20 @@ add(
 )
 add(
     "relative_attention_distances_reversed",
-    "You encode j - i, with the wrong sign; the distance is i - j, 0 for the place itself and "
+    "You encode j - i, with the wrong sign; the distance is i - j, 0 for the position itself and "
     "positive for what is before it.",
     (CODES, "relative_code(-torch.arange(total, device=x.device), width)"),
 )
 add(
     "relative_attention_absolute_places",
-    "You encode the place of the key; what counts is its distance from the query, i - j.",
-    (RELATIVE_INDEX, "index = places.expand(by_distance.shape)"),
+    "You encode the position of the key; what counts is its distance from the query, i - j.",
+    (RELATIVE_INDEX, "index = positions.expand(by_distance.shape)"),
 )
 add(
     "relative_attention_codes_not_shifted",
     "The terms of distance 0, 1, ... stand at keys 0, 1, ..., for every query; key j needs the one "
     "for i - j, counted backwards from the query.",
-    (RELATIVE_INDEX, "index = places.flip(0).expand(by_distance.shape)"),
+    (RELATIVE_INDEX, "index = positions.flip(0).expand(by_distance.shape)"),
 )
 add(
     "relative_attention_without_content_bias",
@@ -227,18 +227,18 @@ add(
 )
 add(
     "relative_attention_queries_count_from_zero",
-    "Your queries are numbered from 0 although the memory stands before them; place t of x is "
-    "place M + t, which sees the whole memory.",
-    ("places[total - length :]", "places[:length]"),
+    "Your queries are numbered from 0 although the memory stands before them; position t of x is "
+    "position M + t, which sees the whole memory.",
+    ("positions[total - length :]", "positions[:length]"),
 )
 add(
     "relative_attention_sees_the_future",
-    "A place sees those after it; mask keys with a negative distance before softmax.",
+    "A position sees those after it; mask keys with a negative distance before softmax.",
     (PAST_ONLY, "scores"),
 )
 add(
     "relative_attention_hides_itself",
-    "A place does not see itself; mask distances below 0 only.",
+    "A position does not see itself; mask distances below 0 only.",
     ("distance < 0", "distance <= 0"),
 )
 add(
@@ -260,7 +260,7 @@ add(
 add(
     "relative_attention_projections_with_bias",
     "Your projections have a bias; the five of them have none, content_bias and position_bias take "
-    "its place.",
+    "its position.",
     *(
         (
             f"self.{name} = nn.Linear(d_model, d_model, bias=False)",
@@ -307,7 +307,7 @@ add(
 )
 add(
     "update_memory_forgets_the_old",
-    "The old memory is dropped even where it would still fit; keep the last places of both.",
+    "The old memory is dropped even where it would still fit; keep the last positions of both.",
     ("hidden if memory is None else " + TOGETHER, "hidden"),
 )
 add(
@@ -318,7 +318,7 @@ add(
 )
 add(
     "update_memory_oldest_kept",
-    "You keep the first places; keep the last ones, which are the newest.",
+    "You keep the first positions; keep the last ones, which are the newest.",
     (KEPT, "joined[:, :length].detach()"),
 )
 add(
@@ -333,7 +333,7 @@ add(
 )
 add(
     "update_memory_grows",
-    "Your memory grows without end; keep the last `length` places.",
+    "Your memory grows without end; keep the last `length` positions.",
     (KEPT, "joined.detach()"),
 )
 add(
@@ -370,7 +370,7 @@ add(
 )
 add(
     "replaced_everywhere",
-    "You draw at every place; only where labels is not IGNORE a token is replaced.",
+    "You draw at every position; only where labels is not IGNORE a token is replaced.",
     ("chosen = labels != IGNORE", "chosen = torch.ones_like(labels, dtype=torch.bool)"),
 )
 add(
@@ -381,7 +381,7 @@ add(
 )
 add(
     "replaced_softmax_over_places",
-    "Your softmax runs over the places; it runs over the vocabulary, the last axis.",
+    "Your softmax runs over the positions; it runs over the vocabulary, the last axis.",
     (GENERATED, "torch.softmax(logits.detach()[chosen], dim=0)"),
 )
 add(
@@ -395,7 +395,7 @@ add(
 )
 add(
     "replaced_one_draw_for_all",
-    "One token is drawn for all chosen places; each needs a draw of its own, from its own scores.",
+    "One token is drawn for all chosen positions; each needs a draw from its own logits.",
     (DRAWN, "torch.multinomial(probabilities[:1], 1).squeeze(1)"),
 )
 add(
@@ -411,7 +411,7 @@ DETECTED = "F.binary_cross_entropy_with_logits(scores[mask], targets)"
 add(
     "detection_only_where_replaced",
     "Only replaced tokens count in your loss; all real tokens do, so that ELECTRA learns from "
-    "every place.",
+    "every position.",
     (DETECTED, "F.softplus(-scores[mask & is_replaced]).mean()"),
 )
 add(
@@ -422,7 +422,7 @@ add(
 )
 add(
     "detection_divided_by_all_places",
-    "You divide by the number of all places, padding included; divide by that of real tokens.",
+    "You divide by the number of all positions, padding included; divide by that of real tokens.",
     (
         DETECTED,
         "F.binary_cross_entropy_with_logits(scores[mask], targets, reduction='sum') / mask.numel()",
@@ -467,7 +467,7 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "TwoDirections", "brt-elmo")
-TURNED = "torch.where(place < length, length.long() - 1 - place, place)"
+TURNED = "torch.where(position < length, length.long() - 1 - position, position)"
 BACKWARDS = "self.backward_lstm(turn(x))"
 SIDE_BY_SIDE = "torch.cat([forwards, turn(backwards)], dim=2)"
 FOLLOWING = "F.cross_entropy(self.output(forwards[:, :-1])[both], ids[:, 1:][both])"
@@ -475,9 +475,9 @@ PRECEDING = "F.cross_entropy(self.output(backwards[:, 1:])[both], ids[:, :-1][bo
 REAL_PAIRS = "both = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, 1:]"
 add(
     "two_directions_padding_read_first",
-    "The backward LSTM reads the padding before the tokens; turn only the real tokens of each row "
+    "The backward LSTM reads the padding before the tokens; flip only the real tokens of each row "
     "round.",
-    (TURNED, "(ids.shape[1] - 1 - place).expand(ids.shape)"),
+    (TURNED, "(ids.shape[1] - 1 - position).expand(ids.shape)"),
 )
 add(
     "two_directions_not_turned_back",
@@ -510,8 +510,8 @@ add(
 )
 add(
     "two_directions_predict_themselves",
-    "Each state predicts the token at its own place, which it has read; the forward one predicts "
-    "the next, the backward one the one before.",
+    "Each state predicts the token at its own position, which it has read; the forward one "
+    "predicts the next, the backward one the one before.",
     (FOLLOWING, "F.cross_entropy(self.output(forwards[:, 1:])[both], ids[:, 1:][both])"),
     (PRECEDING, "F.cross_entropy(self.output(backwards[:, :-1])[both], ids[:, :-1][both])"),
 )

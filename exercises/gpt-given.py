@@ -57,14 +57,14 @@ from torch import Tensor, nn
 
 
 def causal_mask(length: int, past: int = 0) -> Tensor:
-    """Which places may be looked at from where (Vaswani et al. 2017, section 3.2.3).
+    """Which positions each query may attend to (Vaswani et al. 2017, section 3.2.3).
 
     Args:
-        length: T, how many places look, at least 1.
-        past: P, how many places stand before them, at least 0.
+        length: T, how many queries, at least 1.
+        past: P, how many keys stand before the first query, at least 0.
 
     Returns:
-        (T, P + T) bool: row i is the place P + i; True at the columns 0 .. P + i, itself included.
+        (T, P + T) bool: row i is the query at P + i; True at the columns 0 .. P + i.
 
     Raises:
         ValueError: if length < 1 or past < 0.
@@ -105,7 +105,7 @@ class CausalSelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend to the places up to each one's own.
+        """Attend to the positions up to each one's own.
 
         Args:
             x: (B, T, D).
@@ -157,7 +157,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the network to every place by itself.
+        """Apply the network to every position by itself.
 
         Args:
             x: (..., D).
@@ -285,8 +285,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(block(d_model, num_heads, dropout) for _ in range(num_layers))
         self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        for table in (self.token, self.position):  # so that the tied logits begin near 0
-            nn.init.normal_(table.weight, std=0.02)
+        for embedding in (self.token, self.position):  # so that the tied logits begin near 0
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def features(self, ids: Tensor) -> Tensor:
         """The vectors of which the logits are made.
@@ -303,20 +303,20 @@ class GPT(nn.Module):
         length = ids.shape[1]
         if length > self.max_length:
             raise ValueError(f"{length} tokens are too many for a max_length of {self.max_length}")
-        places = torch.arange(length, device=ids.device)  # (T,)
-        x = self.dropout(self.token(ids) + self.position(places))  # (B, T, D)
+        positions = torch.arange(length, device=ids.device)  # (T,)
+        x = self.dropout(self.token(ids) + self.position(positions))  # (B, T, D)
         for block in self.blocks:
             x = block(x)  # (B, T, D)
         return self.final_norm(x)  # (B, T, D)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Score every token as the next one, after every place.
+        """Score every token as the next one, after every position.
 
         Args:
             ids: (B, T) int64.
 
         Returns:
-            (B, T, V), the logits: features times the transposed table of tokens.
+            (B, T, V), the logits: features times the transposed embedding matrix.
 
         Raises:
             ValueError: if T is larger than max_length.
@@ -331,7 +331,7 @@ def init_weights(model: GPT) -> GPT:
         model: a GPT of N blocks.
 
     Returns:
-        The same model. Weights of linear layers and both tables come from N(0, 0.02^2); with a
+        The same model. Weights of linear layers and embeddings come from N(0, 0.02^2); with a
         final norm (GPT-2) ``out_proj.weight`` and ``w_2.weight`` from N(0, 0.02^2 / (2 N)). Biases
         are 0; norms begin with weight 1 and bias 0.
     """
@@ -355,7 +355,7 @@ def log_likelihood(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> T
     """The log-probability of each row, token after token (Radford et al. 2018, equation 1).
 
     Args:
-        logits: (B, T, V); those at place t are for the token at t + 1.
+        logits: (B, T, V); those at position t are for the token at t + 1.
         ids: (B, T) int64.
         mask: (B, T) bool, True at the targets that count; None: all count. The first token is
             nobody's target.
@@ -380,7 +380,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
     """The mean of -log P of the targets that count, over the whole batch.
 
     Args:
-        logits: (B, T, V); those at place t are for the token at t + 1.
+        logits: (B, T, V); those at position t are for the token at t + 1.
         ids: (B, T) int64.
         mask: (B, T) bool, True at the targets that count; None: all count.
 
@@ -404,7 +404,7 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
         batch_size: B, at least 1.
 
     Returns:
-        inputs and targets, both (B, T) int64: each row begins at a place drawn evenly from all
+        inputs and targets, both (B, T) int64: each row begins at a position drawn evenly from all
         M - T, and its targets are the same block one token further.
 
     Raises:
@@ -416,8 +416,8 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
     if len(stream) < length + 1:
         raise ValueError(f"a block of {length} and its last target need more than {len(stream)}")
     starts = torch.randint(len(stream) - length, (batch_size, 1), device=stream.device)  # (B, 1)
-    places = starts + torch.arange(length, device=stream.device)  # (B, T)
-    return stream[places], stream[places + 1]  # (B, T) each
+    positions = starts + torch.arange(length, device=stream.device)  # (B, T)
+    return stream[positions], stream[positions + 1]  # (B, T) each
 
 
 def decay_groups(
@@ -534,13 +534,13 @@ PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 class TableModel(nn.Module):
     """A model without a network: the logits of the next token stand in a table.
 
-    Which row is read depends on the token before, and, if the table has three axes, on the place t
-    (from 0) where that token stands: ``table[previous]`` or ``table[t, previous]``. Places beyond
+    Which row is read depends on the token before, and, if the table has three axes, on the position t
+    (from 0) where that token stands: ``table[previous]`` or ``table[t, previous]``. Positions beyond
     the table use its last one. ``max_length`` is the longest input.
     """
 
     def __init__(self, table: Tensor, max_length: int = 1024) -> None:
-        """Keep ``table``: (V, V), previous token and next token; or (L, V, V), place first."""
+        """Keep ``table``: (V, V), previous token and next token; or (L, V, V), position first."""
         super().__init__()
         self.register_buffer("table", table)
         self.max_length = max_length

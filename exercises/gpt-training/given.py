@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 
 def causal_mask(length: int, past: int = 0) -> Tensor:
-    """Which places may be looked at from where (Vaswani et al. 2017, section 3.2.3).
+    """Which positions each query may attend to (Vaswani et al. 2017, section 3.2.3).
 
     Args:
-        length: T, how many places look, at least 1.
-        past: P, how many places stand before them, at least 0.
+        length: T, how many queries, at least 1.
+        past: P, how many keys stand before the first query, at least 0.
 
     Returns:
-        (T, P + T) bool: row i is the place P + i; True at the columns 0 .. P + i, itself included.
+        (T, P + T) bool: row i is the query at P + i; True at the columns 0 .. P + i.
 
     Raises:
         ValueError: if length < 1 or past < 0.
@@ -58,7 +58,7 @@ class CausalSelfAttention(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend to the places up to each one's own.
+        """Attend to the positions up to each one's own.
 
         Args:
             x: (B, T, D).
@@ -110,7 +110,7 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the network to every place by itself.
+        """Apply the network to every position by itself.
 
         Args:
             x: (..., D).
@@ -238,8 +238,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(block(d_model, num_heads, dropout) for _ in range(num_layers))
         self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        for table in (self.token, self.position):  # so that the tied logits begin near 0
-            nn.init.normal_(table.weight, std=0.02)
+        for embedding in (self.token, self.position):  # so that the tied logits begin near 0
+            nn.init.normal_(embedding.weight, std=0.02)
 
     def features(self, ids: Tensor) -> Tensor:
         """The vectors of which the logits are made.
@@ -256,20 +256,20 @@ class GPT(nn.Module):
         length = ids.shape[1]
         if length > self.max_length:
             raise ValueError(f"{length} tokens are too many for a max_length of {self.max_length}")
-        places = torch.arange(length, device=ids.device)  # (T,)
-        x = self.dropout(self.token(ids) + self.position(places))  # (B, T, D)
+        positions = torch.arange(length, device=ids.device)  # (T,)
+        x = self.dropout(self.token(ids) + self.position(positions))  # (B, T, D)
         for block in self.blocks:
             x = block(x)  # (B, T, D)
         return self.final_norm(x)  # (B, T, D)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Score every token as the next one, after every place.
+        """Score every token as the next one, after every position.
 
         Args:
             ids: (B, T) int64.
 
         Returns:
-            (B, T, V), the logits: features times the transposed table of tokens.
+            (B, T, V), the logits: features times the transposed embedding matrix.
 
         Raises:
             ValueError: if T is larger than max_length.

@@ -55,13 +55,13 @@ SPECIAL = 5  # ids below it are special
 class TableModel(nn.Module):
     """A model without a network: the logits of the next token stand in a table.
 
-    Which row is read depends on the token before, and, if the table has three axes, on the place t
-    (from 0) where that token stands: ``table[previous]`` or ``table[t, previous]``. Places beyond
+    Which row is read depends on the token before, and, if the table has three axes, on the position t
+    (from 0) where that token stands: ``table[previous]`` or ``table[t, previous]``. Positions beyond
     the table use its last one. ``max_length`` is the longest input.
     """
 
     def __init__(self, table: Tensor, max_length: int = 1024) -> None:
-        """Keep ``table``: (V, V), previous token and next token; or (L, V, V), place first."""
+        """Keep ``table``: (V, V), previous token and next token; or (L, V, V), position first."""
         super().__init__()
         self.register_buffer("table", table)
         self.max_length = max_length
@@ -193,14 +193,14 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 # %% [markdown]
 # ### Exercise 3: The nucleus
 #
-# How many tokens are good differs from place to place. Write `keep_top_p(logits, p)`, which keeps
+# How many tokens are good differs from position to position. Write `keep_top_p(logits, p)`, which keeps
 # as many as it takes to have the probability $p$ (Holtzman et al., 2020).
 #
 # * `logits` `(..., V)`; the result has the same shape. In each row stays the **smallest** set of
 #   most probable tokens whose probabilities, by the softmax of the row, add up to **at least** `p`.
 #   All others become $-\infty$. The most probable token always stays, even if `p` is tiny.
 # * With `p=1` all stay. An entry that is $-\infty$ already stays so.
-# * The entries that stay are not changed, and each remains at its place.
+# * The entries that stay are not changed, and each remains at its position.
 # * `ValueError` if `p` is 0 or less, or larger than 1.
 #
 # *Example.* The probabilities are $0.15, 0.5, 0.05, 0.3$. With $p = 0.7$ the second and the fourth
@@ -222,7 +222,7 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 # <details><summary>Hint 3</summary>
 #
 # `sort` also returns where each entry came from. `scatter` with these indices puts values back to
-# their old places; or sort the indices to find each token's rank.
+# their old positions; or sort the indices to find each token's rank.
 #
 # </details>
 
@@ -339,7 +339,7 @@ def sample_token(
 #
 # * `ids` `(B, T)`, all rows equally long. The result is `(B, T + n)`: the old tokens and $n$ new
 #   ones, at most `max_new_tokens`. Each new token is chosen by `sample_token` from the logits at
-#   the last place, and is read in the next step.
+#   the last position, and is read in the next step.
 # * `model` maps ids `(B, T)` to logits `(B, T, V)` and has an attribute `max_length`. It is shown
 #   only the **last** `model.max_length` tokens.
 # * `stop`: a row that has *written* this id is filled with it from then on, and when all rows have
@@ -437,20 +437,20 @@ def generate(
 # ### Exercise 6: Attention to what is remembered
 #
 # With each new token `generate` computes everything anew, though keys and values of the earlier
-# places stay the same: they depend on nothing that stands behind them. They are kept in a
+# positions stay the same: they depend on nothing that stands behind them. They are kept in a
 # `LayerCache`, which is given: `LayerCache(keys, values)` has the attributes `keys` and `values`,
-# and `past`, the number of places that they stand for. It can't be changed; a step makes a new one.
+# and `past`, the number of positions that they stand for. It can't be changed; a step makes a new one.
 #
-# Write `attend_cached(attention, x, cache=None)`: the attention of new places to themselves and to
+# Write `attend_cached(attention, x, cache=None)`: the attention of new positions to themselves and to
 # earlier ones, whose keys and values are there already.
 #
 # * `attention` is a `CausalSelfAttention`, whose weights are used; its dropout is left out, in any
-#   mode. `x` `(B, T, D)` are the new places. `cache` is a `LayerCache` with keys and values
+#   mode. `x` `(B, T, D)` are the new positions. `cache` is a `LayerCache` with keys and values
 #   `(B, H, P, D/H)`, or `None` if there are none.
 # * Returns `(result, new_cache)`: the result `(B, T, D)`, and a `LayerCache` with the keys and
-#   values of **all** places, each `(B, H, P + T, D/H)`.
-# * The result equals the last $T$ places of the attention on all $P + T$ inputs. $T$ may be larger
-#   than 1; then the new places are masked among each other.
+#   values of **all** positions, each `(B, H, P + T, D/H)`.
+# * The result equals the last $T$ positions of the attention on all $P + T$ inputs. $T$ may be larger
+#   than 1; then the new positions are masked among each other.
 # * `cache` is left unchanged, its tensors too.
 #
 # *Example.* In the example of `CausalSelfAttention` (unit `model`), feed $2, 4$ first: the result is
@@ -460,7 +460,7 @@ def generate(
 #
 # <details><summary>Hint 1</summary>
 #
-# Only the queries are for the new places alone. `torch.cat` along the axis of places makes a new
+# Only the queries are for the new positions alone. `torch.cat` along the axis of positions makes a new
 # tensor of old and new keys, and another of old and new values.
 #
 # </details>
@@ -482,16 +482,16 @@ def generate(
 def attend_cached(
     attention: CausalSelfAttention, x: Tensor, cache: LayerCache | None = None
 ) -> tuple[Tensor, LayerCache]:
-    """Attention of new places only; keys and values of the earlier ones are remembered.
+    """Attention of new positions only; keys and values of the earlier ones are remembered.
 
     Args:
         attention: the module whose weights are used; dropout is left out.
-        x: (B, T, D), the new places.
-        cache: keys and values (B, H, P, D/H) each of the P places before; None: there are none.
+        x: (B, T, D), the new positions.
+        cache: keys and values (B, H, P, D/H) each of the P positions before; None: there are none.
             Left unchanged.
 
     Returns:
-        (B, T, D), the last T places of the attention to all P + T; and a cache with the keys and
+        (B, T, D), the last T positions of the attention to all P + T; and a cache with the keys and
         values (B, H, P + T, D/H) of all.
     """
     ### BEGIN SOLUTION
@@ -520,11 +520,11 @@ def attend_cached(
 #
 # * `model` is a `GPT`, pre-norm or post-norm; `ids` `(B, T)` are the new tokens. `cache` is a
 #   `KVCache`, or `None`. `KVCache(layers)` is given as well: `layers` is a list with one
-#   `LayerCache` for each block, and `past` the number $P$ of places in them.
+#   `LayerCache` for each block, and `past` the number $P$ of positions in them.
 # * Returns `(logits, new_cache)`: `(B, T, V)`, and a **new** `KVCache`, whose keys and values are
 #   `(B, H, P + T, D/H)`. `cache` is left unchanged: neither its list nor its tensors change.
-# * The logits equal the last $T$ places of `model` on all $P + T$ tokens. Positions go on: the
-#   first new token stands at place $P$.
+# * The logits equal the last $T$ positions of `model` on all $P + T$ tokens. Positions go on: the
+#   first new token stands at position $P$.
 # * Dropout is left out, in any mode of the model.
 # * `ValueError` if $P + T$ is larger than the model's `max_length`.
 #
@@ -535,7 +535,7 @@ def attend_cached(
 #
 # <details><summary>Hint 1</summary>
 #
-# `cache.past` says how many places are remembered, and `cache.layers` goes along with
+# `cache.past` says how many positions are remembered, and `cache.layers` goes along with
 # `model.blocks`.
 #
 # </details>
@@ -573,8 +573,8 @@ def cached_forward(model: GPT, ids: Tensor, cache: KVCache | None = None) -> tup
     end = past + ids.shape[1]  # P + T
     if end > model.max_length:
         raise ValueError(f"{end} tokens are too many for a max_length of {model.max_length}")
-    places = torch.arange(past, end, device=ids.device)  # (T,)
-    x = model.token(ids) + model.position(places)  # (B, T, D)
+    positions = torch.arange(past, end, device=ids.device)  # (T,)
+    x = model.token(ids) + model.position(positions)  # (B, T, D)
     layers = []
     for number, block in enumerate(model.blocks):
         before = None if cache is None else cache.layers[number]

@@ -36,20 +36,20 @@ from torch import Tensor, nn
 # %% [markdown]
 # ## Masks
 #
-# ### Exercise 1: Who may look where
+# ### Exercise 1: The causal mask
 #
-# A language model predicts each token from those before it. So a place may look at itself and to
-# its left, never to its right. Write `causal_mask(length, past=0)`:
+# A language model predicts each token from those before it. So a position may attend to itself and
+# to those on its left, never to its right. Write `causal_mask(length, past=0)`:
 #
 # $$\text{mask}_{i,j} = \begin{cases}\text{True} & \text{if } j \le P + i\\
 # \text{False} & \text{otherwise}\end{cases}$$
 #
-# * `length` ($T$) places look. `past` ($P$) places stand before them, which may be looked at from
-#   everywhere but don't look themselves. With a cache, in `attend_cached` (unit `generation`), they will be the
-#   tokens that were read earlier.
-# * The result is a `torch.bool` tensor `(T, P + T)`; `True` means *may look*. Row $i$ is the place
-#   $P + i$.
-# * A place sees **itself**: the token that stands there is known. What it must not see is its
+# * `length` ($T$) positions are queries. `past` ($P$) positions stand before them: they are keys for
+#   all queries, and no queries themselves. With a cache, in `attend_cached` (unit `generation`), they
+#   will be the tokens that were read earlier.
+# * The result is a `torch.bool` tensor `(T, P + T)`; `True` means *may attend*. Row $i$ is the query at
+#   position $P + i$.
+# * A position attends to **itself** too: the token there is known. What it must not see is its
 #   target, and that is the next token.
 # * `ValueError` if `length` is smaller than 1 or `past` is negative.
 #
@@ -60,28 +60,28 @@ from torch import Tensor, nn
 #
 # <details><summary>Hint 1</summary>
 #
-# Write the numbers of the places that look into a column, and those of the places that are looked
-# at into a row. A comparison of the two makes the table.
+# Write the positions of the queries into a column, and those of the keys into a row. A comparison of
+# the two makes the mask.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
 # `torch.arange(a, b)` counts from $a$ to $b - 1$, and `unsqueeze(1)` makes a column of it. The
-# places that look begin at $P$.
+# queries begin at $P$.
 #
 # </details>
 
 
 # %% exercise="causal_mask" points=1 section="gpt-mask"
 def causal_mask(length: int, past: int = 0) -> Tensor:
-    """Which places may be looked at from where (Vaswani et al. 2017, section 3.2.3).
+    """Which positions each query may attend to (Vaswani et al. 2017, section 3.2.3).
 
     Args:
-        length: T, how many places look, at least 1.
-        past: P, how many places stand before them, at least 0.
+        length: T, how many queries, at least 1.
+        past: P, how many keys stand before the first query, at least 0.
 
     Returns:
-        (T, P + T) bool: row i is the place P + i; True at the columns 0 .. P + i, itself included.
+        (T, P + T) bool: row i is the query at P + i; True at the columns 0 .. P + i.
 
     Raises:
         ValueError: if length < 1 or past < 0.
@@ -105,11 +105,11 @@ def causal_mask(length: int, past: int = 0) -> Tensor:
 #
 # The paper on GPT writes $P(u_i \mid u_{i-k}, \dots, u_{i-1})$, as if every token were predicted
 # from exactly $k$ tokens. In practice a text is cut into blocks, and the mask of exercise 1 gives
-# each place all that stands before it **in its block**. To see the difference, write the mask of a
-# strict window, `window_mask(length, window)`:
+# each position all that stands before it **in its block**. To see the difference, write the mask of
+# a strict window, `window_mask(length, window)`:
 #
-# * The result is a `torch.bool` tensor `(T, T)` with $T$ = `length`. Place $i$ sees itself and the
-#   `window` $- 1$ places before it, as far as they exist, and nothing else.
+# * The result is a `torch.bool` tensor `(T, T)` with $T$ = `length`. Position $i$ sees itself and
+#   the `window` $- 1$ positions before it, as far as they exist, and nothing else.
 # * `ValueError` if `length` or `window` is smaller than 1.
 #
 # *Example.* `window_mask(4, 2)` is
@@ -133,11 +133,11 @@ def causal_mask(length: int, past: int = 0) -> Tensor:
 
 # %% exercise="window_mask" points=1 section="gpt-window"
 def window_mask(length: int, window: int) -> Tensor:
-    """A strict sliding window: every place sees a fixed number of places, itself the last.
+    """A strict sliding window: every position sees a fixed number of positions, itself the last.
 
     Args:
         length: T, at least 1.
-        window: how many places are seen, itself included, at least 1.
+        window: how many positions are seen, itself included, at least 1.
 
     Returns:
         (T, T) bool: row i is True at the columns i - window + 1 .. i that exist.
@@ -149,8 +149,8 @@ def window_mask(length: int, window: int) -> Tensor:
     for name, value in (("length", length), ("window", window)):
         if value < 1:
             raise ValueError(f"{name} must be at least 1, but is {value}")
-    places = torch.arange(length)  # (T,)
-    back = places.unsqueeze(1) - places  # (T, T), how far the column lies behind the row
+    positions = torch.arange(length)  # (T,)
+    back = positions.unsqueeze(1) - positions  # (T, T), how far the column lies behind the row
     return (back >= 0) & (back < window)  # (T, T)
     ### END SOLUTION
 
@@ -195,7 +195,7 @@ def window_mask(length: int, window: int) -> Tensor:
 # <details><summary>Hint 2</summary>
 #
 # `unflatten(-1, (H, -1))` cuts an axis into two, and `flatten(2)` joins the axes from 2 on. Between
-# the two the axes of length `T` and `H` must change places, there and back.
+# the two the axes of length `T` and `H` must change positions, there and back.
 #
 # </details>
 # <details><summary>Hint 3</summary>
@@ -237,7 +237,7 @@ class CausalSelfAttention(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
-        """Attend to the places up to each one's own.
+        """Attend to the positions up to each one's own.
 
         Args:
             x: (B, T, D).
@@ -314,7 +314,7 @@ def gelu(x: Tensor) -> Tensor:
 # ### Exercise 5: The feed-forward network
 #
 # Write `FeedForward(d_model, dropout=0.0)`, the second half of every block. It is applied to every
-# place by itself:
+# position by itself:
 #
 # $$\operatorname{ff}(x) =
 # \operatorname{dropout}\bigl(W_2 \operatorname{gelu}(W_1 x + b_1) + b_2\bigr)$$
@@ -366,7 +366,7 @@ class FeedForward(nn.Module):
         ### END SOLUTION
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the network to every place by itself.
+        """Apply the network to every position by itself.
 
         Args:
             x: (..., D).
@@ -547,7 +547,7 @@ class PreNormBlock(nn.Module):
 # ### Exercise 8: GPT
 #
 # Write `GPT(vocab_size, max_length, d_model, num_layers, num_heads, dropout=0.1, norm_first=True)`.
-# With ids $u$, the table $W_e$ of tokens and the table $W_p$ of positions:
+# With ids $u$, the embedding matrices $W_e$ of tokens and $W_p$ of positions:
 #
 # $$\begin{aligned}
 # h_0 &= \operatorname{dropout}\bigl(W_e[u] + W_p[0 \dots T-1]\bigr)\\
@@ -561,16 +561,16 @@ class PreNormBlock(nn.Module):
 #   `nn.LayerNorm(d_model)` if `norm_first` and `nn.Identity()` otherwise. Attribute: `max_length`.
 # * `features(ids)`: `(B, T)` ids; the result is `(B, T, D)`. `forward(ids)`: the logits `(B, T,
 #   V)`.
-# * The output matrix **is** the table of tokens: there is no further parameter, and no bias.
+# * The output matrix **is** the token embedding: there is no further parameter, and no bias.
 # * `dropout` goes to the embeddings and to all blocks.
 # * `ValueError` (when it is called) if $T$ is larger than `max_length`; the message names both
 #   numbers. One about the number of heads may come through as it is.
 # * How you initialise is up to you; `init_weights` (unit `training`) draws the weights as GPT does. (PyTorch
 #   draws embeddings from $\mathcal N(0, 1)$. With a tied output such logits are large, and training
-#   begins badly: draw the two tables smaller, say with a deviation of 0.02.)
+#   begins badly: draw the two matrices smaller, say with a deviation of 0.02.)
 #
 # *Example.* `GPT(40, 12, 16, 2, 4)` has 7424 parameters. In evaluation mode, change the last token
-# of a row: of all logits only those at the last place change.
+# of a row: of all logits only those at the last position change.
 #
 # Book: `gpt-model`.
 #
@@ -582,7 +582,7 @@ class PreNormBlock(nn.Module):
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# The input may be shorter than `max_length`. Ask the table of positions for the rows
+# The input may be shorter than `max_length`. Ask the position embedding for the rows
 # `torch.arange(T)` only, on the device of `ids`; `(T, D)` broadcasts over the batch.
 #
 # </details>
@@ -637,8 +637,8 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(block(d_model, num_heads, dropout) for _ in range(num_layers))
         self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()
         self.dropout = nn.Dropout(dropout)
-        for table in (self.token, self.position):  # so that the tied logits begin near 0
-            nn.init.normal_(table.weight, std=0.02)
+        for embedding in (self.token, self.position):  # so that the tied logits begin near 0
+            nn.init.normal_(embedding.weight, std=0.02)
         ### END SOLUTION
 
     def features(self, ids: Tensor) -> Tensor:
@@ -657,21 +657,21 @@ class GPT(nn.Module):
         length = ids.shape[1]
         if length > self.max_length:
             raise ValueError(f"{length} tokens are too many for a max_length of {self.max_length}")
-        places = torch.arange(length, device=ids.device)  # (T,)
-        x = self.dropout(self.token(ids) + self.position(places))  # (B, T, D)
+        positions = torch.arange(length, device=ids.device)  # (T,)
+        x = self.dropout(self.token(ids) + self.position(positions))  # (B, T, D)
         for block in self.blocks:
             x = block(x)  # (B, T, D)
         return self.final_norm(x)  # (B, T, D)
         ### END SOLUTION
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Score every token as the next one, after every place.
+        """Score every token as the next one, after every position.
 
         Args:
             ids: (B, T) int64.
 
         Returns:
-            (B, T, V), the logits: features times the transposed table of tokens.
+            (B, T, V), the logits: features times the transposed embedding matrix.
 
         Raises:
             ValueError: if T is larger than max_length.

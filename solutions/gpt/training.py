@@ -44,7 +44,7 @@ from solutions.gpt.model import GPT
 #
 # | parameters | begin as |
 # |---|---|
-# | weights of linear layers, both tables | $\mathcal N(0,\; 0.02^2)$ |
+# | weights of linear layers, both embeddings | $\mathcal N(0,\; 0.02^2)$ |
 # | with pre-norm: `out_proj.weight` and `w_2.weight` | $\mathcal N\bigl(0,\; 0.02^2/(2N)\bigr)$ |
 # | biases of linear layers and norms | 0 |
 # | weights of norms | 1 |
@@ -87,7 +87,7 @@ def init_weights(model: GPT) -> GPT:
         model: a GPT of N blocks.
 
     Returns:
-        The same model. Weights of linear layers and both tables come from N(0, 0.02^2); with a
+        The same model. Weights of linear layers and embeddings come from N(0, 0.02^2); with a
         final norm (GPT-2) ``out_proj.weight`` and ``w_2.weight`` from N(0, 0.02^2 / (2 N)). Biases
         are 0; norms begin with weight 1 and bias 0.
     """
@@ -152,11 +152,11 @@ def make_model(
 # numbers a `GPT` of this size learns.
 #
 # * The result is an `int`.
-# * The table of tokens counts once, though it is used twice. A linear layer has a bias; a norm has
+# * The token embedding counts once, though it is used twice. A linear layer has a bias; a norm has
 #   two vectors. With `norm_first` there is a final norm.
 # * The number of heads makes no difference, and there is no parameter for it.
 #
-# *Example.* `count_parameters(10, 6, 4, 1)` is 316: 64 in the tables, 244 in the block, 8 in the
+# *Example.* `count_parameters(10, 6, 4, 1)` is 316: 64 in the embeddings, 244 in the block, 8 in the
 # final norm. Without pre-norm it is 308. GPT-1, `(40478, 512, 768, 12, False)`, has 116,534,784.
 #
 # Book: `gpt-parameters`.
@@ -195,15 +195,15 @@ def count_parameters(
         norm_first: whether there is a final norm.
 
     Returns:
-        The number of parameters; the table of tokens, which is the output matrix too, counts once.
+        The number of parameters; the token embedding, the output matrix too, counts once.
     """
     ### BEGIN SOLUTION
     norm = 2 * d_model  # weight and bias
     attention = (d_model + 1) * 3 * d_model + (d_model + 1) * d_model  # qkv, out_proj
     feed_forward = (d_model + 1) * 4 * d_model + (4 * d_model + 1) * d_model  # w_1, w_2
     block = attention + feed_forward + 2 * norm
-    tables = (vocab_size + max_length) * d_model
-    return tables + num_layers * block + (norm if norm_first else 0)
+    embeddings = (vocab_size + max_length) * d_model
+    return embeddings + num_layers * block + (norm if norm_first else 0)
     ### END SOLUTION
 
 
@@ -223,7 +223,7 @@ def count_parameters(
 #
 # * `logits` `(B, T, V)` are what the model says after each token; `ids` `(B, T)` are the tokens.
 #   **The token at $t$ is predicted by the logits at $t - 1$.** The first token is nobody's target,
-#   and nobody is asked about the logits at the last place.
+#   and nobody is asked about the logits at the last position.
 # * `mask` `(B, T)` bool belongs to the targets: the term of the token at $t$ counts if it is `True`
 #   there. `None`: all count.
 # * The result is `(B,)`, a sum for each row, never positive.
@@ -236,7 +236,7 @@ def count_parameters(
 #
 # <details><summary>Hint 1</summary>
 #
-# `logits[:, :-1]` and `ids[:, 1:]` belong together: both have $T - 1$ places.
+# `logits[:, :-1]` and `ids[:, 1:]` belong together: both have $T - 1$ positions.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -258,7 +258,7 @@ def log_likelihood(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> T
     """The log-probability of each row, token after token (Radford et al. 2018, equation 1).
 
     Args:
-        logits: (B, T, V); those at place t are for the token at t + 1.
+        logits: (B, T, V); those at position t are for the token at t + 1.
         ids: (B, T) int64.
         mask: (B, T) bool, True at the targets that count; None: all count. The first token is
             nobody's target.
@@ -321,7 +321,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
     """The mean of -log P of the targets that count, over the whole batch.
 
     Args:
-        logits: (B, T, V); those at place t are for the token at t + 1.
+        logits: (B, T, V); those at position t are for the token at t + 1.
         ids: (B, T) int64.
         mask: (B, T) bool, True at the targets that count; None: all count.
 
@@ -342,39 +342,39 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 # check("language_model_loss")
 
 # %% [markdown]
-# ### Question: Why does one causal pass train all places?
+# ### Question: Why does one causal pass train all positions?
 #
 # A batch of one block with $T$ tokens gives $T - 1$ predictions, and all of them come from a single
 # pass. Why is every one of them an honest prediction, made from its own past only? What would have
 # to be computed instead, and how often, if there were no mask? What exactly would break if the
-# targets were not shifted by one place, with the mask as it is? And a masked language model such as
+# targets were not shifted by one position, with the mask as it is? And a masked language model such as
 # BERT gets far fewer predictions from the same pass: why?
 #
 # Book: `gpt-loss`. 3 points, marked by a person.
 #
 
-# %% [markdown] question="why_train_all_places" points=3 section="gpt-loss" title="Why does one causal pass train all places?"
+# %% [markdown] question="why_train_all_places" points=3 section="gpt-loss" title="Why does one causal pass train all positions?"
 # **Your answer:**
 #
 # ### BEGIN SOLUTION
-# *Why all are honest.* The mask lets place $i$ attend to the places $j \le i$ only. Norms, the
-# feed-forward network and the output matrix work on each place by itself, so attention is the only
-# way by which tokens meet. By induction over the blocks, the vector at place $i$ is a function of
+# *Why all are honest.* The mask lets position $i$ attend to the positions $j \le i$ only. Norms, the
+# feed-forward network and the output matrix work on each position by itself, so attention is the only
+# way by which tokens meet. By induction over the blocks, the vector at position $i$ is a function of
 # the tokens $0 \dots i$ in every block, and so are its logits. They are the same numbers that a
 # pass over the beginning $u_0 \dots u_i$ alone would give. So one pass over $T$ tokens holds the
 # passes over all its beginnings, and the loss adds up $T - 1$ predictions, none of which has seen
 # its target. The chain rule makes their product the probability of the whole block.
 #
-# *Without the mask* every place would see the whole block, its own target included. To predict each
+# *Without the mask* every position would see the whole block, its own target included. To predict each
 # token from its past alone, one would have to run the model on each beginning by itself: $T - 1$
-# passes in place of one, for the same number of predictions. (And keys and values of earlier places
+# passes in place of one, for the same number of predictions. (And keys and values of earlier positions
 # would change with each new token, so a cache would be impossible too.)
 #
-# *Without the shift.* Place $i$ sees itself: the mask has $j \le i$, not $j < i$. If its target
+# *Without the shift.* Position $i$ sees itself: the mask has $j \le i$, not $j < i$. If its target
 # were the token at $i$, the answer would stand in the input. The loss falls towards 0 by copying
 # (with a tied output matrix the model hardly has to learn anything for it), and no prediction is
 # learned: in generation the model repeats its last token. A smaller mask, $j < i$, in place of the
-# shift doesn't help: the first place would see nothing, and through the residual connection the
+# shift doesn't help: the first position would see nothing, and through the residual connection the
 # token at $i$ would still reach its own logits.
 #
 # *Compared with BERT.* A masked language model sees both sides. A token that is to be predicted
@@ -383,7 +383,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 # by order, not by removing it: every token is context for those behind it and target of the one
 # before it at the same time.
 #
-# *Marking:* 1 point for the mask as the reason (each place depends on its past only, in all blocks)
+# *Marking:* 1 point for the mask as the reason (each position depends on its past only, in all blocks)
 # **and** what it saves, $T - 1$ passes; 1 for the missing shift: the target stands in the input,
 # since $j \le i$ includes $i$, and copying is learned; 1 for the comparison with BERT (tokens must
 # be hidden there, so only a part can be targets).
@@ -401,7 +401,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 #   and $B$ = `batch_size`.
 # * Each row of `inputs` is a **contiguous** block of the stream, and the row of `targets` is the
 #   same block one token further. So the shift is made here, once for all.
-# * The start of each row is drawn evenly from **all** places at which a block and its last target
+# * The start of each row is drawn evenly from **all** positions at which a block and its last target
 #   fit, independently of the other rows, from PyTorch's global generator.
 # * `ValueError` if `length` or `batch_size` is smaller than 1, or if $M$ is smaller than
 #   `length + 1`.
@@ -423,7 +423,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# A column of starts plus a row of steps is a table of places, and a tensor can be asked for all of
+# A column of starts plus a row of steps is a matrix of positions, and a tensor can be asked for all of
 # them at once.
 #
 # </details>
@@ -439,7 +439,7 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
         batch_size: B, at least 1.
 
     Returns:
-        inputs and targets, both (B, T) int64: each row begins at a place drawn evenly from all
+        inputs and targets, both (B, T) int64: each row begins at a position drawn evenly from all
         M - T, and its targets are the same block one token further.
 
     Raises:
@@ -452,8 +452,8 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
     if len(stream) < length + 1:
         raise ValueError(f"a block of {length} and its last target need more than {len(stream)}")
     starts = torch.randint(len(stream) - length, (batch_size, 1), device=stream.device)  # (B, 1)
-    places = starts + torch.arange(length, device=stream.device)  # (B, T)
-    return stream[places], stream[places + 1]  # (B, T) each
+    positions = starts + torch.arange(length, device=stream.device)  # (B, T)
+    return stream[positions], stream[positions + 1]  # (B, T) each
     ### END SOLUTION
 
 
@@ -463,7 +463,7 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
 # %% [markdown]
 # ### Exercise 6: What decays
 #
-# Weight decay pulls parameters towards 0. GPT applies it to matrices and tables, but not to biases
+# Weight decay pulls parameters towards 0. GPT applies it to matrices and embeddings, but not to biases
 # and norms. Write `decay_groups(model, weight_decay)`, which sorts the parameters of a module into
 # two groups, as PyTorch's optimisers take them:
 #
@@ -474,7 +474,7 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
 #
 # * The first group has the parameters with two or more axes, the second all others, both in the
 #   order of `model.parameters()`.
-# * A parameter that is used at several places stands in the list once. One that doesn't require a
+# * A parameter that is used several times stands in the list once. One that doesn't require a
 #   gradient (it is frozen) stands in neither.
 # * `ValueError` if `weight_decay` is negative.
 #
@@ -703,7 +703,7 @@ def cosine_lr(
 # of `total_steps` steps
 #
 # 1. takes a batch from `sample_blocks` and applies `model` to its inputs;
-# 2. computes the mean cross-entropy of logits and targets, over all places (`sample_blocks` has
+# 2. computes the mean cross-entropy of logits and targets, over all positions (`sample_blocks` has
 #    shifted them already);
 # 3. computes the gradients of **this** loss alone, and cuts them to a common norm of at most
 #    `clip`;
@@ -736,7 +736,7 @@ def cosine_lr(
 # </details>
 # <details><summary>Hint 3</summary>
 #
-# `F.cross_entropy` wants `(n, V)` and `(n,)`: flatten rows and places together. `loss.item()` makes
+# `F.cross_entropy` wants `(n, V)` and `(n,)`: flatten batch and positions together. `loss.item()` makes
 # a `float`; a list of tensors would keep every step's graph alive.
 #
 # </details>

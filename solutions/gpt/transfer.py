@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 # %% [markdown]
 # ### Exercise 1: A checkpoint's names
 #
-# A checkpoint is a table from names to tensors. Those of GPT-1 and GPT-2 on Hugging Face name the
+# A checkpoint is a dictionary from names to tensors. Those of GPT-1 and GPT-2 on Hugging Face name the
 # same numbers differently, and store some of them turned. Write `rename_parameters(state)`.
 #
 # | theirs | ours |
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 # * Their four `c_` layers keep the weight as `(in, out)`, an `nn.Linear` as `(out, in)`: these
 #   **weights** are transposed, and the result is contiguous. Everything else is the **same**
 #   tensor.
-# * Left out: `lm_head.weight` (the tied table, which is there already), `h.i.attn.bias` and
+# * Left out: `lm_head.weight` (the tied embedding, which is there already), `h.i.attn.bias` and
 #   `h.i.attn.masked_bias` (the mask, no parameters), `position_ids`.
 # * `ValueError` for any other name; the message says which.
 #
@@ -399,7 +399,7 @@ def choice_inputs(context: list[int], answers: list[list[int]]) -> list[list[int
 # * Submodules: `gpt`, the model that is given (the very same, so that fine-tuning trains it too);
 #   `classifier`, an `nn.Linear` from $D$ to `num_labels`, with bias.
 # * `forward(ids)`: `(B, T)`, each row with exactly one `EXTRACT`, padded with `PAD` behind it. The
-#   place may differ from row to row. Returns `(scores, logits)`: `(B, L)` and `(B, T, V)`.
+#   position may differ from row to row. Returns `(scores, logits)`: `(B, L)` and `(B, T, V)`.
 # * **One** pass through the blocks serves both heads.
 # * Dropout acts on the vector that the classifier reads, not on the features of the language model.
 # * `ValueError` if a row has no `EXTRACT`, or more than one.
@@ -423,7 +423,7 @@ def choice_inputs(context: list[int], answers: list[list[int]]) -> list[list[int
 # <details><summary>Hint 3</summary>
 #
 # Where each row has exactly one `True`, such a bool tensor used as an index picks one vector for
-# each row, in order. The width of a GPT is the `embedding_dim` of its table.
+# each row, in order. The width of a GPT is the `embedding_dim` of its `token`.
 #
 # </details>
 
@@ -469,7 +469,7 @@ class GPTClassifier(nn.Module):
         if (found.sum(dim=1) != 1).any():
             raise ValueError("every row must have exactly one EXTRACT")
         hidden = self.gpt.features(ids)  # (B, T, D)
-        read = self.dropout(hidden[found])  # (B, D), one place of each row
+        read = self.dropout(hidden[found])  # (B, D), one position of each row
         logits = hidden @ self.gpt.token.weight.T  # (B, T, V)
         return self.classifier(read), logits  # (B, L), (B, T, V)
         ### END SOLUTION
@@ -719,8 +719,8 @@ def answer_scores(
     device = next((part.device for part in (*model.parameters(), *model.buffers())), None)
     ids = torch.tensor(rows, device=device)  # (A, T)
     counts = torch.tensor(lengths, device=device)  # (A,)
-    places = torch.arange(longest, device=device) - len(prompt)  # (T,), from the answer's first
-    mask = (places >= 0) & (places < counts.unsqueeze(1))  # (A, T)
+    positions = torch.arange(longest, device=device) - len(prompt)  # (T,), from the answer's first
+    mask = (positions >= 0) & (positions < counts.unsqueeze(1))  # (A, T)
     with torch.no_grad():
         scores = log_likelihood(model(ids), ids, mask)  # (A,)
     return scores / counts if per_token else scores  # (A,)
@@ -749,8 +749,8 @@ def answer_scores(
 # ### BEGIN SOLUTION
 # *What changes.* No parameter does. There is no loss, no gradient and no step of an optimiser; the
 # examples are input, read like any other text. What differs from a prompt without them are the
-# *activations*: at each place, in every block, keys and values are made of what stands there, and
-# the later places attend to them. The function $f(\text{tokens})$ is the same, its argument is
+# *activations*: at each position, in every block, keys and values are made of what stands there, and
+# the later positions attend to them. The function $f(\text{tokens})$ is the same, its argument is
 # another one. Fine-tuning changes the function: gradients of the examples' loss move the weights,
 # and the examples themselves are gone afterwards.
 #
@@ -919,7 +919,7 @@ class _Remembering(nn.Module):
     """A GPT that computes the last token alone if it has seen all others; dropout is left out."""
 
     def __init__(self, model: GPT, batch: int, length: int) -> None:
-        """Lay out keys and values of every block for ``length`` places of ``batch`` rows."""
+        """Lay out keys and values of every block for ``length`` positions of ``batch`` rows."""
         super().__init__()
         self.model = model
         self.max_length = model.max_length
@@ -1015,7 +1015,7 @@ def flops_per_token(model: GPT, length: int) -> int:
 
     Returns:
         6 for each number in a matrix that tokens are multiplied by (2 forward, 4 backward; the
-        table of tokens once, as output matrix), and 12 N D T for the scores and the weighted sums
+        token embedding once, as output matrix), and 12 N D T for the scores and the weighted sums
         of the attention, the masked ones included.
     """
     width = model.token.embedding_dim

@@ -74,8 +74,8 @@ def drawn(model, layer, count):
 def chained(proxy, *parts):
     """A model that applies the parts one after the other; a part may stand in it twice."""
     model = proxy.module("nn.Sequential")
-    for place, part in enumerate(parts):
-        model.method("add_module", str(place), part)
+    for position, part in enumerate(parts):
+        model.method("add_module", str(position), part)
     return model
 
 
@@ -107,9 +107,9 @@ def fitting(student, name, options, state, prefix=""):
     return fitted
 
 
-def table(draw, vocabulary=9, places=None):
-    """Logits of the next token by the token before, and, with places, by where that stands."""
-    shape = (vocabulary, vocabulary) if places is None else (places, vocabulary, vocabulary)
+def table(draw, vocabulary=9, positions=None):
+    """Logits of the next token by the token before, and, with positions, by where that stands."""
+    shape = (vocabulary, vocabulary) if positions is None else (positions, vocabulary, vocabulary)
     return draw.normal(*shape, scale=1.5)
 
 

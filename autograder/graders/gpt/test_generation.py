@@ -184,7 +184,7 @@ def test_top_p_values(student, reference):
 
 @exercise("keep_top_p", 2)
 def test_top_p_order(student, reference, draw):
-    """Tokens stay at their places, whatever their order."""
+    """Tokens stay at their positions, whatever their order."""
     for p in (0.3, 0.7, 0.92):
         logits = spread(draw, 1, 6, avoid=(p,))
         case = f"the logits {[round(one, 3) for one in logits[0].tolist()]} and p={p}"
@@ -500,8 +500,8 @@ def test_sample_rows(student, draw):
     seen = student.observe("sample_token", logits, grad=False)
     got = tokens_of(seen.value, 2 * DRAWS, 3, "two kinds of rows")
     shares = [
-        as_often(student, got[place::2], row, f"row {place} of two kinds of rows")
-        for place, row in enumerate((first, second))
+        as_often(student, got[position::2], row, f"row {position} of two kinds of rows")
+        for position, row in enumerate((first, second))
     ]
     expectations.unchanged(seen)
     # Neighbours that draw the same token do so by chance only.
@@ -523,9 +523,9 @@ def test_sample_rows(student, draw):
 # --------------------------------------------------------------------------------------------
 
 
-def table_of(draw, vocabulary=6, places=0):
+def table_of(draw, vocabulary=6, positions=0):
     """A table for a TableModel in which no two logits of a row are close."""
-    shape = (places, vocabulary, vocabulary) if places else (vocabulary, vocabulary)
+    shape = (positions, vocabulary, vocabulary) if positions else (vocabulary, vocabulary)
     return distinct(draw, *shape)
 
 
@@ -615,8 +615,8 @@ def ending_circle(vocabulary, stop):
 
 @exercise("generate", 2)
 def test_generate_greedy(student, reference, draw):
-    """Each new token is made from the logits at the last place, and appended."""
-    table = table_of(draw, places=5)
+    """Each new token is made from the logits at the last position, and appended."""
+    table = table_of(draw, positions=5)
     for batch, length, count in [(1, 1, 1), (1, 3, 4), (3, 2, 6)]:
         ids = draw.integers(0, 6, batch, length)
         case = sizes(B=batch, T=length) + f", max_new_tokens={count}, temperature=0"
@@ -626,7 +626,7 @@ def test_generate_greedy(student, reference, draw):
 @exercise("generate")
 def test_generate_context(student, reference, draw):
     """The model sees the last model.context tokens, no more and no fewer."""
-    table = table_of(draw, places=8)
+    table = table_of(draw, positions=8)
     for length, context, count in [(2, 4, 6), (7, 3, 4), (5, 5, 3), (3, 1, 2)]:
         ids = draw.integers(0, 6, 2, length)
         case = f"T={length}, context={context}, max_new_tokens={count}, temperature=0"
@@ -912,10 +912,10 @@ class Attentions:
             if own is None or not same_values(value, own):
                 raise
 
-    def pair_of(self, got, rows, places, case):
+    def pair_of(self, got, rows, positions, case):
         """The result and the cache, in the right shapes."""
         value, cache = expectations.pair(got, what="the result (output, cache)")
-        shape = (rows, self.heads, places, self.width // self.heads)
+        shape = (rows, self.heads, positions, self.width // self.heads)
         for words, part in zip(("keys", "values"), cached_pair(cache, case), strict=True):
             expectations.shape(part, shape, what=f"the cached {words}", case=case)
         return value, cache
@@ -931,8 +931,8 @@ def same_attended(both, x, past, case):
     """One call is the reference's, result and cache; `cache` stays as it is."""
     want, want_cache = both.reference.attend_cached(both.theirs, x, past)
     seen = both.student.observe("attend_cached", both.mine, x, past, grad=False)
-    places = x.shape[1] + (0 if past is None else past.past)
-    value, cache = both.pair_of(seen.value, len(x), places, case)
+    positions = x.shape[1] + (0 if past is None else past.past)
+    value, cache = both.pair_of(seen.value, len(x), positions, case)
     expectations.unchanged(seen)
     expectations.shape(value, want.shape, what="the output", case=case)
     if both.right:
@@ -950,7 +950,7 @@ def attended_in_steps(both, x, lengths, case):
     cache, before = None, 0
     for length in lengths:
         step = x[:, before : before + length]
-        words = f"{case}, places {before} to {before + length - 1}"
+        words = f"{case}, positions {before} to {before + length - 1}"
         got, past = both.student.attend_cached(both.mine, step, cache), cache
         value, cache = both.pair_of(got, len(x), before + length, words)
         want = wanted if both.right or whole is None else whole
@@ -958,9 +958,9 @@ def attended_in_steps(both, x, lengths, case):
         before += length
 
 
-def random_past(draw, rows, heads, places, width, dtype=torch.float64):
+def random_past(draw, rows, heads, positions, width, dtype=torch.float64):
     """A cache of random numbers: keys and values."""
-    size = rows, heads, places, width // heads
+    size = rows, heads, positions, width // heads
     return LayerCache(*(draw.normal(*size).to(dtype) for _ in range(2)))
 
 
@@ -976,30 +976,30 @@ def test_attend_from_nothing(student, reference, draw):
 
 @exercise("attend_cached", 2)
 def test_attend_one_by_one(student, reference, draw):
-    """Place by place the results are those of the attention on the whole."""
+    """Position by position the results are those of the attention on the whole."""
     both = Attentions(student, reference, draw, heads=3)
-    attended_in_steps(both, draw.normal(2, 5, 6).double(), [1] * 5, "five steps of one place")
+    attended_in_steps(both, draw.normal(2, 5, 6).double(), [1] * 5, "five steps of one position")
 
 
 @exercise("attend_cached", 2)
 def test_attend_in_pieces(student, reference, draw):
-    """So they are in pieces of any length: the new places see each other causally too."""
+    """So they are in pieces of any length: the new positions see each other causally too."""
     both = Attentions(student, reference, draw)
     for lengths in ([2, 3], [3, 1, 4], [1, 5, 2]):
         x = draw.normal(2, sum(lengths), 6).double()
-        attended_in_steps(both, x, lengths, f"steps of {lengths} places")
+        attended_in_steps(both, x, lengths, f"steps of {lengths} positions")
 
 
 @exercise("attend_cached")
 def test_attend_past(student, reference, draw):
     """New keys and values come behind the old ones, which stay as they are."""
     both = Attentions(student, reference, draw, width=8, heads=2)
-    for batch, length, places in [(1, 1, 3), (3, 2, 4)]:
-        x, past = draw.normal(batch, length, 8).double(), random_past(draw, batch, 2, places, 8)
-        case = sizes(B=batch, T=length, P=places, D=8, H=2)
+    for batch, length, positions in [(1, 1, 3), (3, 2, 4)]:
+        x, past = draw.normal(batch, length, 8).double(), random_past(draw, batch, 2, positions, 8)
+        case = sizes(B=batch, T=length, P=positions, D=8, H=2)
         _, cache = same_attended(both, x, past, case)
         for words in ("keys", "values"):
-            got, part = getattr(cache, words)[:, :, :places], getattr(past, words)
+            got, part = getattr(cache, words)[:, :, :positions], getattr(past, words)
             expectations.close(got, part, what=f"the old part of the {words}", case=case)
 
 
@@ -1034,15 +1034,15 @@ def test_attend_float32(student, reference, draw):
 @hidden
 @exercise("attend_cached")
 def test_attend_far(student, reference, draw):
-    """What lies ahead is hidden however low the visible scores are; as many rows as places."""
+    """What lies ahead is hidden however low the visible scores are; as many rows as positions."""
     both = Attentions(student, reference, draw)
-    for length, places in [(2, 0), (2, 2), (1, 1), (2, 1)]:
+    for length, positions in [(2, 0), (2, 2), (1, 1), (2, 1)]:
         x = 3000 * draw.normal(2, length, 6).double()
         past = None
-        if places:
-            old = random_past(draw, 2, 2, places, 6)
+        if positions:
+            old = random_past(draw, 2, 2, positions, 6)
             past = LayerCache(3000 * old.keys, old.values)
-        case = sizes(B=2, T=length, P=places) + ", scores of the order of a million"
+        case = sizes(B=2, T=length, P=positions) + ", scores of the order of a million"
         same_attended(both, x, past, case)
 
 
@@ -1073,18 +1073,20 @@ class Cached:
     def ids(self, draw, rows, length):
         return draw.integers(0, self.options["vocab_size"], rows, length)
 
-    def past(self, draw, rows, places):
+    def past(self, draw, rows, positions):
         """A cache of random numbers, one layer for each block."""
         heads, width = self.options["num_heads"], self.options["d_model"]
         count = self.options["num_layers"]
-        layers = [random_past(draw, rows, heads, places, width, self.dtype) for _ in range(count)]
+        layers = [
+            random_past(draw, rows, heads, positions, width, self.dtype) for _ in range(count)
+        ]
         return KVCache(layers)
 
     def whole(self, ids):
         """What the student's own GPT says without a cache."""
         return by_parts(self.student, lambda parts: alive(parts.aside(self.mine)(ids)))
 
-    def parts_of(self, got, ids, past, places, case):
+    def parts_of(self, got, ids, past, positions, case):
         """The logits and the caches, in the right shapes."""
         rows = len(ids)
         logits, cache = expectations.pair(got, what="the result (logits, cache)")
@@ -1095,7 +1097,7 @@ class Cached:
             isinstance(caches, (list, tuple)) and len(caches) == count,
             f"the layers of the cache should be a list of {count}, one for each block, for {case}.",
         )
-        shape = (rows, heads, places, self.options["d_model"] // heads)
+        shape = (rows, heads, positions, self.options["d_model"] // heads)
         try:
             for number, layer in enumerate(caches):
                 for words, part in zip(("keys", "values"), cached_pair(layer, case), strict=True):
@@ -1175,8 +1177,8 @@ def same_forward(both, ids, past, case):
     """One call is the reference's, logits and caches; `cache` stays as it is."""
     want, want_cache = both.reference.cached_forward(both.theirs, ids, past)
     seen = both.student.observe("cached_forward", both.mine, ids, past, grad=False)
-    places = ids.shape[1] + (0 if past is None else past.past)
-    logits, cache = both.parts_of(seen.value, ids, past, places, case)
+    positions = ids.shape[1] + (0 if past is None else past.past)
+    logits, cache = both.parts_of(seen.value, ids, past, positions, case)
     caches = cache.layers
     if not _writes(both, past):
         expectations.unchanged(seen)
@@ -1240,7 +1242,7 @@ def forward_in_steps(both, ids, lengths, case):
     past, before = None, 0
     for length in lengths:
         step = ids[:, before : before + length]
-        words = f"{case}, places {before} to {before + length - 1}"
+        words = f"{case}, positions {before} to {before + length - 1}"
         got = both.student.cached_forward(both.mine, step, past)
         logits, cache = both.parts_of(got, step, past, before + length, words)
         want = wanted if both.right or whole is None else whole
@@ -1275,13 +1277,13 @@ def test_cached_post_norm(student, reference, draw):
 
 @exercise("cached_forward")
 def test_cached_bounds(student, reference, draw):
-    """Cached and new places together may fill the context; more are refused with a ValueError."""
+    """Cached and new positions together may fill the context; more are refused by ValueError."""
     both = Cached(student, reference, draw, context=5)
     refuses(
         lambda ids, past: student.cached_forward(both.mine, ids, past),
         {
             "6 tokens where max_length is 5": (both.ids(draw, 1, 6), None),
-            "4 cached places and 2 tokens where max_length is 5": (
+            "4 cached positions and 2 tokens where max_length is 5": (
                 both.ids(draw, 2, 2),
                 both.past(draw, 2, 4),
             ),

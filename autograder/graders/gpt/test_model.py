@@ -55,14 +55,14 @@ def same_mask(student, reference, name, given, misconception=None):
 
 @exercise("causal_mask", 2)
 def test_causal_mask_values(student, reference):
-    """Each place sees itself and what stands before it: a square of bool, True may look."""
+    """Each position sees itself and what stands before it: a square of bool, True may look."""
     for length in (1, 2, 3, 5):
         same_mask(student, reference, "causal_mask", (length,))
 
 
 @exercise("causal_mask", 2)
 def test_causal_mask_past(student, reference):
-    """With past places in front each new place sees all of those too."""
+    """With past positions in front each new position sees all of those too."""
     for given in [(1, 1), (1, 3), (2, 1), (3, 2)]:
         same_mask(student, reference, "causal_mask", given)
     expectations.close(
@@ -83,7 +83,7 @@ def test_causal_mask_refusals(student, reference):
 @hidden
 @exercise("causal_mask")
 def test_causal_mask_long(student, reference, draw):
-    """Any length, and more past places than new ones or fewer."""
+    """Any length, and more past positions than new ones or fewer."""
     for _ in range(4):
         given = int(draw.integers(2, 12)), int(draw.integers(1, 15))
         same_mask(student, reference, "causal_mask", given)
@@ -98,14 +98,14 @@ def test_causal_mask_long(student, reference, draw):
 
 @exercise("window_mask", 2)
 def test_window_mask_values(student, reference):
-    """Each place sees itself and the window - 1 places before it."""
+    """Each position sees itself and the window - 1 positions before it."""
     for given in [(1, 1), (3, 2), (4, 3), (6, 2)]:
         same_mask(student, reference, "window_mask", given)
 
 
 @exercise("window_mask")
 def test_window_mask_borders(student, reference):
-    """A window of one place is the place itself; one as long as the text is a causal mask."""
+    """A window of one position is the position itself; one as long as the text is a causal mask."""
     for given in [(4, 1), (4, 4), (3, 5), (1, 3)]:
         same_mask(student, reference, "window_mask", given)
 
@@ -180,7 +180,7 @@ def attention_by_parts(parts, state, heads, x, hide):
 def same_attention(student, got, want, state, heads, x, case):
     """The reference's output, or what comes out with the student's own mask.
 
-    A place that sees nothing gets NaN, or the mean of everything where scores are filled with a
+    A position that sees nothing gets NaN, or the mean of everything where scores are filled with a
     large number.
     """
     mistake = None
@@ -217,7 +217,7 @@ def test_attention_parameters(student):
 
 @exercise("CausalSelfAttention", 2)
 def test_attention_values(student, reference, draw):
-    """Each head attends to all places up to its own; in train mode too where dropout is 0."""
+    """Each head attends to all positions up to its own; in train mode too where dropout is 0."""
     for batch, length, width, heads in [(1, 1, 2, 1), (1, 3, 4, 1), (1, 3, 4, 2), (2, 4, 6, 3)]:
         mine, theirs, state = fused_pair(student, reference, draw, width, heads)
         x = draw.normal(batch, length, width)
@@ -227,23 +227,23 @@ def test_attention_values(student, reference, draw):
 
 @exercise("CausalSelfAttention")
 def test_attention_causal(student, reference, draw):
-    """No place sees a later one, and each sees itself and the first; dropout is off in eval."""
+    """No position sees a later one, and each sees itself and the first; dropout is off in eval."""
     mine, theirs, state = fused_pair(student, reference, draw, 8, 2, dropout=0.4)
     x = draw.normal(1, 5, 8)
     before, want = mine(x), theirs(x)
     same_attention(student, before, want, state, 2, x, "dropout=0.4 in eval mode")
     if not expectations.close_enough(before, want):
         return  # It is the mask that decides what is seen.
-    for place in (0, 2, 4):
+    for position in (0, 2, 4):
         other = x.clone()
-        other[0, place] += 1.0
+        other[0, position] += 1.0
         after = mine(other)
         expectations.shape(after, x.shape, what="the output")
         moved = ((after - before).abs().amax(-1) > 1e-6)[0].nonzero().flatten().tolist()
         expectations.true(
-            moved == list(range(place, 5)),
-            f"Another vector at place {place} of 5 changes the output at the places {moved}; "
-            f"it should from place {place} on.",
+            moved == list(range(position, 5)),
+            f"Another vector at position {position} of 5 changes the output at positions {moved}; "
+            f"it should from position {position} on.",
         )
 
 
@@ -295,9 +295,9 @@ def result_dropped(rows, p):
     )
 
 
-def weights_dropped(rows, places, p):
-    """Of the `places` equal weights of each row's query some are dropped, with probability p."""
-    kept = rows.abs().amax(1) * (1 - p) ** 2 * places  # how many of its weights a query has left
+def weights_dropped(rows, positions, p):
+    """Of the `positions` equal weights of each row's query some are dropped, with probability p."""
+    kept = rows.abs().amax(1) * (1 - p) ** 2 * positions  # how many of its weights a query has left
     expectations.true(
         bool(((kept - kept.round()).abs() < 1e-2).all()),
         f"In train mode at dropout={p} what is left is not divided by 1 - p, or weights are "
@@ -305,8 +305,8 @@ def weights_dropped(rows, places, p):
         misconception="attention_weights_not_dropped",
     )
     expectations.rate(
-        int(places.sum() - kept.round().clamp(min=0).minimum(places).sum()),
-        int(places.sum()),
+        int(positions.sum() - kept.round().clamp(min=0).minimum(positions).sum()),
+        int(positions.sum()),
         p,
         what=f"in train mode at dropout={p}, the share of attention weights that are dropped",
         misconception="attention_weights_not_dropped",
@@ -333,12 +333,12 @@ def test_attention_dropout(student, draw):
     output = expectations.tensor(mine.train()(x), what="the output")
     expectations.shape(output, x.shape, what="the output")
     rows = output.reshape(batch, length, heads, half).transpose(1, 2).flatten(0, 2)
-    places = torch.arange(1, length + 1).repeat(batch * heads)
+    positions = torch.arange(1, length + 1).repeat(batch * heads)
     if right_mask(student, length):
         expectations.finite(output, what="the output")
         result_dropped(rows, P)
-        weights_dropped(rows, places, P)
-    else:  # Places that see nothing are not the attention's mistake.
+        weights_dropped(rows, positions, P)
+    else:  # Positions that see nothing are not the attention's mistake.
         result_dropped(rows[rows.isfinite().all(1)], P)
 
 
@@ -367,7 +367,7 @@ def test_attention_far(student, reference, draw):
         x = draw.normal(batch, length, width)
         case = sizes(B=batch, T=length, D=width, H=heads)
         same_attention(student, mine(x), theirs(x), state, heads, x, case)
-    # Queries are x, keys -x and values x: places whose vectors are orthogonal score 0 with each
+    # Queries are x, keys -x and values x: positions whose vectors are orthogonal score 0 with each
     # other, and far less with themselves.
     eye = torch.eye(4)
     state = {"qkv.weight": torch.cat([eye, -eye, eye]), "qkv.bias": torch.zeros(12)}
@@ -375,7 +375,7 @@ def test_attention_far(student, reference, draw):
     mine, theirs = pair(student, reference, "CausalSelfAttention", state, d_model=4, num_heads=1)
     for size in (150.0, 1500.0):
         x = size * eye[None, :3]
-        case = f"scores of {-(size**2) / 2:.4g} at a place itself and 0 at places ahead"
+        case = f"scores of {-(size**2) / 2:.4g} at a position itself and 0 at positions ahead"
         same_attention(student, mine(x), theirs(x), state, 1, x, case)
 
 
@@ -396,7 +396,7 @@ def test_gelu_values(student, reference, draw):
 
 @exercise("gelu")
 def test_gelu_form(student, reference):
-    """The form with tanh: in float64 it differs from the exact one in the fourth place."""
+    """The form with tanh: in float64 it differs from the exact one in the fourth position."""
     x = torch.linspace(-4, 4, 33, dtype=torch.float64)
     expectations.close(
         student.gelu(x), reference.gelu(x), what="gelu(x)", case="float64 from -4 to 4"
@@ -443,7 +443,7 @@ def test_ffn_parameters(student):
 
 @exercise("FeedForward", 2)
 def test_ffn_values(student, reference, draw):
-    """w_2(gelu(w_1(x))) at every place, of any axes; in train mode too where dropout is 0."""
+    """w_2(gelu(w_1(x))) at every position, of any axes; in train mode too where dropout is 0."""
     for *axes, width in [(1, 1, 2), (1, 2, 3), (2, 3, 4), (2, 3), (2, 1, 3, 2)]:
         mine, theirs = pair(
             student, reference, "FeedForward", ffn_state(draw, width), d_model=width
@@ -937,7 +937,7 @@ def test_gpt_refusals(student, draw):
 @hidden
 @exercise("GPT")
 def test_gpt_ordinary(student, reference, draw):
-    """Nothing masks PAD, which is an id like any other; as many rows as places; long inputs."""
+    """Nothing masks PAD, which is an id like any other; as many rows as positions; long inputs."""
     ids = torch.tensor([[0, 0, 3, 0], [4, 0, 0, 8], [0, 8, 1, 2], [5, 0, 6, 0]])
     same_gpt(student, reference, draw, gpt_options(context=4), {"ids with many PAD, B=T=4": ids})
     options = gpt_options(context=1040, layers=1)

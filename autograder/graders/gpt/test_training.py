@@ -139,7 +139,7 @@ def vectors_plain(model, count):
             if has(model, name):
                 value = expectations.tensor(model.method("get_parameter", name), what=name)
                 expectations.close(value, torch.zeros_like(value), what=name)
-    names = [f"blocks.{number}.norm_{place}" for number in range(count) for place in (1, 2)]
+    names = [f"blocks.{number}.norm_{position}" for number in range(count) for position in (1, 2)]
     for name in [*names, *(["final_norm"] if has(model, "final_norm.bias") else [])]:
         value = expectations.tensor(model.method("get_parameter", f"{name}.weight"), what=name)
         expectations.close(value, torch.ones_like(value), what=f"{name}.weight")
@@ -289,20 +289,20 @@ def predictions(draw, batch, length, vocabulary, dtype=torch.float32):
 
 
 def some_targets(draw, batch, length):
-    """A mask (B, T) over targets: no row is all True or all False after its first place."""
+    """A mask (B, T) over targets: no row is all True or all False after its first position."""
     mask = draw.uniform(batch, length) < 0.5
     mask[:, 0] = draw.uniform(batch) < 0.5
     for row in range(batch):
-        places = 1 + draw.permutation(length - 1)[:2]
-        mask[row, places[0]] = True
-        if len(places) > 1:
-            mask[row, places[1]] = False
+        positions = 1 + draw.permutation(length - 1)[:2]
+        mask[row, positions[0]] = True
+        if len(positions) > 1:
+            mask[row, positions[1]] = False
     return mask
 
 
 @exercise("log_likelihood", 2)
 def test_likelihood_values(student, reference, draw):
-    """Place t - 1 predicts token t; the first token is nobody's target; rows on their own."""
+    """Position t - 1 predicts token t; the first token is nobody's target; rows on their own."""
     for batch, length, vocabulary in [(1, 2, 3), (1, 4, 5), (3, 5, 7)]:
         given = predictions(draw, batch, length, vocabulary)
         got, want = student.log_likelihood(*given), reference.log_likelihood(*given)
@@ -312,7 +312,7 @@ def test_likelihood_values(student, reference, draw):
 
 @exercise("log_likelihood", 2)
 def test_likelihood_masks(student, reference, draw):
-    """A target counts where the mask has True at its own place; what it says at place 0 is idle."""
+    """A target counts where the mask has True at its own position; position 0 is idle."""
     for batch, length, vocabulary in [(1, 3, 4), (3, 5, 6), (4, 6, 3)]:
         given = predictions(draw, batch, length, vocabulary)
         mask = some_targets(draw, batch, length)
@@ -472,7 +472,7 @@ def test_lm_loss_extremes(student, reference, draw):
 @hidden
 @exercise("language_model_loss")
 def test_lm_loss_gradients(student, reference, draw):
-    """Gradients at the places that predict targets which count; float64 and strided logits."""
+    """Gradients at the positions that predict targets which count; float64 and strided logits."""
     logits, ids = predictions(draw, 3, 6, 5, torch.float64)
     given = logits.mT.contiguous().mT, ids.mT.contiguous().mT, some_targets(draw, 3, 6)
     same_lm_loss(student, reference, given, "strided float64 logits and a mask")
@@ -484,11 +484,11 @@ def test_lm_loss_gradients(student, reference, draw):
 
 
 def telling_stream(draw, count):
-    """A stream in which every token tells where it stands, and the place of each token."""
+    """A stream in which every token tells where it stands, and the position of each token."""
     order = draw.permutation(count)
-    places = torch.empty_like(order)
-    places[order] = torch.arange(count)
-    return order, places
+    positions = torch.empty_like(order)
+    positions[order] = torch.arange(count)
+    return order, positions
 
 
 def rows_of(got, length, batch, case):
@@ -506,21 +506,21 @@ def rows_of(got, length, batch, case):
 def block_starts(student, draw, count, length, batch):
     """Where the blocks of one call begin; each is contiguous, its targets are one further."""
     case = sizes(M=count, T=length, B=batch)
-    stream, places = telling_stream(draw, count)
+    stream, positions = telling_stream(draw, count)
     inputs, targets = rows_of(student.sample_blocks(stream, length, batch), length, batch, case)
     for words, value in (("the inputs", inputs), ("the targets", targets)):
         expectations.true(
             bool(((value >= 0) & (value < count)).all()),
             f"{words} should be tokens of the stream for {case}.",
         )
-    begin = places[inputs][:, :1]  # (B, 1)
+    begin = positions[inputs][:, :1]  # (B, 1)
     steps = torch.arange(length)
     expectations.true(
-        bool((places[inputs] == begin + steps).all()),
+        bool((positions[inputs] == begin + steps).all()),
         f"each row of the inputs should be a contiguous block of the stream for {case}.",
     )
     expectations.true(
-        bool((places[targets] == begin + steps + 1).all()),
+        bool((positions[targets] == begin + steps + 1).all()),
         f"each row of the targets should be the same block one token further for {case}.",
     )
     return begin.squeeze(1)
@@ -535,28 +535,28 @@ def test_blocks_rows(student, draw):
 
 @exercise("sample_blocks", 2)
 def test_blocks_starts(student, draw):
-    """A block begins at each of the M - T possible places equally often, the last one included."""
+    """A block begins at each of the M - T possible positions equally often, the last included."""
     starts, trials = 5, 1200
     begin = block_starts(student, draw, starts + 2, 2, trials)
-    for place in range(starts):
+    for position in range(starts):
         expectations.rate(
-            int((begin == place).sum()),
+            int((begin == position).sum()),
             trials,
             1 / starts,
-            what=f"the share of blocks that begin at place {place} of a stream of 7 with T=2",
+            what=f"the share of blocks that begin at position {position} of a stream of 7 with T=2",
             false_alarm=2e-10,
         )
 
 
 @exercise("sample_blocks")
 def test_blocks_independent(student, draw):
-    """Every row draws its place by itself: two rows begin at the same one now and then."""
+    """Every row draws its position by itself: two rows begin at the same one now and then."""
     begin = block_starts(student, draw, 6, 2, 1200)
     expectations.rate(
         int((begin[0::2] == begin[1::2]).sum()),
         600,
         1 / 4,
-        what="the share of neighbouring rows that begin at the same one of 4 places",
+        what="the share of neighbouring rows that begin at the same one of 4 positions",
     )
 
 
@@ -594,11 +594,11 @@ def test_blocks_only_one(student, draw):
 @exercise("sample_blocks")
 def test_blocks_every_call(student, draw):
     """Every call draws anew, from a long stream too."""
-    # That all of twenty blocks begin at the same of 900 places happens with 900 ** -19.
+    # That all of twenty blocks begin at the same of 900 positions happens with 900 ** -19.
     begin = torch.cat([block_starts(student, draw, 903, 3, 1) for _ in range(20)])
     expectations.true(
         bool((begin != begin[0]).any()),
-        "every call gives the same block; don't set a seed, and begin at a place that is drawn.",
+        "every call gives the same block; don't set a seed, and begin at a position that is drawn.",
     )
     expectations.true(
         int(begin.max()) - int(begin.min()) > 90,
@@ -644,8 +644,8 @@ def same_groups(got, wanted, weight_decay, case):
             f"the {which} group should have {len(parameters)} parameters, but has {len(given)} for "
             f"{case}.",
         )
-        for place, (one, value) in enumerate(zip(given, parameters, strict=True)):
-            what = f"parameter {place} of the {which} group"
+        for position, (one, value) in enumerate(zip(given, parameters, strict=True)):
+            what = f"parameter {position} of the {which} group"
             expectations.shape(one, value.shape, what=what, case=case)
             expectations.close(one, value, what=what, case=case)
         same_number(group["weight_decay"], decay, f'"weight_decay" of the {which} group', case)
@@ -709,14 +709,14 @@ def test_groups_refusals(student, draw):
 @hidden
 @exercise("decay_groups")
 def test_groups_shared(student, draw):
-    """A parameter that stands in two places is in its group once."""
+    """A parameter that stands in two positions is in its group once."""
     table, state = draw.normal(5, 3), within(linear(draw, "x", 3, 3), "x.")
     shared = dense(student, state, 3, 3)
     options = {"num_embeddings": 5, "embedding_dim": 3}
     embedding = student.module("nn.Embedding", state={"weight": table}, **options)
     model = chained(student, embedding, shared, shared)
     wanted = ([table, state["weight"]], [state["bias"]])
-    case = "a linear layer that stands in two places"
+    case = "a linear layer that stands in two positions"
     same_groups(student.decay_groups(model, 0.1), wanted, 0.1, case)
 
 
@@ -747,8 +747,10 @@ def same_adamw(student, reference, tensors, step, rate, case, **options):
     wanted = reference.adamw_step(*tensors, step, rate, **options)
     expectations.items(seen.value, 3, what="the result (parameter, exp_avg, exp_avg_sq)")
     # The means first: the parameter follows from them.
-    for place in (1, 2, 0):
-        expectations.close(seen.value[place], wanted[place], what=f"the {ADAMW[place]}", case=case)
+    for position in (1, 2, 0):
+        expectations.close(
+            seen.value[position], wanted[position], what=f"the {ADAMW[position]}", case=case
+        )
     expectations.unchanged(seen)
 
 
@@ -923,15 +925,15 @@ def trainee_state(draw, shared=False):
 
 
 def is_shared(state):
-    """Whether one layer stands in both places."""
+    """Whether one layer stands in both positions."""
     return torch.equal(state["2.weight"], state["4.weight"])
 
 
 def trainee(proxy, state, dtype=torch.float64):
     """That model. None of it is the student's work."""
 
-    def part(name, place, **options):
-        return proxy.module(name, state=within(state, f"{place}."), dtype=dtype, **options)
+    def part(name, position, **options):
+        return proxy.module(name, state=within(state, f"{position}."), dtype=dtype, **options)
 
     inside = part("nn.Linear", 2, in_features=INNER, out_features=INNER)
     again = part("nn.Linear", 4, in_features=INNER, out_features=INNER)
@@ -950,16 +952,16 @@ def trainee(proxy, state, dtype=torch.float64):
 def losses_of(got, steps, case):
     """The result: a list of floats."""
     found = expectations.items(got, steps, what="the result (a list of losses)")
-    for place, loss in enumerate(found):
-        same_number(loss, loss, f"loss {place}", case)
-        expectations.true(math.isfinite(loss), f"loss {place} is {loss} for {case}.")
+    for position, loss in enumerate(found):
+        same_number(loss, loss, f"loss {position}", case)
+        expectations.true(math.isfinite(loss), f"loss {position} is {loss} for {case}.")
     return found
 
 
 def same_trained(losses, after, wanted, want_after, case):
     """The losses of all steps, and the parameters after the last."""
-    for place, (got, want) in enumerate(zip(losses, wanted, strict=True)):
-        same_number(got, want, f"the loss of step {place + 1}", case)
+    for position, (got, want) in enumerate(zip(losses, wanted, strict=True)):
+        same_number(got, want, f"the loss of step {position + 1}", case)
     for name, value in want_after.items():
         expectations.shape(after.get(name), value.shape, f"the parameter {name}", case=case)
         expectations.true(
@@ -1309,7 +1311,7 @@ def test_train_every_batch(student, draw):
             raise
         return
     seen = (expectations.tensor(model.state()["weight"], what="the table").abs().amax(1) > 0).sum()
-    # 38 places, 80 blocks: each token of the first 39 but the first and the last is left out
+    # 38 positions, 80 blocks: each token of the first 39 but the first and the last is left out
     # with a probability below (36 / 38) ** 76 < 0.017; 20 of them, with less than 1e-20.
     expectations.true(
         int(seen) > 20 or (int(seen) > 0 and parts_to_blame(student, draw)),

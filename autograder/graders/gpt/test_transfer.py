@@ -446,7 +446,7 @@ def test_choice_refusals(student, reference, draw):
 @hidden
 @exercise("choice_inputs")
 def test_choice_leaves_lists(student, reference, draw):
-    """The lists that are given stay as they are; equal answers keep their places."""
+    """The lists that are given stay as they are; equal answers keep their positions."""
     context, one, two = some_ids(draw, 4), some_ids(draw, 2), some_ids(draw, 3)
     for answers in ([one, two, one], [two, two]):
         same_choice(student, reference, context, answers)
@@ -530,7 +530,7 @@ class Classifiers:
 
 @exercise("GPTClassifier", 2)
 def test_classifier_values(student, reference, draw):
-    """Scores are a linear function of the features at EXTRACT; logits stand at every place."""
+    """Scores are a linear function of the features at EXTRACT; logits stand at every position."""
     both = Classifiers(student, reference, draw, 3)
     for lengths in ([3], [5, 5]):
         ids = extract_rows(draw, lengths)
@@ -883,7 +883,7 @@ def test_joint_extremes(student, reference, draw):
     marks = torch.zeros_like(marks)  # a class like any other
     logits[1:, 3:] = 1e4 * draw.normal(2, 3, 9)
     logits[:, -1] = 50 * draw.normal(3, 9)
-    same_joint(student, reference, (scores, marks, logits, ids), "large logits at padded places")
+    same_joint(student, reference, (scores, marks, logits, ids), "large logits at padded positions")
     given = (300 * scores, marks, 300 * logits[:, :2], ids[:, :2])
     same_joint(student, reference, given, "scores and logits times 300", 1.5)
 
@@ -1072,8 +1072,8 @@ def test_answers_refusals(student, reference, draw):
 @hidden
 @exercise("answer_scores")
 def test_answers_places(student, reference, draw):
-    """A model that looks at places: everything stands where it does in the whole text."""
-    both = Tables(student, reference, table(draw, places=9), max_length=9)
+    """A model that looks at positions: everything stands where it does in the whole text."""
+    both = Tables(student, reference, table(draw, positions=9), max_length=9)
     for length, lengths in [(1, [3, 1]), (5, [4, 2, 3]), (2, [1, 7])]:
         prompt, *answers = texts(draw, length, *lengths)
         for per_token in (True, False):
@@ -1154,8 +1154,10 @@ def test_answers_gpt(student, reference, draw):
 
     own = own_gpt_scores(student, model, prompt, answers)
     if own is None:  # The student's own GPT is none that can be asked: a table is.
-        both = Tables(student, reference, table(draw, places=7), max_length=7)
-        both.same(prompt, answers, "a model of 7 places, a prompt of 3, answers of 2, 4, 1 and 4")
+        both = Tables(student, reference, table(draw, positions=7), max_length=7)
+        both.same(
+            prompt, answers, "a model of 7 positions, a prompt of 3, answers of 2, 4, 1 and 4"
+        )
         return
     mine = student.module("GPT", state=state, **options)
     before = mine.state()
@@ -1187,8 +1189,8 @@ def own_gpt_scores(student, model, prompt, answers):
             logits = alive(gpt(ids))
             if not expectations.close_enough(gpt(ids[:, :-1]), logits[:, :-1]):
                 return None
-            places = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
-            sums.append(logits[0].log_softmax(-1)[places, ids[0, places + 1]].sum())
+            positions = torch.arange(len(prompt) - 1, ids.shape[1] - 1)
+            sums.append(logits[0].log_softmax(-1)[positions, ids[0, positions + 1]].sum())
         return torch.stack(sums)
 
     sums = by_parts(student, scores)

@@ -111,8 +111,8 @@ add(
 )
 add(
     "top_k_sorted_result",
-    "You return the k largest logits in order; every logit stays at its place, and the shape as it "
-    "is.",
+    "You return the k largest logits in order; every logit stays at its position, and the shape as "
+    "it is.",
     (KEPT, "return best"),
 )
 add(
@@ -158,7 +158,7 @@ add(
 add(
     "top_p_not_sorted_back",
     "You return the logits in the order of their probabilities; put each back to its token's "
-    "place.",
+    "position.",
     (BACK, "return kept"),
 )
 add(
@@ -390,7 +390,7 @@ add(
 )
 add(
     "generate_first_logits",
-    "You read the logits at the first place; those for the next token stand at the last.",
+    "You read the logits at the first position; those for the next token stand at the last.",
     (LOGITS, "logits = model(ids[:, -model.max_length :])[:, 0]"),
 )
 add(
@@ -522,18 +522,18 @@ VISIBLE = "visible = causal_mask(x.shape[1], keys.shape[2] - x.shape[1]).to(x.de
 RESULT = "return attention.out_proj(mixed), LayerCache(keys, values)"
 add(
     "cache_mask_without_past",
-    "Your mask takes the new places for the first ones, so that they don't see all of the past; "
+    "Your mask takes the new positions for the first ones, so that they don't see all of the past; "
     "count from P on.",
     (VISIBLE, "visible = torch.ones(x.shape[1], keys.shape[2], dtype=torch.bool).tril()"),
 )
 add(
     "cache_no_mask",
-    "The new places see each other without a mask; among several the later are hidden.",
+    "The new positions see each other without a mask; among several the later are hidden.",
     (VISIBLE, "visible = torch.ones(x.shape[1], keys.shape[2], dtype=torch.bool)"),
 )
 add(
     "cache_mask_strict",
-    "A new place doesn't see itself; its own key belongs to what it sees.",
+    "A new position doesn't see itself; its own key belongs to what it sees.",
     (
         VISIBLE,
         "visible = torch.ones(x.shape[1], keys.shape[2], dtype=torch.bool)"
@@ -548,7 +548,7 @@ add(
 )
 add(
     "cache_only_new_returned",
-    "Your cache holds the new places only; the next step needs the old ones too.",
+    "Your cache holds the new positions only; the next step needs the old ones too.",
     (
         "    if cache is not None:\n",
         "    new = LayerCache(keys, values)\n    if cache is not None:\n",
@@ -557,12 +557,12 @@ add(
 )
 add(
     "cache_past_ignored",
-    "Your new places see each other alone; join the old keys and values.",
+    "Your new positions see each other alone; join the old keys and values.",
     ("if cache is not None:", "if False:"),
 )
 add(
     "cache_values_not_joined",
-    "You join the keys alone; the values belong to them, place by place.",
+    "You join the keys alone; the values belong to them, position by position.",
     (JOIN_V, "values = torch.cat([torch.zeros_like(cache.values), values], dim=2)"),
 )
 add(
@@ -593,7 +593,7 @@ add(
 )
 add(
     "cache_not_transposed",
-    "Your cache is (B, places, H, D/H); the heads come before the places.",
+    "Your cache is (B, positions, H, D/H); the heads come before the positions.",
     (
         RESULT,
         "turned = LayerCache(keys.transpose(1, 2), values.transpose(1, 2))\n"
@@ -607,7 +607,7 @@ add(
 )
 add(
     "cache_wrong_axis",
-    "You join along the axis of the features; the places are the third axis.",
+    "You join along the axis of the features; the positions are the third axis.",
     (JOIN_K, "keys = torch.cat([cache.keys, keys], dim=3)"),
     (JOIN_V, "values = torch.cat([cache.values, values], dim=3)"),
 )
@@ -648,24 +648,27 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "cached_forward", "gpt-cache")
-PLACES = "places = torch.arange(past, end, device=ids.device)"
+PLACES = "positions = torch.arange(past, end, device=ids.device)"
 OLD = "before = None if cache is None else cache.layers[number]"
 CLOSE = "return model.final_norm(x) @ model.token.weight.T, KVCache(layers)"
 KIND = "norm_first = isinstance(block, PreNormBlock)"
 add(
     "cached_positions_restart",
     "Your positions begin at 0 in every step; they go on after the P cached ones.",
-    (PLACES, "places = torch.arange(ids.shape[1])"),
+    (PLACES, "positions = torch.arange(ids.shape[1])"),
 )
 add(
     "cached_positions_one_late",
     "Your positions with a cache are one too high; the first new one is P.",
-    (PLACES, "places = torch.arange(past, end).add(int(past > 0)).clamp(max=model.max_length - 1)"),
+    (
+        PLACES,
+        "positions = torch.arange(past, end).add(int(past > 0)).clamp(max=model.max_length - 1)",
+    ),
 )
 add(
     "cached_position_repeated",
     "All new tokens of a step get the same position; they are P, P + 1 and so on.",
-    (PLACES, "places = torch.full((ids.shape[1],), past)"),
+    (PLACES, "positions = torch.full((ids.shape[1],), past)"),
 )
 add(
     "cached_one_cache_for_all",
@@ -698,7 +701,7 @@ add(
 add(
     "cached_no_position",
     "Your tokens have no positions; add their vectors.",
-    ("x = model.token(ids) + model.position(places)", "x = model.token(ids)"),
+    ("x = model.token(ids) + model.position(positions)", "x = model.token(ids)"),
 )
 add(
     "cached_always_pre_norm",
@@ -727,7 +730,7 @@ add(
 )
 add(
     "cached_last_logits_only",
-    "You return the logits of the last place only; each new place has its own.",
+    "You return the logits of the last position only; each new position has its own.",
     (
         CLOSE,
         "return (model.final_norm(x) @ model.token.weight.T)[:, -1:], KVCache(layers)",
@@ -735,7 +738,7 @@ add(
 )
 add(
     "cached_features_returned",
-    "You return features; the logits are those times the transposed table of tokens.",
+    "You return features; the logits are those times the transposed token embedding.",
     ("model.final_norm(x) @ model.token.weight.T", "model.final_norm(x)"),
 )
 add(
@@ -751,7 +754,7 @@ add(
     "Cached and new tokens together are longer than the context, and you don't refuse them; count "
     "both.",
     ("if end > model.max_length:", "if ids.shape[1] > model.max_length:"),
-    (PLACES, "places = torch.arange(past, end).clamp(max=model.max_length - 1)"),
+    (PLACES, "positions = torch.arange(past, end).clamp(max=model.max_length - 1)"),
 )
 add(
     "cached_long_accepted",

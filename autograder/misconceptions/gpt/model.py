@@ -19,32 +19,32 @@ ROWS = "rows = torch.arange(past, past + length).unsqueeze(1)"
 VISIBLE = "return columns <= rows"
 add(
     "mask_without_itself",
-    "Your places do not see themselves; the diagonal is True too.",
+    "Your positions do not see themselves; the diagonal is True too.",
     (VISIBLE, "return columns < rows"),
 )
 add(
     "mask_upper",
-    "Your places see what comes after them; True belongs on and below the diagonal.",
+    "Your positions see what comes after them; True belongs on and below the diagonal.",
     (VISIBLE, "return columns >= rows"),
 )
 add(
     "mask_hidden_true",
-    "Your mask is True where looking is forbidden; True means that a place may look.",
+    "Your mask is True where attending is forbidden; True means *may attend*.",
     (VISIBLE, "return columns > rows"),
 )
 add(
     "mask_one_ahead",
-    "Your places see the token after them, the very one that they shall predict.",
+    "Your positions see the token after them, the very one that they shall predict.",
     (VISIBLE, "return columns <= rows + 1"),
 )
 add(
     "mask_past_ignored",
-    "Your rows begin at place 0; with past places in front row i is the place past + i.",
+    "Your rows begin at position 0; with past positions in front row i is the position past + i.",
     (ROWS, "rows = torch.arange(length).unsqueeze(1)"),
 )
 add(
     "mask_past_behind",
-    "Your past places stand behind the new ones; they are the first columns.",
+    "Your past positions stand behind the new ones; they are the first columns.",
     (
         VISIBLE,
         "mask = torch.arange(length) <= torch.arange(length).unsqueeze(1)\n"
@@ -53,12 +53,12 @@ add(
 )
 add(
     "mask_square",
-    "Your mask has as many rows as columns; only the new places have rows.",
+    "Your mask has as many rows as columns; only the new positions have rows.",
     (ROWS, "rows = torch.arange(past + length).unsqueeze(1)"),
 )
 add(
     "mask_without_past_columns",
-    "Your mask has no columns for the past places; it is (length, past + length).",
+    "Your mask has no columns for the past positions; it is (length, past + length).",
     ("columns = torch.arange(past + length)", "columns = torch.arange(past, past + length)"),
 )
 add(
@@ -86,51 +86,52 @@ add = mistakes_in(MISCONCEPTIONS, "window_mask", "gpt-window")
 NEAR = "return (back >= 0) & (back < window)"
 add(
     "window_one_too_wide",
-    "Your window has window places before each one; the place itself is one of the window.",
+    "Your window has window positions before each one; the position itself is one of the window.",
     (NEAR, "return (back >= 0) & (back <= window)"),
 )
 add(
     "window_one_too_narrow",
-    "Your window is one place too narrow: a place sees itself and window - 1 before it.",
+    "Your window is one position too narrow: a position sees itself and window - 1 before it.",
     (NEAR, "return (back >= 0) & (back < max(window - 1, 1))"),
 )
 add(
     "window_both_ways",
-    "Your window opens to both sides; a place sees nothing that comes after it.",
+    "Your window opens to both sides; a position sees nothing that comes after it.",
     (NEAR, "return back.abs() < window"),
 )
 add(
     "window_without_itself",
-    "Your places do not see themselves; each is the last of its own window.",
+    "Your positions do not see themselves; each is the last of its own window.",
     (NEAR, "return (back > 0) & (back < window)"),
 )
 add(
     "window_shifted",
-    "Your window ends before the place itself: it sees the window places before it.",
+    "Your window ends before the position itself: it sees the window positions before it.",
     (NEAR, "return (back > 0) & (back <= window)"),
 )
 add(
     "window_of_blocks",
-    "You cut the text into blocks, and each place sees its block only; a sliding window moves "
-    "along with every place.",
+    "You cut the text into blocks, and each position sees its block only; a sliding window moves "
+    "along with every position.",
     (
         NEAR,
-        "same = places.unsqueeze(1) // window == places // window\n    return (back >= 0) & same",
+        "same = positions.unsqueeze(1) // window == positions // window\n"
+        "    return (back >= 0) & same",
     ),
 )
 add(
     "window_ahead",
-    "Your window lies after the place; it ends with it.",
+    "Your window lies after the position; it ends with it.",
     (NEAR, "return (back <= 0) & (-back < window)"),
 )
 add(
     "window_far_ones",
-    "You show what lies outside the window and hide what is in it.",
+    "You let through what lies outside the window and mask what is in it.",
     (NEAR, "return (back >= 0) & (back >= window)"),
 )
 add(
     "window_only_causal",
-    "Your window never ends: what lies window places back, or further, is hidden.",
+    "Your window never ends: what lies window positions back, or further, is hidden.",
     (NEAR, "return back >= 0"),
 )
 add(
@@ -171,12 +172,12 @@ add(
 )
 add(
     "attention_not_masked",
-    "Your places see what comes after them; hide it with causal_mask.",
+    "Your positions attend to what comes after them; mask it with causal_mask.",
     (FILL, "pass"),
 )
 add(
     "attention_mask_without_itself",
-    "Your places do not see themselves; each attends to itself and to all before it.",
+    "Your positions do not see themselves; each attends to itself and to all before it.",
     (
         SEEN,
         SEEN + "\n        visible = torch.arange(len(visible)).unsqueeze(1) > "
@@ -185,7 +186,7 @@ add(
 )
 add(
     "attention_mask_inverted",
-    "You hide what may be seen; True in causal_mask means that a place may look, so fill where it "
+    "You mask what may be attended to; True in causal_mask means *may attend*, so fill where it "
     "is False.",
     (FILL, "scores = scores.masked_fill(visible, -math.inf)"),
 )
@@ -197,7 +198,7 @@ add(
 )
 add(
     "attention_mask_filled_with_zero",
-    "You put 0 where a place may not look; a score of 0 still gets weight. Fill with -inf.",
+    "You put 0 where a position may not attend; a score of 0 still gets weight. Fill with -inf.",
     (FILL, "scores = scores.masked_fill(~visible, 0.0)"),
 )
 add(
@@ -212,7 +213,7 @@ add(
 )
 add(
     "attention_mask_added",
-    "You add the mask to the scores as 0 and 1, which hides nothing; fill with -inf.",
+    "You add the mask to the scores as 0 and 1, which masks nothing; fill with -inf.",
     (FILL, "scores = scores + visible.to(scores.dtype)"),
 )
 add(
@@ -260,8 +261,8 @@ add(
 )
 add(
     "attention_heads_without_transpose",
-    "You reshape to (B, H, T, D/H) at once, which mixes places and features; make (B, T, H, D/H) "
-    "and transpose.",
+    "You reshape to (B, H, T, D/H) at once, which mixes positions and features; make "
+    "(B, T, H, D/H) and transpose.",
     (
         HEADS,
         "shape = (len(x), self.num_heads, x.shape[1], -1)\n"
@@ -270,7 +271,7 @@ add(
 )
 add(
     "attention_merged_without_transpose",
-    "You join the heads without bringing the places in front of them again; transpose first.",
+    "You join the heads without bringing the positions in front of them again; transpose first.",
     (MIX, "mixed = (attn_weights @ values).reshape(x.shape)"),
 )
 add(
@@ -511,7 +512,7 @@ def of_both_blocks(prefix, first, second, again):
     )
     add(
         f"{prefix}_norms_exchanged",
-        "Your two norms stand in each other's place: norm_1 belongs to the attention.",
+        "Your two norms stand in each other's position: norm_1 belongs to the attention.",
         (first, first.replace("norm_1", "norm_2")),
         (second, second.replace("norm_2", "norm_1")),
     )
@@ -663,27 +664,26 @@ add = mistakes_in(MISCONCEPTIONS, "GPT", "gpt-model")
 KIND = "block = PreNormBlock if norm_first else PostNormBlock"
 STACK = "self.blocks = nn.ModuleList(block(d_model, num_heads, dropout) for _ in range(num_layers))"
 FINAL = "self.final_norm = nn.LayerNorm(d_model) if norm_first else nn.Identity()"
-EMBED = "x = self.dropout(self.token(ids) + self.position(places))"
+EMBED = "x = self.dropout(self.token(ids) + self.position(positions))"
 LOOP = "for block in self.blocks:"
 STEP = "x = block(x)"
 NORMED = "return self.final_norm(x)"
 HEAD = "return self.features(ids) @ self.token.weight.T"
 add(
     "gpt_head_untied",
-    "Your head has a matrix of its own; the logits are the features times the transposed table of "
-    "tokens.",
+    "Your head has a matrix of its own; the logits are the features times the transposed token "
+    "embedding.",
     (FINAL, FINAL + "\n        self.head = nn.Linear(d_model, vocab_size, bias=False)"),
     (HEAD, "return self.head(self.features(ids))"),
 )
 add(
     "gpt_head_tied_once",
-    "Your head is a copy of the token table that goes its own way in training; use the table "
-    "itself.",
+    "Your head is a copy of the token embedding that goes its own way in training; use it itself.",
     (HEAD, "return self.features(ids) @ self.token.weight.detach().T"),
 )
 add(
     "gpt_head_with_bias",
-    "Your head adds a bias; it has no parameter but the token table.",
+    "Your head adds a bias; it has no parameter but the token embedding.",
     (FINAL, FINAL + "\n        self.bias = nn.Parameter(torch.zeros(vocab_size))"),
     (HEAD, HEAD + " + self.bias"),
 )
@@ -699,7 +699,7 @@ add(
 )
 add(
     "gpt_last_place_only",
-    "You return the logits of the last place only; all places are trained, so return (B, T, V).",
+    "You return the logits of the last position only; all are trained, so return (B, T, V).",
     (HEAD, "return self.features(ids)[:, -1:] @ self.token.weight.T"),
 )
 add(
@@ -710,22 +710,22 @@ add(
 add(
     "gpt_positions_twice",
     "You add the position vectors again before every block; they are added once, at the beginning.",
-    (STEP, "x = block(x + (self.position(places) if block is not self.blocks[0] else 0))"),
+    (STEP, "x = block(x + (self.position(positions) if block is not self.blocks[0] else 0))"),
 )
 add(
     "gpt_positions_from_1",
     "Your first token has position 1; positions count from 0.",
-    (EMBED, EMBED.replace("places", "(places + 1) % self.max_length")),
+    (EMBED, EMBED.replace("positions", "(positions + 1) % self.max_length")),
 )
 add(
     "gpt_positions_from_the_end",
-    "You take the last rows of the position table; a text of T tokens has positions 0 to T - 1.",
-    (EMBED, EMBED.replace("places", "places + self.max_length - length")),
+    "You take the last rows of position; a text of T tokens has positions 0 to T - 1.",
+    (EMBED, EMBED.replace("positions", "positions + self.max_length - length")),
 )
 add(
     "gpt_positions_backwards",
     "Your positions run from the end of the text to its beginning.",
-    (EMBED, EMBED.replace("places", "places.flip(0)")),
+    (EMBED, EMBED.replace("positions", "positions.flip(0)")),
 )
 add(
     "gpt_position_by_row",
@@ -739,7 +739,7 @@ add(
 add(
     "gpt_position_of_id",
     "You look positions up by token ids; they are the numbers 0 to T - 1.",
-    (EMBED, EMBED.replace("places", "ids % self.max_length")),
+    (EMBED, EMBED.replace("positions", "ids % self.max_length")),
 )
 add(
     "gpt_embeddings_scaled",
@@ -826,12 +826,12 @@ add(
 add(
     "gpt_embeddings_not_dropped",
     "The sum of the embeddings is not dropped in training mode.",
-    (EMBED, "x = self.token(ids) + self.position(places)"),
+    (EMBED, "x = self.token(ids) + self.position(positions)"),
 )
 add(
     "gpt_embeddings_dropped_apart",
     "You drop token and position vectors apart; dropout acts on their sum.",
-    (EMBED, "x = self.dropout(self.token(ids)) + self.dropout(self.position(places))"),
+    (EMBED, "x = self.dropout(self.token(ids)) + self.dropout(self.position(positions))"),
 )
 add(
     "gpt_blocks_without_dropout",

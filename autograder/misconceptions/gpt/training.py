@@ -114,17 +114,17 @@ add(
 )
 add(
     "init_tables_left",
-    "You leave both tables as they were; they are drawn with 0.02 as well.",
+    "You leave both embeddings as they were; they are drawn with 0.02 as well.",
     (KINDS, "if isinstance(module, nn.Linear):"),
 )
 add(
     "init_positions_left",
-    "You leave the position table as it was; it is drawn with 0.02 as well.",
+    "You leave the position embedding as it was; it is drawn with 0.02 as well.",
     (KINDS, "if isinstance(module, (nn.Linear, nn.Embedding)) and module is not model.position:"),
 )
 add(
     "init_linear_left",
-    "You leave the linear layers as they were; only the tables are drawn anew.",
+    "You leave the linear layers as they were; only the embeddings are drawn anew.",
     (KINDS, "if isinstance(module, nn.Embedding):"),
 )
 add(
@@ -177,27 +177,27 @@ NORM = "norm = 2 * d_model"
 ATTENTION = "attention = (d_model + 1) * 3 * d_model + (d_model + 1) * d_model"
 INNER = "feed_forward = (d_model + 1) * 4 * d_model + (4 * d_model + 1) * d_model"
 BLOCK = "block = attention + feed_forward + 2 * norm"
-TABLES = "tables = (vocab_size + max_length) * d_model"
-TOTAL = "return tables + num_layers * block + (norm if norm_first else 0)"
+EMBEDDINGS = "embeddings = (vocab_size + max_length) * d_model"
+TOTAL = "return embeddings + num_layers * block + (norm if norm_first else 0)"
 add(
     "count_head_twice",
-    "You count the output matrix for itself; it is the token table, which counts once.",
-    (TABLES, "tables = (2 * vocab_size + max_length) * d_model"),
+    "You count the output matrix for itself; it is the token embedding, which counts once.",
+    (EMBEDDINGS, "embeddings = (2 * vocab_size + max_length) * d_model"),
 )
 add(
     "count_without_final_norm",
     "You forget the norm after the last block of a pre-norm model.",
-    (TOTAL, "return tables + num_layers * block"),
+    (TOTAL, "return embeddings + num_layers * block"),
 )
 add(
     "count_final_norm_always",
     "You count a last norm for post-norm too; GPT-1 has none.",
-    (TOTAL, "return tables + num_layers * block + norm"),
+    (TOTAL, "return embeddings + num_layers * block + norm"),
 )
 add(
     "count_final_norm_with_post",
     "You count the last norm with post-norm; it is pre-norm that has one.",
-    (TOTAL, "return tables + num_layers * block + (0 if norm_first else norm)"),
+    (TOTAL, "return embeddings + num_layers * block + (0 if norm_first else norm)"),
 )
 add(
     "count_without_biases",
@@ -222,13 +222,13 @@ add(
 )
 add(
     "count_without_positions",
-    "You forget the position table, which has max_length rows of width D.",
-    (TABLES, "tables = vocab_size * d_model"),
+    "You forget the position embedding, which has max_length rows of width D.",
+    (EMBEDDINGS, "embeddings = vocab_size * d_model"),
 )
 add(
     "count_without_tokens",
-    "You forget the token table, which has a row of width D for each token.",
-    (TABLES, "tables = max_length * d_model"),
+    "You forget the token embedding, which has a row of width D for each token.",
+    (EMBEDDINGS, "embeddings = max_length * d_model"),
 )
 add(
     "count_without_norms",
@@ -258,7 +258,7 @@ add(
 add(
     "count_one_block",
     "You count the parameters of one block; there are num_layers of them.",
-    (TOTAL, "return tables + block + (norm if norm_first else 0)"),
+    (TOTAL, "return embeddings + block + (norm if norm_first else 0)"),
 )
 add(
     "count_by_rule_of_thumb",
@@ -268,7 +268,7 @@ add(
 add(
     "count_float",
     "Your number is a float; use whole numbers only, so // for /.",
-    (TOTAL, "return (tables + num_layers * block + (norm if norm_first else 0)) / 1"),
+    (TOTAL, "return (embeddings + num_layers * block + (norm if norm_first else 0)) / 1"),
 )
 
 # --------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ COUNT = "terms = terms.masked_fill(~mask[:, 1:], 0.0)"
 SUM = "return terms.sum(dim=1)"
 add(
     "likelihood_without_shift",
-    "Place t has seen token t: its logits are for token t + 1. Shift one against the other.",
+    "Position t has seen token t: its logits are for token t + 1. Shift one against the other.",
     (TARGETS, "targets = ids.unsqueeze(2)"),
     (PROBS, "log_probs = torch.log_softmax(logits, dim=2)"),
     (COUNT, "terms = terms.masked_fill(~mask, 0.0)"),
@@ -294,13 +294,13 @@ add(
 )
 add(
     "likelihood_shifted_the_wrong_way",
-    "You shift the wrong way, so that place t predicts token t - 1.",
+    "You shift the wrong way, so that position t predicts token t - 1.",
     (TARGETS, "targets = ids[:, :-1].unsqueeze(2)"),
     (PROBS, "log_probs = torch.log_softmax(logits[:, 1:], dim=2)"),
 )
 add(
     "likelihood_shifted_twice",
-    "You shift by two: place t predicts token t + 1.",
+    "You shift by two: position t predicts token t + 1.",
     (
         PROBS,
         "log_probs = torch.log_softmax(logits.roll(1, dims=1)[:, :-1], dim=2)",
@@ -308,14 +308,14 @@ add(
 )
 add(
     "likelihood_rolled",
-    "You roll the ids, so that the last place has the first token for a target; it has none.",
+    "You roll the ids, so that the last position has the first token for a target; it has none.",
     (TARGETS, "targets = ids.roll(-1, dims=1).unsqueeze(2)"),
     (PROBS, "log_probs = torch.log_softmax(logits, dim=2)"),
     (COUNT, "terms = terms.masked_fill(~mask.roll(-1, dims=1), 0.0)"),
 )
 add(
     "likelihood_mask_by_inputs",
-    "You read the mask at the place that predicts; it marks targets, so read it one place further.",
+    "You read the mask at the position that predicts; it marks targets, so read it one further.",
     (COUNT, "terms = terms.masked_fill(~mask[:, :-1], 0.0)"),
 )
 add(
@@ -349,12 +349,12 @@ add(
 )
 add(
     "likelihood_sum_over_rows",
-    "You add up over the batch; add up over the places of each row.",
+    "You add up over the batch; add up over the positions of each row.",
     (SUM, "return terms.sum(dim=0)"),
 )
 add(
     "likelihood_mean",
-    "You take the mean over the places; the log-probability of a text is the sum.",
+    "You take the mean over the positions; the log-probability of a text is the sum.",
     (SUM, "return terms.mean(dim=1)"),
 )
 add(
@@ -384,7 +384,7 @@ add(
 )
 add(
     "likelihood_over_places",
-    "Your softmax runs over the places; it runs over the vocabulary, the last axis.",
+    "Your softmax runs over the positions; it runs over the vocabulary, the last axis.",
     (PROBS, "log_probs = torch.log_softmax(logits[:, :-1], dim=1)"),
 )
 add(
@@ -423,7 +423,7 @@ COUNT = "count = ids[:, 1:].numel() if mask is None else mask[:, 1:].sum().clamp
 MEAN = "return -total / count"
 add(
     "lm_loss_without_shift",
-    "Place t has seen token t: its logits are for token t + 1. Shift one against the other.",
+    "Position t has seen token t: its logits are for token t + 1. Shift one against the other.",
     (
         SUM,
         "if ids.shape[1] < 2:\n        raise ValueError('T < 2')\n"
@@ -434,12 +434,12 @@ add(
 )
 add(
     "lm_loss_shifted_the_wrong_way",
-    "You shift the wrong way, so that place t predicts token t - 1.",
+    "You shift the wrong way, so that position t predicts token t - 1.",
     (SUM, SUM.replace("logits, ids, mask", "logits.flip(1), ids.flip(1), mask")),
 )
 add(
     "lm_loss_mask_by_inputs",
-    "You read the mask at the place that predicts; it marks targets, so read it one place further.",
+    "You read the mask at the position that predicts; it marks targets, so read it one further.",
     (SUM, SUM.replace("mask)", "None if mask is None else mask.roll(1, dims=1))")),
     (COUNT, COUNT.replace("mask[:, 1:]", "mask[:, :-1]")),
 )
@@ -531,7 +531,7 @@ add(
 )
 add(
     "lm_loss_one_row_only",
-    "You look at the first row only; the loss is over the whole batch.",
+    "You use the first sequence only; the loss is over the whole batch.",
     (SUM, SUM.replace(".sum()", "[0]")),
     (COUNT, "count = len(ids[0]) - 1 if mask is None else mask[0, 1:].sum().clamp(min=1)"),
 )
@@ -542,7 +542,7 @@ add(
 
 add = mistakes_in(MISCONCEPTIONS, "sample_blocks", "gpt-batches")
 STARTS = "torch.randint(len(stream) - length, (batch_size, 1), device=stream.device)"
-BLOCKS = "return stream[places], stream[places + 1]"
+BLOCKS = "return stream[positions], stream[positions + 1]"
 add(
     "blocks_last_start_left_out",
     "The last possible block never comes: there are M - T starts, 0 to M - T - 1, and the end of "
@@ -565,20 +565,20 @@ add(
 )
 add(
     "blocks_targets_are_inputs",
-    "Your targets are the inputs themselves; the target of a place is the token after it, one "
+    "Your targets are the inputs themselves; the target of a position is the token after it, one "
     "further.",
-    (BLOCKS, "return stream[places], stream[places].clone()"),
+    (BLOCKS, "return stream[positions], stream[positions].clone()"),
 )
 add(
     "blocks_targets_behind",
     "Your targets stand one token before the inputs; they are the tokens after them.",
-    (BLOCKS, "return stream[places + 1], stream[places]"),
+    (BLOCKS, "return stream[positions + 1], stream[positions]"),
 )
 add(
     "blocks_targets_rolled",
-    "The target of a row's last place is its first token; it is the token behind the block, so "
+    "The target of a row's last position is its first token; it is the token behind the block, so "
     "take length + 1 tokens.",
-    (BLOCKS, "return stream[places], stream[places].roll(-1, dims=1)"),
+    (BLOCKS, "return stream[positions], stream[positions].roll(-1, dims=1)"),
 )
 add(
     "blocks_one_start",
@@ -596,7 +596,7 @@ add(
 )
 add(
     "blocks_whole_multiples",
-    "Your blocks begin at multiples of their length only; every place of the stream is a start.",
+    "Your blocks begin at multiples of their length only; every position of the stream is a start.",
     (STARTS, "torch.randint((len(stream) - 1) // length, (batch_size, 1)) * length"),
 )
 add(
@@ -622,11 +622,11 @@ add(
     "blocks_one_too_long",
     "Your inputs have length + 1 tokens; the last one is a target only.",
     ("torch.arange(length, device=stream.device)", "torch.arange(length + 1)"),
-    (BLOCKS, "return stream[places], stream[places]"),
+    (BLOCKS, "return stream[positions], stream[positions]"),
 )
 add(
     "blocks_short_stream_accepted",
-    "A stream that is as long as a block has no target for the last place; refuse it with a "
+    "A stream that is as long as a block has no target for the last position; refuse it with a "
     "ValueError.",
     ("if len(stream) < length + 1:", "if False:"),
 )
@@ -642,7 +642,7 @@ OTHERS = "[p for p in trained if p.dim() < 2]"
 TRAINED = "[parameter for parameter in model.parameters() if parameter.requires_grad]"
 add(
     "groups_exchanged",
-    "Your groups have changed places: what has two or more axes decays and stands first.",
+    "Your groups have changed positions: what has two or more axes decays and stands first.",
     ("p.dim() >= 2", "not p.dim() >= 2"),
     ("p.dim() < 2", "not p.dim() < 2"),
 )
@@ -670,7 +670,7 @@ add(
 )
 add(
     "groups_embeddings_left_out",
-    "Your tables of embeddings don't decay; here everything with two or more axes does.",
+    "Your embeddings don't decay; here everything with two or more axes does.",
     (
         TRAINED,
         TRAINED
@@ -686,7 +686,7 @@ add(
 )
 add(
     "groups_shared_twice",
-    "A parameter that stands in two places of the model is in its group twice; model.parameters() "
+    "A parameter that the model uses twice is in its group twice; model.parameters() "
     "names it once.",
     (
         TRAINED,
@@ -796,7 +796,7 @@ add(
 )
 add(
     "adamw_betas_exchanged",
-    "Your betas have changed places: the first belongs to the mean of gradients, the second to "
+    "Your betas have changed positions: the first belongs to the mean of gradients, the second to "
     "that of their squares.",
     ("beta_1, beta_2 = betas", "beta_2, beta_1 = betas"),
 )
@@ -1045,7 +1045,7 @@ add(
 )
 add(
     "train_last_place_only",
-    "Your loss looks at the last place of each row only; every place is trained.",
+    "Your loss uses the last position of each sequence only; every position is trained.",
     (LOSS, "F.cross_entropy(logits[:, -1], targets[:, -1])"),
 )
 add(

@@ -36,12 +36,12 @@ add(
 )
 add(
     "rename_all_transposed",
-    "You transpose every matrix; the tables of tokens and positions stay as they are.",
+    "You transpose every matrix; the embeddings of tokens and positions stay as they are.",
     (LOST, "renamed[tables[short]] = tensor.T if tensor.ndim == 2 else tensor"),
 )
 add(
     "rename_tokens_transposed",
-    "You transpose the token table; it is (V, D) in both.",
+    "You transpose the token embedding; it is (V, D) in both.",
     (LOST, 'renamed[tables[short]] = tensor.T if "token" in tables[short] else tensor'),
 )
 add(
@@ -87,7 +87,7 @@ add(
 )
 add(
     "rename_tables_exchanged",
-    "You exchange two tables: wte holds the tokens, wpe the positions.",
+    "You exchange two embeddings: wte holds the tokens, wpe the positions.",
     ('"wte.weight": "token.weight"', '"wte.weight": "position.weight"'),
     ('"wpe.weight": "position.weight"', '"wpe.weight": "token.weight"'),
 )
@@ -98,7 +98,7 @@ add(
 )
 add(
     "rename_first_unknown",
-    "You do not know GPT-1's names of the tables, tokens_embed and positions_embed.",
+    "You do not know GPT-1's names of the embeddings, tokens_embed and positions_embed.",
     ('"tokens_embed.weight": "token.weight",', ""),
     ('"positions_embed.weight": "position.weight",', ""),
 )
@@ -115,7 +115,7 @@ add(
 )
 add(
     "rename_head_kept",
-    "You keep lm_head.weight; the head is the token table, so leave it out.",
+    "You keep lm_head.weight; the head is the token embedding, so leave it out.",
     (
         SKIP,
         'if short == "lm_head.weight":\n            renamed["head.weight"] = tensor\n        '
@@ -124,7 +124,7 @@ add(
 )
 add(
     "rename_head_refused",
-    "You refuse lm_head.weight; it is the token table again, so leave it out.",
+    "You refuse lm_head.weight; it is the token embedding again, so leave it out.",
     (SKIP, 'if short == "position_ids":'),
 )
 add(
@@ -144,7 +144,7 @@ add(
 add(
     "rename_every_bias_dropped",
     "You leave out every name that ends in attn.bias or contains bias; only the masks attn.bias "
-    "and attn.masked_bias have no place with us.",
+    "and attn.masked_bias have no position with us.",
     (MASKS, 'if in_block and rest.endswith("bias") and "attn" in rest:'),
 )
 add(
@@ -236,7 +236,7 @@ add(
 add(
     "response_mask_by_token",
     "Your mask asks whether a token stands in the response; a token of the prompt may stand there "
-    "too, so count by places.",
+    "too, so count by positions.",
     (MASK, "return ids, [token in (*response, END) for token in ids]"),
 )
 add(
@@ -259,7 +259,7 @@ add(
 )
 add(
     "entailment_without_extract",
-    "Your input has no EXTRACT at its end, so the classifier finds no place to read.",
+    "Your input has no EXTRACT at its end, so the classifier finds no position to read.",
     (ROW, "return [START, *premise, DELIMITER, *hypothesis]"),
 )
 add(
@@ -318,7 +318,7 @@ add(
 )
 add(
     "similarity_reversed_tokens",
-    "You turn the whole row around, token by token; only the two texts trade places.",
+    "You turn the whole row around, token by token; only the two texts trade positions.",
     (BOTH, "return [entailment_input(first, second), entailment_input(first, second)[::-1]]"),
 )
 add(
@@ -402,22 +402,22 @@ add(
 )
 add(
     "classifier_reads_mean",
-    "You read the mean over all places; read the features at EXTRACT alone.",
+    "You read the mean over all positions; read the features at EXTRACT alone.",
     (READ, "read = self.dropout(hidden.mean(dim=1))"),
 )
 add(
     "classifier_reads_before_extract",
-    "You read one place too early; the features at EXTRACT itself have seen the whole input.",
+    "You read one position too early; the features at EXTRACT itself have seen the whole input.",
     (READ, "read = self.dropout(hidden[:, :-1][found[:, 1:]])"),
 )
 add(
     "classifier_reads_by_first_row",
-    "You look for EXTRACT in the first row and read all rows there; each row has its own place.",
+    "You look for EXTRACT in the first row and read all rows there; each row has its own position.",
     (READ, "read = self.dropout(hidden[:, int(found[0].int().argmax())])"),
 )
 add(
     "classifier_reads_embedding",
-    "You read the table of tokens at EXTRACT, which is the same for every input; read the features "
+    "You read the token embedding at EXTRACT, which is the same for every input; read the features "
     "that the blocks made.",
     (READ, "read = self.dropout(self.gpt.token(ids)[found])"),
 )
@@ -469,14 +469,14 @@ add(
 )
 add(
     "classifier_features_for_logits",
-    "Your second result holds features (B, T, D); multiply them by the table of tokens to get "
+    "Your second result holds features (B, T, D); multiply them by the token embedding to get "
     "logits (B, T, V).",
     (LOGITS, "logits = hidden"),
 )
 add(
     "classifier_logits_at_extract",
-    "You return the logits of one place for each row; the loss of the language model needs those "
-    "of all places.",
+    "You return the logits of one position for each row; the loss of the language model needs "
+    "those of all positions.",
     (LOGITS, "logits = hidden[found] @ self.gpt.token.weight.T"),
 )
 add(
@@ -552,7 +552,7 @@ add(
 )
 add(
     "joint_parts_swapped",
-    "Your second and third results have traded places: L3, then L2 (labels), then L1 (language "
+    "Your second and third results have traded positions: L3, then L2 (labels), then L1 (language "
     "model).",
     (TOTAL, "return task + weight * text, text, task"),
 )
@@ -569,7 +569,7 @@ add(
 )
 add(
     "joint_padding_in_the_mean",
-    "You divide by all places; the mean goes over the targets that are not PAD only.",
+    "You divide by all positions; the mean goes over the targets that are not PAD only.",
     (
         TEXT_LOSS,
         "targets = ids[:, 1:]\n"
@@ -604,8 +604,8 @@ add(
 )
 add(
     "joint_without_shift",
-    "You compare the logits at a place with the token at the same place; they are for the next "
-    "one, so shift by one.",
+    "You compare the logits at a position with the token at the same position; they are for the "
+    "next one, so shift by one.",
     (
         TEXT_LOSS,
         "text = F.cross_entropy(logits.mT, ids, ignore_index=PAD)",
@@ -714,14 +714,14 @@ add(
 add = mistakes_in(MISCONCEPTIONS, "answer_scores", "gpt-prompting")
 NOTHING = "if not prompt or not answers or not all(answers):"
 LONG = "if longest > model.max_length:"
-INSIDE = "mask = (places >= 0) & (places < counts.unsqueeze(1))"
+INSIDE = "mask = (positions >= 0) & (positions < counts.unsqueeze(1))"
 SCORED = "scores = log_likelihood(model(ids), ids, mask)"
 GIVEN = "return scores / counts if per_token else scores"
 GRAD = "with torch.no_grad():"
 add(
     "answers_without_shift",
-    "You read a token's probability at its own place; the logits there are for the next token, so "
-    "read one place earlier.",
+    "You read a token's probability at its own position; the logits there are for the next token, "
+    "so read one position earlier.",
     (
         SCORED,
         "log_probs = torch.log_softmax(model(ids), dim=2)\n"
@@ -733,23 +733,23 @@ add(
 add(
     "answers_prompt_counted",
     "The tokens of the prompt count too; it is given, so that only the answer is scored.",
-    (INSIDE, "mask = places < counts.unsqueeze(1)"),
+    (INSIDE, "mask = positions < counts.unsqueeze(1)"),
 )
 add(
     "answers_padding_counted",
     "Padding behind a shorter answer counts too; leave it out, or score each answer by itself.",
-    (INSIDE, "mask = (places >= 0).expand(len(answers), -1)"),
+    (INSIDE, "mask = (positions >= 0).expand(len(answers), -1)"),
 )
 add(
     "answers_first_token_left_out",
     "The first token of an answer does not count with you; the last token of the prompt predicts "
     "it.",
-    (INSIDE, "mask = (places >= 1) & (places < counts.unsqueeze(1))"),
+    (INSIDE, "mask = (positions >= 1) & (positions < counts.unsqueeze(1))"),
 )
 add(
     "answers_first_token_only",
     "You score the first token of each answer alone; all of its tokens count.",
-    (INSIDE, "mask = (places == 0).expand(len(answers), -1)"),
+    (INSIDE, "mask = (positions == 0).expand(len(answers), -1)"),
 )
 add(
     "answers_sum_for_mean",

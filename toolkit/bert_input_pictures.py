@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from toolkit import widgets
-from toolkit.bert_pictures import numbers_table
 from toolkit.diagrams import FILL, SOFT, Canvas
 from toolkit.models import Shipped
 from toolkit.plots import INK
@@ -51,11 +50,10 @@ def by_hand(word: str, position: int, segment: int) -> str:
         f"+ position {position}": torch.tensor(POSITION[position]),
         f"+ segment {segment}": torch.tensor(SEGMENT[segment]),
         "= sum": total,
+        "norm": normalised(total),
     }
     columns = [str(i) for i in range(4)]
-    before = table(torch.stack([*rows.values()]), [*rows], columns, "", ".0f")
-    after = table(normalised(total)[None], ["norm"], columns, "")
-    return widgets.side_by_side(before, after)
+    return widgets.side_by_side(table(torch.stack([*rows.values()]), [*rows], columns, "", ".3g"))
 
 
 def cut_page(
@@ -75,25 +73,27 @@ def cut_page(
     return tokens_page([names[i] for i in ids], segments) + f"<p>{html.escape(note)}</p>"
 
 
-def tokens_page(tokens: Sequence[str], segments: Sequence[int], title: str = "") -> str:
-    """Tokens as boxes in a line that wraps, each over its segment, as HTML."""
+def tokens_page(
+    tokens: Sequence[str], segments: Sequence[int], title: str = "",
+    ids: Sequence[int] | None = None,
+) -> str:  # fmt: skip
+    """Tokens as boxes in a line that wraps, each over its segment, as HTML.
+
+    Args:
+        ids: with these, each box shows token, id, segment and position.
+    """
     colours = (FILL["query"], FILL["value"])
-    boxes = "".join(
-        f"<span style='display:inline-block;background:{colours[segment]};color:#22252b;"
-        "border-radius:4px;padding:.1em .45em;margin:.15em;text-align:center;line-height:1.35'>"
-        f"{html.escape(token)}<br><small>{segment}</small></span>"
-        for token, segment in zip(tokens, segments, strict=True)
-    )
+    boxes = []
+    for position, (token, segment) in enumerate(zip(tokens, segments, strict=True)):
+        numbers = [segment] if ids is None else [ids[position], segment, position]
+        lines = "".join(f"<br><small>{number}</small>" for number in numbers)
+        boxes.append(
+            f"<span style='display:inline-block;background:{colours[segment]};color:#22252b;"
+            "border-radius:4px;padding:.1em .45em;margin:.15em;text-align:center;line-height:1.35'>"
+            f"{html.escape(token)}{lines}</span>"
+        )
     head = f"<b>{html.escape(title)}</b><br>" if title else ""
-    return f"<div style='margin:.5em 0'>{head}{boxes}</div>"
-
-
-def shipped_sum(shipped: Shipped, ids: Tensor, segments: Tensor, position: int, feature: int) -> str:
-    """What is added for one token of the shipped model in one feature, and its norm, as HTML."""
-    found = sum_in(shipped, ids, segments, position)
-    rows = [[f"{value[feature]:.2f}".replace("-", "−")] for value in found.values()]
-    names = ["token", "+ segment", "+ position", "= sum", "norm"]
-    return widgets.side_by_side(numbers_table(rows, names, [str(feature)], "feature"))
+    return f"<div style='margin:.5em 0'>{head}{''.join(boxes)}</div>"
 
 
 @torch.no_grad()
@@ -139,22 +139,19 @@ def input_sum(tokens: Sequence[str], segments: Sequence[int]) -> Figure:
 
 def one_map_or_three() -> Figure:
     """A matrix times a sum is a matrix of three equal blocks times the three vectors, stacked."""
-    figure, axes = plt.subplots(1, 2, figsize=(5.6, 2.5), width_ratios=(1, 1.75))
+    figure, axes = plt.subplots(1, 2, figsize=(5.0, 2.4), width_ratios=(1, 2.1))
     for ax, blocks in zip(axes, (1, 3), strict=True):
         for block in range(blocks):
-            ax.add_patch(Rectangle((1.5 * block, 0), 1.5, 1.5, facecolor=FILL["weights"], edgecolor=INK))
-            ax.text(1.5 * block + 0.75, 0.75, "$W$", ha="center", va="center", fontsize=14)
-        start = 1.5 * blocks + 0.35
-        parts = (("token", "weights"), ("segment", "value"), ("position", "plain"))
-        if blocks == 1:
-            ax.add_patch(Rectangle((start, 0), 0.42, 1.5, facecolor=FILL["output"], edgecolor=INK))
-            ax.text(start + 0.6, 0.75, "sum", va="center", fontsize=11.5)
-        for number, (name, fill) in enumerate(parts if blocks == 3 else ()):
-            y = 1.5 - 1.5 * (number + 1) + 1.0
-            ax.add_patch(Rectangle((start, y), 0.42, 1.5, facecolor=FILL[fill], edgecolor=INK))
-            ax.text(start + 0.6, y + 0.75, name, va="center", fontsize=11.5)
-        ax.set(xlim=(-0.1, start + 2.4), ylim=(-2.15, 2.65), aspect="equal")
-        ax.set_title("added" if blocks == 1 else "side by side", fontsize=12)
+            ax.add_patch(Rectangle((1.2 * block, 0), 1.2, 1.2, fc=FILL["weights"], ec=INK))
+            ax.text(1.2 * block + 0.6, 0.6, "$W$", ha="center", va="center", fontsize=15)
+        start = 1.2 * blocks + 0.25
+        stacked = (("token", "weights"), ("segment", "value"), ("position", "plain"))
+        for number, (name, fill) in enumerate(stacked if blocks == 3 else (("sum", "output"),)):
+            y = (1.2 if blocks == 3 else 0.0) - 1.2 * number
+            ax.add_patch(Rectangle((start, y), 0.4, 1.2, fc=FILL[fill], ec=INK))
+            ax.text(start + 0.55, y + 0.6, name, va="center", fontsize=13)
+        ax.set(xlim=(-0.05, start + (2.2 if blocks == 3 else 1.5)), ylim=(-1.3, 2.5), aspect="equal")
+        ax.set_title("added" if blocks == 1 else "side by side", fontsize=13)
         ax.axis("off")
     return figure
 

@@ -199,13 +199,11 @@ def swapped_page(shipped: Shipped, word: str, left_only: bool) -> str:
     return f"<p>{line}</p>" + bars(list(best), torch.tensor([*best.values()]))
 
 
-def learned_page(answers: Mapping[str, Sequence[tuple[str, float]]], caption: str) -> str:
+def learned_page(answers: Mapping[str, Sequence[tuple[str, float]]], most: int = 3) -> str:
     """The most probable tokens at one gap after different parts of the training, as HTML."""
-    rows = [
-        [f"{word} {chance:.2f}" for word, chance in best[:3]] for best in answers.values()
-    ]  # fmt: skip
-    columns = ["1st", "2nd", "3rd"]
-    return widgets.side_by_side(numbers_table(rows, list(answers), columns, caption))
+    rows = [[f"{word} {chance:.2f}" for word, chance in best[:most]] for best in answers.values()]
+    columns = ["1st", "2nd", "3rd", *(f"{i}th" for i in range(4, most + 1))]
+    return widgets.side_by_side(numbers_table(rows, list(answers), columns[:most], ""))
 
 
 # --------------------------------------------------------------------------- figures

@@ -22,7 +22,7 @@ from toolkit.plots import INK
 from toolkit.position_pictures import table
 
 FIRST, SECOND = ("the", "file", "is", "open"), ("close", "it")
-# Of «file» at position 2 and «it» at position 7 in the pair [CLS] the file is open [SEP] close it [SEP].
+# Of «file» at position 2 and «it» at position 7 in [CLS] the file is open [SEP] close it [SEP].
 TOKEN = {"file": (5.0, 0, 1, -4), "it": (4.0, -1, 2, -5)}
 POSITION = {2: (1.0, 2, 0, -3), 7: (5.0, 0, 2, -1)}
 SEGMENT = ((2.0, 0, -1, 1), (-3.0, 1, -4, 4))
@@ -98,7 +98,7 @@ def tokens_page(
 
 @torch.no_grad()
 def sum_in(shipped: Shipped, ids: Tensor, segments: Tensor, position: int) -> dict[str, Tensor]:
-    """Embeddings (D,) of one token of an input (1, T) in the shipped model, their sum and its norm."""
+    """Embeddings (D,) of one token of an input (1, T) in the shipped model, their sum, its norm."""
     part = shipped.model.bert.embeddings
     found = {
         "token": part.token.weight[ids[0, position]],
@@ -129,7 +129,9 @@ def input_sum(tokens: Sequence[str], segments: Sequence[int]) -> Figure:
         y = top - 0.75 - tall * t
         kind = ("query", "value")[segment]
         texts = (token, f"{'AB'[segment]} = {segment}", str(t), f"$x_{t}$")
-        for (x, wide), text, fill in zip(columns, texts, ("weights", kind, "plain", "output"), strict=True):
+        for (x, wide), text, fill in zip(
+            columns, texts, ("weights", kind, "plain", "output"), strict=True
+        ):
             canvas.box(x, y, text, fill, width=wide, height=0.85, size=12)
             canvas.ax.patches[-1].set_gid(f"{t}:{text}")
         for x, sign in ((3.25, "+"), (6.25, "+"), (9.3, "=")):
@@ -150,7 +152,9 @@ def one_map_or_three() -> Figure:
             y = (1.2 if blocks == 3 else 0.0) - 1.2 * number
             ax.add_patch(Rectangle((start, y), 0.4, 1.2, fc=FILL[fill], ec=INK))
             ax.text(start + 0.55, y + 0.6, name, va="center", fontsize=13)
-        ax.set(xlim=(-0.05, start + (2.2 if blocks == 3 else 1.5)), ylim=(-1.3, 2.5), aspect="equal")
+        ax.set(
+            xlim=(-0.05, start + (2.2 if blocks == 3 else 1.5)), ylim=(-1.3, 2.5), aspect="equal"
+        )
         ax.set_title("added" if blocks == 1 else "side by side", fontsize=13)
         ax.axis("off")
     return figure

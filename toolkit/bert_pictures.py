@@ -1,4 +1,4 @@
-"""The BERT chapter in pictures: one pair of sentences with a gap on its way through the shipped model.
+"""The BERT chapter in pictures: a pair of sentences with a gap goes through the shipped model.
 
 «the [MASK] is open», «close it»: every number is one of the trained model, rounded to two places.
 The feature that the table shows is one of those whose printed numbers add up as printed.
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from toolkit import widgets
 from toolkit.attention_pictures import bars
-from toolkit.diagrams import FILL, SOFT, Canvas, Sheet
+from toolkit.diagrams import FILL, SOFT, Sheet
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE, SHEET
 from toolkit.position_pictures import table
@@ -71,7 +71,7 @@ class Followed:
 
 
 def input_of(shipped: Shipped, first: str, second: str | None = None) -> tuple[Tensor, Tensor]:
-    """input_ids and token_type_ids, (1, T) each, of one or two sentences in which [MASK] may stand."""
+    """input_ids and token_type_ids, (1, T) each, of sentences in which [MASK] may stand."""
     special = shipped.tokenizer.special
     ids, segments = [special.cls], [0]
     for number, text in enumerate([first] if second is None else [first, second]):
@@ -123,8 +123,10 @@ def attention_weights(attention: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def guesses(shipped: Shipped, word: str, most: int = 4, *, left_only: bool = False) -> dict[str, float]:
-    """The most probable tokens at the gap of «the [MASK] is …», «close it», with their probabilities.
+def guesses(
+    shipped: Shipped, word: str, most: int = 4, *, left_only: bool = False
+) -> dict[str, float]:
+    """The most probable tokens at the gap of «the [MASK] is …», «close it».
 
     Args:
         word: what stands in place of «open».
@@ -177,8 +179,8 @@ def numbers_table(
 def heads_page(found: Followed, heads: Sequence[tuple[int, int]] = HEADS) -> str:
     """Where the gap looks in some heads: a row for each token, as HTML."""
     weights = torch.stack([found.weights[layer, head, found.gap] for layer, head in heads], 1)
-    columns = [f"{layer}.{head}" for layer, head in heads]
-    caption = "query [MASK], four heads (layer.head)"
+    columns = [f"L{layer} H{head}" for layer, head in heads]
+    caption = "weights of [MASK] in layer L, head H"
     shown = widgets.heat_table(weights, found.tokens, columns, caption)
     return widgets.side_by_side(shown.replace("class=heat", "class=heat style='font-size:13px'"))
 
@@ -186,8 +188,9 @@ def heads_page(found: Followed, heads: Sequence[tuple[int, int]] = HEADS) -> str
 def output_page(found: Followed, most: int = 5) -> str:
     """The most probable tokens at the gap, with their logits, as HTML."""
     best = found.best(most)
-    notes = [f"logit {found.logit(word):.2f}" for word in best]
-    return bars(list(best), torch.tensor([*best.values()]), notes, "the token at [MASK]")
+    notes = [f"{found.logit(word):.2f}" for word in best]
+    caption = "the token at [MASK]: logit and probability"
+    return bars(list(best), torch.tensor([*best.values()]), notes, caption)
 
 
 def swapped_page(shipped: Shipped, word: str, left_only: bool) -> str:
@@ -199,11 +202,12 @@ def swapped_page(shipped: Shipped, word: str, left_only: bool) -> str:
     return f"<p>{line}</p>" + bars(list(best), torch.tensor([*best.values()]))
 
 
-def learned_page(answers: Mapping[str, Sequence[tuple[str, float]]], most: int = 3) -> str:
+def learned_page(answers: Mapping[str, Sequence[tuple[str, float]]], most: int = 2) -> str:
     """The most probable tokens at one gap after different parts of the training, as HTML."""
-    rows = [[f"{word} {chance:.2f}" for word, chance in best[:most]] for best in answers.values()]
-    columns = ["1st", "2nd", "3rd", *(f"{i}th" for i in range(4, most + 1))]
-    return widgets.side_by_side(numbers_table(rows, list(answers), columns[:most], ""))
+    rows = [[part for pair in best[:most] for part in pair] for best in answers.values()]
+    shown = [[x if isinstance(x, str) else f"{x:.2f}" for x in row] for row in rows]
+    columns = [name for i in range(1, most + 1) for name in (f"token {i}", "p")]
+    return widgets.side_by_side(numbers_table(shown, list(answers), columns, ""))
 
 
 # --------------------------------------------------------------------------- figures
@@ -222,21 +226,21 @@ def journey(found: Followed) -> Figure:
         sheet.text(across[t], 0.3, str(number), 10.5, color=SOFT)
     shape = f"(1, {length}, {width})"
     text = "① input: token + segment + position, norm"
-    sheet.node("input", middle, 2.6, text, "query", width=full, height=1.1, size=12)
+    sheet.node("input", middle, 2.6, text, "query", width=full, height=1.1, size=13)
     for x in across:
         sheet.arrow((x, 1.3), (x, 2.05))
     below, y = "input", 4.75
     sheet.panel(left - 0.1, y - 0.95, wide * length + 0.2, y + 1.5 * (layers - 1) + 0.95)
     for layer in range(layers):
         name = f"layer {layer}"
-        text = f"layer {layer}: self-attention (1, {heads}, {length}, {length}), feed-forward"
-        sheet.node(name, middle, y, text, "weights", width=full - 0.7, height=1.0, size=11.5)
+        text = f"layer {layer}: attention (1, {heads}, {length}, {length}), feed-forward"
+        sheet.node(name, middle, y, text, "weights", width=full - 0.7, height=1.0, size=13)
         sheet.link(below, name)
         if layer == 0:
-            sheet.text(middle + 0.3, 3.45, shape, 11, ha="left")
+            sheet.text(middle + 0.3, 3.45, shape, 12, ha="left")
         below, y = name, y + 1.5
     top = y + 0.55
-    sheet.text(middle + 0.3, top - 0.8, f"② encoder, {layers} layers: {shape}", 11, ha="left")
+    sheet.text(middle + 0.3, top - 0.8, f"② encoder: {shape}", 12, ha="left")
     for t, x in enumerate(across):
         read = t in (0, found.gap)
         sheet.ax.add_patch(
@@ -247,11 +251,11 @@ def journey(found: Followed) -> Figure:
     best, chance = next(iter(found.best(1).items()))
     follows = float(found.next_logits.softmax(-1)[0])
     for t, x, text, answer in (
-        (0, 2.35, "④ pooler and\nnext-sentence head", f"B follows A: {follows:.2f}"),
-        (found.gap, 8.4, "③ head for\nmasked tokens", f"«{best}»: {chance:.2f}"),
+        (0, 2.65, "④ pooler and\nnext-sentence head", f"B follows A: {follows:.2f}"),
+        (found.gap, 8.6, "③ head for\nmasked tokens", f"«{best}»: {chance:.2f}"),
     ):
         name = f"head:{t}"
-        sheet.node(name, x, top + 2.1, text, "output", width=4.5, height=1.5, size=12)
+        sheet.node(name, x, top + 2.1, text, "output", width=4.9, height=1.5, size=13)
         start = (across[t], top + 0.35)
         sheet.arrow(start, (max(across[t], x - 1.9) if t else across[t], top + 1.35))
         sheet.text(x, top + 3.6, answer, 13, weight="bold")
@@ -260,9 +264,9 @@ def journey(found: Followed) -> Figure:
 
 
 def both_masks(tokens: Sequence[str], gap: int) -> Figure:
-    """Which keys each query may attend to, in BERT and under a causal mask; the gap's row is framed."""
+    """Which keys each query may attend to, in BERT and with a causal mask; the gap is framed."""
     size = len(tokens)
-    figure, axes = plt.subplots(1, 2, figsize=(5.6, 3.0))
+    figure, axes = plt.subplots(1, 2, figsize=(4.9, 2.8))
     for ax, name in zip(axes, ("BERT", "left to right"), strict=True):
         for i in range(size):
             for j in range(size):
@@ -270,7 +274,8 @@ def both_masks(tokens: Sequence[str], gap: int) -> Figure:
                 colour = PALETTE[0] if seen else "#eceae4"
                 ax.add_patch(
                     Rectangle((j, i), 1, 1, facecolor=colour, edgecolor=SHEET, linewidth=1.5,
-                              alpha=0.85 if i == gap or not seen else 0.45, gid=f"{name}:{i}:{j}:{seen}")
+                              alpha=0.85 if i == gap or not seen else 0.45,
+                              gid=f"{name}:{i}:{j}:{seen}")
                 )  # fmt: skip
         ax.add_patch(Rectangle((0, gap), size, 1, fill=False, edgecolor=PALETTE[1], linewidth=2.4))
         ax.set(xlim=(-0.05, size + 0.05), ylim=(size + 0.05, -0.05), title=name, aspect="equal")
@@ -310,7 +315,7 @@ def stages() -> Figure:
     for y, heads in ((15.9, first), (7.7, second)):
         for x, name, reads in heads:
             box = sheet.box(x, y - 2.1, name, "output", width=2.5, height=1.5, size=11.5)
-            sheet.text(x, y - 0.95, f"from {reads}", 10.5, color=SOFT)
+            sheet.text(x, y - 0.95, reads, 10.5, color=SOFT)
             sheet.arrow((min(max(x, 2.2), 8.6), y - 4.0), box.side("bottom"))
     sheet.link("pre", "fine", start="right", via=((11.4, 11.1), (11.4, 2.9)), end="right",
                color=PALETTE[1])  # fmt: skip

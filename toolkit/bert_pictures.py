@@ -180,7 +180,7 @@ def heads_page(found: Followed, heads: Sequence[tuple[int, int]] = HEADS) -> str
     """Where the gap looks in some heads: a row for each token, as HTML."""
     weights = torch.stack([found.weights[layer, head, found.gap] for layer, head in heads], 1)
     columns = [f"L{layer} H{head}" for layer, head in heads]
-    caption = "weights of [MASK] in layer L, head H"
+    caption = "from [MASK]: layer L, head H"
     shown = widgets.heat_table(weights, found.tokens, columns, caption)
     return widgets.side_by_side(shown.replace("class=heat", "class=heat style='font-size:13px'"))
 

@@ -88,7 +88,7 @@ def to_scale(models: Mapping[str, Mapping[str, int]]) -> Figure:
         models: name -> vocab_size, d_model, num_layers and max_length; the inner width is 4 D.
     """
     unit = max(sizes["d_model"] for sizes in models.values())
-    figure, ax = plt.subplots(figsize=(6.6, 4.4))
+    figure, ax = plt.subplots(figsize=(5.4, 3.6))
     left, top = 0.0, 12.0
     for name, sizes in models.items():
         side = sizes["d_model"] / unit

@@ -1,14 +1,18 @@
-"""Where BERT's parameters are: each number of a tiny one, base and large to scale, shares."""
+"""Where BERT's parameters are, number by number and to scale, and what length costs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
+import torch
 from matplotlib.axes import Axes
 from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from torch import nn
 
 from toolkit import plots
 from toolkit.diagrams import millions
@@ -151,3 +155,45 @@ def shares(vocab_size: int, num_layers: int, d_model: int) -> str:
         "background:none!important;color:inherit;font-weight:normal}</style>"
         f"<table class=shares>{rows}</table><p>together <b>{millions(total)}</b></p>"
     )
+
+
+# --------------------------------------------------------------------------- length
+
+
+def seconds(model: nn.Module, lengths: Sequence[int], repeats: int = 3) -> list[float]:
+    """Processor time of one forward pass at each length, the least of several."""
+    found = []
+    with torch.no_grad():
+        for length in lengths:
+            ids = torch.randint(5, 100, (1, length))
+            times = []
+            for _ in range(repeats):
+                begin = time.process_time()
+                model(ids)
+                times.append(time.process_time() - begin)
+            found.append(min(times))
+    return found
+
+
+def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
+    """p of values ~ length ** p between the last two lengths."""
+    return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])
+
+
+def by_length(lengths: Sequence[int], times: Sequence[float], work: Sequence[int]) -> Figure:
+    """Time and operations of one pass as multiples of the shortest, beside a straight line."""
+    figure, ax = plt.subplots(figsize=(5.4, 3.2))
+    linear = [n / lengths[0] for n in lengths]
+    for values, label, line, colour in (
+        ([t / times[0] for t in times], "time, measured", "o-", plots.PALETTE[0]),
+        ([w / work[0] for w in work], "operations, counted", "s--", plots.PALETTE[1]),
+        (linear, "if it grew with the length", ":", plots.PALETTE[5]),
+    ):
+        ax.plot(lengths, values, line, label=label, color=colour)
+    ax.set(xlabel="tokens", ylabel=f"times the pass of {lengths[0]}", xscale="log", yscale="log")
+    ax.set_xticks(lengths, [str(n) for n in lengths])
+    ticks = [1, 3, 10, 30]
+    ax.set_yticks(ticks, [str(t) for t in ticks])
+    ax.minorticks_off()
+    ax.legend(fontsize=10.5)
+    return figure

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from toolkit import bert_lab
 from toolkit.own_models import ShippedWeights
-from toolkit.plots import PALETTE
 from toolkit.tokenizer import NAMES
 
 UNUSED = 99  # ids between [PAD] and [UNK] in bert-base-uncased
@@ -113,45 +108,3 @@ def loaded_by(rename: Rename, state: dict[str, Tensor], model: nn.Module) -> nn.
     """
     model.load_state_dict(rename(state), strict=False)
     return model.eval()
-
-
-# --------------------------------------------------------------------------- length
-
-
-def seconds(model: nn.Module, lengths: Sequence[int], repeats: int = 3) -> list[float]:
-    """Processor time of one forward pass at each length, the least of several."""
-    found = []
-    with torch.no_grad():
-        for length in lengths:
-            ids = torch.randint(5, 100, (1, length))
-            times = []
-            for _ in range(repeats):
-                begin = time.process_time()
-                model(ids)
-                times.append(time.process_time() - begin)
-            found.append(min(times))
-    return found
-
-
-def exponent(lengths: Sequence[int], values: Sequence[float]) -> float:
-    """p of values ~ length ** p between the last two lengths."""
-    return math.log(values[-1] / values[-2]) / math.log(lengths[-1] / lengths[-2])
-
-
-def by_length(lengths: Sequence[int], times: Sequence[float], work: Sequence[int]) -> Figure:
-    """Time and operations of one pass as multiples of the shortest, beside a straight line."""
-    figure, ax = plt.subplots(figsize=(5.4, 3.2))
-    linear = [n / lengths[0] for n in lengths]
-    for values, label, line, colour in (
-        ([t / times[0] for t in times], "time, measured", "o-", PALETTE[0]),
-        ([w / work[0] for w in work], "operations, counted", "s--", PALETTE[1]),
-        (linear, "if it grew with the length", ":", PALETTE[5]),
-    ):
-        ax.plot(lengths, values, line, label=label, color=colour)
-    ax.set(xlabel="tokens", ylabel=f"times the pass of {lengths[0]}", xscale="log", yscale="log")
-    ax.set_xticks(lengths, [str(n) for n in lengths])
-    ticks = [1, 3, 10, 30]
-    ax.set_yticks(ticks, [str(t) for t in ticks])
-    ax.minorticks_off()
-    ax.legend(fontsize=10.5)
-    return figure

@@ -26,7 +26,7 @@ def encoder() -> BertModel:
     return model
 
 
-def test_masking_a_token_moves_every_output_and_with_a_causal_mask_only_later_ones(
+def test_a_masked_token_moves_every_output_but_behind_a_causal_mask(
     encoder: BertModel,
 ) -> None:
     ids = torch.tensor([[2, 7, 8, 9, 3]])

@@ -24,6 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_folder_reads_back_as_the_shipped_model_with_the_published_ids(folder: Path) -> None:
     model, tokenizer = from_pretrained(folder)
+    assert tokenizer is not None
     assert tuple(tokenizer.special) == (0, 100, 101, 102, 103)
     shipped = load("bert")
     assert pictures.filled(model, tokenizer, TEXT) == pictures.filled(
@@ -35,6 +36,7 @@ def test_the_folder_reads_back_as_the_shipped_model_with_the_published_ids(folde
 
 def test_unused_tokens_are_never_predicted(folder: Path) -> None:
     model, tokenizer = from_pretrained(folder)
+    assert tokenizer is not None
     ids = torch.tensor([tokenizer.build_input(TEXT)[0]])
     with torch.no_grad():
         logits, _ = model(ids)

@@ -101,7 +101,7 @@ def to_scale(models: Mapping[str, Mapping[str, int]]) -> Figure:
         ax.text((left + right) / 2, 12 * side + 0.3, f"{name}\n{total}", ha="center", va="bottom",
                 fontsize=11)  # fmt: skip
         left = right + max(1.4, 2.2 - (right - left) / 2)
-    for x, kind in zip((0.0, 9.6, 17.9, 28.0), KINDS, strict=True):
+    for x, kind in zip((0.0, 13.5, 24.5, 39.0), KINDS, strict=True):
         ax.add_patch(Rectangle((x, -2.3), 0.9, 0.9, facecolor=COLOURS[kind], edgecolor="none"))
         ax.text(x + 1.3, -1.85, kind, va="center", fontsize=10.5)
     ax.set(xlim=(-1.4, left - 0.6), ylim=(-2.8, top + 2.6), aspect="equal")

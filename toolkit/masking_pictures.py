@@ -205,25 +205,33 @@ def frame(one: Prediction, head: str, position: int, original: str) -> str:
     return f"{_CHIPS}<div class=lit><div>{chips}</div><table>{rows}{after}</table></div>"
 
 
-def look_page(model: nn.Module, pieces: Pieces, texts: Sequence[str]) -> ipywidgets.VBox:
-    """Sentences whose pieces are masked in turn, with the best pieces and where a head looks."""
-    ids = {text: pieces.encode(text) for text in texts}
+def look_page(model: nn.Module, pieces: Pieces, texts: Mapping[str, str]) -> ipywidgets.VBox:
+    """Sentences whose pieces are masked in turn, with the best pieces and where a head looks.
+
+    Args:
+        texts: the sentences by the words on their buttons.
+    """
+    ids = {name: pieces.encode(text) for name, text in texts.items()}
     most = max(map(len, ids.values()))
     made: dict[tuple[str, int], Prediction] = {}
 
-    def draw(text: str, head: str, at: str) -> str:
+    def draw(name: str, head: str, at: str) -> str:
         position = int(at)
-        if position > len(ids[text]):
-            return f"{_CHIPS}<div class=lit>This sentence has {len(ids[text])} tokens.</div>"
-        if (text, position) not in made:
-            made[text, position] = predict(model, pieces, text, position)
-        return frame(made[text, position], head, position, pieces.names[ids[text][position - 1]])
+        if position > len(ids[name]):
+            return f"{_CHIPS}<div class=lit>This sentence has {len(ids[name])} tokens.</div>"
+        if (name, position) not in made:
+            made[name, position] = predict(model, pieces, texts[name], position)
+        return frame(made[name, position], head, position, pieces.names[ids[name][position - 1]])
 
     return widgets.frames(
-        {"sentence": list(texts), "head": list(HEADS),
-         "masked position": [str(n) for n in range(1, most + 1)]},
-        draw, start={"head": 2, "masked position": 6},
-    )  # fmt: skip
+        {
+            "sentence": list(texts),
+            "head": list(HEADS),
+            "position": [str(n) for n in range(1, most + 1)],
+        },
+        draw,
+        start={"head": 2, "position": 6},
+    )
 
 
 def three_ways(

@@ -90,7 +90,8 @@ def by_kind(rows: Sequence[Mapping[str, str]]) -> Figure:
         for n, value in enumerate(middle.tolist()):
             right = judge != "BERT"
             ax.text(n + (0.2 if right else -0.2), value, f"{value:.0f}", color=colour,
-                    ha="left" if right else "right", va="center", fontsize=11)  # fmt: skip
+                    ha="left" if right else "right",
+                    va="bottom" if value < 52 else "center", fontsize=11)  # fmt: skip
     ax.axhline(50, color=INK, lw=0.9, ls=":")
     ax.text(-0.55, 50.6, "chance", fontsize=10.5, va="bottom")
     ax.set_xticks(range(len(KINDS)), [WHERE[kind] for kind in KINDS], fontsize=11)

@@ -88,7 +88,7 @@ def fates(ids: Tensor, corrupted: Tensor, labels: Tensor) -> Tensor:
 def epochs(found: Tensor, tokens: Sequence[str]) -> Figure:
     """The fates (epochs, T) of the tokens of one sequence, a column an epoch."""
     number, length = found.shape
-    figure, ax = plt.subplots(figsize=(5.8, 0.75 + 0.4 * length))
+    figure, ax = plt.subplots(figsize=(5.8, 0.75 + 0.32 * length))
     for name, fate in ((n, FATES.index(n)) for n in FATES):
         for epoch, token in (found == fate).nonzero().tolist():
             ax.add_patch(
@@ -114,7 +114,7 @@ def shares(results: Mapping[str, tuple[Tensor, Tensor, Tensor]]) -> Figure:
     Args:
         results: ids, corrupted ids and labels, (B, T) each, by the name of the function.
     """
-    figure, ax = plt.subplots(figsize=(5.6, 0.75 + 0.48 * len(results)))
+    figure, ax = plt.subplots(figsize=(5.6, 0.75 + 0.4 * len(results)))
     for row, (ids, corrupted, labels) in enumerate(results.values()):
         found, left = fates(ids, corrupted, labels), 0.0
         for fate, name in enumerate(FATES):

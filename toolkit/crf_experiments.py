@@ -3,7 +3,7 @@
     python -m toolkit.crf_experiments chain             # a made language, all four taggers
     python -m toolkit.crf_experiments chain "BiLSTM"    # variants with this in their name
 
-It takes about four minutes of one core and writes `toolkit/measured/crf_chain.csv`, which `read`
+It takes about two minutes of one core and writes `toolkit/measured/crf_chain.csv`, which `read`
 reads; a part replaces its own rows. The language is a Markov chain of tags, each of which draws a
 word, so that the best possible is known. Every tagger is trained with five learning rates and five
 seeds side by side (`toolkit.many_models`); each seed has training sentences of its own. Learning

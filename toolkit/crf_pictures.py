@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from toolkit import plots
-from toolkit.crf_experiments import FOLLOWS, TAGS, Found
+from toolkit.crf_experiments import FOLLOWS, SIZES, TAGGERS, TAGS, Found
 from toolkit.plots import INK, PALETTE
 
 _FAINT, _LINE, _MARK, _NEW = "#5b6069", "#cfcabd", "#f9dcc4", "#cfe3f5"
@@ -215,7 +215,7 @@ def forward_page(example: Example, step: int) -> str:
             sheet.edge(t, a, b, *((PALETTE[0], 2.5) if now else (_LINE, 1.5)), text)
     for t, y in itertools.product(range(words), range(len(example.tags))):
         new = t == last - 1
-        text = signed(sums[t, y].item(), 3 if 0 < t else 0) if t < last else ""
+        text = signed(sums[t, y].item(), 3 if t > 0 else 0) if t < last else ""
         sheet.node(t, y, text, _NEW if new else "none", PALETTE[0] if new else _FAINT)
     if step > words:
         ends = [signed(x, 3) for x in sums[-1].tolist()]
@@ -302,8 +302,9 @@ def viterbi_page(example: Example, name: str) -> str:
                      f"with <b>{signed(best[-1].max().item())}</b>."]  # fmt: skip
         else:
             t = words - back
-            lines = [f"The pointer of {example.tags[path[t + 1]]} at <i>{example.words[t + 1]}</i> "
-                     f"leads to <b>{example.tags[path[t]]}</b> at <i>{example.words[t]}</i>."]  # fmt: skip
+            after, now = (example.tags[path[k]] for k in (t + 1, t))
+            lines = [f"The pointer of {after} at <i>{example.words[t + 1]}</i> leads to "
+                     f"<b>{now}</b> at <i>{example.words[t]}</i>."]  # fmt: skip
         found = ["?"] * (words - back) + [example.tags[y] for y in path[words - back :]]
         lines.append("Tags so far: " + " ".join(found))
     elif step == 0:
@@ -325,7 +326,8 @@ def viterbi_page(example: Example, name: str) -> str:
             lines.append(
                 f"{tag}: largest of {', '.join(ways)} is {signed(largest)}, from "
                 f"{example.tags[int(before[last - 1, y])]}; with emission "
-                f"{signed(example.emissions[last, y].item())}: <b>{signed(best[last, y].item())}</b>"
+                f"{signed(example.emissions[last, y].item())}: "
+                f"<b>{signed(best[last, y].item())}</b>"
             )
     return sheet.page(f"Viterbi's search, step «{name}»", lines)
 
@@ -335,7 +337,7 @@ def viterbi_page(example: Example, name: str) -> str:
 
 def learned_transitions(transitions: Tensor) -> Figure:
     """Transitions (L, L) of a trained tagger beside the probabilities of the language."""
-    figure, axes = plt.subplots(1, 2, figsize=(8.4, 4.1))
+    figure, axes = plt.subplots(1, 2, figsize=(7.4, 3.9))
     plots.attention_map(
         axes[0], FOLLOWS, TAGS, TAGS, title="the language: probability", numbers=".2f",
         limits=(0, 1.3), row_label="tag before", column_label="tag after",
@@ -348,28 +350,34 @@ def learned_transitions(transitions: Tensor) -> Figure:
     return figure
 
 
-MEASURES = {"tags": "tags right", "whole": "sentences right", "broken": "against the grammar"}
+MEASURES = {"tags": "tags right", "whole": "sentences right", "broken": "break a rule"}
 
 
-def shares(found: Mapping[str, Found], size: int, best: Mapping[str, float]) -> Figure:
-    """Three measures of the four taggers: the mean of the seeds, and a dot for each.
+def shares(found: Mapping[str, Found], best: Mapping[str, float]) -> Figure:
+    """Three measures of the four taggers, for both sizes of the training data.
+
+    A bar is the mean of the seeds, a dot one of them.
 
     Args:
-        size: training sentences.
-        best: of each measure, what is possible at best.
+        best: of each measure, what is possible at best; a dotted line.
     """
-    names = [name for name in found if name.endswith(f", {size} sentences")]
-    figure, axes = plt.subplots(1, 3, figsize=(7.6, 2.6), sharey=True)
+    figure, axes = plt.subplots(1, 3, figsize=(6.4, 4.0), sharey=True)
+    colours = dict(zip(SIZES, ("#a9c9e6", PALETTE[0]), strict=True))
     for ax, (measure, title) in zip(axes, MEASURES.items(), strict=True):
-        for row, name in enumerate(names):
-            each = 100 * getattr(found[name], measure)
-            ax.barh(row, each.mean(), color=PALETTE[1 if "CRF" in name else 0], height=0.62)
-            ax.plot(each, [row] * len(each), ".", color=INK, ms=4)
-            ax.annotate(f"{each.mean():.0f}", (each.max(), row), (5, 0), va="center",
-                        textcoords="offset points", fontsize=10.5)  # fmt: skip
+        for name, one in found.items():
+            tagger, size = name.removesuffix(" sentences").split(", ")
+            y = list(TAGGERS).index(tagger) + (-0.2 if int(size) == SIZES[0] else 0.2)
+            each = 100 * getattr(one, measure)
+            ax.barh(y, each.mean(), 0.36, color=colours[int(size)],
+                    label=f"{size} training sentences" if tagger == "BiLSTM" else None)  # fmt: skip
+            ax.plot(each, [y] * len(each), ".", color=INK, ms=3.5)
+            ax.annotate(f"{each.mean():.0f}", (each.max(), y), (5, 0), va="center",
+                        textcoords="offset points", fontsize=11)  # fmt: skip
         if measure in best:
             ax.axvline(100 * best[measure], color=INK, lw=1, ls=":")
-        ax.set(title=title, xlabel="percent", xlim=(0, 118), xticks=(0, 50, 100))
-    axes[0].set_yticks(range(len(names)), [name.split(",")[0] for name in names])
+        ax.set(title=title, xlabel="percent", xlim=(0, 128), xticks=(0, 50, 100))
+    axes[0].set_yticks(range(len(TAGGERS)), list(TAGGERS), fontsize=11)
     axes[0].invert_yaxis()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2,
+                  fontsize=11)  # fmt: skip
     return figure

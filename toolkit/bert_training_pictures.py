@@ -82,9 +82,8 @@ def learn(
 def smooth(losses: Sequence[float], width: int = 5) -> tuple[list[float], list[float]]:
     """Means of neighbouring steps, and the steps in the middle of them."""
     starts = range(0, len(losses) - width + 1, width)
-    return [s + (width + 1) / 2 for s in starts], [
-        sum(losses[s : s + width]) / width for s in starts
-    ]
+    means = [sum(losses[s : s + width]) / width for s in starts]
+    return [s + (width + 1) / 2 for s in starts], means
 
 
 def live_losses(curves: Mapping[str, Sequence[float]], frequency: float) -> Figure:

@@ -41,4 +41,5 @@ def test_the_stored_file_has_every_seed_of_every_setting() -> None:
     found = {(r["variant"], int(r["steps"]), float(r["lr"]), int(r["seed"])) for r in rows}
     seeds = range(experiments.SEEDS)
     wanted = itertools.product(experiments.VARIANTS, experiments.STEPS, experiments.LRS, seeds)
-    assert found == set(wanted) and len(rows) == len(found)
+    assert found == set(wanted)
+    assert len(rows) == len(found)

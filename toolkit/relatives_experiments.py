@@ -264,7 +264,7 @@ def roberta(part: str = "", epochs: int = EPOCHS, batch: int = 16) -> list[Row]:
 
         def loss(
             at: Parameters, step: int, model: Encoder = model, corpus: Tensor = corpus,
-            store: list[Tensor] = store, draw: torch.Generator = draw,
+            store: list[Tensor] = store, draw: torch.Generator = draw, each: int = each,
         ) -> Tensor:  # fmt: skip
             nonlocal order, masking
             epoch, number = divmod(step - 1, each)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -69,8 +68,8 @@ def _band(ax: Axes, x: Sequence[float], values: Tensor, label: str, colour: str,
 
 
 def seeds(
-    found: Mapping[str, Found], prefix: str, *, x: str, y: str, level: tuple[str, float] | None = None,
-    log_y: bool = False,
+    found: Mapping[str, Found], prefix: str, *, x: str, y: str,
+    level: tuple[str, float] | None = None,
 ) -> Figure:  # fmt: skip
     """What the variants reached, a line each with the range of the seeds.
 
@@ -88,10 +87,6 @@ def seeds(
         ax.axhline(level[1], color=INK, lw=0.9, ls=":")
         ax.annotate(level[0], (ax.get_xlim()[1], level[1]), ha="right", va="bottom", fontsize=10)
     ax.set(xlabel=x, ylabel=y)
-    if log_y:
-        ax.set_yscale("log")
-        ax.yaxis.set_major_formatter(plt.FuncFormatter(lambda v, _: f"{v:g}"))
-        ax.yaxis.set_minor_formatter(plt.NullFormatter())
     figure.legend(loc="outside lower center", ncols=1 if len(found) > 3 else 2, fontsize=10.5)
     return figure
 

@@ -67,15 +67,11 @@ def _band(ax: Axes, x: Sequence[float], values: Tensor, label: str, colour: str,
     ax.fill_between(x, values.amin(0), values.amax(0), color=colour, alpha=0.16, lw=0)
 
 
-def seeds(
-    found: Mapping[str, Found], prefix: str, *, x: str, y: str,
-    level: tuple[str, float] | None = None,
-) -> Figure:  # fmt: skip
+def seeds(found: Mapping[str, Found], prefix: str, *, x: str, y: str) -> Figure:
     """What the variants reached, a line each with the range of the seeds.
 
     Args:
         prefix: of the columns, such as "step ".
-        level: the name and height of a dotted line.
     """
     figure, ax = plt.subplots(figsize=(6.0, 3.5))
     for (name, one), colour, line in zip(
@@ -83,9 +79,6 @@ def seeds(
     ):
         numbers, values = one.curve(prefix)
         _band(ax, numbers, values, f"{name} ({one.lr:g})", colour, line)
-    if level is not None:
-        ax.axhline(level[1], color=INK, lw=0.9, ls=":")
-        ax.annotate(level[0], (ax.get_xlim()[1], level[1]), ha="right", va="bottom", fontsize=10)
     ax.set(xlabel=x, ylabel=y)
     figure.legend(loc="outside lower center", ncols=1 if len(found) > 3 else 2, fontsize=10.5)
     return figure

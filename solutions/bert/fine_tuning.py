@@ -725,7 +725,7 @@ def crf_partition(
 # *Example.* In the example of exercise 7 the best sequence is $1, 1$ with 3, although the
 # best tag of the first token, seen alone, is 0.
 #
-# Book: `brt-crf`.
+# Book: `brt-viterbi`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -746,7 +746,7 @@ def crf_partition(
 # </details>
 
 
-# %% exercise="viterbi" points=3 section="brt-crf"
+# %% exercise="viterbi" points=3 section="brt-viterbi"
 def viterbi(
     emissions: Tensor, mask: Tensor, transitions: Tensor, start: Tensor, end: Tensor
 ) -> tuple[list[list[int]], Tensor]:
@@ -834,7 +834,7 @@ class CRF(nn.Module):
 #
 # *Example.* Append columns of padding to a batch: loss and tags stay the same.
 #
-# Book: `brt-crf`.
+# Book: `brt-viterbi`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -856,7 +856,7 @@ class CRF(nn.Module):
 # </details>
 
 
-# %% exercise="BiLSTMCRF" points=3 section="brt-crf"
+# %% exercise="BiLSTMCRF" points=3 section="brt-viterbi"
 class BiLSTMCRF(nn.Module):
     """Tags from an LSTM in both directions and a CRF (Huang et al. 2015; Lample et al. 2016, 2).
 

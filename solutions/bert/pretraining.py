@@ -480,7 +480,7 @@ class MaskedLanguageHead(nn.Module):
 # *Example.* `BertForPreTraining(30522)` has 110,106,428 parameters, 624,188 more than the encoder
 # alone: the embedding matrix of the tokens counts once.
 #
-# Book: `brt-heads`.
+# Book: `brt-loss`.
 #
 # <details><summary>Hint 1</summary>
 #
@@ -495,7 +495,7 @@ class MaskedLanguageHead(nn.Module):
 # </details>
 
 
-# %% exercise="BertForPreTraining" points=3 section="brt-heads"
+# %% exercise="BertForPreTraining" points=3 section="brt-loss"
 class BertForPreTraining(nn.Module):
     """BERT with its two pre-training heads (Devlin et al. 2019, section 3.1).
 

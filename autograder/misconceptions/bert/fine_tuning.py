@@ -768,7 +768,7 @@ add(
     ("+ emissions[:, t]", "+ emissions[:, t - 1]"),
 )
 
-add = mistakes_in(MISCONCEPTIONS, "viterbi", "brt-crf")
+add = mistakes_in(MISCONCEPTIONS, "viterbi", "brt-viterbi")
 BEST_END = "(best + end).max(dim=1)"
 BEST_KEPT = "torch.where(mask[:, t : t + 1], longer + emissions[:, t], best)"
 BACK = "for tag in reversed(before[: length - 1]):"
@@ -840,7 +840,7 @@ add(
     (FOLLOW, "path.append(tag[row, path[-1]])"),
 )
 
-add = mistakes_in(MISCONCEPTIONS, "BiLSTMCRF", "brt-crf")
+add = mistakes_in(MISCONCEPTIONS, "BiLSTMCRF", "brt-viterbi")
 LSTM = "self.lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)"
 RUN = """states, _ = nn.utils.rnn.pad_packed_sequence(
             self.lstm(packed)[0], batch_first=True, total_length=ids.shape[1]

@@ -504,7 +504,7 @@ add(
     (SCORED, "self.decoder(transformed)"),
 )
 
-add = mistakes_in(MISCONCEPTIONS, "BertForPreTraining", "brt-heads")
+add = mistakes_in(MISCONCEPTIONS, "BertForPreTraining", "brt-loss")
 HEAD = "self.mlm = MaskedLanguageHead(self.bert.embeddings.token)"
 ENCODED = "hidden, pooled = self.bert(input_ids, token_type_ids, mask)"
 BOTH = "return self.mlm(hidden), self.nsp(pooled)"

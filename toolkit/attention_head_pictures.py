@@ -45,7 +45,7 @@ def cuts(heads: Heads) -> Figure:
     colours = [PALETTE[layer % len(PALETTE)] for layer, _ in heads]
     ax.barh(range(len(names)), values, xerr=errors, color=colours, ecolor=INK, height=0.7)
     for y, (value, error) in enumerate(zip(values, errors, strict=True)):
-        ax.text(max(value, 0) + error + 0.015, y, f"{value:.3f}".replace("-", "−"), va="center",
+        ax.text(max(value, 0) + error + 0.015, y, f"{round(value, 3) + 0.0:.3f}", va="center",
                 fontsize=9.5)  # fmt: skip
     ax.set_yticks(range(len(names)), names)
     ax.invert_yaxis()

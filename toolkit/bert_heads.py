@@ -7,9 +7,10 @@ The results lie in `toolkit/measured/`; `read` and `read_sep` read them.
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -114,22 +115,19 @@ def token_losses(model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor
     return torch.cat(found)
 
 
-class without_head:
+@contextlib.contextmanager
+def without_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
     """In the block that it begins, one head of a model returns zeros."""
-
-    def __init__(self, model: nn.Module, layer: int, head: int) -> None:
-        self.attention, self.head = model.layers[layer].attention, head
-
-    def __enter__(self) -> None:
-        weight = self.attention.out_proj.weight  # (D, D), columns by head
-        self.kept = weight.detach().clone()
-        width = weight.shape[1] // self.attention.num_heads
+    attention = model.layers[layer].attention
+    weight = attention.out_proj.weight  # (D, D), columns by head
+    kept, width = weight.detach().clone(), weight.shape[1] // attention.num_heads
+    try:
         with torch.no_grad():
-            weight[:, self.head * width : (self.head + 1) * width] = 0
-
-    def __exit__(self, *_: object) -> None:
+            weight[:, head * width : (head + 1) * width] = 0
+        yield
+    finally:
         with torch.no_grad():
-            self.attention.out_proj.weight.copy_(self.kept)
+            weight.copy_(kept)
 
 
 # --------------------------------------------------------------------------- stored measurements
@@ -177,19 +175,21 @@ def measure() -> None:
     last = rows.mask.sum(1, keepdim=True) - 1  # (B, 1), where the closing [SEP] stands
     at = torch.arange(rows.ids.shape[1])
     asked = labels != IGNORE
-    distance = (last - at).expand_as(asked)[asked]  # (n,)
+    before_sep = ((last - at).expand_as(asked) == 1)[asked]  # (n,)
     first = ((rows.ids == SEP) & (at != last)).int().argmax(1, keepdim=True)
     hidden = {"closing [SEP]": last, "first [SEP]": first, "[CLS]": torch.zeros_like(last)}
     made = []
-    for name, where in hidden.items():
-        part = Rows(rows.ids, rows.token_type_ids, rows.mask & (at != where))
-        found = token_losses(model, part, corrupted, labels)
-        for place, chosen in {
-            "all": distance > 0, "last two": distance <= 2, "others": distance > 2
-        }.items():  # fmt: skip
-            made.append({"hidden": name, "positions": place, "count": int(chosen.sum())}
-                        | {"before": round(before[chosen].mean().item(), 4)}
-                        | _change(found[chosen], before[chosen]))  # fmt: skip
+    for cut in ((), (0, 3)):
+        with without_head(model.bert, *cut) if cut else contextlib.nullcontext():
+            before = token_losses(model, rows, corrupted, labels)
+            for name, where in list(hidden.items())[: 1 if cut else None]:
+                part = Rows(rows.ids, rows.token_type_ids, rows.mask & (at != where))
+                found = token_losses(model, part, corrupted, labels)
+                for place, chosen in {"last": before_sep, "others": ~before_sep}.items():
+                    made.append({"hidden": name, "without": ".".join(map(str, cut)),
+                                 "positions": place, "count": int(chosen.sum()),
+                                 "before": round(before[chosen].mean().item(), 4)}
+                                | _change(found[chosen], before[chosen]))  # fmt: skip
     write_rows(LAST_SEP, made)
 
 
@@ -209,10 +209,13 @@ def read() -> tuple[dict[tuple[int, int], Head], dict[str, float], float, int]:
     return heads, {n: float(even[n]) for n in TARGETS}, float(even["change"]), int(even["error"])
 
 
-def read_sep() -> dict[tuple[str, str], dict[str, float]]:
-    """What leaving out [SEP] or [CLS] changes: by what is left out and which positions."""
+def read_sep() -> dict[tuple[str, str, str], dict[str, float]]:
+    """What concealing [SEP] or [CLS] changes: by what, which head is cut ("": none), and where.
+
+    Where: at the "last" token before the closing [SEP], or at the "others".
+    """
     return {
-        (row["hidden"], row["positions"]): {
+        (row["hidden"], row["without"], row["positions"]): {
             name: float(row[name]) for name in ("count", "before", "change", "error")
         }
         for row in read_rows(LAST_SEP)

@@ -16,7 +16,6 @@ reported is measured on others.
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

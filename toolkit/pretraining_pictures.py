@@ -40,25 +40,27 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def batch_picture() -> Figure:
     """The batch: what is read, what is to be predicted, and each prediction's loss."""
-    figure, axes = plt.subplots(2, 1, figsize=(6.2, 3.7))
+    figure, axes = plt.subplots(2, 1, figsize=(5.4, 3.7))
     for ax, (text, chosen), (label, share) in zip(axes, BATCH, PAIRS, strict=True):
-        tokens = text.split()
-        for position, token in enumerate(tokens):
-            asked = position in chosen
+        end = 0.0
+        for position, token in enumerate(text.split()):
+            width = 0.9 + 0.42 * len(token)  # in about characters
+            x, asked = end + width / 2, position in chosen
+            end += width
             ax.text(
-                position, 0, token, ha="center", va="center", fontsize=9.5,
+                x, 0, token, ha="center", va="center", fontsize=10.5,
                 color="white" if asked else INK,
-                bbox={"boxstyle": "round,pad=0.25", "fc": PALETTE[0] if asked else "#eceae4",
+                bbox={"boxstyle": "round,pad=0.2", "fc": PALETTE[0] if asked else "#eceae4",
                       "ec": "none"},
             )  # fmt: skip
             if asked:
                 right, p = chosen[position]
-                ax.text(position, 0.95, f"{right}: {p:g}\n−ln {p:g} = {-math.log(p):.3f}",
-                        ha="center", va="center", fontsize=9.5, color=PALETTE[0])  # fmt: skip
-        ax.text(-0.35, -0.95, f"{label}: {share:g}   −ln {share:g} = {-math.log(share):.3f}",
-                ha="left", va="center", fontsize=9.5, color=PALETTE[1])  # fmt: skip
-        ax.plot([0, 0], [-0.32, -0.68], color=PALETTE[1], lw=1.2)
-        ax.set(xlim=(-0.6, 8.5), ylim=(-1.35, 1.5))
+                ax.text(x, 0.95, f"{right}: {p:g}\n−ln {p:g} = {-math.log(p):.3f}",
+                        ha="center", va="center", fontsize=10.5, color=PALETTE[0])  # fmt: skip
+        ax.text(0.3, -0.95, f"{label}: {share:g}   −ln {share:g} = {-math.log(share):.3f}",
+                ha="left", va="center", fontsize=10.5, color=PALETTE[1])  # fmt: skip
+        ax.plot([1.5, 1.5], [-0.36, -0.66], color=PALETTE[1], lw=1.2)
+        ax.set(xlim=(-0.1, end + 0.1), ylim=(-1.35, 1.5))
         ax.axis("off")
     return figure
 

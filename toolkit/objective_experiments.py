@@ -41,7 +41,7 @@ from toolkit.many_models import (
 NAMES = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 DAYS, STRIDES, LENGTH, SLIP = 7, (1, -1), 6, 0.3
 MASK, CLS = DAYS, DAYS + 1
-SEARCH_LRS = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
+SEARCH_LRS = ((1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2), (3.2e-2,))  # in groups, trained side by side
 READ_LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 D_MODEL, NUM_HEADS, NUM_LAYERS, D_FF = 32, 2, 2, 64
 MASK_PROB = 0.15
@@ -268,7 +268,7 @@ def learning(
 ) -> list[Row]:  # fmt: skip
     """Pre-training: rows of objective, part, step, targets, learning rate, seed and excess loss.
 
-    Part "search" has short runs with five learning rates, measured on validation texts; part
+    Part "search" has short runs with six learning rates, measured on validation texts; part
     "training" is the long run at the best of them, from other seeds, measured on test texts.
     """
     rows: list[Row] = []
@@ -290,7 +290,8 @@ def learning(
 
             return at_look
 
-        _fit(objective, SEARCH_LRS, (search,), 1, note("search", SEARCH_LRS))
+        for lrs in SEARCH_LRS:
+            _fit(objective, lrs, (search,), 1, note("search", lrs))
         lr = best_lr(
             [row for row in rows if row["objective"] == objective and row["part"] == "search"],
             "excess", least=True,

@@ -5,7 +5,7 @@
     python -m toolkit.objective_experiments writing    # let them write
 
 The first keeps its models in `build/objectives.pt`, from which the others start. Each writes a
-file of `toolkit/measured/`, which `read_rows` reads; together they take eight minutes of one core.
+file of `toolkit/measured/`, which `read_rows` reads; together they take seven minutes of one core.
 Models are trained side by side (`toolkit.many_models`), with five seeds. Which learning rate is
 best is decided on other texts than those that are reported.
 
@@ -70,9 +70,7 @@ def texts(*shape: int, draw: torch.Generator) -> tuple[Tensor, Tensor]:
     drawn = torch.randint(DAYS, (*shape, LENGTH), generator=draw)
     days = [drawn[..., 0]]
     for t in range(1, LENGTH):
-        days.append(
-            torch.where(slips[..., t], drawn[..., t], (days[-1] + stride) % DAYS)
-        )
+        days.append(torch.where(slips[..., t], drawn[..., t], (days[-1] + stride) % DAYS))
     return torch.stack(days, -1), kind
 
 
@@ -86,9 +84,9 @@ def _both_ways(ids: Tensor) -> tuple[Tensor, Tensor]:
         second p(days after | stride, day here).
     """
     follows = transitions()
-    known = torch.where(
-        (ids == MASK)[..., None], 1.0, F.one_hot(ids % DAYS, DAYS).float()
-    )[:, :, None]  # (N, T, 1, days)
+    known = torch.where((ids == MASK)[..., None], 1.0, F.one_hot(ids % DAYS, DAYS).float())[
+        :, :, None
+    ]  # (N, T, 1, days)
     start = torch.full((len(ids), len(STRIDES), DAYS), 1 / len(STRIDES) / DAYS)
     before, after = [start], [torch.ones_like(start)]
     for t in range(1, ids.shape[1]):
@@ -176,7 +174,9 @@ class Model:
             weights = (scores - scores.detach().amax(-1, keepdim=True)).exp()
             weights = weights / weights.sum(-1, keepdim=True)
             x = x + _linear((weights @ v).transpose(2, 3).flatten(3), at[f"{layer}.out"])
-            inner = _linear(norm(2 * layer + 1), at[f"{layer}.up"]) + at[f"{layer}.up_bias"][:, None]
+            inner = (
+                _linear(norm(2 * layer + 1), at[f"{layer}.up"]) + at[f"{layer}.up_bias"][:, None]
+            )
             x = x + _linear(inner.relu(), at[f"{layer}.down"])
         return norm(-1)
 
@@ -305,64 +305,68 @@ def learning(
 
 # --------------------------------------------------------------------------- reading
 
-STARTS = ("masked", "left to right", "both sides, new", "left to right, new")
-LABELLED = (16, 64)
+STARTS = (
+    "masked", "left to right", "left to right, early", "both sides, new", "left to right, new",
+)  # fmt: skip
+LABELLED = 64
 READ_LOOKS = (10, 25, 50, 100, 200)
 
 
 def reading(
-    starts: Sequence[str] = STARTS, sizes: Sequence[int] = LABELLED,
-    looks: Sequence[int] = READ_LOOKS, kept: Path = KEPT,
+    starts: Sequence[str] = STARTS, looks: Sequence[int] = READ_LOOKS, kept: Path = KEPT,
 ) -> list[Row]:  # fmt: skip
-    """Fine-tuning: rows of start, labelled texts, step, learning rate, seed and shares right.
+    """Fine-tuning: rows of start, step, learning rate, seed and shares right.
 
     The label is the direction of a text; the classifier reads the mean of the last states. Seed s
     starts from pre-trained model s, or from new parameters, and has its own labelled texts.
     """
     states = torch.load(kept)
+    last = LOOKS[-1]
+    early = equal_quality(read("learning"))
+    steps = {"masked": ("masked", last), "left to right": ("left to right", last),
+             "left to right, early": ("left to right", early)}  # fmt: skip
     models = len(READ_LRS) * SEEDS
     held = [texts(1000, draw=torch.Generator().manual_seed(seed)) for seed in (VALIDATION, TEST)]
     rows: list[Row] = []
     for start in starts:
         began = time.process_time()
-        for size in sizes:
-            torch.manual_seed(3)
-            model = Model("left" in start, models, outputs=len(STRIDES))
-            at = model.parameters()
-            if "new" not in start:
-                trained = states[f"{start}, {LOOKS[-1]}"]
-                at |= {
-                    name: trained[name].repeat(len(READ_LRS), *[1] * (p.dim() - 1))
-                    for name, p in at.items() if name != "outputs"
-                }  # fmt: skip
-            draw = torch.Generator().manual_seed(4)
-            ids, kind = (x.repeat(len(READ_LRS), *[1] * (x.dim() - 1))
-                         for x in texts(SEEDS, size, draw=draw))  # fmt: skip
+        torch.manual_seed(3)
+        model = Model("left" in start, models, outputs=len(STRIDES))
+        at = model.parameters()
+        if "new" not in start:
+            trained = states["{}, {}".format(*steps[start])]
+            at |= {
+                name: trained[name].repeat(len(READ_LRS), *[1] * (p.dim() - 1))
+                for name, p in at.items() if name != "outputs"
+            }  # fmt: skip
+        draw = torch.Generator().manual_seed(4)
+        ids, kind = (x.repeat(len(READ_LRS), *[1] * (x.dim() - 1))
+                     for x in texts(SEEDS, LABELLED, draw=draw))  # fmt: skip
 
-            def loss(
-                at: Parameters, step: int, model: Model = model, ids: Tensor = ids,
-                kind: Tensor = kind, draw: torch.Generator = draw,
-            ) -> Tensor:  # fmt: skip
-                chosen = torch.randperm(ids.shape[1], generator=draw)[:16]
-                logits = model.classify(at, ids[:, chosen])  # (M, B, kinds)
-                wanted = kind[:, chosen].flatten()
-                return F.cross_entropy(logits.flatten(0, 1), wanted, reduction="none").view(
-                    models, -1
-                ).mean(1)  # fmt: skip
+        def loss(
+            at: Parameters, step: int, model: Model = model, ids: Tensor = ids,
+            kind: Tensor = kind, draw: torch.Generator = draw,
+        ) -> Tensor:  # fmt: skip
+            chosen = torch.randperm(ids.shape[1], generator=draw)[:16]
+            logits = model.classify(at, ids[:, chosen])  # (M, B, kinds)
+            wanted = kind[:, chosen].flatten()
+            return F.cross_entropy(logits.flatten(0, 1), wanted, reduction="none").view(
+                models, -1
+            ).mean(1)  # fmt: skip
 
-            for step in train(at, loss, looks[-1], READ_LRS, warmup=10):
-                if step not in looks:
-                    continue
-                with torch.no_grad():
-                    validation, test = (
-                        (model.classify(at, x.expand(models, -1, -1)).argmax(-1) == y)
-                        .float().mean(1)
-                        for x, y in held
-                    )  # fmt: skip
-                rows += _rows(
-                    {"start": start, "labelled": size, "step": step}, READ_LRS,
-                    {"validation": validation, "accuracy": test},
+        for step in train(at, loss, looks[-1], READ_LRS, warmup=10):
+            if step not in looks:
+                continue
+            with torch.no_grad():
+                validation, test = (
+                    (model.classify(at, x.expand(models, -1, -1)).argmax(-1) == y)
+                    .float().mean(1)
+                    for x, y in held
                 )  # fmt: skip
+            rows += _rows(
+                {"start": start, "step": step}, READ_LRS,
+                {"validation": validation, "accuracy": test},
+            )  # fmt: skip
         print(f"{start}: {time.process_time() - began:.0f} s", flush=True)
     return rows
 
@@ -430,7 +434,7 @@ def equal_quality(rows: Sequence[Mapping[str, object]]) -> int:
 def writing(count: int = 1000, kept: Path = KEPT) -> list[Row]:
     """Writing: rows of writer, way, seed, and nats per token that the language itself gives."""
     states = torch.load(kept)
-    early = equal_quality(read_rows(FOLDER / "objective_learning.csv"))
+    early = equal_quality(read("learning"))
     rows: list[Row] = []
 
     def note(writer: str, way: str, seed: int, ids: Tensor) -> None:

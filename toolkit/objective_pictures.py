@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from toolkit.docstrings import MASK
-from toolkit.objective_experiments import LABELLED, LOOKS, OBJECTIVES, STARTS, best_lr
+from toolkit.objective_experiments import LOOKS, OBJECTIVES, STARTS, best_lr
 from toolkit.plots import INK, PALETTE
 
 Rows = Sequence[Mapping[str, str]]
@@ -131,9 +131,9 @@ def learning_curves(rows: Rows) -> Figure:
 # --------------------------------------------------------------------------- reading
 
 
-def accuracy(rows: Rows, start: str, labelled: int) -> tuple[float, list[int], Tensor]:
+def accuracy(rows: Rows, start: str) -> tuple[float, list[int], Tensor]:
     """The learning rate that validation chose, the steps, and the shares right (seeds, steps)."""
-    mine = [r for r in rows if r["start"] == start and int(r["labelled"]) == labelled]
+    mine = [r for r in rows if r["start"] == start]
     steps = sorted({int(r["step"]) for r in mine})
     lr = best_lr([r for r in mine if int(r["step"]) == steps[-1]], "validation")
     best = [r for r in mine if float(r["lr"]) == lr]
@@ -142,22 +142,28 @@ def accuracy(rows: Rows, start: str, labelled: int) -> tuple[float, list[int], T
 
 
 def reading_curves(rows: Rows, best: float) -> Figure:
-    """Accuracy of the classifiers by steps of fine-tuning, a panel for each number of labels."""
-    figure, axes = plt.subplots(1, len(LABELLED), figsize=(6.0, 3.7), sharey=True)
-    looks = dict(zip(STARTS, ((0, "o-"), (1, "s-"), (0, "o:"), (1, "s:")), strict=True))
-    names = {"masked": "both sides, masked LM", "left to right": "left to right, LM"}
-    for ax, labelled in zip(axes, LABELLED, strict=True):
-        for start, (color, line) in looks.items():
-            _, steps, values = accuracy(rows, start, labelled)
-            _band(ax, steps, 100 * values, names.get(start, start), PALETTE[color], line)
-        ax.axhline(50, color=INK, lw=0.9, ls=":")
-        ax.axhline(100 * best, color=INK, lw=0.9, ls="--")
-        ax.set(title=f"{labelled} labelled texts", xlabel="step of fine-tuning", xscale="log")
-        ax.set_xticks([10, 25, 50, 100, 200], ["10", "25", "50", "100", "200"])
-        ax.minorticks_off()
-    axes[0].set_ylabel("percent right")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10)
+    """Accuracy of the classifiers by steps of fine-tuning.
+
+    Args:
+        best: the share that the best possible reader has right.
+    """
+    figure, ax = plt.subplots(figsize=(6.0, 4.2))
+    names = (
+        "both sides, masked LM", "left to right, LM", "left to right, LM, early",
+        "both sides, new", "left to right, new",
+    )  # fmt: skip
+    looks = ((0, "o-"), (1, "s-"), (3, "^-"), (0, "o:"), (1, "s:"))
+    for start, name, (color, line) in zip(STARTS, names, looks, strict=True):
+        _, steps, values = accuracy(rows, start)
+        _band(ax, steps, 100 * values, name, PALETTE[color], line)
+    ax.axhline(50, color=INK, lw=0.9, ls=":")
+    ax.text(10, 50.8, "guessing", fontsize=10)
+    ax.axhline(100 * best, color=INK, lw=0.9, ls="--")
+    ax.text(10, 100 * best - 2.6, "best possible", fontsize=10)
+    ax.set(xlabel="step of fine-tuning", xscale="log", ylabel="percent right")
+    ax.set_xticks([10, 25, 50, 100, 200], ["10", "25", "50", "100", "200"])
+    ax.minorticks_off()
+    figure.legend(loc="outside lower center", ncols=2, fontsize=10)
     return figure
 
 

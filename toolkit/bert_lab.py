@@ -1,14 +1,13 @@
-"""What the BERT chapter is given: pre-training, fine-tuning on four tasks, rivals, pages.
+"""What the BERT chapter is given: initialisation, fine-tuning on four tasks, baselines, gaps.
 
     shipped = models.load("bert")
     corpus = docstrings.Corpus(docstrings.read(), shipped.tokenizer)
-    check = evaluate(shipped.model, corpus, parts, split="test")
     comparison = compare(shipped.model, corpus, docstrings.make_tasks(corpus), parts)
+    blanks = fill_mask(shipped.model, shipped.tokenizer, "Return the [MASK] of items.")
 
-* Pre-training: both losses at every step, and what a model knows of documents held out.
 * Fine-tuning: a copy of the encoder with one of the three heads, a few labelled examples.
-* Rivals: the same network from random weights, and logistic regression on bags of words.
-* Pages: masked words and tags.
+* Baselines: the same network from random weights, and logistic regression on bags of words.
+* Gaps: the candidates for each [MASK], and the probabilities of tags.
 
 `parts` is whatever holds what the chapter builds, by the chapter's names: a module, or a
 `types.SimpleNamespace` with `build_input`, `next_sentence_pairs`, `mask_tokens`,
@@ -19,29 +18,23 @@ of them that a call needs.
 from __future__ import annotations
 
 import copy
-import html
 import math
 import random
 import statistics
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import ipywidgets
-import matplotlib.pyplot as plt
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import device, plots, training, widgets
+from toolkit import device, training
 from toolkit.docstrings import (
     IGNORE,
     PAD,
     SEP,
-    SPECIAL,
     Corpus,
     Example,
     Task,
@@ -49,13 +42,7 @@ from toolkit.docstrings import (
 from toolkit.tokenizer import WordPieceTokenizer
 
 MAX_LENGTH = 64  # of an input, special tokens included
-MaskTokens = Callable[[Tensor, int], tuple[Tensor, Tensor]]
-Sentence = list[int]
-Pair = tuple[Sentence, Sentence, int]
 
-# Of a training that one only sees begin; that of the shipped model is in `toolkit.pretrain.bert`.
-BATCH = 16
-RATE = 2e-3
 # Few labels, because that is what pre-training is for; the same steps and rate for both networks.
 LABELLED = {"module": 100, "pair": 400, "span": 300, "tagging": 60}
 TUNE_STEPS = {"module": 100, "pair": 80, "span": 100, "tagging": 80}
@@ -104,37 +91,6 @@ def _orders(lengths: Tensor, batch: int) -> list[Tensor]:
 # --------------------------------------------------------------------------- pre-training
 
 
-@dataclass(frozen=True)
-class Check:
-    """What a model knows of documents that it was not trained on.
-
-    Losses in nats, accuracies as shares: of the masked places, and of the sentence pairs.
-    """
-
-    mlm_loss: float
-    mlm_accuracy: float
-    nsp_loss: float
-    nsp_accuracy: float
-
-
-@dataclass(frozen=True)
-class Pretraining:
-    """What a pre-training went through.
-
-    mlm, nsp: each loss at each step. tokens: trained on, padding not counted. predicted: places
-    whose piece was to be named.
-    """
-
-    mlm: list[float] = field(repr=False)
-    nsp: list[float] = field(repr=False)
-    tokens: int
-    predicted: int
-
-    @property
-    def steps(self) -> int:
-        return len(self.mlm)
-
-
 def start(model: nn.Module, seed: int = 0) -> nn.Module:
     """New random weights in place, as wide as a small model needs; returns the model.
 
@@ -154,161 +110,9 @@ def start(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
-def pretrain(
-    model: nn.Module, corpus: Corpus, parts: Any, steps: int, *, batch: int = BATCH,
-    lr: float = RATE, seed: int = 0, preset: device.Preset | None = None, progress: bool = True,
-) -> Pretraining:  # fmt: skip
-    """Train on masked words and on next sentences, over and over through the training documents.
-
-    The scores of masked words are computed at the masked places only, which is what makes it
-    affordable: model.bert, then model.mlm and model.nsp on what is needed of it.
-
-    Args:
-        model: with `bert(input_ids, token_type_ids, mask) -> (hidden (B, T, D), pooled (B, D))`,
-            `mlm` (on (..., D)) and `nsp` (on (B, D)); trained in place, afterwards in eval mode.
-        parts: with `build_input`, `next_sentence_pairs` and `mask_tokens`.
-        steps, batch, lr: how many, of how many pairs, and the largest learning rate.
-    """
-    chosen = preset or device.preset()
-    documents = corpus.documents("train")
-    words = len(corpus.pieces)
-    queue: list[tuple[Rows, Tensor]] = []
-    seen = {"tokens": 0, "predicted": 0}
-    losses: dict[str, list[Tensor]] = {"mlm": [], "nsp": []}
-
-    def fill() -> None:
-        rows, labels = _inputs(parts.next_sentence_pairs(documents), parts.build_input)
-        for order in _orders(rows.mask.sum(1), batch):
-            queue.append((rows.take(order, torch.device("cpu")), labels[order]))
-
-    def loss(step: int) -> tuple[Tensor, int]:
-        if not queue:
-            fill()
-        rows, labels = queue.pop()
-        ids, targets = parts.mask_tokens(rows.ids, words)  # (B, T) both, drawn on the CPU
-        rows, tokens = rows.take(torch.arange(len(ids)), chosen.device), int(rows.mask.sum())
-        hidden, pooled = model.bert(ids.to(chosen.device), rows.token_type_ids, rows.mask)
-        place = targets != IGNORE  # (B, T)
-        mlm = hidden.new_zeros(())
-        if place.any():
-            scores = model.mlm(hidden[place.to(chosen.device)])  # (places, V)
-            mlm = F.cross_entropy(scores.float(), targets[place].to(chosen.device))
-        nsp = F.cross_entropy(model.nsp(pooled).float(), labels.to(chosen.device))
-        losses["mlm"].append(mlm.detach())
-        losses["nsp"].append(nsp.detach())
-        seen["tokens"] += tokens
-        seen["predicted"] += int(place.sum())
-        return mlm + nsp, tokens
-
-    state = random.getstate()
-    random.seed(seed)
-    try:
-        training.fit(
-            model, loss, steps, lr=lr, schedule="warm-up", seed=seed, optimiser=adam,
-            preset=chosen, progress=progress,
-        )  # fmt: skip
-    finally:
-        random.setstate(state)
-    numbers = {name: torch.stack(values).tolist() for name, values in losses.items()}
-    return Pretraining(numbers["mlm"], numbers["nsp"], seen["tokens"], seen["predicted"])
-
-
 def adam(parameters: Any, lr: float) -> torch.optim.Optimizer:
     """Adam with decoupled weight decay 0.01, as in BERT's appendix A.2; in one kernel."""
     return torch.optim.AdamW(parameters, lr=lr, weight_decay=0.01, fused=True)
-
-
-def _inputs(pairs: Sequence[Pair], build_input: Callable) -> tuple[Rows, Tensor]:
-    """Pairs as rows of at most MAX_LENGTH, and their labels (N,)."""
-    rows = Rows.of([build_input(a, b, MAX_LENGTH) for a, b, _ in pairs])
-    return rows, torch.tensor([label for _, _, label in pairs])
-
-
-@torch.no_grad()
-def evaluate(
-    model: nn.Module, corpus: Corpus, parts: Any, *, split: str = "validation",
-    mask: MaskTokens | None = None, most: int = 600, seed: int = 0,
-) -> Check:  # fmt: skip
-    """Both losses and accuracies on documents of another split: the same pairs and the same masked
-    places in every call.
-
-    Args:
-        mask: called with ids (B, T) and the vocabulary's size for corrupted ids and labels;
-            `parts.mask_tokens` if not given.
-        most: pairs to look at, drawn from all.
-    """
-    mask = mask or parts.mask_tokens
-    where = next(model.parameters()).device
-    mode = model.training
-    model.eval()
-    with training.seeded(seed):
-        made = parts.next_sentence_pairs(corpus.documents(split))
-        rows, labels = _inputs(random.sample(made, min(most, len(made))), parts.build_input)
-        sums = Counter()
-        for order in _orders(rows.mask.sum(1), 64):
-            part = rows.take(order, where)
-            ids, targets = mask(part.ids.cpu(), len(corpus.pieces))  # (B, T) both
-            targets = targets.to(where)
-            hidden, pooled = model.bert(ids.to(where), part.token_type_ids, part.mask)
-            place = targets != IGNORE  # (B, T)
-            for name, scores, right in (
-                ("mlm", model.mlm(hidden[place]).float(), targets[place]),  # (places, V)
-                ("nsp", model.nsp(pooled).float(), labels[order].to(where)),  # (B, 2)
-            ):
-                sums[name, "loss"] += float(F.cross_entropy(scores, right, reduction="sum"))
-                sums[name, "right"] += int((scores.argmax(-1) == right).sum())
-                sums[name, "all"] += len(right)
-    model.train(mode)
-    of = {
-        (name, what): sums[name, what] / max(1, sums[name, "all"])
-        for name in ("mlm", "nsp") for what in ("loss", "right")
-    }  # fmt: skip
-    return Check(of["mlm", "loss"], of["mlm", "right"], of["nsp", "loss"], of["nsp", "right"])
-
-
-def unigram(corpus: Corpus, split: str = "validation") -> tuple[float, float]:
-    """Loss and accuracy of guessing every masked piece from the pieces' frequency alone.
-
-    The frequencies are those of the training documents, each count raised by one.
-    """
-    counts = torch.ones(len(corpus.pieces), dtype=torch.float64)
-    for document in corpus.documents("train"):
-        for sentence in document:
-            counts += torch.bincount(torch.tensor(sentence), minlength=len(counts))
-    counts[:SPECIAL] = 0
-    share = counts / counts.sum()
-    ids = torch.tensor([i for d in corpus.documents(split) for s in d for i in s if i >= SPECIAL])
-    loss = -share[ids].log().mean()
-    return float(loss), float((ids == share.argmax()).double().mean())
-
-
-def curves_figure(curves: Sequence[Mapping[str, str]], frequency: float) -> Figure:
-    """Both losses of a finished training, with those on held-out documents, and both accuracies.
-
-    Args:
-        curves: of `toolkit.models.Shipped.curves`.
-        frequency: nats of a masked word by the words' frequency alone.
-    """
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9.2, 3.5))
-
-    def draw(ax: Any, column: str, **style: Any) -> None:
-        points = [(int(row["step"]), float(row[column])) for row in curves if row[column]]
-        ax.plot(*zip(*points, strict=True), **style)
-
-    for name, kind, colour in zip(
-        ("masked words", "next sentence"), ("mlm", "nsp"), plots.PALETTE, strict=False
-    ):
-        draw(left, f"{kind}_loss", color=colour, linewidth=0.8, label=name)
-        draw(left, f"held_out_{kind}_loss", color=colour, marker="o", markersize=3, linestyle="",
-             label=f"{name}, held out")  # fmt: skip
-        draw(right, f"held_out_{kind}_accuracy", color=colour, marker="o", markersize=3, label=name)
-    left.axhline(frequency, color=plots.INK, linestyle=":", linewidth=1, label="frequency alone")
-    right.axhline(0.5, color=plots.PALETTE[1], linestyle=":", linewidth=1)
-    left.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None), title="Losses")
-    right.set(xlabel="step", ylabel="share right", ylim=(0, 1), title="Held-out accuracy")
-    left.legend(fontsize=8)
-    right.legend(fontsize=8)
-    return figure
 
 
 # --------------------------------------------------------------------------- fine-tuning
@@ -881,93 +685,6 @@ def _best(scores: Tensor, pieces: WordPieceTokenizer, k: int) -> list[tuple[str,
     return [(pieces.names[i], v) for i, v in zip(ids.tolist(), values.tolist(), strict=True)]
 
 
-def _bars(blank: Blank, right: str | None = None) -> str:
-    """Guesses as a table with bars."""
-    rows = []
-    for piece, share in blank.guesses:
-        mark = " <b>←</b>" if piece == right else ""
-        rows.append(
-            f"<tr><th scope=row>{html.escape(piece)}</th><td style='text-align:left!important'>"
-            f"<span style='display:inline-block;height:.8em;background:{plots.PALETTE[0]};"
-            f"width:{max(0.1, 14 * share):.2f}em'></span> {share:.3f}{mark}</td></tr>"
-        )
-    return f"<table class=heat>{''.join(rows)}</table>"
-
-
-def fill_page(
-    model: nn.Module, pieces: WordPieceTokenizer, texts: Sequence[str], k: int = 8
-) -> ipywidgets.VBox:
-    """Sentences of which each piece is masked in turn, to be looked at without a kernel.
-
-    Args:
-        texts: the sentences to choose from; of a longer one only the first 14 pieces are masked.
-
-    Raises:
-        ValueError: a sentence that is empty or too long for the model.
-    """
-    pages: dict[str, list[str]] = {}
-    for text in texts:
-        ids = pieces.encode(text)
-        if not ids:
-            raise ValueError("a sentence without a word cannot be masked")
-        special = pieces.special
-        whole = [special.cls, *ids, special.sep]
-        _check_length(model, whole)
-        pages[text] = []
-        for place in range(min(14, len(ids))):
-            row = list(whole)
-            row[place + 1] = special.mask
-            right = pieces.names[ids[place]]
-            scores = _masked_scores(model, pieces, row, [0] * len(row))[place + 1]  # (V,)
-            shown = " ".join(
-                f"<b>{pieces.names[special.mask]}</b>" if i == place + 1 else html.escape(name)
-                for i, name in enumerate(pieces.tokens(row)) if 0 < i < len(row) - 1
-            )  # fmt: skip
-            share = float(scores[ids[place]])
-            rank = int((scores > scores[ids[place]]).sum()) + 1
-            pages[text].append(
-                f"<p>{shown}</p><p>was <b>{html.escape(right)}</b>: probability {share:.3f}, "
-                f"place {rank}</p>" + _bars(Blank(place + 1, _best(scores, pieces, k)), right)
-            )
-    most = max(map(len, pages.values()))
-    places = [str(n) for n in range(1, most + 1)]
-
-    def draw(text: str, place: str) -> str:
-        frames = pages[text]
-        inside = frames[int(place) - 1] if int(place) <= len(frames) else (
-            f"<p>this sentence has {len(frames)} pieces</p>"
-        )  # fmt: skip
-        return widgets.side_by_side(f"<div>{inside}</div>")
-
-    return widgets.frames({"sentence": list(pages), "masked piece": places}, draw)
-
-
-def fill_box(
-    model: nn.Module,
-    pieces: WordPieceTokenizer,
-    text: str = "Return a [MASK] of the string.",
-    k: int = 8,
-) -> ipywidgets.VBox:
-    """A line to type a sentence with [MASK] in; Enter shows the guesses. Needs a kernel."""
-    line = ipywidgets.Text(
-        value=text, continuous_update=False, description="sentence",
-        layout={"width": "100%", "max_width": "44em"},
-    )  # fmt: skip
-    shown = ipywidgets.HTML()
-
-    def show(_: Any = None) -> None:
-        try:
-            blanks = fill_mask(model, pieces, line.value, k)
-        except ValueError as error:
-            shown.value = f"<p>{html.escape(str(error))}</p>"
-            return
-        shown.value = widgets.side_by_side(*map(_bars, blanks))
-
-    line.observe(show, "value")
-    show()
-    return ipywidgets.VBox([line, shown])
-
-
 # --------------------------------------------------------------------------- tags
 
 
@@ -983,21 +700,3 @@ def tag_probabilities(head: nn.Module, example: Example, parts: Any) -> Tensor:
     for place, number in enumerate(example.word_ids, 1):
         first.setdefault(number, place)
     return torch.stack([scores[first[number], 1] for number in sorted(first)])
-
-
-def tag_page(head: nn.Module, task: Task, parts: Any, count: int = 6) -> ipywidgets.VBox:
-    """Sentences of the test, each word with the probability that it names a parameter.
-
-    Raises:
-        ValueError: another kind of task.
-    """
-    if task.kind != "tagging":
-        raise ValueError(f"words are labelled in the task 'tagging', not in {task.name!r}")
-    made = {}
-    for number, example in enumerate(task.test[:count], 1):
-        shares = tag_probabilities(head, example, parts)
-        right = torch.tensor(example.word_labels, dtype=torch.float32)
-        made[str(number)] = widgets.heat_table(
-            torch.stack([shares, right]), ["says", "right"], example.words, example.source
-        )
-    return widgets.frames({"sentence": list(made)}, lambda n: widgets.side_by_side(made[n]))

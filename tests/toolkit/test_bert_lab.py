@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from types import SimpleNamespace
 
 import ipywidgets
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from solutions import bert as parts
 from toolkit import bert_lab as lab
@@ -88,90 +87,6 @@ def test_new_weights_are_as_wide_as_the_model_needs(corpus: d.Corpus) -> None:
 
 
 # --------------------------------------------------------------------------- pre-training
-
-
-def test_pretraining_lowers_the_loss_and_counts(corpus: d.Corpus) -> None:
-    model = tiny(corpus)
-    before = lab.evaluate(model, corpus, parts)
-    random.seed(4)
-    run = lab.pretrain(model, corpus, parts, 60, batch=16, lr=1e-2, preset=CPU)
-    assert random.random() == random.Random(4).random()  # Python's own draws go on as before
-    assert run.steps == len(run.mlm) == len(run.nsp) == 60
-    assert not model.training
-    assert lab.evaluate(model, corpus, parts).mlm_loss < before.mlm_loss - 0.2
-    assert run.predicted == pytest.approx(0.15 * 0.9 * run.tokens, rel=0.12)  # specials are not
-
-
-def test_the_same_seed_trains_the_same_model(corpus: d.Corpus) -> None:
-    def trained(seed: int) -> list[float]:
-        return lab.pretrain(tiny(corpus), corpus, parts, 4, seed=seed, preset=CPU).mlm
-
-    assert trained(1) == trained(1) != trained(2)
-
-
-def test_a_batch_without_a_masked_place_teaches_pairs_alone(corpus: d.Corpus) -> None:
-    calls = {"mask": 0, "pairs": 0}
-
-    def nothing(ids: Tensor, words: int) -> tuple[Tensor, Tensor]:
-        assert words == len(corpus.pieces)
-        calls["mask"] += 1
-        return ids, torch.full_like(ids, -100)
-
-    def three(documents: list) -> list:
-        calls["pairs"] += 1
-        return [(document[0], document[-1], 1) for document in documents[:3]]
-
-    own = SimpleNamespace(
-        build_input=parts.build_input, mask_tokens=nothing, next_sentence_pairs=three
-    )
-    run = lab.pretrain(tiny(corpus), corpus, own, 3, batch=2, preset=CPU)
-    assert calls == {"mask": 3, "pairs": 2}  # two batches a pass
-    assert run.mlm == [0, 0, 0]
-    assert min(run.nsp) > 0
-    assert run.predicted == 0
-
-
-def test_evaluation_is_right_where_the_model_is(corpus: d.Corpus) -> None:
-    frequent = lab.unigram(corpus)
-    counts = torch.zeros(len(corpus.pieces))
-    for document in corpus.documents("train"):
-        for sentence in document:
-            counts += torch.bincount(torch.tensor(sentence), minlength=len(counts))
-    counts[: d.SPECIAL] = 0
-
-    class Frequency(nn.Module):
-        """Knows how frequent pieces are, and says that every pair is random."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.none = nn.Parameter(torch.zeros(1))
-            self.scores = (counts + 1).log()
-
-        def bert(self, ids: Tensor, *_: Tensor) -> tuple[Tensor, Tensor]:
-            return torch.zeros(*ids.shape, 2), torch.zeros(len(ids), 2)
-
-        def mlm(self, hidden: Tensor) -> Tensor:
-            return self.scores.expand(*hidden.shape[:-1], -1)
-
-        def nsp(self, pooled: Tensor) -> Tensor:
-            return torch.tensor([0.0, 1.0]).expand(len(pooled), 2)
-
-    model = Frequency()
-    check = lab.evaluate(model, corpus, parts, most=10_000)
-    assert check.mlm_loss == pytest.approx(frequent[0], abs=0.15)  # masked places are a sample
-    assert check.mlm_accuracy == pytest.approx(frequent[1], abs=0.03)
-    assert check.nsp_accuracy == pytest.approx(0.5, abs=0.08)
-
-
-def test_curves_are_drawn_where_there_are_numbers() -> None:
-    losses = {"mlm_loss": "7.5", "nsp_loss": "0.7"}
-    held = {f"held_out_{name}": "0.5" for name in
-            ("mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy")}  # fmt: skip
-    none = {"step": "50"} | dict.fromkeys([*losses, *held], "")
-    rows = [none | losses, none | losses, none | held]
-    left, right = lab.curves_figure(rows, 6.0).axes
-    assert [len(line.get_xdata()) for line in left.lines] == [2, 1, 2, 1, 2]
-    assert [line.get_ydata()[0] for line in right.lines] == [0.5, 0.5, 0.5]
 
 
 # --------------------------------------------------------------------------- fine-tuning
@@ -300,6 +215,12 @@ def test_masks_are_filled(model: nn.Module, corpus: d.Corpus) -> None:
     assert second[0].guesses[0][0] == corpus.pieces.names[int(scores.argmax())]
 
 
+def _frames(widget: ipywidgets.Widget) -> list[str]:
+    if isinstance(widget, ipywidgets.HTML):
+        return [widget.value]
+    return [frame for child in getattr(widget, "children", ()) for frame in _frames(child)]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("", "nothing in the sentence"), ("no mask", r"put \[MASK\]"),
@@ -310,39 +231,3 @@ def test_what_cannot_be_filled_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         lab.fill_mask(model, corpus.pieces, text)
-    box = lab.fill_box(model, corpus.pieces, text)
-    assert box.children[1].value.startswith("<p>")
-
-
-def test_the_page_masks_each_piece(model: nn.Module, corpus: d.Corpus) -> None:
-    texts = ["Return it.", "The number of items."]
-    sizes = [len(corpus.pieces.encode(text)) for text in texts]
-    frames = _frames(lab.fill_page(model, corpus.pieces, texts, 4))
-    assert len(frames) == 2 * max(sizes)
-    assert sum("[MASK]" in frame for frame in frames) == sum(sizes)
-    assert "was <b>return</b>" in frames[0]
-    assert all("<script" not in frame for frame in frames)
-
-
-def test_the_box_answers(model: nn.Module, corpus: d.Corpus) -> None:
-    box = lab.fill_box(model, corpus.pieces, "Return <b>[MASK]", 3)
-    line, shown = box.children
-    assert shown.value.count("<tr>") == 3
-    line.value = "[MASK] and [MASK]"
-    assert shown.value.count("<tr>") == 6
-
-
-def _frames(widget: ipywidgets.Widget) -> list[str]:
-    if isinstance(widget, ipywidgets.HTML):
-        return [widget.value]
-    return [frame for child in getattr(widget, "children", ()) for frame in _frames(child)]
-
-
-def test_tags_are_shown(model: nn.Module, tasks: dict[str, d.Task]) -> None:
-    tagger = lab.make_head(parts, model.bert, tasks["tagging"])
-    example = tasks["tagging"].test[0]
-    shares = lab.tag_probabilities(tagger, example, parts)
-    assert shares.shape == (len(example.words),)
-    assert len(_frames(lab.tag_page(tagger, tasks["tagging"], parts, 2))) == 2
-    with pytest.raises(ValueError, match="'tagging'"):
-        lab.tag_page(tagger, tasks["pair"], parts)

@@ -270,6 +270,8 @@ def answers(part: str = "") -> None:
         }  # fmt: skip
         if name == "span":
             kept[name] |= decodings(head, task, setting.shipped)
+        if name == "tagging":
+            kept[name]["prose"] = prose(task)
         print({k: v for k, v in row.items() if k != "curve"}, flush=True)
         write_whole(
             ANSWERS,
@@ -284,6 +286,12 @@ def _chosen(task: Task) -> list[Example]:
     if task.kind == "tagging":
         return [e for e in task.test if e.word_labels and 1 in e.word_labels and len(e.words) < 22]
     return task.test
+
+
+def prose(task: Task) -> float:
+    """The share of words without a tag in the test of "tagging"."""
+    labels = [label for e in task.test[:TEST] for label in e.word_labels or ()]
+    return round(labels.count(0) / len(labels), 4)
 
 
 def _forward(head: nn.Module, example: Example, shipped: Any) -> Any:

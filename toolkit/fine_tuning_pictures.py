@@ -47,23 +47,23 @@ def two_stages(encoder: int, new: int) -> Figure:
     Args:
         encoder, new: numbers of parameters.
     """
-    sheet = Sheet(14.6, 9.6)
+    sheet = Sheet(14.6, 8.9)
     for x, name, text, head, title in (
         (3.5, "pre", "text without labels", "MLM and NSP heads,\nthen left out",
          "pre-training, once"),
         (11.1, "fine", "labelled examples", "new head\n" + f"{new:,} parameters",
          "fine-tuning, for each task"),
     ):  # fmt: skip
-        sheet.text(x, 9.1, title, 12.5)
-        sheet.node(f"{name}.head", x, 7.1, head, "output" if name == "fine" else "plain",
+        sheet.text(x, 8.5, title, 12.5)
+        sheet.node(f"{name}.head", x, 6.7, head, "output" if name == "fine" else "plain",
                    width=5.4, height=1.9, size=11.5)  # fmt: skip
-        sheet.node(f"{name}.bert", x, 3.9, f"encoder\n{encoder:,}\nparameters", "weights",
+        sheet.node(f"{name}.bert", x, 3.4, f"encoder\n{encoder:,}\nparameters", "weights",
                    width=5.4, height=2.6, size=11.5)  # fmt: skip
-        sheet.words(f"{name}.in", x, 1.0, text, width=5.4, size=11.5)
+        sheet.words(f"{name}.in", x, 0.6, text, width=5.4, size=11.5)
         sheet.link(f"{name}.in", f"{name}.bert", start="top", end="bottom")
         sheet.link(f"{name}.bert", f"{name}.head", start="top", end="bottom")
     sheet.link("pre.bert", "fine.bert", start="right", end="left", color=PALETTE[1])
-    sheet.text(7.3, 4.45, "copy", 11.5, color=PALETTE[1])
+    sheet.text(7.3, 3.95, "copy", 11.5, color=PALETTE[1])
     return sheet.figure
 
 
@@ -83,11 +83,11 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], tuple[int, ...], str], ...] = (
 
 def four_heads() -> Figure:
     """What is added to BERT for each kind of task, and which hidden states it reads."""
-    sheet = Sheet(14.6, 22.4)
+    sheet = Sheet(14.6, 20.4)
     wide = 1.58
     for number, (name, answer, tokens, read, added) in enumerate(PANELS):
-        low = 22.4 - 5.6 * (number + 1)
-        sheet.text(0.1, low + 5.15, f"{name}: {answer}", 12, ha="left")
+        low = 20.4 - 5.1 * (number + 1)
+        sheet.text(0.1, low + 4.75, f"{name}: {answer}", 12, ha="left")
         second = False
         for place, token in enumerate(tokens):
             x = 0.1 + wide * (place + 0.5)
@@ -174,33 +174,54 @@ def _frame(ax: Axes, pair: tuple[int, int], colour: str, line: str = "-") -> Non
 # --------------------------------------------------------------------------- stored answers
 
 
-def span_page(answers: Sequence[Mapping[str, Any]]) -> Any:
-    """Probabilities of all pairs for some questions, with and without the restriction."""
+_BARS = (
+    "<style>table.ends{width:auto!important;border-collapse:collapse;margin:.3em 0}"
+    "table.ends :is(td,th,caption){border:0!important;padding:.05em .6em;text-align:left;"
+    "background:none!important;color:inherit;font-weight:normal;line-height:1.35;font-size:.9em}"
+    "table.ends caption{caption-side:top}table.ends td{min-width:6.5em}"
+    "table.ends i{display:inline-block;height:.75em;vertical-align:-.05em}"
+    "table.ends tr.y th{font-weight:bold!important}</style>"
+)
 
-    def draw(number: str, pairs: str) -> str:
-        one = answers[int(number) - 1]
-        sums = torch.tensor(one["start"])[:, None] + torch.tensor(one["end"])  # (n, n)
-        if pairs == "end not before start":
-            sums = sums.masked_fill(~torch.ones_like(sums).triu().bool(), -torch.inf)
-        shares = sums.flatten().softmax(0).view_as(sums)
-        i, j = divmod(int(sums.argmax()), len(sums))
-        said = " ".join(one["tokens"][i : j + 1]) if i <= j else "none, it ends before it starts"
+
+def span_page(answers: Mapping[str, Mapping[str, Any]]) -> Any:
+    """Start and end probabilities over the passage, for several questions about it.
+
+    Args:
+        answers: stored answers by what the question asks for.
+    """
+
+    def draw(asked: str) -> str:
+        one = answers[asked]
+        start, end = (torch.tensor(one[side]) for side in ("start", "end"))  # (n,) both
+        rows = []
+        for k, token in enumerate(one["tokens"]):
+            right = one["right"] is not None and one["right"][0] <= k <= one["right"][1]
+            cells = "".join(
+                f"<td><i style='background:{colour};width:{4.6 * share[k]:.2f}em'></i> "
+                f"{share[k]:.2f}</td>"
+                for share, colour in ((start.softmax(0), PALETTE[0]), (end.softmax(0), PALETTE[1]))
+            )
+            rows.append(
+                f"<tr{' class=y' if right else ''}><th scope=row>{html.escape(token)}</th>"
+                f"{cells}</tr>"
+            )
+        sums = (start[:, None] + end).masked_fill(
+            ~torch.ones(len(start), len(start)).triu().bool(), -torch.inf
+        )
+        i, j = divmod(int(sums.argmax()), len(start))
+        said = " ".join(one["tokens"][i : j + 1])
         wanted = "no answer"
         if one["right"] is not None:
             wanted = " ".join(one["tokens"][one["right"][0] : one["right"][1] + 1])
-        caption = f"{one['question']} Best pair: {said}. Right: {wanted}."
-        return widgets.side_by_side(
-            widgets.heat_table(shares, [f"from {t}" for t in one["tokens"]],
-                               [f"to {t}" for t in one["tokens"]], caption)
-        )  # fmt: skip
+        caption = (
+            f"{html.escape(one['question'])}<br>best pair: <b>{html.escape(said)}</b>, sum "
+            f"{sums.max():.2f}; no answer: {one['null']:.2f}<br>right: <b>{wanted}</b>"
+        )
+        head = "<tr><th></th><th scope=col>start</th><th scope=col>end</th></tr>"
+        return f"{_BARS}<table class=ends><caption>{caption}</caption>{head}{''.join(rows)}</table>"
 
-    return widgets.frames(
-        {
-            "question": [str(n + 1) for n in range(len(answers))],
-            "pairs": ["all", "end not before start"],
-        },
-        draw,
-    )
+    return widgets.frames({"question about": list(answers)}, draw)
 
 
 _CHIPS = (

@@ -149,7 +149,11 @@ def span_sums(
         [f"{t}\n{e:g}" for t, e in zip(tokens, end.tolist(), strict=True)], numbers="g",
         limits=(-4, 9), row_label="start", column_label="end",
     )  # fmt: skip
-    ax.set_xticks(range(len(tokens)), ax.get_xticklabels(), rotation=0, ha="center")
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    ax.set_xticks(
+        range(len(tokens)), [x.replace("-", "−") for x in labels], rotation=0, ha="center"
+    )
+    ax.set_yticklabels([y.get_text().replace("-", "−") for y in ax.get_yticklabels()])
     ax.xaxis.tick_top()
     ax.xaxis.set_label_position("top")
     ax.tick_params(labelsize=11)
@@ -175,7 +179,7 @@ def _frame(ax: Axes, pair: tuple[int, int], colour: str, line: str = "-") -> Non
 
 
 _BARS = (
-    "<style>table.ends{width:auto!important;border-collapse:collapse;margin:.3em 0}"
+    "<style>table.ends{width:auto!important;white-space:nowrap;border-collapse:collapse;margin:.3em 0}"
     "table.ends :is(td,th,caption){border:0!important;padding:.05em .6em;text-align:left;"
     "background:none!important;color:inherit;font-weight:normal;line-height:1.35;font-size:.9em}"
     "table.ends caption{caption-side:top}table.ends td{min-width:6.5em}"
@@ -216,12 +220,12 @@ def span_page(answers: Mapping[str, Mapping[str, Any]]) -> Any:
             wanted = " ".join(one["tokens"][one["right"][0] : one["right"][1] + 1])
         caption = (
             f"{html.escape(one['question'])}<br>best pair: <b>{html.escape(said)}</b>, sum "
-            f"{sums.max():.2f}; no answer: {one['null']:.2f}<br>right: <b>{wanted}</b>"
+            f"{sums.max():.2f}<br>no answer: {one['null']:.2f}<br>right: <b>{wanted}</b>"
         )
         head = "<tr><th></th><th scope=col>start</th><th scope=col>end</th></tr>"
         return f"{_BARS}<table class=ends><caption>{caption}</caption>{head}{''.join(rows)}</table>"
 
-    return widgets.frames({"question about": list(answers)}, draw)
+    return widgets.frames({"question": list(answers)}, draw)
 
 
 _CHIPS = (

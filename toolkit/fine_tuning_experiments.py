@@ -35,16 +35,18 @@ from toolkit.files import write_whole
 from toolkit.many_models import FOLDER, SEEDS, read_rows, write_rows
 
 NETWORKS = ("pre-trained", "random")
+LONG = "random, long"  # the same where validation can stand still for long, never stopped early
 WAYS = (*NETWORKS, "bag of words", "constant")
 LRS = (2e-4, 5e-4, 1e-3, 2e-3, 5e-3)
 SEARCH_SEEDS = 2
 MAIN = {"module": 100, "tagging": 100, "span": 300, "pair": 300}  # labelled examples
-SIZES = {"module": (300, 30, 1000), "tagging": (300, 30)}  # of the curve, besides
+SIZES = {"module": (1000, 30, 300), "tagging": (30, 300)}  # of the curve, besides
 LONGEST = {"span": 40}  # pieces of an input, special tokens not counted; otherwise
 SHORT = 28
 BATCH = 8
 WARMUP = 20  # steps in which the learning rate rises; then it is constant
 EVERY, PATIENCE = 25, 4  # validate every 25 steps; stop after 4 times without a new best
+LONG_STEPS = {"span": 800}
 MOST_STEPS = {30: 150, 100: 250, 300: 350, 1000: 600}
 VALIDATION, TEST = 100, 300  # examples at most
 ANSWER_LR = {"module": 1e-3, "tagging": 1e-3, "span": 5e-4}  # of the stored answers
@@ -77,7 +79,7 @@ def tuned(
 ) -> tuple[nn.Module, Row]:
     """Fine-tune one network until validation stops improving, then test it: it, and its row."""
     parts, bert = setting.shipped.module, setting.shipped.model.bert
-    if way == "random":
+    if way != "pre-trained":
         bert = lab.fresh(bert, seed)
     head = lab.make_head(parts, bert, task, seed)
     data = lab._labelled(task, lab._few(task, labelled, seed), parts)
@@ -98,7 +100,8 @@ def tuned(
 
     history = training.fit(
         head, loss, steps, lr=lr, schedule=lambda step: min(1.0, (step + 1) / WARMUP),
-        optimiser=lab.adam, validate=validate, validate_every=EVERY, patience=PATIENCE, seed=seed,
+        optimiser=lab.adam, validate=validate, validate_every=EVERY, seed=seed,
+        patience=steps if way == LONG else PATIENCE,
         preset=device.preset("cpu"), progress=False,
     )  # fmt: skip
     curve = [-value for value in history.validation]
@@ -152,8 +155,9 @@ def pretraining_worth(part: str, file: Path) -> None:
         if (name, way, labelled, lr, seed) in map(key, rows):
             return
         began, task = time.process_time(), setting.tasks[name]
-        if way in NETWORKS:
-            _, row = tuned(setting, task, way, labelled, lr, seed, MOST_STEPS[labelled])
+        if way in (*NETWORKS, LONG):
+            steps = LONG_STEPS[name] if way == LONG else MOST_STEPS[labelled]
+            _, row = tuned(setting, task, way, labelled, lr, seed, steps)
         else:
             row = without_network(setting, task, way, labelled, seed)
         rows.append(row)
@@ -172,6 +176,8 @@ def pretraining_worth(part: str, file: Path) -> None:
                 add(name, way, labelled, lr, seed)
         for seed in range(SEEDS):
             add(name, "bag of words", labelled, 0, seed)
+            if name in LONG_STEPS and labelled == MAIN[name]:
+                add(name, LONG, labelled, lr, seed)  # at the rate of "random"
         add(name, "constant", labelled, 0, 0)
 
 
@@ -220,7 +226,9 @@ def read() -> dict[tuple[str, str, int], Found]:
         name, way, labelled = str(row["task"]), str(row["way"]), int(str(row["labelled"]))
         if (name, way, labelled) in found:
             continue
-        lr = best(searched(rows, name, way)) if way in NETWORKS else 0.0
+        lr = float(str(row["lr"]))
+        if way in NETWORKS:
+            lr = best(searched(rows, name, way))
         mine = [
             r for r in rows
             if (r["task"], r["way"], int(str(r["labelled"]))) == (name, way, labelled)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from toolkit import plots, widgets
 from toolkit.diagrams import Sheet
-from toolkit.fine_tuning_experiments import ANSWERS, NETWORKS, Found
+from toolkit.fine_tuning_experiments import ANSWERS, EVERY, LONG, Found
 from toolkit.plots import INK, PALETTE
 
 CHANCE = "#7b7f86"
@@ -179,7 +179,8 @@ def _frame(ax: Axes, pair: tuple[int, int], colour: str, line: str = "-") -> Non
 
 
 _BARS = (
-    "<style>table.ends{width:auto!important;white-space:nowrap;border-collapse:collapse;margin:.3em 0}"
+    "<style>table.ends{width:auto!important;white-space:nowrap;border-collapse:collapse;"
+    "margin:.3em 0}"
     "table.ends :is(td,th,caption){border:0!important;padding:.05em .6em;text-align:left;"
     "background:none!important;color:inherit;font-weight:normal;line-height:1.35;font-size:.9em}"
     "table.ends caption{caption-side:top}table.ends td{min-width:6.5em}"
@@ -292,7 +293,8 @@ def four_tasks(found: Mapping[tuple[str, str, int], Found], main: Mapping[str, i
     ways = ("pre-trained", "random", "bag of words")
     for row, (task, labelled) in enumerate(main.items()):
         for slot, way in enumerate(ways):
-            one = found[task, way, labelled]
+            long = (task, LONG, labelled)
+            one = found[long if way == "random" and long in found else (task, way, labelled)]
             y = row + 0.25 * (slot - 1)
             ax.barh(y, 100 * one.mean, 0.22, color=COLOURS[way], alpha=0.35,
                     label=LABELS.get(way, way) if row == 0 else None)  # fmt: skip
@@ -312,16 +314,30 @@ def four_tasks(found: Mapping[tuple[str, str, int], Found], main: Mapping[str, i
     return figure
 
 
-def by_labels(found: Mapping[tuple[str, str, int], Found], tasks: Sequence[str]) -> Figure:
-    """Test metric against the number of labelled examples; bands from lowest to highest seed."""
-    figure, axes = plt.subplots(1, len(tasks), figsize=(5.8, 3.7))
+def by_labels(
+    found: Mapping[tuple[str, str, int], Found], tasks: Sequence[str],
+    rising: Sequence[tuple[str, int]] = (),
+) -> Figure:  # fmt: skip
+    """Test metric against the number of labelled examples; bands from lowest to highest seed.
+
+    Args:
+        rising: task and size where the random network was stopped while it still improved; drawn
+            hollow.
+    """
+    figure, axes = plt.subplots(1, len(tasks), figsize=(5.8, 3.9))
     for ax, task in zip(axes, tasks, strict=True):
         sizes = sorted({n for t, _, n in found if t == task})
         for way in ("pre-trained", "random", "bag of words"):
             each = torch.tensor([found[task, way, n].scores for n in sizes]) * 100  # (sizes, seeds)
-            ax.plot(sizes, each.mean(1), f"{MARKS[way]}-", color=COLOURS[way],
+            means, colour = each.mean(1).tolist(), COLOURS[way]
+            done = [way != "random" or (task, n) not in rising for n in sizes]
+            kept = sum(done)  # the smaller sizes
+            ax.plot(sizes[:kept], means[:kept], f"{MARKS[way]}-", color=colour,
                     label=LABELS.get(way, way))  # fmt: skip
-            ax.fill_between(sizes, each.amin(1), each.amax(1), color=COLOURS[way], alpha=0.15, lw=0)
+            ax.fill_between(sizes, each.amin(1), each.amax(1), color=colour, alpha=0.15, lw=0)
+            if kept < len(sizes):
+                ax.plot(sizes[kept - 1 :], means[kept - 1 :], ":", color=colour)
+                ax.plot(sizes[kept:], means[kept:], MARKS[way], color=colour, mfc="white", ms=6)
         level = 100 * found[task, "constant", sizes[0]].mean
         ax.axhline(level, color=INK, ls=":", lw=1.2, label="constant answer")
         ax.set(title=f"{task}, {METRIC[task]}", xscale="log", xlabel="labelled examples",
@@ -334,21 +350,31 @@ def by_labels(found: Mapping[tuple[str, str, int], Found], tasks: Sequence[str])
     return figure
 
 
-def curves(
-    found: Mapping[tuple[str, str, int], Found], task: str, sizes: Sequence[int], every: int
-) -> Figure:
-    """Validation metric in the course of fine-tuning, a line a seed, up to where it stopped."""
-    figure, axes = plt.subplots(1, len(sizes), figsize=(5.8, 3.4), sharey=True)
-    for ax, labelled in zip(axes, sizes, strict=True):
-        for way in NETWORKS:
-            for seed, curve in enumerate(found[task, way, labelled].curves):
-                steps = [every * (n + 1) for n in range(len(curve))]
-                ax.plot(steps, [100 * v for v in curve], color=COLOURS[way], lw=1.3, alpha=0.8,
+def curves(found: Mapping[tuple[str, str, int], Found], shown: Mapping[str, int]) -> Figure:
+    """Validation metric in the course of fine-tuning, a line a seed; dots: the weights kept.
+
+    Where a random network was also trained on, its early stop is marked by a cross.
+
+    Args:
+        shown: number of labelled examples by task.
+    """
+    figure, axes = plt.subplots(1, len(shown), figsize=(5.8, 3.8), sharey=True)
+    for ax, (task, labelled) in zip(axes, shown.items(), strict=True):
+        for way in ("pre-trained", "random"):
+            long = found.get((task, LONG, labelled)) if way == "random" else None
+            for seed, curve in enumerate((long or found[task, way, labelled]).curves):
+                steps = [EVERY * (n + 1) for n in range(len(curve))]
+                ax.plot(steps, [100 * v for v in curve], color=COLOURS[way], lw=1.1, alpha=0.75,
                         label=LABELS.get(way, way) if seed == 0 else None)  # fmt: skip
                 top = max(range(len(curve)), key=lambda n: curve[n])
                 ax.plot([steps[top]], [100 * curve[top]], "o", ms=5, color=COLOURS[way])
-        ax.set(title=f"{labelled} labels", xlabel="step", xlim=(0, None), ylim=(0, 100))
-    axes[0].set_ylabel(f"validation {METRIC[task]}, %")
+                if long:
+                    end = len(found[task, way, labelled].curves[seed]) - 1
+                    ax.plot([steps[end]], [100 * curve[end]], "x", ms=9, mew=2.4, color=INK,
+                            zorder=3)  # fmt: skip
+        ax.set(title=f"{task}, {labelled} labels", xlabel="step", ylim=(0, 80))
+        ax.set_xlim(left=0)
+    axes[0].set_ylabel("percent of the validation")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10.5)
     return figure

@@ -40,7 +40,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def batch_picture() -> Figure:
     """The batch: what is read, what is to be predicted, and each prediction's loss."""
-    figure, axes = plt.subplots(2, 1, figsize=(5.4, 3.7))
+    figure, axes = plt.subplots(2, 1, figsize=(5.4, 3.3))
     for ax, (text, chosen), (label, share) in zip(axes, BATCH, PAIRS, strict=True):
         end = 0.0
         for position, token in enumerate(text.split()):
@@ -55,9 +55,9 @@ def batch_picture() -> Figure:
             )  # fmt: skip
             if asked:
                 right, p = chosen[position]
-                ax.text(x, 0.95, f"{right}: {p:g}\n−ln {p:g} = {-math.log(p):.3f}",
+                ax.text(x, 0.95, f"{right}: {p:g}\nloss {-math.log(p):.3f}",
                         ha="center", va="center", fontsize=10.5, color=PALETTE[0])  # fmt: skip
-        ax.text(0.3, -0.95, f"{label}: {share:g}   −ln {share:g} = {-math.log(share):.3f}",
+        ax.text(0.3, -0.95, f"{label}: {share:g}, loss {-math.log(share):.3f}",
                 ha="left", va="center", fontsize=10.5, color=PALETTE[1])  # fmt: skip
         ax.plot([1.5, 1.5], [-0.36, -0.66], color=PALETTE[1], lw=1.2)
         ax.set(xlim=(-0.1, end + 0.1), ylim=(-1.35, 1.5))
@@ -72,7 +72,7 @@ def curves(rows: Sequence[Mapping[str, str]], frequency: float) -> Figure:
         rows: of `toolkit.models.Shipped.curves`.
         frequency: the loss of predicting by the tokens' frequency alone.
     """
-    figure, axes = plt.subplots(2, 1, figsize=(5.8, 5.6), sharex=True)
+    figure, axes = plt.subplots(2, 1, figsize=(5.8, 4.7), sharex=True)
     for kind, name, colour in (("mlm", "masked tokens", PALETTE[0]),
                                ("nsp", "next sentence", PALETTE[1])):  # fmt: skip
         losses = torch.tensor([float(row[f"{kind}_loss"]) for row in rows if row[f"{kind}_loss"]])

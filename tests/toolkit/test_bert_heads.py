@@ -31,12 +31,16 @@ def test_a_head_that_is_cut_comes_back() -> None:
     weight = model.layers[1].attention.out_proj.weight
     before = weight.detach().clone()
     with bert_heads.without_head(model, 1, 2):
-        assert not weight[:, 48:72].any() and torch.equal(weight[:, :48], before[:, :48])
+        assert not weight[:, 48:72].any()
+        assert torch.equal(weight[:, :48], before[:, :48])
     assert torch.equal(weight, before)
 
 
 def test_stored_heads_are_all_there_and_can_be_drawn() -> None:
     heads, even, loss, tokens = bert_heads.read()
-    assert len(heads) == 16 and set(even) == set(bert_heads.TARGETS) and loss > 3 and tokens > 5000
+    assert len(heads) == 16
+    assert set(even) == set(bert_heads.TARGETS)
+    assert loss > 3
+    assert tokens > 5000
     attention_head_pictures.looks(heads, even)
     attention_head_pictures.cuts(heads)

@@ -157,7 +157,7 @@ def reading_curves(rows: Rows, best: float) -> Figure:
         _, steps, values = accuracy(rows, start)
         _band(ax, steps, 100 * values, name, PALETTE[color], line)
     ax.axhline(50, color=INK, lw=0.9, ls=":")
-    ax.text(10, 50.8, "guessing", fontsize=10)
+    ax.text(200, 49.2, "guessing", fontsize=10, ha="right", va="top")
     ax.axhline(100 * best, color=INK, lw=0.9, ls="--")
     ax.text(10, 100 * best - 2.6, "best possible", fontsize=10)
     ax.set(xlabel="step of fine-tuning", xscale="log", ylabel="percent right")
@@ -215,11 +215,10 @@ def writing_bars(rows: Rows) -> Figure:
     """How surprising the language finds what was written, in nats per token."""
     figure, ax = plt.subplots(figsize=(6.0, 4.1))
     kinds = {"the language": INK, "any days": GREY, "masked": PALETTE[0], "best masked": PALETTE[2]}
-    for row, (name, writer, way) in enumerate(WAYS):
+    for row, (_, writer, way) in enumerate(WAYS):
         middle, spread = judged(rows, writer, way)
         ax.barh(row, middle, xerr=spread, color=kinds.get(writer, PALETTE[1]), height=0.66)
         ax.text(middle + spread + 0.03, row, f"{middle:.2f}", va="center", fontsize=10.5)
-        del name
     ax.set_yticks(range(len(WAYS)), [name for name, _, _ in WAYS], fontsize=10.5)
     ax.invert_yaxis()
     ax.axvline(judged(rows, "the language", "real")[0], color=INK, lw=0.9, ls=":")

@@ -114,7 +114,7 @@ def shares(results: Mapping[str, tuple[Tensor, Tensor, Tensor]]) -> Figure:
     Args:
         results: ids, corrupted ids and labels, (B, T) each, by the name of the function.
     """
-    figure, ax = plt.subplots(figsize=(5.6, 0.75 + 0.4 * len(results)))
+    figure, ax = plt.subplots(figsize=(5.6, 0.75 + 0.48 * len(results)))
     for row, (ids, corrupted, labels) in enumerate(results.values()):
         found, left = fates(ids, corrupted, labels), 0.0
         for fate, name in enumerate(FATES):
@@ -123,6 +123,9 @@ def shares(results: Mapping[str, tuple[Tensor, Tensor, Tensor]]) -> Figure:
             if share > 0.9:
                 ax.text(left + share / 2, row, f"{share:.3g}", ha="center", va="center",
                         color="white", fontsize=10.5)  # fmt: skip
+            elif share > 0.05:  # too narrow for its number
+                ax.text(left + share / 2, row - 0.36, f"{share:.1g}", ha="center", va="bottom",
+                        color=COLOURS[name], fontsize=10.5)  # fmt: skip
             left += share
     ax.set_yticks(range(len(results)), list(results), fontsize=11)
     ax.invert_yaxis()

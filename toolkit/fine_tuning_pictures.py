@@ -83,11 +83,11 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], tuple[int, ...], str], ...] = (
 
 def four_heads() -> Figure:
     """What is added to BERT for each kind of task, and which hidden states it reads."""
-    sheet = Sheet(14.6, 20.4)
+    sheet = Sheet(14.6, 19.2)
     wide = 1.58
     for number, (name, answer, tokens, read, added) in enumerate(PANELS):
-        low = 20.4 - 5.1 * (number + 1)
-        sheet.text(0.1, low + 4.75, f"{name}: {answer}", 12, ha="left")
+        low = 19.2 - 4.8 * (number + 1)
+        sheet.text(0.1, low + 4.5, f"{name}: {answer}", 12, ha="left")
         second = False
         for place, token in enumerate(tokens):
             x = 0.1 + wide * (place + 0.5)
@@ -101,13 +101,13 @@ def four_heads() -> Figure:
                        size=11)  # fmt: skip
             sheet.arrow((x, low + 1.22), (x, low + 1.75))
             if used:
-                sheet.arrow((x, low + 2.65), (x, low + 3.25), color=PALETTE[1])
+                sheet.arrow((x, low + 2.65), (x, low + 3.15), color=PALETTE[1])
             second |= token == "[SEP]"
         left = 0.1 + wide * read[0]
         width = max(wide * len(read), 0.285 * len(added) + 0.5)
         left = min(left, 14.5 - width)
-        sheet.node(f"{name}.head", left + width / 2, low + 3.8, added, "key", width=width,
-                   height=1.0, size=11)  # fmt: skip
+        sheet.node(f"{name}.head", left + width / 2, low + 3.6, added, "key", width=width,
+                   height=0.9, size=11)  # fmt: skip
     return sheet.figure
 
 
@@ -141,7 +141,7 @@ def span_sums(
     Args:
         apart, best: the pair of the two largest logits, and the best allowed pair; framed.
     """
-    figure, ax = plt.subplots(figsize=(5.0, 4.1))
+    figure, ax = plt.subplots(figsize=(4.8, 3.5))
     sums = start[:, None] + end  # (T, T)
     allowed = sums.masked_fill(~torch.ones_like(sums).triu().bool(), -torch.inf)
     plots.attention_map(
@@ -200,7 +200,8 @@ def span_page(answers: Mapping[str, Mapping[str, Any]]) -> Any:
         one = answers[asked]
         start, end = (torch.tensor(one[side]) for side in ("start", "end"))  # (n,) both
         rows = []
-        for k, token in enumerate(one["tokens"]):
+        last = one["tokens"].index(":") if ":" in one["tokens"] else None
+        for k, token in enumerate(one["tokens"][:last]):  # the signature
             right = one["right"] is not None and one["right"][0] <= k <= one["right"][1]
             cells = "".join(
                 f"<td><i style='background:{colour};width:{4.6 * share[k]:.2f}em'></i> "
@@ -271,7 +272,7 @@ LABELS = {"random": "random initialisation"}
 
 def by_learning_rate(searches: Mapping[str, Mapping[float, float]], metric: str) -> Figure:
     """Validation metric against the learning rate, a line for each network."""
-    figure, ax = plt.subplots(figsize=(5.4, 3.1))
+    figure, ax = plt.subplots(figsize=(5.4, 2.8))
     for way, found in searches.items():
         ax.plot(
             list(found), [100 * v for v in found.values()], f"{MARKS[way]}-", color=COLOURS[way],

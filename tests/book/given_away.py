@@ -23,6 +23,7 @@ from autograder.units.variants import cell_spans, reference_namespace, source_of
 # What stands in a solution and may be shown, and why.
 IDIOMS = {
     "a / b": "a quotient does not say of what; a path looks like one",
+    "a + b": "nor does a sum",
     "optimizer.zero_grad()\nloss.backward()": "every training loop with PyTorch has both",
 }
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"

@@ -161,7 +161,7 @@ def prediction(name: str, step: str) -> str:
     cells = []
     for i, word in enumerate(FILE):
         if i == target:
-            style, text = f"background:#b3530f;color:#fff", f"predict: {word}"
+            style, text = "background:#b3530f;color:#fff", f"predict: {word}"
         elif i in known:
             style, text = f"background:{PALETTE[0]};color:#fff", word
         else:

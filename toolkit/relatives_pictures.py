@@ -114,15 +114,21 @@ def electra_example() -> Figure:
     return sheet.figure
 
 
-def halves(maps: Mapping[str, Tensor], tokens: Sequence[str] = FILE) -> Figure:
+def halves(
+    maps: Mapping[str, Tensor],
+    tokens: Sequence[str] = FILE,
+    *,
+    row_label: str = "vector of",
+    column_label: str = "",
+) -> Figure:
     """Which token moves which output: bool maps (T, T), a panel each."""
     figure, axes = plt.subplots(1, len(maps), figsize=(6.0, 2.8), sharey=True)
     for ax, (name, found) in zip(axes, maps.items(), strict=True):
         attention_map(ax, found.float(), tokens, tokens, title=name, limits=(0, 1.25),
-                      row_label="", column_label="")  # fmt: skip
+                      row_label="", column_label=column_label)  # fmt: skip
         _grid(ax, found)
         ax.tick_params(labelsize=11)
-    axes[0].set_ylabel("vector of", fontsize=11)
+    axes[0].set_ylabel(row_label, fontsize=11)
     return figure
 
 
@@ -130,7 +136,8 @@ def two_masks(order: Tensor, content: Tensor, query: Tensor) -> Figure:
     """XLNet's masks for «the file is open»; beside each row its number in the order."""
     figure, axes = plt.subplots(1, 2, figsize=(6.0, 3.2), sharey=True)
     rank = order.argsort().tolist()
-    rows = [f"{word} ({rank[i] + 1}.)" for i, word in enumerate(FILE)]
+    ordinals = ("1st", "2nd", "3rd", "4th")
+    rows = [f"{word} ({ordinals[rank[i]]})" for i, word in enumerate(FILE)]
     for ax, (name, mask) in zip(axes, {"query mask": query, "content mask": content}.items(),
                                 strict=True):  # fmt: skip
         attention_map(ax, mask.float(), rows, FILE, title=name, limits=(0, 1.25), row_label="",

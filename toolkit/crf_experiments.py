@@ -21,17 +21,18 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from toolkit.many_models import (
     FOLDER,
     SEEDS,
     Parameters,
+    cross_entropy,
     embed,
     read_rows,
+    repeated,
+    replace_rows,
     train,
     uniform,
-    write_rows,
 )
 
 Row = dict[str, object]
@@ -205,8 +206,7 @@ class Tagger:
         if self.crf:
             each = partition(emissions, at) - score(emissions, tags, at)  # (M, B)
             return each.mean(1) / tags.shape[-1]
-        losses = F.cross_entropy(emissions.flatten(0, 2), tags.flatten(), reduction="none")
-        return losses.view(len(words), -1).mean(1)
+        return cross_entropy(emissions, tags)
 
     @torch.no_grad()
     def tag(self, at: Parameters, words: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ def chain(part: str = "", steps: Sequence[int] = STEPS) -> list[Row]:
         ) -> Tensor:  # fmt: skip
             seed = torch.arange(SEEDS)[:, None]
             chosen = torch.randint(words.shape[1], (SEEDS, BATCH), generator=draw)
-            batch = (x[seed, chosen].repeat(len(LRS), 1, 1) for x in (words, tags))  # (M, B, T)
+            batch = (repeated(x[seed, chosen], len(LRS)) for x in (words, tags))  # (M, B, T)
             return tagger.loss(at, *batch)
 
         for step in train(at, loss, steps[-1], LRS):
@@ -279,11 +279,7 @@ FILE = FOLDER / "crf_chain.csv"
 
 def write(rows: Sequence[Mapping[str, object]]) -> Path:
     """Write rows of the experiment to its file; variants that they don't have are kept."""
-    new = {str(row["variant"]) for row in rows}
-    old = read_rows(FILE) if FILE.exists() else []
-    merged = [*(row for row in old if row["variant"] not in new), *rows]
-    merged.sort(key=lambda row: VARIANTS.index(str(row["variant"])))
-    return write_rows(FILE, merged)
+    return replace_rows(FILE, rows, VARIANTS)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from statistics import mean
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 FOLDER = Path(__file__).resolve().parent / "measured"
 SEEDS = 5
@@ -29,6 +30,27 @@ def embed(embedding: Tensor, ids: Tensor) -> Tensor:
     """embedding (M, V, E), ids (M, B, T) -> (M, B, T, E)."""
     rows = torch.arange(len(embedding))[:, None, None]
     return embedding[rows, ids]
+
+
+def repeated(x: Tensor, times: int) -> Tensor:
+    """Models one after the other, once for each of so many learning rates: (times M, …)."""
+    return x.repeat(times, *[1] * (x.dim() - 1))
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, counted: Tensor | None = None) -> Tensor:
+    """The mean loss of each model (M,): of all targets, or of those that count.
+
+    Args:
+        logits: (M, …, V), with a row for each target.
+        targets: (M, B, T) or (M, B), the right ids.
+        counted: like `targets`, 1 or True where a target counts; a model without any has loss 0.
+    """
+    each = F.cross_entropy(logits.flatten(0, -2), targets.flatten(), reduction="none")
+    each = each.view(len(targets), -1)
+    if counted is None:
+        return each.mean(1)
+    counted = counted.flatten(1)
+    return (each * counted).sum(1) / counted.sum(1).clamp(min=1)
 
 
 def train(
@@ -67,6 +89,21 @@ def train(
         yield step
 
 
+def model_rows(
+    first: Mapping[str, object], lrs: Sequence[float], columns: Mapping[str, Tensor]
+) -> list[dict[str, object]]:
+    """A row for each model: what all have in common, learning rate, seed, and its numbers.
+
+    Args:
+        columns: by name, the number of each model (M,).
+    """
+    return [
+        {**first, "lr": lrs[model // SEEDS], "seed": model % SEEDS}
+        | {name: round(values[model].item(), 4) for name, values in columns.items()}
+        for model in range(len(lrs) * SEEDS)
+    ]
+
+
 def write_rows(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     """Write the rows of an experiment to its file."""
     file.parent.mkdir(exist_ok=True)
@@ -77,15 +114,35 @@ def write_rows(file: Path, rows: Sequence[Mapping[str, object]]) -> Path:
     return file
 
 
+def replace_rows(
+    file: Path,
+    rows: Sequence[Mapping[str, object]],
+    variants: Sequence[str],
+    column: str = "variant",
+) -> Path:
+    """Write rows of an experiment to its file; variants that they don't have are kept.
+
+    Args:
+        variants: all that there are, in the order in which the file has them.
+        column: which says what variant a row is of.
+    """
+    new = {str(row[column]) for row in rows}
+    old = read_rows(file) if file.exists() else []
+    merged = [*(row for row in old if row[column] not in new), *rows]
+    return write_rows(file, sorted(merged, key=lambda row: variants.index(str(row[column]))))
+
+
 def read_rows(file: Path) -> list[dict[str, str]]:
     """The rows of a stored experiment."""
     with file.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
 
-def best_lr(rows: Sequence[Mapping[str, str]]) -> float:
-    """The learning rate whose rows have the best mean in the column `validation`."""
+def best_lr(
+    rows: Sequence[Mapping[str, object]], column: str = "validation", least: bool = False
+) -> float:
+    """The learning rate whose rows have the largest (or the least) mean of a column."""
     found: dict[float, list[float]] = {}
     for row in rows:
-        found.setdefault(float(row["lr"]), []).append(float(row["validation"]))
-    return max(found, key=lambda lr: mean(found[lr]))
+        found.setdefault(float(str(row["lr"])), []).append(float(str(row[column])))
+    return (min if least else max)(found, key=lambda lr: mean(found[lr]))

@@ -25,7 +25,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from toolkit.many_models import FOLDER, SEEDS, Parameters, embed, read_rows, train, write_rows
+from toolkit.many_models import (
+    FOLDER,
+    SEEDS,
+    Parameters,
+    best_lr,
+    cross_entropy,
+    embed,
+    model_rows,
+    read_rows,
+    repeated,
+    replace_rows,
+    train,
+)
 
 LRS = (1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 TUNE_LRS = {
@@ -153,7 +165,7 @@ def fresh(models: int = MODELS) -> Parameters:
 
     def normal(*shape: int) -> Tensor:
         one = torch.randn(SEEDS, *shape) * shape[-2] ** -0.5
-        return one.repeat(models // SEEDS, *[1] * len(shape))
+        return repeated(one, models // SEEDS)
 
     made = {
         "embedding": normal(WORDS + 1, D_MODEL) * (WORDS + 1) ** 0.5 * 0.2,
@@ -206,10 +218,7 @@ def logits(at: Parameters, x: Tensor) -> Tensor:
 def masked_loss(at: Parameters, words: Tensor, way: Masking, draw: torch.Generator) -> Tensor:
     """The mean loss of each model at the positions it is asked for (M,); words (M, B, T)."""
     read, asked = corrupt(words, way, draw)
-    found = logits(at, hidden(at, read)).flatten(0, 1)  # (M B T, V)
-    each = F.cross_entropy(found, words.flatten(), reduction="none").view(len(words), -1)
-    counted = asked.flatten(1)
-    return (each * counted).sum(1) / counted.sum(1).clamp(min=1)
+    return cross_entropy(logits(at, hidden(at, read)), words, asked)
 
 
 # --------------------------------------------------------------------------- experiment
@@ -226,10 +235,6 @@ def _taken(at: Parameters, which: int) -> Parameters:
     return {name: p.detach()[rows].clone() for name, p in at.items()}
 
 
-def _repeated(x: Tensor, times: int) -> Tensor:
-    return x.repeat(times, *[1] * (x.dim() - 1))
-
-
 def pretrain(way: Masking, language: Language, steps: int) -> tuple[Parameters, Tensor, Tensor]:
     """All models of a contestant, their own loss on validation text (M,), and on [MASK] alone."""
     torch.manual_seed(1)
@@ -237,12 +242,12 @@ def pretrain(way: Masking, language: Language, steps: int) -> tuple[Parameters, 
     chance = torch.Generator().manual_seed(3)
 
     def loss(at: Parameters, step: int) -> Tensor:
-        words = _repeated(language.sentences(BATCH, draw)[0], len(LRS))
+        words = repeated(language.sentences(BATCH, draw)[0], len(LRS))
         return masked_loss(at, words, way, chance)
 
     for _ in train(at, loss, steps, LRS, warmup=WARMUP):
         pass
-    words = _repeated(language.sentences(300, torch.Generator().manual_seed(4))[0], len(LRS))
+    words = repeated(language.sentences(300, torch.Generator().manual_seed(4))[0], len(LRS))
     with torch.no_grad():
         own, same = (
             masked_loss(at, words, each, torch.Generator().manual_seed(5))
@@ -262,8 +267,8 @@ def tune(
     lrs = TUNE_LRS[stage]
     draw = torch.Generator().manual_seed(11)
     parts = [language.sentences(count, draw) for count in (labelled, 200, 1000)]
-    words, classes = ([_repeated(part[n], len(lrs)) for part in parts] for n in (0, 1))
-    body = {n: _repeated(p, len(lrs)) for n, p in at.items() if n not in ("outputs", "bias")}
+    words, classes = ([repeated(part[n], len(lrs)) for part in parts] for n in (0, 1))
+    body = {n: repeated(p, len(lrs)) for n, p in at.items() if n not in ("outputs", "bias")}
     head = {"head": torch.zeros(len(lrs) * SEEDS, D_MODEL, CLASSES)}
     head["head_bias"] = torch.zeros(len(lrs) * SEEDS, 1, CLASSES)
     x = hidden(body, words[0]) if stage == "frozen" else None
@@ -271,9 +276,7 @@ def tune(
 
     def loss(now: Parameters, step: int) -> Tensor:
         vectors = hidden(now, words[0]) if x is None else x
-        found = torch.baddbmm(now["head_bias"], vectors, now["head"]).flatten(0, 1)
-        each = F.cross_entropy(found, classes[0].flatten(), reduction="none")
-        return each.view(len(vectors), -1).mean(1)
+        return cross_entropy(torch.baddbmm(now["head_bias"], vectors, now["head"]), classes[0])
 
     for _ in train(now, loss, TUNE_STEPS, lrs, warmup=20):
         pass
@@ -309,23 +312,23 @@ def masking(part: str = "", steps: int = STEPS) -> list[Row]:
             every, own, same = pretrain(way, language, steps)
             best = _best(-own, LRS)
             at = _taken(every, best)
-            rows += _rows(first | {"stage": "pre-training"}, LRS, -own, same)
+            rows += model_rows(
+                first | {"stage": "pre-training"}, LRS, {"validation": -own, "test": same}
+            )
             again = unmasked(at, language)
-            rows += _rows(first | {"stage": "unmasked"}, LRS[best : best + 1], again, again)
+            rows += model_rows(
+                first | {"stage": "unmasked"}, LRS[best : best + 1],
+                {"validation": again, "test": again},
+            )  # fmt: skip
         for stage, lrs in TUNE_LRS.items():
-            rows += _rows(first | {"stage": stage}, lrs, *tune(at, language, stage))
+            validation, test = tune(at, language, stage)
+            rows += model_rows(
+                first | {"stage": stage}, lrs, {"validation": validation, "test": test}
+            )
         write(rows)
         print(f"{name}: {time.process_time() - began:.0f} s", flush=True)
         found += rows
     return found
-
-
-def _rows(first: Row, lrs: Sequence[float], validation: Tensor, test: Tensor) -> list[Row]:
-    return [
-        first | {"lr": lrs[n // SEEDS], "seed": n % SEEDS}
-        | {"validation": round(validation[n].item(), 4), "test": round(test[n].item(), 4)}
-        for n in range(len(test))
-    ]  # fmt: skip
 
 
 # --------------------------------------------------------------------------- files
@@ -349,25 +352,20 @@ class Found:
 
 def read() -> dict[tuple[str, str], Found]:
     """The stored results by contestant and stage."""
-    groups: dict[tuple[str, str], dict[float, list[dict[str, str]]]] = {}
+    groups: dict[tuple[str, str], list[dict[str, str]]] = {}
     for row in read_rows(FILE):
-        by_lr = groups.setdefault((row["contestant"], row["stage"]), {})
-        by_lr.setdefault(float(row["lr"]), []).append(row)
+        groups.setdefault((row["contestant"], row["stage"]), []).append(row)
     found = {}
-    for key, by_lr in groups.items():
-        lr = max(by_lr, key=lambda one: sum(float(row["validation"]) for row in by_lr[one]))
-        found[key] = Found(lr, torch.tensor([float(row["test"]) for row in by_lr[lr]]))
+    for key, rows in groups.items():
+        lr = best_lr(rows)
+        test = [float(row["test"]) for row in rows if float(row["lr"]) == lr]
+        found[key] = Found(lr, torch.tensor(test))
     return found
 
 
 def write(rows: Sequence[Mapping[str, object]]) -> Path:
     """Write rows to the file; contestants that they don't have are kept."""
-    new = {str(row["contestant"]) for row in rows}
-    old = read_rows(FILE) if FILE.exists() else []
-    merged = [*(row for row in old if row["contestant"] not in new), *rows]
-    order = [NONE, *CONTESTANTS]
-    merged.sort(key=lambda row: order.index(str(row["contestant"])))
-    return write_rows(FILE, merged)
+    return replace_rows(FILE, rows, [NONE, *CONTESTANTS], "contestant")
 
 
 RUNS = {"masking": masking}

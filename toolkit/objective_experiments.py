@@ -31,8 +31,11 @@ from toolkit.many_models import (
     FOLDER,
     SEEDS,
     Parameters,
+    best_lr,
+    cross_entropy,
     embed,
     read_rows,
+    repeated,
     train,
     uniform,
     write_rows,
@@ -335,24 +338,16 @@ def reading(
         at = model.parameters()
         if "new" not in start:
             trained = states["{}, {}".format(*steps[start])]
-            at |= {
-                name: trained[name].repeat(len(READ_LRS), *[1] * (p.dim() - 1))
-                for name, p in at.items() if name != "outputs"
-            }  # fmt: skip
+            at |= {name: repeated(trained[name], len(READ_LRS)) for name in at if name != "outputs"}
         draw = torch.Generator().manual_seed(4)
-        ids, kind = (x.repeat(len(READ_LRS), *[1] * (x.dim() - 1))
-                     for x in texts(SEEDS, LABELLED, draw=draw))  # fmt: skip
+        ids, kind = (repeated(x, len(READ_LRS)) for x in texts(SEEDS, LABELLED, draw=draw))
 
         def loss(
             at: Parameters, step: int, model: Model = model, ids: Tensor = ids,
             kind: Tensor = kind, draw: torch.Generator = draw,
         ) -> Tensor:  # fmt: skip
             chosen = torch.randperm(ids.shape[1], generator=draw)[:16]
-            logits = model.classify(at, ids[:, chosen])  # (M, B, kinds)
-            wanted = kind[:, chosen].flatten()
-            return F.cross_entropy(logits.flatten(0, 1), wanted, reduction="none").view(
-                models, -1
-            ).mean(1)  # fmt: skip
+            return cross_entropy(model.classify(at, ids[:, chosen]), kind[:, chosen])
 
         for step in train(at, loss, looks[-1], READ_LRS, warmup=10):
             if step not in looks:
@@ -472,14 +467,6 @@ def writing(count: int = 1000, kept: Path = KEPT) -> list[Row]:
 RUNS: dict[str, Callable[[], list[Row]]] = {
     "learning": learning, "reading": reading, "writing": writing,
 }  # fmt: skip
-
-
-def best_lr(rows: Sequence[Mapping[str, object]], column: str, least: bool = False) -> float:
-    """The learning rate whose rows have the largest (or the least) mean of a column."""
-    found: dict[float, list[float]] = {}
-    for row in rows:
-        found.setdefault(float(str(row["lr"])), []).append(float(str(row[column])))
-    return (min if least else max)(found, key=lambda lr: mean(found[lr]))
 
 
 def _rows(about: Row, lrs: Sequence[float], found: Mapping[str, Tensor]) -> list[Row]:

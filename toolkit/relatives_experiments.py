@@ -31,11 +31,14 @@ from toolkit.many_models import (
     SEEDS,
     Parameters,
     best_lr,
+    cross_entropy,
     embed,
+    model_rows,
     read_rows,
+    repeated,
+    replace_rows,
     train,
     uniform,
-    write_rows,
 )
 
 LRS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -167,13 +170,6 @@ def chosen_tokens(rows: Tensor, draw: torch.Generator) -> Tensor:
     return torch.rand(rows.shape, generator=draw) < MASK_PROB
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
-    """Mean loss of each model (M,) over the positions (M, B, T) that count."""
-    each = F.cross_entropy(logits.flatten(0, 2), targets.flatten(), reduction="none")
-    each = each.view(targets.shape) * counts
-    return each.flatten(1).sum(1) / counts.flatten(1).sum(1).clamp(min=1)
-
-
 def accuracy(logits: Tensor, targets: Tensor, counts: Tensor) -> Tensor:
     """Share predicted correctly by each model (M,), of the positions that count."""
     right = (logits.argmax(-1) == targets) & counts
@@ -211,14 +207,12 @@ def albert(part: str = "", steps: int = 800, batch: int = 16) -> list[Row]:
         began = time.process_time()
         torch.manual_seed(1)
         at, draw = model.parameters(), torch.Generator().manual_seed(2)
-        everywhere = torch.ones(model.models, batch, POINTS)
 
         def loss(
-            at: Parameters, step: int, model: Encoder = model, draw: torch.Generator = draw,
-            everywhere: Tensor = everywhere,
-        ) -> Tensor:  # fmt: skip
+            at: Parameters, step: int, model: Encoder = model, draw: torch.Generator = draw
+        ) -> Tensor:
             ids, wanted = pointers(model.models, batch, draw)
-            return cross_entropy(model.logits(at, ids), wanted, everywhere)
+            return cross_entropy(model.logits(at, ids), wanted)
 
         checkpoints = tuple(steps * k // 8 for k in range(1, 9))
         curve = {}
@@ -227,7 +221,7 @@ def albert(part: str = "", steps: int = 800, batch: int = 16) -> list[Row]:
                 curve[f"step {step}"] = _right_hops(model, at, 20_000)
         validation = _right_hops(model, at, 10_000)
         first = {"variant": name, "parameters": model.size()}
-        rows += _rows(first, validation, curve)
+        rows += model_rows(first, LRS, {"validation": validation} | curve)
         _report(name, rows, began)
     return rows
 
@@ -257,7 +251,7 @@ def roberta(part: str = "", epochs: int = EPOCHS, batch: int = 16) -> list[Row]:
         model = Encoder(SYMBOLS + 1, SYMBOLS, 2, max_length=LENGTH)
         torch.manual_seed(1)
         at, draw = model.parameters(), torch.Generator().manual_seed(2)
-        corpus = cycle_rows(SEEDS, ROWS, LENGTH, draw).repeat(len(LRS), 1, 1)
+        corpus = repeated(cycle_rows(SEEDS, ROWS, LENGTH, draw), len(LRS))
         store = [chosen_tokens(corpus[:SEEDS], draw) for _ in range(copies or 0)]
         each = ROWS // batch  # steps of an epoch
         order, masking = torch.arange(ROWS), torch.zeros(0)
@@ -270,9 +264,10 @@ def roberta(part: str = "", epochs: int = EPOCHS, batch: int = 16) -> list[Row]:
             epoch, number = divmod(step - 1, each)
             if not number:
                 order = torch.randperm(ROWS, generator=draw)
-                masking = (
-                    store[epoch % len(store)] if store else chosen_tokens(corpus[:SEEDS], draw)
-                ).repeat(len(LRS), 1, 1)
+                masking = repeated(
+                    store[epoch % len(store)] if store else chosen_tokens(corpus[:SEEDS], draw),
+                    len(LRS),
+                )
             now = order[number * batch : (number + 1) * batch]
             wanted, chosen = corpus[:, now], masking[:, now]
             return cross_entropy(model.logits(at, wanted.masked_fill(chosen, MASK)), wanted, chosen)
@@ -280,10 +275,13 @@ def roberta(part: str = "", epochs: int = EPOCHS, batch: int = 16) -> list[Row]:
         for step in train(at, loss, epochs * each, LRS, warmup=2 * each):
             epoch = step // each
             if step % each == 0 and (epoch in (1, 2, 5) or epoch % 10 == 0):
-                rows += _rows(
+                rows += model_rows(
                     {"variant": name, "epoch": epoch},
-                    -_masked(model, at, 10_000, cross_entropy),
-                    {"loss": _masked(model, at, 20_000, cross_entropy)},
+                    LRS,
+                    {
+                        "validation": -_masked(model, at, 10_000, cross_entropy),
+                        "loss": _masked(model, at, 20_000, cross_entropy),
+                    },
                 )
         _report(name, rows, began)
     return rows
@@ -331,7 +329,8 @@ def nezha(part: str = "", steps: int = 1000, batch: int = 16) -> list[Row]:
                 curve[f"step {step}"] = _masked(model, at, 20_000, accuracy)
         for length in LENGTHS:
             curve[f"length {length}"] = _masked(model, at, 20_000, accuracy, length)
-        rows += _rows({"variant": name}, _masked(model, at, 10_000, accuracy), curve)
+        validation = _masked(model, at, 10_000, accuracy)
+        rows += model_rows({"variant": name}, LRS, {"validation": validation} | curve)
         _report(name, rows, began)
     return rows
 
@@ -380,7 +379,8 @@ def electra(part: str = "", steps: int = 800, batch: int = 16) -> list[Row]:
             if step % (steps // 8) == 0:
                 among = _ranked(model, at, 20_000)
                 curve |= {f"chosen {step}": among[0], f"all {step}": among[1]}
-        rows += _rows({"variant": name}, _ranked(model, at, 10_000)[0], curve)
+        validation = _ranked(model, at, 10_000)[0]
+        rows += model_rows({"variant": name}, LRS, {"validation": validation} | curve)
         _report(name, rows, began)
     return rows
 
@@ -404,19 +404,6 @@ def _ranked(model: Encoder, at: Parameters, seed: int) -> tuple[Tensor, Tensor]:
 # --------------------------------------------------------------------------- files
 
 
-def _rows(
-    first: Row, validation: Tensor, more: Mapping[str, Tensor], lrs: Sequence[float] = LRS
-) -> list[Row]:
-    """A row for each of the models; `validation` is the larger the better."""
-    return [
-        first
-        | {"lr": lrs[model // SEEDS], "seed": model % SEEDS}
-        | {"validation": round(validation[model].item(), 4)}
-        | {column: round(values[model].item(), 4) for column, values in more.items()}
-        for model in range(len(validation))
-    ]
-
-
 def _report(name: str, rows: Sequence[Row], began: float) -> None:
     """Print the last column's mean at each learning rate, and the seconds of the processor."""
     found: dict[object, list[str]] = {}
@@ -438,12 +425,7 @@ VARIANTS = {
 
 def write(name: str, rows: Sequence[Mapping[str, object]]) -> Path:
     """Write rows of an experiment to its file; variants that they don't have are kept."""
-    file = FOLDER / f"relatives_{name}.csv"
-    new = {str(row["variant"]) for row in rows}
-    old = read_rows(file) if file.exists() else []
-    merged = [*(row for row in old if row["variant"] not in new), *rows]
-    merged.sort(key=lambda row: VARIANTS[name].index(str(row["variant"])))
-    return write_rows(file, merged)
+    return replace_rows(FOLDER / f"relatives_{name}.csv", rows, VARIANTS[name])
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from statistics import mean, stdev
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from toolkit.many_models import (
     FOLDER,
     SEEDS,
     Parameters,
     best_lr,
+    cross_entropy,
     embed,
     read_rows,
     train,
@@ -144,9 +144,7 @@ def memory(
             answer: Callable[[Parameters, Tensor], Tensor] = answer,
         ) -> Tensor:  # fmt: skip
             ids, wanted = _recall(batch, draw)
-            logits = answer(at, ids)
-            each = F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="none")
-            return each.view(MODELS, batch).mean(1)
+            return cross_entropy(answer(at, ids), wanted)
 
         began = time.perf_counter()
         for step in _train(at, loss, checkpoints[-1]):
@@ -265,9 +263,7 @@ def bottleneck(
             states, code = _encode(at, ids, width)
             start = torch.full_like(ids[:, :, :1], DIGITS)
             seen, _ = _decode(at, torch.cat([start, ids[:, :, :-1]], 2), code, code)
-            logits = _score(at, states, code, seen)
-            each = F.cross_entropy(logits.flatten(0, 2), ids.flatten(), reduction="none")
-            return each.view(MODELS, -1).mean(1)
+            return cross_entropy(_score(at, states, code, seen), ids)
 
         began = time.perf_counter()
         for step in _train(at, loss, checkpoints[-1]):
@@ -316,8 +312,7 @@ def forcing(
             probability = first + (final - first) * (step - 1) / max(last - 1, 1)
             forced = torch.rand(ids.shape, generator=draw) < probability
             logits, _ = _written(at, ids, width, forced)
-            each = F.cross_entropy(logits.flatten(0, 2), ids.flatten(), reduction="none")
-            return each.view(MODELS, -1).mean(1)
+            return cross_entropy(logits, ids)
 
         began = time.perf_counter()
         for step in _train(at, loss, last):

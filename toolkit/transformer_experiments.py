@@ -28,11 +28,13 @@ from toolkit.many_models import (
     SEEDS,
     Parameters,
     best_lr,
+    cross_entropy,
     embed,
+    model_rows,
     read_rows,
+    replace_rows,
     train,
     uniform,
-    write_rows,
 )
 
 LRS = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
@@ -155,9 +157,9 @@ def residual(
                     _spiral_loss(model, at, *spirals(2000, torch.Generator().manual_seed(seed)))
                     for seed in (10_000, 20_000)
                 )
-            rows += _rows(
+            rows += model_rows(
                 {"variant": name, "way": model.way, "blocks": model.blocks, "steps": step},
-                -validation, {"loss": test},
+                LRS, {"validation": -validation, "loss": test},
             )  # fmt: skip
         print(f"{name}: {time.perf_counter() - began:.0f} s", flush=True)
     return rows
@@ -258,9 +260,8 @@ def first_gradients(
     ids, wanted = to_sort(batch, torch.Generator().manual_seed(2))
     last = [at[f"{layer}.down"].requires_grad_() for layer in range(num_layers)]
     states = model.stream(at, ids)
-    logits = _linear(states[-1], at["outputs"])
-    each = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
-    gradients = torch.autograd.grad(each.view(MODELS, -1).mean(1).sum(), last)
+    loss = cross_entropy(_linear(states[-1], at["outputs"]), wanted)
+    gradients = torch.autograd.grad(loss.sum(), last)
     sizes = torch.stack([x.detach().square().flatten(1).mean(1).sqrt() for x in states[:-1]], 1)
     return torch.stack([g.flatten(1).norm(dim=1) for g in gradients], 1), sizes
 
@@ -292,9 +293,7 @@ def to_sort(batch: int, draw: torch.Generator, models: int = MODELS) -> tuple[Te
 
 
 def _sort_loss(model: Encoder, at: Parameters, ids: Tensor, wanted: Tensor) -> Tensor:
-    logits = model.logits(at, ids)
-    each = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), reduction="none")
-    return each.view(len(ids), -1).mean(1)
+    return cross_entropy(model.logits(at, ids), wanted)
 
 
 ENCODERS = {
@@ -350,14 +349,14 @@ def _sorted(
             for seed in (10_000, 20_000)
         )
     means = course.unflatten(0, (-1, every)).mean(1)
-    return _rows(
+    return model_rows(
         {
             "variant": name, "order": ORDERS[model.norm_first], "layers": model.num_layers,
             "warmup": model.warmup,
         },
-        -validation,
-        {"loss": test} | {str(every * k): mean for k, mean in enumerate(means, 1)},
         lrs,
+        {"validation": -validation, "loss": test}
+        | {str(every * k): mean for k, mean in enumerate(means, 1)},
     )  # fmt: skip
 
 
@@ -368,27 +367,9 @@ VARIANTS = {"residual": tuple(STACKS), "norm_order": tuple(ENCODERS)}
 # --------------------------------------------------------------------------- files
 
 
-def _rows(
-    first: Row, validation: Tensor, more: Mapping[str, Tensor], lrs: Sequence[float] = LRS
-) -> list[Row]:
-    """A row for each of the models."""
-    return [
-        first
-        | {"lr": lrs[model // SEEDS], "seed": model % SEEDS}
-        | {"validation": round(validation[model].item(), 4)}
-        | {column: round(values[model].item(), 4) for column, values in more.items()}
-        for model in range(len(validation))
-    ]
-
-
 def write(name: str, rows: Sequence[Mapping[str, object]]) -> Path:
     """Write rows of an experiment to its file; variants that they don't have are kept."""
-    file = FOLDER / f"transformer_{name}.csv"
-    new = {str(row["variant"]) for row in rows}
-    old = read_rows(file) if file.exists() else []
-    merged = [*(row for row in old if row["variant"] not in new), *rows]
-    merged.sort(key=lambda row: VARIANTS[name].index(str(row["variant"])))
-    return write_rows(file, merged)
+    return replace_rows(FOLDER / f"transformer_{name}.csv", rows, VARIANTS[name])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from solutions.transformer import Encoder as ReferenceEncoder
 from solutions.transformer import ResidualBlock
 from toolkit import many_models, norm_order_pictures, residual_pictures
 from toolkit import transformer_experiments as experiments
+from toolkit.many_models import model_rows
 from toolkit.transformer_experiments import MODELS, Encoder, Stack
 
 
@@ -146,8 +147,12 @@ def test_a_part_replaces_its_own_rows(tmp_path, monkeypatch) -> None:
     loss = torch.arange(5).repeat(5) / 10
     for name, shift in (("residual, 4 blocks", 0.0), ("plain, 4 blocks", 0.5)):
         first = {"variant": name, "steps": 10}
-        rows = experiments._rows(first, good, {"loss": loss + shift})
-        rows += experiments._rows(first | {"steps": 20}, good, {"loss": loss + 2 * shift})
+        rows = model_rows(first, experiments.LRS, {"validation": good, "loss": loss + shift})
+        rows += model_rows(
+            first | {"steps": 20},
+            experiments.LRS,
+            {"validation": good, "loss": loss + 2 * shift},
+        )
         experiments.write("residual", rows)
     experiments.write("residual", rows)
     found = experiments.read("residual")

@@ -7,7 +7,8 @@ order and fillers in between.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -102,6 +103,25 @@ class Masked:
     targets: Tensor
 
 
+@contextlib.contextmanager
+def without_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
+    """In the block that it begins, one head of an encoder returns zeros.
+
+    Args:
+        model: with `layers`, whose `attention` has `num_heads` and a linear `out_proj`.
+    """
+    attention = model.layers[layer].attention
+    weight = attention.out_proj.weight  # (D, D), columns by head
+    kept, width = weight.detach().clone(), weight.shape[1] // attention.num_heads
+    try:
+        with torch.no_grad():
+            weight[:, head * width : (head + 1) * width] = 0
+        yield
+    finally:
+        with torch.no_grad():
+            weight.copy_(kept)
+
+
 @torch.no_grad()
 def loss_without_heads(model: nn.Module, batches: Sequence[Masked]) -> Tensor:
     """How much a BERT's masked-language-modelling loss grows when one head is removed.
@@ -126,19 +146,12 @@ def loss_without_heads(model: nn.Module, batches: Sequence[Masked]) -> Tensor:
     layers = model.bert.layers
     heads = layers[0].attention.num_heads
     growth = torch.zeros(len(batches), len(layers), heads)
-    for number, layer in enumerate(layers):
+    for layer in range(len(layers)):
         for head in range(heads):
-
-            def silence(_: nn.Module, inputs: tuple[Tensor], head: int = head) -> tuple[Tensor]:
-                joined = inputs[0].clone()  # (B, T, D)
-                joined.unflatten(-1, (heads, -1))[..., head, :] = 0
-                return (joined,)
-
-            hook = layer.attention.out_proj.register_forward_pre_hook(silence)
-            growth[:, number, head] = torch.stack(
-                [loss(batch) - before for batch, before in zip(batches, whole, strict=True)]
-            )
-            hook.remove()
+            with without_head(model.bert, layer, head):
+                growth[:, layer, head] = torch.stack(
+                    [loss(batch) - before for batch, before in zip(batches, whole, strict=True)]
+                )
     return growth
 
 

@@ -11,12 +11,14 @@ import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit import training
+from toolkit.attention_lab import without_head
 from toolkit.bert_lab import Rows
 from toolkit.docstrings import CLS, IGNORE, SEP, SPECIAL
 from toolkit.many_models import FOLDER, read_rows, write_rows
@@ -38,27 +40,43 @@ def held_out_rows(shipped: Shipped, count: int = PAIRS, seed: int = 0) -> Rows:
         return bert._inputs(chosen, shipped.module)[0]
 
 
-def sentence(shipped: Shipped, first: str, second: str | None = None) -> tuple[Tensor, Tensor]:
-    """ids and token_type_ids (1, T) of one input."""
-    pieces = shipped.tokenizer
-    texts = [pieces.encode(text) for text in (first, second) if text is not None]
-    return tuple(torch.tensor([part]) for part in shipped.module.build_input(*texts))
-
-
 @torch.no_grad()
 def attn_weights(
     model: nn.Module, ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
 ) -> Tensor:
     """The attention weights of every layer and head (B, N, H, T, T); ids (B, T)."""
-    x, found = model.embeddings(ids, token_type_ids), []
-    for layer in model.layers:
-        q, k = projected(layer.attention, x)
+    with weights(model) as seen:
+        model(ids, token_type_ids, mask)
+    return torch.stack(seen, 1)
+
+
+@contextlib.contextmanager
+def weights(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects the attention weights (B, H, T, T) of every layer while a BERT is called.
+
+    They are computed again from the projections of each layer's self-attention, whatever kernel the
+    layer uses, and from the mask (B, T) that it is given.
+    """
+    seen: list[Tensor] = []
+
+    def look(attention: nn.Module, inputs: tuple[Any, ...]) -> None:
+        x, mask = (*inputs, None)[:2]  # (B, T, D), and (B, T) or None
+        q, k = projected(attention, x)
         scores = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
         if mask is not None:
             scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
-        found.append(scores.softmax(-1))
-        x = layer(x, mask)
-    return torch.stack(found, 1)
+        seen.append(scores.softmax(-1))
+
+    hooks = [
+        module.register_forward_pre_hook(look)
+        for module in model.modules()
+        if all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "num_heads"))
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def projected(attention: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,21 +131,6 @@ def token_losses(model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor
         at = wanted != IGNORE
         found.append(F.cross_entropy(model.mlm(hidden[at]), wanted[at], reduction="none"))
     return torch.cat(found)
-
-
-@contextlib.contextmanager
-def without_head(model: nn.Module, layer: int, head: int) -> Iterator[None]:
-    """In the block that it begins, one head of a model returns zeros."""
-    attention = model.layers[layer].attention
-    weight = attention.out_proj.weight  # (D, D), columns by head
-    kept, width = weight.detach().clone(), weight.shape[1] // attention.num_heads
-    try:
-        with torch.no_grad():
-            weight[:, head * width : (head + 1) * width] = 0
-        yield
-    finally:
-        with torch.no_grad():
-            weight.copy_(kept)
 
 
 # --------------------------------------------------------------------------- stored measurements

@@ -602,6 +602,21 @@ def _with_masks(pieces: WordPieceTokenizer, text: str) -> list[int]:
     return ids
 
 
+def _joined(pieces: WordPieceTokenizer, parts: Sequence[list[int]]) -> tuple[list[int], list[int]]:
+    """Ids and segments of one input: [CLS], then each part with [SEP] after it."""
+    ids, segments = [pieces.special.cls], [0]
+    for number, part in enumerate(parts):
+        ids += [*part, pieces.special.sep]
+        segments += [number] * (len(part) + 1)
+    return ids, segments
+
+
+def masked_input(pieces: WordPieceTokenizer, *texts: str) -> tuple[Tensor, Tensor]:
+    """input_ids and token_type_ids, (1, T) each, of one or two texts in which [MASK] may stand."""
+    ids, segments = _joined(pieces, [_with_masks(pieces, text) for text in texts])
+    return torch.tensor([ids]), torch.tensor([segments])
+
+
 @torch.no_grad()
 def _masked_scores(
     model: nn.Module,
@@ -658,10 +673,7 @@ def fill_mask(
         raise ValueError(f"put {pieces.names[special.mask]} where a piece is to be guessed")
     if k < 1:
         raise ValueError(f"k must be 1 or more, not {k}")
-    ids, segments = [special.cls], [0]
-    for number, part in enumerate(parts):
-        ids += [*part, special.sep]
-        segments += [number] * (len(part) + 1)
+    ids, segments = _joined(pieces, parts)
     _check_length(model, ids)
     scores = _masked_scores(model, pieces, ids, segments, special_too)  # (T, V)
     return [

@@ -7,7 +7,6 @@ The feature that the table shows is one of those whose printed numbers add up as
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,8 @@ from torch import Tensor, nn
 
 from toolkit import widgets
 from toolkit.attention_pictures import bars
+from toolkit.bert_heads import weights
+from toolkit.bert_lab import masked_input
 from toolkit.diagrams import FILL, SOFT, Sheet
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE, SHEET
@@ -70,24 +71,12 @@ class Followed:
         return {self.vocabulary[i]: p for i, p in zip(ids.tolist(), chances.tolist(), strict=True)}
 
 
-def input_of(shipped: Shipped, first: str, second: str | None = None) -> tuple[Tensor, Tensor]:
-    """input_ids and token_type_ids, (1, T) each, of sentences in which [MASK] may stand."""
-    special = shipped.tokenizer.special
-    ids, segments = [special.cls], [0]
-    for number, text in enumerate([first] if second is None else [first, second]):
-        for word in text.split():
-            pieces = [special.mask] if word == "[MASK]" else shipped.tokenizer.encode(word)
-            ids += pieces
-        ids.append(special.sep)
-        segments += [number] * (len(ids) - len(segments))
-    return torch.tensor([ids]), torch.tensor([segments])
-
-
 @torch.no_grad()
 def follow(shipped: Shipped, first: str = FIRST, second: str | None = SECOND) -> Followed:
     """Run the shipped BERT on one or two sentences with one [MASK], and keep every step."""
     model, pieces = shipped.model, shipped.tokenizer
-    ids, segments = input_of(shipped, first, second)
+    texts = (first,) if second is None else (first, second)
+    ids, segments = masked_input(pieces, *texts)
     gap = ids[0].tolist().index(pieces.special.mask)
     embeddings = model.bert.embeddings
     length = ids.shape[1]
@@ -96,30 +85,17 @@ def follow(shipped: Shipped, first: str = FIRST, second: str | None = SECOND) ->
         "segment": embeddings.segment(segments)[0],
         "position": embeddings.position.weight[:length],
     }
-    x = embeddings(ids, segments)  # (1, T, D)
-    embedded, weights = x[0], []
-    for layer in model.bert.layers:
-        weights.append(attention_weights(layer.attention, x)[0])
-        x = layer(x)
-    hidden, pooled = model.bert(ids, segments)
+    with weights(model) as seen:
+        hidden, pooled = model.bert(ids, segments)
     head = model.mlm
     transformed = head.norm(nn.functional.gelu(head.dense(hidden[0, gap])))  # (D,)
     return Followed(
         tuple(pieces.tokens(ids[0].tolist())), tuple(ids[0].tolist()),
         tuple(segments[0].tolist()), gap, parts, torch.stack(list(parts.values())).sum(0),
-        embeddings.norm.weight, embeddings.norm.bias, embedded, torch.stack(weights), hidden[0],
+        embeddings.norm.weight, embeddings.norm.bias, embeddings(ids, segments)[0],
+        torch.stack(seen)[:, 0], hidden[0],
         transformed, head(hidden[0, gap]), head.bias, model.nsp(pooled)[0], tuple(pieces.names),
     )  # fmt: skip
-
-
-def attention_weights(attention: nn.Module, x: Tensor) -> Tensor:
-    """Weights (B, H, T, T) of a self-attention that is given x (B, T, D), without padding."""
-    heads = attention.num_heads
-    q, k = (
-        layer(x).unflatten(-1, (heads, -1)).transpose(1, 2)  # (B, H, T, D/H)
-        for layer in (attention.q_proj, attention.k_proj)
-    )
-    return (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
 
 
 @torch.no_grad()
@@ -132,7 +108,7 @@ def guesses(
         word: what stands in place of «open».
         left_only: whether no token may attend to what comes after the gap.
     """
-    ids, segments = input_of(shipped, f"the [MASK] is {word}", SECOND)
+    ids, segments = masked_input(shipped.tokenizer, f"the [MASK] is {word}", SECOND)
     gap = ids[0].tolist().index(shipped.tokenizer.special.mask)
     seen = torch.arange(ids.shape[1])[None] <= (gap if left_only else ids.shape[1])  # (1, T)
     chances = shipped.model(ids, segments, seen)[0][0, gap].softmax(-1)  # (V,)

@@ -15,10 +15,10 @@ from matplotlib.patches import Polygon, Rectangle
 from torch import Tensor, nn
 
 from toolkit import widgets
+from toolkit.bert_heads import weights
 from toolkit.diagrams import FAINT
 from toolkit.docstrings import CLS, IGNORE, MASK, SEP, SPECIAL, Pieces
 from toolkit.plots import PALETTE
-from toolkit.pretrain import measures
 
 FATES = ("[MASK]", "another token", "unchanged")
 COLOURS = dict(zip(FATES, (PALETTE[0], PALETTE[1], PALETTE[2]), strict=True))
@@ -166,7 +166,7 @@ def predict(
     """
     ids = [CLS, *pieces.encode(text), SEP]
     original, ids[position] = ids[position], seen
-    with measures.weights(model) as maps:
+    with weights(model) as maps:
         hidden, _ = model.bert(torch.tensor([ids]), None, None)  # (1, T, D)
     logits = model.mlm(hidden)[0, position]  # (V,)
     found = logits.softmax(0)  # (V,)

@@ -3,13 +3,15 @@
 import torch
 
 from toolkit import attention_head_pictures, bert_heads
+from toolkit.attention_lab import without_head
+from toolkit.bert_lab import masked_input
 from toolkit.models import load
 
 
 def test_attn_weights_rebuild_the_layers_output() -> None:
     shipped = load("bert")
     bert = shipped.model.bert
-    ids, segments = bert_heads.sentence(shipped, "Open the file.", "Close it.")
+    ids, segments = masked_input(shipped.tokenizer, "Open the file.", "Close it.")
     with torch.no_grad():
         x = bert.embeddings(ids, segments)
         attention = bert.layers[0].attention
@@ -30,7 +32,7 @@ def test_a_head_that_is_cut_comes_back() -> None:
     model = load("bert").model.bert
     weight = model.layers[1].attention.out_proj.weight
     before = weight.detach().clone()
-    with bert_heads.without_head(model, 1, 2):
+    with without_head(model, 1, 2):
         assert not weight[:, 48:72].any()
         assert torch.equal(weight[:, :48], before[:, :48])
     assert torch.equal(weight, before)

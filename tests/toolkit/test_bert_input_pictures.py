@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from toolkit import bert_input_pictures as pictures
-from toolkit.bert_pictures import input_of
+from toolkit.bert_lab import masked_input
 from toolkit.diagrams import texts_outside
 from toolkit.models import load
 
@@ -30,7 +30,7 @@ def test_what_was_removed_is_said() -> None:
 
 def test_the_sum_in_the_shipped_model_is_its_input() -> None:
     shipped = load("bert")
-    ids, segments = input_of(shipped, "the file is open", "close it")
+    ids, segments = masked_input(shipped.tokenizer, "the file is open", "close it")
     found = pictures.sum_in(shipped, ids, segments, 7)
     with torch.no_grad():
         torch.testing.assert_close(

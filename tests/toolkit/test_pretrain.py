@@ -18,6 +18,7 @@ import solutions.bert
 import solutions.gpt
 import solutions.transformer
 from toolkit import code_corpus, device, library_prose, models, transformer_lab
+from toolkit.bert_heads import weights
 from toolkit.pretrain import __main__ as command
 from toolkit.pretrain import bert, common, gpt, measures, translator
 from toolkit.translation import make_pairs
@@ -255,7 +256,7 @@ class TestMeasures:
             m for m in model.bert.modules() if isinstance(m, solutions.bert.SelfAttention)
         )
         hook = attention.register_forward_hook(lambda m, i, o: inputs.append((i[0], o)))
-        with measures.weights(model) as seen:
+        with weights(model) as seen:
             model.bert(ids)
         hook.remove()
         x, out = inputs[0]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from toolkit import bert_lab, docstrings, library_prose, translation
+from toolkit.bert_heads import kinds, weights
 from toolkit.pretrain import bert, gpt, translator
 
 TASK_SEEDS = (0, 1, 2)  # of fine-tuning; the pre-trained model is one
@@ -65,7 +65,10 @@ def tasks(shipped: Any, seeds: Sequence[int] = TASK_SEEDS) -> dict[str, float]:
 
 # What a head may attend to; for each the share of its weight that lies there, over all queries
 # that have such a key.
-PATTERNS = ("previous", "next", "itself", "same_piece", "sep", "cls")
+PATTERNS = {
+    "previous": "previous", "next": "next", "itself": "itself", "same_piece": "same token",
+    "sep": "[SEP]", "cls": "[CLS]",
+}  # fmt: skip
 
 
 @torch.no_grad()
@@ -100,48 +103,8 @@ def patterns(
 
 def _keys(ids: Tensor) -> dict[str, Tensor]:
     """For each pattern which keys (T, T) belong to each query."""
-    length = len(ids)
-    places = torch.arange(length)
-    back = places[:, None] - places  # (T, T)
-    ordinary = ids >= docstrings.SPECIAL
-    same = (ids[:, None] == ids) & (back != 0) & ordinary[:, None]
-    return {
-        "previous": back == 1,
-        "next": back == -1,
-        "itself": back == 0,
-        "same_piece": same,
-        "sep": (ids == docstrings.SEP).expand(length, length),
-        "cls": (ids == docstrings.CLS).expand(length, length),
-    }
-
-
-@contextmanager
-def weights(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects the attention weights (B, H, T, T) of every layer while a BERT is called.
-
-    They are computed again from the projections of each layer's self-attention, whatever kernel the
-    layer uses; without padding.
-    """
-    seen: list[Tensor] = []
-    hooks = []
-    for module in model.bert.modules():
-        if all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "num_heads")):
-
-            def look(attention: nn.Module, inputs: tuple[Any, ...]) -> None:
-                x = inputs[0]  # (B, T, D)
-                both = [
-                    p(x).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
-                    for p in (attention.q_proj, attention.k_proj)
-                ]  # (B, H, T, D/H) each
-                scores = both[0] @ both[1].transpose(2, 3) / both[0].shape[3] ** 0.5
-                seen.append(scores.softmax(-1))  # (B, H, T, T)
-
-            hooks.append(module.register_forward_pre_hook(look))
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
+    found = kinds(ids[None])
+    return {name: found[kind][0] for name, kind in PATTERNS.items()}
 
 
 # --------------------------------------------------------------------------- GPT

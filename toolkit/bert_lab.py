@@ -198,6 +198,27 @@ def _head_loss(head: nn.Module, task: Task, rows: Rows, targets: Tensor) -> Tens
     return head.loss(scores.float(), targets)
 
 
+def batch_loss(
+    head: nn.Module, task: Task, examples: Sequence[Example], parts: Any, batch: int,
+    device: torch.device,
+) -> Callable[[int], Tensor]:  # fmt: skip
+    """The loss of a head on the next batch of some examples, for `training.fit`."""
+    data = _labelled(task, examples, parts)
+    queue: list[Tensor] = []
+
+    def loss(step: int) -> Tensor:
+        if not queue:
+            queue.extend(_orders(data.rows.mask.sum(1), batch))
+        order = queue.pop()
+        rows = data.rows.take(order, device)
+        targets = data.targets[order].to(device)
+        if task.kind == "tagging":
+            targets = targets[:, : rows.ids.shape[1]]
+        return _head_loss(head, task, rows, targets)
+
+    return loss
+
+
 def fine_tune(
     head: nn.Module, task: Task, parts: Any, *, labelled: int | None = None,
     steps: int | None = None, lr: float | None = None, batch: int = 16, seed: int = 0,
@@ -216,21 +237,9 @@ def fine_tune(
         ValueError: more labelled examples than there are, or fewer than one.
     """
     chosen = preset or device.preset()
-    few = _few(task, labelled, seed)
-    data = _labelled(task, few, parts)
+    few = few_examples(task, labelled, seed)
+    loss = batch_loss(head, task, few, parts, batch, chosen.device)
     steps = steps or TUNE_STEPS[task.name]
-    queue: list[Tensor] = []
-
-    def loss(step: int) -> Tensor:
-        if not queue:
-            queue.extend(_orders(data.rows.mask.sum(1), batch))
-        order = queue.pop()
-        rows = data.rows.take(order, chosen.device)
-        targets = data.targets[order].to(chosen.device)
-        if task.kind == "tagging":
-            targets = targets[:, : rows.ids.shape[1]]
-        return _head_loss(head, task, rows, targets)
-
     began = time.process_time()
     history = training.fit(
         head, loss, steps, lr=lr or TUNE_RATE, schedule="warm-up", seed=seed, optimiser=adam,
@@ -242,7 +251,7 @@ def fine_tune(
     return Result(scores[metric], scores, metric, len(few), steps, history.loss, used)
 
 
-def _few(task: Task, labelled: int | None, seed: int) -> list[Example]:
+def few_examples(task: Task, labelled: int | None, seed: int) -> list[Example]:
     """Some training examples; the first of them are the same for any number."""
     number = LABELLED[task.name] if labelled is None else labelled
     if not 1 <= number <= len(task.train):
@@ -361,7 +370,7 @@ def bag_of_words(
       whether the question has it, too; the same again for the end. [CLS] has a feature of its own.
     """
     began = time.process_time()
-    few = _few(task, labelled, seed)
+    few = few_examples(task, labelled, seed)
     test = task.test[:most_test]
     words = len(corpus.pieces)
     if task.kind in ("single", "pair"):

@@ -29,7 +29,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from toolkit import bert_lab as lab
 from toolkit import device, docstrings, models, training
@@ -50,6 +50,7 @@ BATCH = 8
 WARMUP = 20  # steps in which the learning rate rises; then it is constant
 EVERY, PATIENCE = 25, 4  # validate every 25 steps; stop after 4 times without a new best
 LONG_STEPS = 800
+LONG_RUNS = (("module", 300), ("span", 300))  # tasks and numbers of labelled examples
 MOST_STEPS = {30: 150, 100: 250, 300: 350, 1000: 600}
 VALIDATION, TEST = 100, 300  # examples at most
 ANSWER_LR = {"module": 1e-3, "tagging": 1e-3, "span": 5e-4}  # of the stored answers
@@ -85,18 +86,9 @@ def tuned(
     if way != "pre-trained":
         bert = lab.fresh(bert, seed)
     head = lab.make_head(parts, bert, task, seed)
-    data = lab._labelled(task, lab._few(task, labelled, seed), parts)
+    few = lab.few_examples(task, labelled, seed)
+    loss = lab.batch_loss(head, task, few, parts, BATCH, torch.device("cpu"))
     metric = lab.METRICS[task.kind]
-    queue: list[Tensor] = []
-
-    def loss(step: int) -> Tensor:
-        if not queue:
-            queue.extend(lab._orders(data.rows.mask.sum(1), BATCH))
-        order = queue.pop()
-        rows, targets = data.rows.take(order, torch.device("cpu")), data.targets[order]
-        if task.kind == "tagging":
-            targets = targets[:, : rows.ids.shape[1]]
-        return lab._head_loss(head, task, rows, targets)
 
     def validate() -> float:
         return -lab.score(head, task, parts, split="validation", most=VALIDATION)[metric]
@@ -179,7 +171,7 @@ def pretraining_worth(part: str, file: Path) -> None:
                 add(name, way, labelled, lr, seed)
         for seed in range(SEEDS):
             add(name, "bag of words", labelled, 0, seed)
-            if name in ("module", "span") and labelled == 300:
+            if (name, labelled) in LONG_RUNS:
                 add(name, LONG, labelled, lr, seed)  # at the rate of "random"
         add(name, "constant", labelled, 0, 0)
 

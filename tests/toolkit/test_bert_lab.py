@@ -121,7 +121,7 @@ def test_few_examples_are_learned(name: str, model: nn.Module, tasks: dict[str, 
     assert all(0 <= value <= 1 for value in made.scores.values())
     assert (made.labelled, made.steps, len(made.loss)) == (8, 60, 60)
     # What was learned by heart is right when asked again.
-    same = SimpleNamespace(**{**vars(task), "test": lab._few(task, 8, 0)})
+    same = SimpleNamespace(**{**vars(task), "test": lab.few_examples(task, 8, 0)})
     assert lab.score(head, same, parts)[made.metric] > 0.7
 
 
@@ -130,7 +130,7 @@ def test_bags_of_words_learn_by_heart_and_beat_one_answer(
     name: str, corpus: d.Corpus, tasks: dict[str, d.Task]
 ) -> None:
     task = tasks[name]
-    same = SimpleNamespace(**{**vars(task), "test": lab._few(task, 20, 0)})
+    same = SimpleNamespace(**{**vars(task), "test": lab.few_examples(task, 20, 0)})
     made = lab.bag_of_words(same, corpus, labelled=20)
     assert made.score > 0.9
     more = lab.bag_of_words(task, corpus, labelled=120)
@@ -168,7 +168,7 @@ def test_f1_is_of_the_parameters(tasks: dict[str, d.Task]) -> None:
 def test_more_labels_than_there_are_are_refused(model: nn.Module, tasks: dict[str, d.Task]) -> None:
     for number in (0, 10**6):
         with pytest.raises(ValueError, match="training examples"):
-            lab._few(tasks["module"], number, 0)
+            lab.few_examples(tasks["module"], number, 0)
     with pytest.raises(ValueError, match="there is a head for"):
         lab.make_head(parts, model.bert, SimpleNamespace(kind="other"))
 

@@ -203,6 +203,15 @@ def forward_sums(example: Example) -> Tensor:
     return torch.stack(sums)
 
 
+def _first_word(example: Example, values: Tensor) -> list[str]:
+    """For each tag what it begins with: start and emission, and their sum in `values` (L,)."""
+    return [
+        f"{tag}: start {signed(example.start[y].item())}, emission "
+        f"{signed(example.emissions[0, y].item())}, together <b>{signed(values[y].item())}</b>"
+        for y, tag in enumerate(example.tags)
+    ]
+
+
 def forward_page(example: Example, step: int) -> str:
     """The forward recursion after `step` words, one number a node; behind the last word, log Z."""
     sums, words = forward_sums(example), len(example.words)
@@ -222,11 +231,7 @@ def forward_page(example: Example, step: int) -> str:
         powers = " + ".join(f"e<sup>{x}</sup>" for x in ends)
         lines = [f"log Z = log({powers}) = <b>{sums[-1].logsumexp(0):.3f}</b>"]
     elif step == 1:
-        lines = [
-            f"{tag}: start {signed(example.start[y].item())}, emission "
-            f"{signed(example.emissions[0, y].item())}, together <b>{signed(sums[0, y].item())}</b>"
-            for y, tag in enumerate(example.tags)
-        ]
+        lines = _first_word(example, sums[0])
     else:
         lines = []
         for y, tag in enumerate(example.tags):
@@ -308,11 +313,7 @@ def viterbi_page(example: Example, name: str) -> str:
         found = ["?"] * (words - back) + [example.tags[y] for y in path[words - back :]]
         lines.append("Tags so far: " + " ".join(found))
     elif step == 0:
-        lines = [
-            f"{tag}: start {signed(example.start[y].item())}, emission "
-            f"{signed(example.emissions[0, y].item())}, together <b>{signed(best[0, y].item())}</b>"
-            for y, tag in enumerate(example.tags)
-        ]
+        lines = _first_word(example, best[0])
     else:
         lines = []
         for y, tag in enumerate(example.tags):

@@ -449,17 +449,9 @@ add(
 )
 add(
     "encoding_parameter",
-    "Your table is a parameter and would be trained; it is fixed, so register it as a buffer.",
+    "Your table is a parameter, which an optimiser is given and which is saved; it is fixed, so "
+    "register it as a buffer.",
     (BUFFER, "self.table = nn.Parameter(sinusoidal_table(max_length, d_model))"),
-)
-add(
-    "encoding_frozen_parameter",
-    "Your table is a parameter, if one without gradient; register it as a buffer, which is not "
-    "saved with the parameters.",
-    (
-        BUFFER,
-        "self.table = nn.Parameter(sinusoidal_table(max_length, d_model), requires_grad=False)",
-    ),
 )
 add(
     "encoding_plain_attribute",

@@ -284,7 +284,7 @@ class PositionalEncoding(nn.Module):
             raise ValueError
         return self.dropout(x + self.table[: x.size(1)])
 """,
-            "encoding_frozen_parameter",
+            "encoding_parameter",
         ),
     ],
 )

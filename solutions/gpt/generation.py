@@ -90,9 +90,9 @@ class TableModel(nn.Module):
 # $$P(v) = \operatorname{softmax}(\text{logits} / \tau)_v$$
 #
 # * `logits` has any shape, and so has the result: the logits divided by `temperature` ($\tau$), not
-#   yet the probabilities.
+#   yet the probabilities. <!-- id: divided-logits -->
 # * Below 1 the best token gains, above 1 all tokens become more alike.
-# * `ValueError` if `temperature` is 0 or less.
+# * `ValueError` if `temperature` is 0 or less. <!-- id: bad-temperature -->
 #
 # *Example.* The logits $0$ and $\log 3$ stand for the probabilities $\tfrac14$ and $\tfrac34$. With
 # $\tau = \tfrac12$ they become $\tfrac1{10}$ and $\tfrac9{10}$.
@@ -141,10 +141,10 @@ def scale_temperature(logits: Tensor, temperature: float) -> Tensor:
 # Many unlikely tokens together are likely. Write `keep_top_k(logits, k)`, which cuts them off.
 #
 # * `logits` `(..., V)`; the result has the same shape. In each row the `k` largest entries stay as
-#   they are, and all others become $-\infty$.
-# * Entries **equal** to the $k$-th largest stay too, so there may be more than `k`.
-# * If `k` is not smaller than $V$, all stay.
-# * `ValueError` if `k` is smaller than 1.
+#   they are, and all others become $-\infty$. <!-- id: k-largest -->
+# * Entries **equal** to the $k$-th largest stay too, so there may be more than `k`. <!-- id: ties-stay -->
+# * If `k` is not smaller than $V$, all stay. <!-- id: large-k -->
+# * `ValueError` if `k` is smaller than 1. <!-- id: bad-k -->
 #
 # *Example.* `[3, 1, 3, 2]` with `k=3` becomes `[3, -inf, 3, 2]`; with `k=1` it becomes
 # `[3, -inf, 3, -inf]`, since two are equally large.
@@ -198,10 +198,10 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 #
 # * `logits` `(..., V)`; the result has the same shape. In each row stays the **smallest** set of
 #   most probable tokens whose probabilities, by the softmax of the row, add up to **at least** `p`.
-#   All others become $-\infty$. The most probable token always stays, even if `p` is tiny.
-# * With `p=1` all stay. An entry that is $-\infty$ already stays so.
-# * The entries that stay are not changed, and each remains at its position.
-# * `ValueError` if `p` is 0 or less, or larger than 1.
+#   All others become $-\infty$. <!-- id: smallest-set --> The most probable token always stays, even if `p` is tiny. <!-- id: one-stays -->
+# * With `p=1` all stay. <!-- id: all-stay --> An entry that is $-\infty$ already stays so. <!-- id: impossible-stays -->
+# * The entries that stay are not changed, and each remains at its position. <!-- id: positions -->
+# * `ValueError` if `p` is 0 or less, or larger than 1. <!-- id: bad-p -->
 #
 # *Example.* The probabilities are $0.15, 0.5, 0.05, 0.3$. With $p = 0.7$ the second and the fourth
 # stay, together $0.8$; with $p = 0.4$ only the second.
@@ -264,12 +264,12 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 # Write `sample_token(logits, temperature=1.0, top_k=None, top_p=None, generator=None)`: choose the
 # next token of every row.
 #
-# * `logits` `(B, V)`; the result is `(B,)` `torch.int64`.
-# * `temperature=0`: the token with the largest logit, the first of equal ones, without chance.
+# * `logits` `(B, V)`; the result is `(B,)` `torch.int64`. <!-- id: int64 -->
+# * `temperature=0`: the token with the largest logit, the first of equal ones, without chance. <!-- id: greedy -->
 # * Otherwise, in this order: the temperature; `top_k`, unless it is `None`; `top_p`, unless it is
-#   `None`, of the probabilities **of what is left**; then one draw for each row from the softmax.
-# * The draw uses `generator`, a `torch.Generator`; `None` means PyTorch's global one.
-# * `ValueError` if `temperature` is negative. Those of the parts may come through as they are.
+#   `None`, of the probabilities **of what is left**; then one draw for each row from the softmax. <!-- id: order-of-filters -->
+# * The draw uses `generator`, a `torch.Generator`; `None` means PyTorch's global one. <!-- id: generator -->
+# * `ValueError` if `temperature` is negative. <!-- id: bad-temperature --> Those of the parts may come through as they are.
 #
 # *Example.* The probabilities are $0.4, 0.3, 0.2, 0.1$. With `top_p=0.5` two tokens stay. With
 # `top_k=2, top_p=0.5` only the first does: of the two that are left it has $\tfrac47$.
@@ -338,18 +338,18 @@ def sample_token(
 # seed=None)`: go on from `ids`, one token after the other.
 #
 # * `ids` `(B, T)`, all rows equally long. The result is `(B, T + n)`: the old tokens and $n$ new
-#   ones, at most `max_new_tokens`. Each new token is chosen by `sample_token` from the logits at
-#   the last position, and is read in the next step.
-# * `model` maps ids `(B, T)` to logits `(B, T, V)` and has an attribute `max_length`. It is shown
-#   only the **last** `model.max_length` tokens.
+#   ones, at most `max_new_tokens`. <!-- id: appended --> Each new token is chosen by `sample_token` from the logits at
+#   the last position, and is read in the next step. <!-- id: last-position -->
+# * `model` maps ids `(B, T)` to logits `(B, T, V)` and has an attribute `max_length`. It reads only the **last**
+#   `model.max_length` tokens. <!-- id: last-tokens -->
 # * `stop`: a row that has *written* this id is filled with it from then on, and when all rows have
-#   written it, the writing ends at once. A `stop` that stands in `ids` from the beginning means
-#   nothing.
+#   written it, generation ends at once. <!-- id: stop --> A `stop` that stands in `ids` from the beginning means
+#   nothing. <!-- id: stop-in-the-prompt -->
 # * `seed`: all draws come from one `torch.Generator` of their own, made on the device of `ids` and
-#   seeded with it. So equal seeds give equal texts, and the global generator is left alone. `None`:
+#   seeded with it. So equal seeds give equal texts, and the global generator is left alone. <!-- id: own-generator --> `None`:
 #   the global one.
-# * No gradient is recorded, and the model's mode is left as it is.
-# * `ValueError` if `max_new_tokens` is negative, or if `ids` has no column.
+# * No gradient is recorded, and the model's mode is left as it is. <!-- id: mode-kept -->
+# * `ValueError` if `max_new_tokens` is negative, or if `ids` has no column. <!-- id: bad-input -->
 #
 # *Example.* In a `TableModel` 6 always follows 5, 7 follows 6, and `END` (4) follows 7. From
 # `[[5]]`, at temperature 0, with `stop=END` and 9 new tokens at most, comes `[[5, 6, 7, 4]]`.
@@ -445,13 +445,13 @@ def generate(
 # earlier ones, whose keys and values are there already.
 #
 # * `attention` is a `CausalSelfAttention`, whose weights are used; its dropout is left out, in any
-#   mode. `x` `(B, T, D)` are the new positions. `cache` is a `LayerCache` with keys and values
+#   mode. <!-- id: no-dropout --> `x` `(B, T, D)` are the new positions. `cache` is a `LayerCache` with keys and values
 #   `(B, H, P, D/H)`, or `None` if there are none.
 # * Returns `(result, new_cache)`: the result `(B, T, D)`, and a `LayerCache` with the keys and
-#   values of **all** positions, each `(B, H, P + T, D/H)`.
-# * The result equals the last $T$ positions of the attention on all $P + T$ inputs. $T$ may be larger
-#   than 1; then the new positions are masked among each other.
-# * `cache` is left unchanged, its tensors too.
+#   values of **all** positions, each `(B, H, P + T, D/H)`. <!-- id: new-cache -->
+# * The result equals the last $T$ positions of the attention on all $P + T$ inputs. <!-- id: equals-the-whole --> $T$ may be larger
+#   than 1; then the new positions are masked among each other. <!-- id: several-new -->
+# * `cache` is left unchanged, its tensors too. <!-- id: cache-unchanged -->
 #
 # *Example.* In the example of `CausalSelfAttention` (unit `model`), feed $2, 4$ first: the result is
 # $2, 3$. With what that remembers feed $9$: the result is $5$.
@@ -518,15 +518,15 @@ def attend_cached(
 # Write `cached_forward(model, ids, cache=None)`: the logits of new tokens, when keys and values of
 # the earlier ones are remembered.
 #
-# * `model` is a `GPT`, pre-norm or post-norm; `ids` `(B, T)` are the new tokens. `cache` is a
+# * `model` is a `GPT`, pre-norm or post-norm; <!-- id: both-orders --> `ids` `(B, T)` are the new tokens. `cache` is a
 #   `KVCache`, or `None`. `KVCache(layers)` is given as well: `layers` is a list with one
 #   `LayerCache` for each block, and `past` the number $P$ of positions in them.
 # * Returns `(logits, new_cache)`: `(B, T, V)`, and a **new** `KVCache`, whose keys and values are
-#   `(B, H, P + T, D/H)`. `cache` is left unchanged: neither its list nor its tensors change.
-# * The logits equal the last $T$ positions of `model` on all $P + T$ tokens. Positions go on: the
-#   first new token stands at position $P$.
-# * Dropout is left out, in any mode of the model.
-# * `ValueError` if $P + T$ is larger than the model's `max_length`.
+#   `(B, H, P + T, D/H)`. <!-- id: new-cache --> `cache` is left unchanged: neither its list nor its tensors change. <!-- id: cache-unchanged -->
+# * The logits equal the last $T$ positions of `model` on all $P + T$ tokens. <!-- id: equals-the-whole --> Positions go on: the
+#   first new token stands at position $P$. <!-- id: positions-go-on -->
+# * Dropout is left out, in any mode of the model. <!-- id: no-dropout -->
+# * `ValueError` if $P + T$ is larger than the model's `max_length`. <!-- id: too-long -->
 #
 # *Example.* Feed the first 4 of 10 tokens, and the other 6 with the cache that comes back: the two
 # results side by side are `model(ids)`.

@@ -45,13 +45,13 @@ from torch import Tensor, nn
 # \text{False} & \text{otherwise}\end{cases}$$
 #
 # * `length` ($T$) positions are queries. `past` ($P$) positions stand before them: they are keys for
-#   all queries, and no queries themselves. With a cache, in `attend_cached` (unit `generation`), they
+#   all queries, and no queries themselves. <!-- id: past --> With a cache, in `attend_cached` (unit `generation`), they
 #   will be the tokens that were read earlier.
-# * The result is a `torch.bool` tensor `(T, P + T)`; `True` means *may attend*. Row $i$ is the query at
-#   position $P + i$.
-# * A position attends to **itself** too: the token there is known. What it must not see is its
+# * The result is a `torch.bool` tensor `(T, P + T)`; `True` means *may attend*. <!-- id: bool-mask --> Row $i$ is the query at
+#   position $P + i$. <!-- id: rows-are-queries -->
+# * A position attends to **itself** too: the token there is known. <!-- id: itself --> What it must not see is its
 #   target, and that is the next token.
-# * `ValueError` if `length` is smaller than 1 or `past` is negative.
+# * `ValueError` if `length` is smaller than 1 or `past` is negative. <!-- id: bad-sizes -->
 #
 # *Example.* `causal_mask(3)` is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&1\end{pmatrix}$, with 1 for
 # `True`, and `causal_mask(2, past=1)` is $\begin{pmatrix}1&1&0\\1&1&1\end{pmatrix}$.
@@ -104,13 +104,13 @@ def causal_mask(length: int, past: int = 0) -> Tensor:
 # ### Exercise 2: A sliding window
 #
 # The paper on GPT writes $P(u_i \mid u_{i-k}, \dots, u_{i-1})$, as if every token were predicted
-# from exactly $k$ tokens. In practice a text is cut into blocks, and the mask of exercise 1 gives
-# each position all that stands before it **in its block**. To see the difference, write the mask of
+# from exactly $k$ tokens. In practice a text is cut into chunks, and the mask of exercise 1 gives
+# each position all that stands before it **in its chunk**. To see the difference, write the mask of
 # a strict window, `window_mask(length, window)`:
 #
-# * The result is a `torch.bool` tensor `(T, T)` with $T$ = `length`. Position $i$ sees itself and
-#   the `window` $- 1$ positions before it, as far as they exist, and nothing else.
-# * `ValueError` if `length` or `window` is smaller than 1.
+# * The result is a `torch.bool` tensor `(T, T)` with $T$ = `length`. <!-- id: bool-mask --> Position $i$ sees itself and
+#   the `window` $- 1$ positions before it, as far as they exist, and nothing else. <!-- id: window -->
+# * `ValueError` if `length` or `window` is smaller than 1. <!-- id: bad-sizes -->
 #
 # *Example.* `window_mask(4, 2)` is
 # $\begin{pmatrix}1&0&0&0\\1&1&0&0\\0&1&1&0\\0&0&1&1\end{pmatrix}$. With `window` $\ge T$ it is the
@@ -170,16 +170,18 @@ def window_mask(length: int, window: int) -> Tensor:
 # \text{head}_h = \operatorname{softmax}\Bigl(\frac{Q_h K_h^{\mathsf T}}{\sqrt{D/H}} + M\Bigr) V_h,
 # \qquad M_{ij} = \begin{cases}0 & j \le i\\ -\infty & j > i\end{cases}$$
 #
+# <!-- id: causal-softmax -->
+#
 # * Submodules: `qkv = nn.Linear(d_model, 3 * d_model)` and `out_proj = nn.Linear(d_model,
-#   d_model)`, both with bias. Attribute: `num_heads`.
+#   d_model)`, both with bias. Attribute: `num_heads`. <!-- id: layers -->
 # * The $3D$ features of `qkv` are first all queries, then all keys, then all values. Within each of
-#   the three, head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$.
+#   the three, head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$. <!-- id: order-of-features -->
 # * `forward(x)`: `(B, T, D)`; the result is `(B, T, D)`: the heads side by side, through
-#   `out_proj`.
-# * Dropout acts twice, in training mode: on the weights after the softmax, and on the result.
-# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
+#   `out_proj`. <!-- id: heads-joined -->
+# * Dropout acts twice, in training mode: on the weights after the softmax, and on the result. <!-- id: dropout-twice -->
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`. <!-- id: heads-divide -->
 # * Not to be called: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer`,
-#   `nn.TransformerDecoderLayer` and the functions behind them.
+#   `nn.TransformerDecoderLayer` and the functions behind them. <!-- id: not-called -->
 #
 # *Example.* One head of width 1, all queries are 0, so that all scores are equal, and values and
 # result pass on unchanged: of $2, 4, 9$ it makes $2, 3, 5$, the mean of each beginning.
@@ -270,10 +272,12 @@ class CausalSelfAttention(nn.Module):
 # $$\operatorname{gelu}(x) = \frac x2\Bigl(1 + \tanh\Bigl(\sqrt{\tfrac2\pi}\,
 # \bigl(x + 0.044715\, x^3\bigr)\Bigr)\Bigr)$$
 #
-# * `x` has any shape, and so has the result.
-# * It is this form, **not** the exact one by `erf`, which differs in the fourth decimal place. The
+# <!-- id: tanh-formula -->
+#
+# * `x` has any shape, and so has the result. <!-- id: any-shape -->
+# * It is this form, **not** the exact one by `erf`, which differs in the fourth decimal place. <!-- id: not-exact-form --> The
 #   weights of GPT-1 and GPT-2 were trained with this one.
-# * Not to be called: `F.gelu`, `nn.GELU` and the functions behind them.
+# * Not to be called: `F.gelu`, `nn.GELU` and the functions behind them. <!-- id: not-called -->
 #
 # *Example.* $1$ becomes $0.8412$ (the exact form: $0.8413$), $-1$ becomes $-0.1588$, and 0 stays 0.
 #
@@ -319,10 +323,12 @@ def gelu(x: Tensor) -> Tensor:
 # $$\operatorname{ff}(x) =
 # \operatorname{dropout}\bigl(W_2 \operatorname{gelu}(W_1 x + b_1) + b_2\bigr)$$
 #
+# <!-- id: two-layers -->
+#
 # * Submodules: `w_1 = nn.Linear(d_model, 4 * d_model)` and `w_2 = nn.Linear(4 * d_model, d_model)`,
-#   both with bias.
-# * `forward(x)`: `(..., D)`; the result has the same shape. Use your `gelu`.
-# * Dropout acts on the result, and nowhere inside.
+#   both with bias. <!-- id: layers -->
+# * `forward(x)`: `(..., D)`; the result has the same shape. <!-- id: any-axes --> Use your `gelu`.
+# * Dropout acts on the result, and nowhere inside. <!-- id: dropout-on-result -->
 #
 # *Example.* $D = 1$, all weights of `w_1` are 1, all of `w_2` are $\tfrac14$, and the biases are 0:
 # of 1 it makes $\operatorname{gelu}(1) \approx 0.8412$.
@@ -394,13 +400,15 @@ class FeedForward(nn.Module):
 # \text{block}(x) &= \operatorname{norm}_2\bigl(y + \operatorname{ff}(y)\bigr)
 # \end{aligned}$$
 #
+# <!-- id: norm-after-sum -->
+#
 # * Submodules: `attention`, your `CausalSelfAttention`; `norm_1 = nn.LayerNorm(d_model)`;
-#   `feed_forward`, your `FeedForward`; `norm_2 = nn.LayerNorm(d_model)`.
+#   `feed_forward`, your `FeedForward`; `norm_2 = nn.LayerNorm(d_model)`. <!-- id: submodules -->
 # * `forward(x)`: `(B, T, D)`; the result is `(B, T, D)`.
-# * `dropout` goes to both parts, which have it already: the block has none of its own.
+# * `dropout` goes to both parts, which have it already: the block has none of its own. <!-- id: dropout-in-parts -->
 # * A `ValueError` of the attention (a number of heads that doesn't divide) may come through as it
 #   is.
-# * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerDecoderLayer`.
+# * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerDecoderLayer`. <!-- id: not-called -->
 #
 # *Example.* If `out_proj` and `w_2` are 0, only the norms are left: $(1, 3)$ becomes $(-1, 1)$.
 #
@@ -474,10 +482,12 @@ class PostNormBlock(nn.Module):
 # \text{block}(x) &= y + \operatorname{ff}\bigl(\operatorname{norm}_2(y)\bigr)
 # \end{aligned}$$
 #
-# * Submodules, shapes, dropout, what must not be called and the `ValueError` are those of exercise
+# <!-- id: norm-inside-branch -->
+#
+# * Submodules, shapes, <!-- id: submodules --> dropout, <!-- id: dropout-in-parts --> what must not be called <!-- id: not-called --> and the `ValueError` are those of exercise
 #   6.
-# * The norm stands **inside** the branch, before attention or network. On the way past them, from
-#   `x` to the result, nothing is normalised.
+# * The norm stands **inside** the branch, before attention or network. On the residual path, from `x`
+#   to the result, nothing is normalised. <!-- id: residual-path -->
 #
 # *Example.* If `out_proj` and `w_2` are 0, both branches add 0, and the block passes on its input:
 # $(1, 3)$ stays $(1, 3)$.
@@ -555,16 +565,18 @@ class PreNormBlock(nn.Module):
 # \text{features} &= \text{final norm}(h_N),\qquad \text{logits} = \text{features}\; W_e^{\mathsf T}
 # \end{aligned}$$
 #
+# <!-- id: formula -->
+#
 # * Submodules: `token = nn.Embedding(vocab_size, d_model)`; `position = nn.Embedding(max_length,
-#   d_model)`; `blocks`, an `nn.ModuleList` of `num_layers` blocks, each with parameters of its own:
+#   d_model)`; `blocks`, an `nn.ModuleList` of `num_layers` blocks, each with parameters of its own: <!-- id: own-parameters -->
 #   `PreNormBlock`s if `norm_first`, else `PostNormBlock`s; `final_norm`, which is
-#   `nn.LayerNorm(d_model)` if `norm_first` and `nn.Identity()` otherwise. Attribute: `max_length`.
-# * `features(ids)`: `(B, T)` ids; the result is `(B, T, D)`. `forward(ids)`: the logits `(B, T,
+#   `nn.LayerNorm(d_model)` if `norm_first` and `nn.Identity()` otherwise. <!-- id: both-orders --> Attribute: `max_length`. <!-- id: submodules -->
+# * `features(ids)`: `(B, T)` ids; the result is `(B, T, D)`. <!-- id: features --> `forward(ids)`: the logits `(B, T,
 #   V)`.
-# * The output matrix **is** the token embedding: there is no further parameter, and no bias.
-# * `dropout` goes to the embeddings and to all blocks.
+# * The output matrix **is** the token embedding: there is no further parameter, and no bias. <!-- id: tied-output -->
+# * `dropout` goes to the embeddings and to all blocks. <!-- id: dropout -->
 # * `ValueError` (when it is called) if $T$ is larger than `max_length`; the message names both
-#   numbers. One about the number of heads may come through as it is.
+#   numbers. <!-- id: too-long --> One about the number of heads may come through as it is.
 # * How you initialise is up to you; `init_weights` (unit `training`) draws the weights as GPT does. (PyTorch
 #   draws embeddings from $\mathcal N(0, 1)$. With a tied output such logits are large, and training
 #   begins badly: draw the two matrices smaller, say with a deviation of 0.02.)

@@ -38,20 +38,22 @@ from solutions.gpt.model import GPT
 # check = checks_for("gpt-training")
 
 # %% [markdown]
-# ### Exercise 1: How the weights begin
+# ### Exercise 1: Initialisation
 #
-# Write `init_weights(model)`: draw all parameters of a `GPT` anew, in place, and return the model.
+# Write `init_weights(model)`: draw all parameters of a `GPT` anew, in place, and return the model. <!-- id: in-place -->
 #
-# | parameters | begin as |
+# | parameters | initialised with |
 # |---|---|
 # | weights of linear layers, both embeddings | $\mathcal N(0,\; 0.02^2)$ |
 # | with pre-norm: `out_proj.weight` and `w_2.weight` | $\mathcal N\bigl(0,\; 0.02^2/(2N)\bigr)$ |
 # | biases of linear layers and norms | 0 |
 # | weights of norms | 1 |
 #
+# <!-- id: distributions -->
+#
 # * $N$ is the number of blocks. The second row is GPT-2's: with pre-norm $2N$ branches are added
-#   up, and each begins smaller by $\sqrt{2N}$, so that the sum doesn't grow with the depth. With
-#   post-norm (GPT-1) these weights belong to the first row.
+#   up, and each begins smaller by $\sqrt{2N}$, so that the sum doesn't grow with the depth. <!-- id: residual-scaling --> With
+#   post-norm (GPT-1) these weights belong to the first row. <!-- id: post-norm -->
 # * Whether the model is pre-norm shows in `final_norm`: it is an `nn.LayerNorm` then, and an
 #   `nn.Identity` otherwise.
 #
@@ -151,9 +153,9 @@ def make_model(
 # Write `count_parameters(vocab_size, max_length, d_model, num_layers, norm_first=True)`: how many
 # numbers a `GPT` of this size learns.
 #
-# * The result is an `int`.
-# * The token embedding counts once, though it is used twice. A linear layer has a bias; a norm has
-#   two vectors. With `norm_first` there is a final norm.
+# * The result is an `int`. <!-- id: an-int -->
+# * The token embedding counts once, though it is used twice. <!-- id: tied-once --> A linear layer has a bias; a norm has
+#   two vectors. <!-- id: biases-and-norms --> With `norm_first` there is a final norm. <!-- id: final-norm -->
 # * The number of heads makes no difference, and there is no parameter for it.
 #
 # *Example.* `count_parameters(10, 6, 4, 1)` is 316: 64 in the embeddings, 244 in the block, 8 in the
@@ -222,12 +224,12 @@ def count_parameters(
 # P(\,\cdot \mid u_0, \dots, u_{t-1}) = \operatorname{softmax}(\text{logits}_{t-1})$$
 #
 # * `logits` `(B, T, V)` are what the model says after each token; `ids` `(B, T)` are the tokens.
-#   **The token at $t$ is predicted by the logits at $t - 1$.** The first token is nobody's target,
-#   and nobody is asked about the logits at the last position.
+#   **The token at $t$ is predicted by the logits at $t - 1$.** <!-- id: shift --> The first token is never a
+#   target, and the logits at the last position are not used. <!-- id: first-and-last -->
 # * `mask` `(B, T)` bool belongs to the targets: the term of the token at $t$ counts if it is `True`
-#   there. `None`: all count.
-# * The result is `(B,)`, a sum for each row, never positive.
-# * `ValueError` if $T$ is smaller than 2.
+#   there. `None`: all count. <!-- id: mask-of-targets -->
+# * The result is `(B,)`, a sum for each row, never positive. <!-- id: sum-of-a-row -->
+# * `ValueError` if $T$ is smaller than 2. <!-- id: too-short -->
 #
 # *Example.* $V = 4$, $T = 3$ and all logits are 0: $2 \log \tfrac14 \approx -2.773$. With a mask
 # that is `True` at the last token only it is $\log \tfrac14 \approx -1.386$.
@@ -287,16 +289,16 @@ def log_likelihood(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> T
 # %% [markdown]
 # ### Exercise 4: The loss
 #
-# Write `language_model_loss(logits, ids, mask=None)`, what training makes small:
+# Write `language_model_loss(logits, ids, mask=None)`, what training minimises:
 #
 # $$\text{loss} = -\frac{1}{n} \sum_{b} \sum_{t\,:\,\text{mask}_{b,t}}
 # \log P(u_{b,t} \mid u_{b,0}, \dots, u_{b,t-1})$$
 #
 # * The arguments are those of exercise 3. $n$ is the number of terms that count, in
-#   the whole batch: the mean is over **targets**, not over rows.
-# * The result is a scalar. If no target counts it is 0, and its gradient is finite.
+#   the whole batch: the mean is over **targets**, not over rows. <!-- id: mean-over-targets -->
+# * The result is a scalar. If no target counts it is 0, and its gradient is finite. <!-- id: no-target -->
 # * $e^{\text{loss}}$ is the *perplexity*: a model that chooses evenly among $m$ tokens has $m$.
-# * `ValueError` if $T$ is smaller than 2.
+# * `ValueError` if $T$ is smaller than 2. <!-- id: too-short -->
 #
 # *Example.* $V = 4$ and all logits are 0: the loss is $\log 4 \approx 1.386$, whatever $T$ and the
 # mask are, and the perplexity is 4.
@@ -392,19 +394,19 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 # %% [markdown]
 # ## Training
 #
-# ### Exercise 5: Blocks of a long text
+# ### Exercise 5: Fixed-length chunks of a token stream
 #
-# The training text is one long row of tokens. Write `sample_blocks(stream, length, batch_size)`,
+# The training text is one long stream of tokens. Write `sample_blocks(stream, length, batch_size)`,
 # which cuts a batch out of it.
 #
 # * `stream` `(M,)` `torch.int64`. Returns `(inputs, targets)`, both `(B, T)`, with $T$ = `length`
-#   and $B$ = `batch_size`.
-# * Each row of `inputs` is a **contiguous** block of the stream, and the row of `targets` is the
-#   same block one token further. So the shift is made here, once for all.
+#   and $B$ = `batch_size`. <!-- id: inputs-and-targets -->
+# * Each row of `inputs` is a **contiguous** chunk (a block) of the stream, and the row of `targets` is the
+#   same block one token further. <!-- id: contiguous --> So the shift happens here.
 # * The start of each row is drawn evenly from **all** positions at which a block and its last target
-#   fit, independently of the other rows, from PyTorch's global generator.
+#   fit, independently of the other rows, from PyTorch's global generator. <!-- id: all-starts -->
 # * `ValueError` if `length` or `batch_size` is smaller than 1, or if $M$ is smaller than
-#   `length + 1`.
+#   `length + 1`. <!-- id: bad-sizes -->
 #
 # *Example.* In the stream $10, 11, 12, 13$ there are two blocks of length 2: $10, 11$ with the
 # targets $11, 12$, and $11, 12$ with the targets $12, 13$.
@@ -473,10 +475,10 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
 # ```
 #
 # * The first group has the parameters with two or more axes, the second all others, both in the
-#   order of `model.parameters()`.
-# * A parameter that is used several times stands in the list once. One that doesn't require a
-#   gradient (it is frozen) stands in neither.
-# * `ValueError` if `weight_decay` is negative.
+#   order of `model.parameters()`. <!-- id: by-axes -->
+# * A parameter that is used several times stands in the list once. <!-- id: once --> One that doesn't require a
+#   gradient (it is frozen) stands in neither. <!-- id: frozen -->
+# * `ValueError` if `weight_decay` is negative. <!-- id: negative-decay -->
 #
 # *Example.* Of an `nn.Linear(3, 2)` the weight is in the first group and the bias in the second.
 #
@@ -542,16 +544,18 @@ def decay_groups(
 # - \text{lr}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
 # \end{aligned}$$
 #
+# <!-- id: formula -->
+#
 # * `parameter` ($\theta$), `gradient` ($g$), `exp_avg` ($m$) and `exp_avg_sq` ($v$) have one and
 #   the same shape; `step` is $t$, from 1; `weight_decay` is $\lambda$. Before the first step both
-#   means are 0.
-# * The decay acts on the **old** parameter. The two means know nothing of it.
-# * Returns `(parameter, exp_avg, exp_avg_sq)`, the new ones: the means as they are **before** the
-#   correction by $1 - \beta^t$. The inputs stay as they are.
-# * `ValueError` if `step` is smaller than 1.
+#   moments are 0.
+# * The decay acts on the **old** parameter. It does not enter the two moments. <!-- id: decoupled-decay -->
+# * Returns `(parameter, exp_avg, exp_avg_sq)`, the new ones: the moments as they are **before** the
+#   bias correction by $1 - \beta^t$. <!-- id: uncorrected-moments --> The inputs stay as they are.
+# * `ValueError` if `step` is smaller than 1. <!-- id: steps-from-1 -->
 #
-# *Example.* $\theta = 1$, $g = 0.5$, both means 0, $t = 1$, learning rate $0.1$: the decay takes
-# $0.01$ away and the step of Adam $0.1$, so the new parameter is $0.89$. The means are $0.05$ and
+# *Example.* $\theta = 1$, $g = 0.5$, both moments 0, $t = 1$, learning rate $0.1$: the decay takes
+# $0.01$ away and the step of Adam $0.1$, so the new parameter is $0.89$. The moments are $0.05$ and
 # $0.0125$.
 #
 # Book: `gpt-optimiser`.
@@ -621,8 +625,7 @@ def adamw_step(
 # %% [markdown]
 # ### Exercise 8: The learning rate
 #
-# Write `cosine_lr(step, max_lr, warmup_steps, total_steps, min_lr=0.0)`: up in a line, then down in
-# half a cosine.
+# Write `cosine_lr(step, max_lr, warmup_steps, total_steps, min_lr=0.0)`: linear warm-up, then cosine decay.
 #
 # $$\text{lr}(s) = \begin{cases}
 # \text{max\_lr} \cdot s/\text{warmup\_steps} & s \le \text{warmup\_steps}\\
@@ -632,11 +635,13 @@ def adamw_step(
 # \text{min\_lr} & s \ge \text{total\_steps}
 # \end{cases}$$
 #
+# <!-- id: three-pieces -->
+#
 # * `step` ($s$) counts from 1. `warmup_steps` may be 0: then the learning rate begins near its peak
-#   and only falls.
-# * The result is a Python `float`.
+#   and only falls. <!-- id: no-warm-up -->
+# * The result is a Python `float`. <!-- id: a-float -->
 # * `ValueError` if `step` is smaller than 1, or if `warmup_steps` is negative or not smaller than
-#   `total_steps`.
+#   `total_steps`. <!-- id: bad-steps -->
 #
 # *Example.* With `max_lr=1.0, warmup_steps=10, total_steps=110`, step 5 has 0.5, step 10 has 1,
 # step 60 has 0.5, and from step 110 on the learning rate is 0.
@@ -699,23 +704,23 @@ def cosine_lr(
 # ### Exercise 9: Training
 #
 # Put it together. Write `train(model, stream, total_steps, length, batch_size, max_lr,
-# warmup_steps, weight_decay=0.1, clip=1.0)`. First the model is put into training mode; then each
+# warmup_steps, weight_decay=0.1, clip=1.0)`. First the model is put into training mode; <!-- id: training-mode --> then each
 # of `total_steps` steps
 #
-# 1. takes a batch from `sample_blocks` and applies `model` to its inputs;
+# 1. takes a batch from `sample_blocks` and applies `model` to its inputs; <!-- id: a-batch-a-step -->
 # 2. computes the mean cross-entropy of logits and targets, over all positions (`sample_blocks` has
-#    shifted them already);
-# 3. computes the gradients of **this** loss alone, and cuts them to a common norm of at most
-#    `clip`;
-# 4. improves the parameters by AdamW with `betas=(0.9, 0.95)`, `eps=1e-8` and the decay of
+#    shifted them already); <!-- id: no-second-shift -->
+# 3. computes the gradients of **this** loss alone, and clips them to a total norm of at most
+#    `clip`; <!-- id: clip -->
+# 4. updates the parameters by AdamW with `betas=(0.9, 0.95)`, `eps=1e-8` and the decay of
 #    `decay_groups`, at the learning rate that `cosine_lr` gives this step, with the same
-#    `total_steps`.
+#    `total_steps`. <!-- id: adamw-at-its-rate -->
 #
 # * `model` is any module that maps ids `(B, T)` to logits `(B, T, V)`. It is changed in place.
-# * Returns a list of `total_steps` `float`s: the loss of each step, **before** its update.
-# * A parameter that doesn't require a gradient stays as it is.
+# * Returns a list of `total_steps` `float`s: the loss of each step, **before** its update. <!-- id: losses -->
+# * A parameter that doesn't require a gradient stays as it is. <!-- id: frozen -->
 # * `torch.optim.AdamW` and `nn.utils.clip_grad_norm_` may be used. The optimiser is made once: its
-#   running means belong to the whole training.
+#   moments belong to the whole training. <!-- id: one-optimiser -->
 #
 # *Example.* A `GPT(12, 8, 16, 1, 2, dropout=0.0)` on a stream that repeats five tokens again and
 # again: in 80 steps of 8 blocks of length 8, with `max_lr=0.02` and `warmup_steps=8`, the loss

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 # ### Exercise 1: A checkpoint's names
 #
 # A checkpoint is a dictionary from names to tensors. Those of GPT-1 and GPT-2 on Hugging Face name the
-# same numbers differently, and store some of them turned. Write `rename_parameters(state)`.
+# same numbers differently, and store some of them transposed. Write `rename_parameters(state)`.
 #
 # | theirs | ours |
 # |---|---|
@@ -75,15 +75,17 @@ if TYPE_CHECKING:
 # | `h.i.ln_1.*` and `h.i.ln_2.*` | `blocks.i.norm_1.*` and `blocks.i.norm_2.*` |
 # | `ln_f.*` | `final_norm.*` |
 #
+# <!-- id: names -->
+#
 # * `state` is a `dict` from name to tensor, and so is the result. `*` is `weight` or `bias`; `i` is
-#   the number of a block, which may have two digits.
-# * All names may begin with `transformer.`; ours never do.
+#   the number of a block, which may have two digits. <!-- id: block-numbers -->
+# * All names may begin with `transformer.`; ours never do. <!-- id: prefix -->
 # * Their four `c_` layers keep the weight as `(in, out)`, an `nn.Linear` as `(out, in)`: these
-#   **weights** are transposed, and the result is contiguous. Everything else is the **same**
-#   tensor.
+#   **weights** are transposed, and the result is contiguous. <!-- id: transposed --> Everything else is the **same**
+#   tensor. <!-- id: same-tensor -->
 # * Left out: `lm_head.weight` (the tied embedding, which is there already), `h.i.attn.bias` and
-#   `h.i.attn.masked_bias` (the mask, no parameters), `position_ids`.
-# * `ValueError` for any other name; the message says which.
+#   `h.i.attn.masked_bias` (the mask, no parameters), `position_ids`. <!-- id: left-out -->
+# * `ValueError` for any other name; the message says which. <!-- id: unknown-name -->
 #
 # *Example.* `transformer.h.11.mlp.c_fc.weight` `(768, 3072)` becomes
 # `blocks.11.feed_forward.w_1.weight` `(3072, 768)`, and `h.0.attn.c_attn.bias` becomes
@@ -174,20 +176,22 @@ def rename_parameters(state: dict[str, Tensor]) -> dict[str, Tensor]:
 #
 # ### Exercise 2: Prompt and response
 #
-# A model with a decoder only has no second input for the question. Question and answer stand in
-# **one** row, and the loss is taken of the answer alone. Write
+# A decoder-only model has no second input for the question. Question and answer stand in **one**
+# sequence, and the loss counts the answer alone. Write
 # `prompt_and_response(prompt, response)`:
 #
 # | ids | `START` | prompt | `DELIMITER` | response | `END` |
 # |---|---|---|---|---|---|
 # | mask | `False` | `False` | `False` | `True` | `True` |
 #
+# <!-- id: one-sequence -->
+#
 # * Both arguments are lists of ids. Returns `(ids, mask)`, two lists of the same length; the mask
 #   has `bool`s.
 # * The mask is one over targets, as `language_model_loss` takes it: the response counts, and so
-#   does `END`, from which the model learns to stop.
-# * The lists that come in stay as they are.
-# * `ValueError` if `prompt` or `response` is empty.
+#   does `END`, from which the model learns to stop. <!-- id: end-counts -->
+# * The lists that come in stay as they are. <!-- id: lists-unchanged -->
+# * `ValueError` if `prompt` or `response` is empty. <!-- id: empty -->
 #
 # *Example.* `prompt_and_response([9], [8, 7])` is `[1, 9, 2, 8, 7, 4]` and
 # `[False, False, False, True, True, True]`.
@@ -241,9 +245,11 @@ def prompt_and_response(prompt: list[int], response: list[int]) -> tuple[list[in
 #
 # $$\texttt{START}\;\text{premise}\;\texttt{DELIMITER}\;\text{hypothesis}\;\texttt{EXTRACT}$$
 #
+# <!-- id: format -->
+#
 # * Both are lists of ids, and so is the result. At `EXTRACT` the model has seen both texts; there a
 #   classifier reads.
-# * `ValueError` if one of the two is empty.
+# * `ValueError` if one of the two is empty. <!-- id: empty -->
 #
 # *Example.* `entailment_input([7, 8], [9])` is `[1, 7, 8, 2, 9, 3]`.
 #
@@ -292,8 +298,8 @@ def entailment_input(premise: list[int], hypothesis: list[int]) -> list[int]:
 # of them before the other. Write `similarity_inputs(first, second)`, which gives it both orders.
 #
 # * The result is a list of two inputs of the form of exercise 3: `first` before
-#   `second`, then `second` before `first`. (The model's vectors at both `EXTRACT`s are added.)
-# * `ValueError` if one of the two is empty.
+#   `second`, then `second` before `first`. <!-- id: both-orders --> (The model's vectors at both `EXTRACT`s are added.)
+# * `ValueError` if one of the two is empty. <!-- id: empty -->
 #
 # *Example.* `similarity_inputs([7, 8], [9])` is `[[1, 7, 8, 2, 9, 3], [1, 9, 2, 7, 8, 3]]`.
 #
@@ -342,8 +348,8 @@ def similarity_inputs(first: list[int], second: list[int]) -> list[list[int]]:
 # * `context` is a list of ids, the document and the question, one after the other. `answers` is a
 #   list of lists of ids.
 # * The result is a list with one input for each answer, in order:
-#   `START`, context, `DELIMITER`, answer, `EXTRACT`.
-# * `ValueError` if `context`, `answers` or one of the answers is empty.
+#   `START`, context, `DELIMITER`, answer, `EXTRACT`. <!-- id: one-for-each -->
+# * `ValueError` if `context`, `answers` or one of the answers is empty. <!-- id: empty -->
 #
 # *Example.* `choice_inputs([7, 8], [[9], [10]])` is
 # `[[1, 7, 8, 2, 9, 3], [1, 7, 8, 2, 10, 3]]`.
@@ -396,13 +402,15 @@ def choice_inputs(context: list[int], answers: list[list[int]]) -> list[list[int
 # W_y\,\operatorname{dropout}\bigl(\text{features}_{\,t(\texttt{EXTRACT})}\bigr) + b_y,\qquad
 # \text{logits} = \text{features}\; W_e^{\mathsf T}$$
 #
-# * Submodules: `gpt`, the model that is given (the very same, so that fine-tuning trains it too);
-#   `classifier`, an `nn.Linear` from $D$ to `num_labels`, with bias.
+# <!-- id: formula -->
+#
+# * Submodules: `gpt`, the model that is given (the very same, so that fine-tuning trains it too); <!-- id: the-very-gpt -->
+#   `classifier`, an `nn.Linear` from $D$ to `num_labels`, with bias. <!-- id: classifier -->
 # * `forward(ids)`: `(B, T)`, each row with exactly one `EXTRACT`, padded with `PAD` behind it. The
-#   position may differ from row to row. Returns `(scores, logits)`: `(B, L)` and `(B, T, V)`.
-# * **One** pass through the blocks serves both heads.
-# * Dropout acts on the vector that the classifier reads, not on the features of the language model.
-# * `ValueError` if a row has no `EXTRACT`, or more than one.
+#   position may differ from row to row. <!-- id: own-position --> Returns `(scores, logits)`: `(B, L)` and `(B, T, V)`.
+# * **One** pass through the blocks serves both heads. <!-- id: one-pass -->
+# * Dropout acts on the vector that the classifier reads, not on the features of the language model. <!-- id: dropout -->
+# * `ValueError` if a row has no `EXTRACT`, or more than one. <!-- id: one-extract -->
 #
 # *Example.* In evaluation mode, append columns of `PAD`: the scores stay the same, though nothing
 # masks the padding.
@@ -526,11 +534,11 @@ class ChoiceClassifier(GPTClassifier):
 #
 # * `scores` `(B, L)` and `logits` `(B, T, V)` come from `GPTClassifier`; `labels` `(B,)`, `ids`
 #   `(B, T)`; `weight` is $\lambda$. The paper maximises sums of logarithms; here all three are
-#   **losses**, means to be made small.
+#   **losses**, means to be minimised. <!-- id: means -->
 # * $L_1$ is `language_model_loss` over the targets that are not `PAD`, special ones like `EXTRACT`
-#   included; $n$ is their number.
-# * Returns `(L3, L2, L1)`, three scalars in this order.
-# * `ValueError` if `weight` is negative.
+#   included; $n$ is their number. <!-- id: no-padding -->
+# * Returns `(L3, L2, L1)`, three scalars in this order. <!-- id: three-scalars -->
+# * `ValueError` if `weight` is negative. <!-- id: negative-weight -->
 #
 # *Example.* Three labels, $V = 4$, and all scores and logits are 0: $L_2 = \log 3 \approx 1.099$,
 # $L_1 = \log 4 \approx 1.386$, and $L_3 \approx 1.792$.
@@ -590,12 +598,12 @@ def joint_loss(
 # goes on from there. Write `build_prompt(task, examples, query, arrow=" =>")`, which makes one
 # text:
 #
-# * First the description `task`, on a line of its own; if it is empty, there is no such line.
+# * First the description `task`, on a line of its own; if it is empty, there is no such line. <!-- id: task -->
 # * Then one line for each of `examples`, a list of pairs of strings: the question, `arrow`, a
-#   space, the answer.
+#   space, the answer. <!-- id: examples -->
 # * At last a line with `query` and `arrow`. **Nothing** stands after it, not even a space: the
-#   answer is what the model writes.
-# * The lines are joined by newlines; there is none at the end. Without examples it is a *zero-shot*
+#   answer is what the model writes. <!-- id: query-last -->
+# * The lines are joined by newlines; there is none at the end. <!-- id: newlines --> Without examples it is a *zero-shot*
 #   prompt, with one a *one-shot*, with more a *few-shot* prompt.
 #
 # *Example.* `build_prompt("Translate English to French:", [("sea otter", "loutre de mer")],
@@ -648,20 +656,22 @@ def build_prompt(task: str, examples: list[tuple[str, str]], query: str, arrow: 
 # %% [markdown]
 # ### Exercise 9: Which answer fits best
 #
-# To choose among given answers, a language model need not write anything: it is asked how likely
+# To choose among given answers, a language model need not write anything: we compute how likely
 # each of them is. Write `answer_scores(model, prompt, answers, per_token=True)`. For the answer
 # $a = a_1 \dots a_m$ after the prompt $q$:
 #
 # $$\text{score}(a) = \frac1m \sum_{k=1}^{m} \log P(a_k \mid q, a_1, \dots, a_{k-1})$$
 #
+# <!-- id: mean -->
+#
 # * `prompt` is a list of ids, `answers` a list of lists of ids; `model` maps ids `(B, T)` to logits
 #   `(B, T, V)` and has an attribute `max_length`. The result is a tensor `(A,)`, one score for each
-#   of the $A$ answers, without a gradient.
-# * `per_token=False`: the sum in place of the mean. Sums favour short answers.
+#   of the $A$ answers, without a gradient. <!-- id: one-score-each -->
+# * `per_token=False`: the sum in place of the mean. <!-- id: sum --> Sums favour short answers.
 # * Only the answer's tokens are scored, **all** of them, the first included: it is predicted from
-#   the prompt's last token.
+#   the prompt's last token. <!-- id: all-of-the-answer -->
 # * `ValueError` if `prompt`, `answers` or one of the answers is empty, or if the prompt and an
-#   answer together are longer than `model.max_length`.
+#   answer together are longer than `model.max_length`. <!-- id: bad-input -->
 #
 # *Example.* A `TableModel` of 8 tokens with the table 0: the answers `[6]` and `[6, 7]` both have
 # $-\log 8 \approx -2.079$ by token; their sums are $-2.079$ and $-4.159$.

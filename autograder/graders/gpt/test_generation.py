@@ -17,7 +17,7 @@ from autograder.graders.gpt.common import (
 )
 from autograder.graders.parts import alive, by_parts, same_values, to_blame
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import Generator, StudentError
 from autograder.sandbox.executor import GLOBAL_GENERATOR
 from toolkit.kv_cache import KVCache, LayerCache
@@ -27,6 +27,7 @@ from toolkit.kv_cache import KVCache, LayerCache
 # --------------------------------------------------------------------------------------------
 
 
+@promises("divided-logits")
 @exercise("scale_temperature", 2)
 def test_temperature_values(student, reference, draw):
     """The logits divided by the temperature: above 1 they move together, below 1 apart."""
@@ -54,6 +55,7 @@ def test_temperature_impossible(student, reference, draw):
         )
 
 
+@promises("bad-temperature")
 @exercise("scale_temperature")
 def test_temperature_refusals(student, draw):
     """A temperature of 0 or less is refused with a ValueError."""
@@ -68,6 +70,7 @@ def test_temperature_refusals(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("scale_temperature")
 def test_temperature_flow(student, reference, draw):
     """float64, a strided input that is left as it was, and gradients."""
@@ -96,6 +99,7 @@ def same_kept(student, reference, name, logits, amount, case):
     expectations.close(got, want, what="the logits", case=case)
 
 
+@promises("k-largest")
 @exercise("keep_top_k", 2)
 def test_top_k_values(student, reference, draw):
     """The k largest logits stay as they are, all others become -inf."""
@@ -104,6 +108,7 @@ def test_top_k_values(student, reference, draw):
         same_kept(student, reference, "keep_top_k", distinct(draw, 1, size), k, case)
 
 
+@promises("k-largest")
 @exercise("keep_top_k", 2)
 def test_top_k_rows(student, reference, draw):
     """Every row keeps its own k, whatever the axes before the last."""
@@ -112,6 +117,7 @@ def test_top_k_rows(student, reference, draw):
         same_kept(student, reference, "keep_top_k", distinct(draw, *shape), k, case)
 
 
+@promises("ties-stay")
 @exercise("keep_top_k")
 def test_top_k_ties(student, reference):
     """What equals the k-th largest stays too."""
@@ -120,6 +126,7 @@ def test_top_k_ties(student, reference):
         same_kept(student, reference, "keep_top_k", logits, k, f"equal logits and k={k}")
 
 
+@promises("large-k", "bad-k")
 @exercise("keep_top_k")
 def test_top_k_bounds(student, reference, draw):
     """A k below 1 is refused with a ValueError; one as large as the row or larger keeps all."""
@@ -173,6 +180,7 @@ def spread(draw, *shape, avoid=(), scale=1.3):
     return torch.stack(rows).reshape(shape)
 
 
+@promises("smallest-set")
 @exercise("keep_top_p", 2)
 def test_top_p_values(student, reference):
     """The most probable tokens stay until they sum to p, the one that crosses it included."""
@@ -182,6 +190,7 @@ def test_top_p_values(student, reference):
         same_kept(student, reference, "keep_top_p", logits, p, case)
 
 
+@promises("positions")
 @exercise("keep_top_p", 2)
 def test_top_p_order(student, reference, draw):
     """Tokens stay at their positions, whatever their order."""
@@ -191,6 +200,7 @@ def test_top_p_order(student, reference, draw):
         same_kept(student, reference, "keep_top_p", logits, p, case)
 
 
+@promises("smallest-set")
 @exercise("keep_top_p", 2)
 def test_top_p_rows(student, reference, draw):
     """Every row keeps as many as it needs, whatever the axes before the last."""
@@ -199,6 +209,7 @@ def test_top_p_rows(student, reference, draw):
         same_kept(student, reference, "keep_top_p", spread(draw, *shape, avoid=(p,)), p, case)
 
 
+@promises("one-stays", "all-stay", "bad-p")
 @exercise("keep_top_p")
 def test_top_p_bounds(student, reference, draw):
     """A p of 0 or less, or above 1, is refused; a tiny one keeps one token, and 1 keeps all."""
@@ -212,6 +223,7 @@ def test_top_p_bounds(student, reference, draw):
 
 
 @hidden
+@promises("smallest-set")
 @exercise("keep_top_p")
 def test_top_p_reached(student, reference):
     """Where the probabilities add up to exactly p no further token stays, equal ones neither."""
@@ -233,6 +245,7 @@ def test_top_p_reached(student, reference):
 
 
 @hidden
+@promises("impossible-stays")
 @exercise("keep_top_p")
 def test_top_p_impossible(student, reference, draw):
     """-inf on the input stays -inf; what is left has the probabilities."""
@@ -388,6 +401,7 @@ def certain(student, logits, case, **options):
         expectations.equal(got[surest], own.argmax(1)[surest], what="the tokens", case=case)
 
 
+@promises("int64", "greedy")
 @exercise("sample_token")
 def test_sample_greedy(student, draw):
     """Temperature 0 takes the largest logit, and the first of equal ones."""
@@ -411,6 +425,7 @@ def test_sample_certain(student, draw):
     certain(student, alone, "one entry that is not -inf")
 
 
+@promises("order-of-filters")
 @exercise("sample_token", 2)
 def test_sample_shares(student):
     """Each token comes as often as the softmax says; the temperature sharpens or flattens it."""
@@ -420,6 +435,7 @@ def test_sample_shares(student):
         same_shares(student, logits, temperature=temperature)
 
 
+@promises("order-of-filters")
 @exercise("sample_token")
 def test_sample_filters(student):
     """top_k and top_p take away, and what is left is drawn in proportion."""
@@ -428,6 +444,7 @@ def test_sample_filters(student):
     same_shares(student, logits, top_p=0.8)
 
 
+@promises("generator")
 @exercise("sample_token")
 def test_sample_generator(student):
     """Draws come from the generator that is given: its seed decides, and nothing else."""
@@ -456,6 +473,7 @@ def test_sample_generator(student):
     )
 
 
+@promises("bad-temperature")
 @exercise("sample_token")
 def test_sample_refusals(student, draw):
     """A negative temperature is refused; 0 for top_k or top_p does not mean None."""
@@ -480,6 +498,7 @@ def takes(proxy, name, *given, **options):
 
 
 @hidden
+@promises("order-of-filters")
 @exercise("sample_token", 2)
 def test_sample_order(student):
     """First the temperature, then top_k, then top_p on the probabilities of what is left."""
@@ -613,6 +632,7 @@ def ending_circle(vocabulary, stop):
     return table
 
 
+@promises("appended", "last-position")
 @exercise("generate", 2)
 def test_generate_greedy(student, reference, draw):
     """Each new token is made from the logits at the last position, and appended."""
@@ -623,6 +643,7 @@ def test_generate_greedy(student, reference, draw):
         same_text(student, reference, table, ids, count, case, temperature=0.0)
 
 
+@promises("last-tokens")
 @exercise("generate")
 def test_generate_context(student, reference, draw):
     """The model sees the last model.context tokens, no more and no fewer."""
@@ -633,6 +654,7 @@ def test_generate_context(student, reference, draw):
         same_text(student, reference, table, ids, count, case, context, temperature=0.0)
 
 
+@promises("stop")
 @exercise("generate", 2)
 def test_generate_stop(student, reference):
     """A row that wrote stop goes on with stop; when all have written it, writing ends."""
@@ -645,6 +667,7 @@ def test_generate_stop(student, reference):
     same_text(student, reference, table, torch.tensor([[3], [1]]), 5, case, temperature=0.0)
 
 
+@promises("bad-input")
 @exercise("generate")
 def test_generate_bounds(student, reference, draw):
     """No new tokens give the text as it is; fewer than none, and an empty text, are refused."""
@@ -724,6 +747,7 @@ def test_generate_shares(student):
 
 
 @aspect
+@promises("own-generator")
 @exercise("generate", 2)
 def test_generate_seed(student):
     """The same seed writes the same text again, other seeds and no seed write others."""
@@ -787,6 +811,7 @@ def sound_draws(student):
 
 
 @hidden
+@promises("mode-kept")
 @exercise("generate")
 def test_generate_mode(student, draw):
     """The model runs in the mode in which it comes: dropout acts in training mode only."""
@@ -813,6 +838,7 @@ def test_generate_mode(student, draw):
 
 
 @hidden
+@promises("stop-in-the-prompt")
 @exercise("generate")
 def test_generate_stop_again(student, reference, draw):
     """stop may be 0 or stand in the beginning; a stopped row can't go on with anything else."""
@@ -964,6 +990,7 @@ def random_past(draw, rows, heads, positions, width, dtype=torch.float64):
     return LayerCache(*(draw.normal(*size).to(dtype) for _ in range(2)))
 
 
+@promises("new-cache")
 @exercise("attend_cached")
 def test_attend_from_nothing(student, reference, draw):
     """Without a cache the result is that of the attention, and the cache holds all heads."""
@@ -974,6 +1001,7 @@ def test_attend_from_nothing(student, reference, draw):
         attended_in_steps(both, x, [length], "one step without a cache")
 
 
+@promises("equals-the-whole")
 @exercise("attend_cached", 2)
 def test_attend_one_by_one(student, reference, draw):
     """Position by position the results are those of the attention on the whole."""
@@ -981,6 +1009,7 @@ def test_attend_one_by_one(student, reference, draw):
     attended_in_steps(both, draw.normal(2, 5, 6).double(), [1] * 5, "five steps of one position")
 
 
+@promises("equals-the-whole", "several-new")
 @exercise("attend_cached", 2)
 def test_attend_in_pieces(student, reference, draw):
     """So they are in pieces of any length: the new positions see each other causally too."""
@@ -990,6 +1019,7 @@ def test_attend_in_pieces(student, reference, draw):
         attended_in_steps(both, x, lengths, f"steps of {lengths} positions")
 
 
+@promises("cache-unchanged", "new-cache")
 @exercise("attend_cached")
 def test_attend_past(student, reference, draw):
     """New keys and values come behind the old ones, which stay as they are."""
@@ -1005,6 +1035,7 @@ def test_attend_past(student, reference, draw):
 
 @aspect
 @hidden
+@promises("no-dropout")
 @exercise("attend_cached")
 def test_attend_without_dropout(student, reference, draw):
     """Dropout is left out, whatever the mode."""
@@ -1250,6 +1281,7 @@ def forward_in_steps(both, ids, lengths, case):
         past, before = cache, before + length
 
 
+@promises("new-cache")
 @exercise("cached_forward")
 def test_cached_from_nothing(student, reference, draw):
     """Without a cache the logits are the model's, and every block has a cache."""
@@ -1261,6 +1293,7 @@ def test_cached_from_nothing(student, reference, draw):
         forward_in_steps(both, ids, [4], case)
 
 
+@promises("equals-the-whole", "positions-go-on", "both-orders")
 @exercise("cached_forward", 2)
 def test_cached_one_by_one(student, reference, draw):
     """With pre-norm, token by token the logits are those of the model on the whole."""
@@ -1268,6 +1301,7 @@ def test_cached_one_by_one(student, reference, draw):
     forward_in_steps(both, both.ids(draw, 2, 5), [1] * 5, "pre-norm, five steps of one token")
 
 
+@promises("both-orders")
 @exercise("cached_forward", 2)
 def test_cached_post_norm(student, reference, draw):
     """With post-norm too: the norms stand after the sums."""
@@ -1275,6 +1309,7 @@ def test_cached_post_norm(student, reference, draw):
     forward_in_steps(both, both.ids(draw, 2, 6), [2, 1, 3], "post-norm, steps of 2, 1, 3 tokens")
 
 
+@promises("too-long")
 @exercise("cached_forward")
 def test_cached_bounds(student, reference, draw):
     """Cached and new positions together may fill the context; more are refused by ValueError."""
@@ -1293,6 +1328,7 @@ def test_cached_bounds(student, reference, draw):
 
 
 @hidden
+@promises("cache-unchanged", "new-cache")
 @exercise("cached_forward", 2)
 def test_cached_past(student, reference, draw):
     """Every block uses and prolongs its own cache, which stays as it was given."""
@@ -1303,6 +1339,7 @@ def test_cached_past(student, reference, draw):
 
 
 @hidden
+@promises("no-dropout")
 @exercise("cached_forward")
 def test_cached_without_dropout(student, reference, draw):
     """Dropout is left out, whatever the mode; a model in float32 gives float32."""

@@ -36,7 +36,7 @@ from autograder.graders.parts import (
     to_blame,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -53,6 +53,7 @@ def same_mask(student, reference, name, given, misconception=None):
     )
 
 
+@promises("bool-mask", "itself")
 @exercise("causal_mask", 2)
 def test_causal_mask_values(student, reference):
     """Each position sees itself and what stands before it: a square of bool, True may look."""
@@ -60,6 +61,7 @@ def test_causal_mask_values(student, reference):
         same_mask(student, reference, "causal_mask", (length,))
 
 
+@promises("past", "rows-are-queries")
 @exercise("causal_mask", 2)
 def test_causal_mask_past(student, reference):
     """With past positions in front each new position sees all of those too."""
@@ -73,6 +75,7 @@ def test_causal_mask_past(student, reference):
     )
 
 
+@promises("bad-sizes")
 @exercise("causal_mask")
 def test_causal_mask_refusals(student, reference):
     """A length below 1 and a negative past are refused; no past at all is none of them."""
@@ -96,6 +99,7 @@ def test_causal_mask_long(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("bool-mask", "window")
 @exercise("window_mask", 2)
 def test_window_mask_values(student, reference):
     """Each position sees itself and the window - 1 positions before it."""
@@ -103,6 +107,7 @@ def test_window_mask_values(student, reference):
         same_mask(student, reference, "window_mask", given)
 
 
+@promises("window")
 @exercise("window_mask")
 def test_window_mask_borders(student, reference):
     """A window of one position is the position itself; one as long as the text is a causal mask."""
@@ -110,6 +115,7 @@ def test_window_mask_borders(student, reference):
         same_mask(student, reference, "window_mask", given)
 
 
+@promises("bad-sizes")
 @exercise("window_mask")
 def test_window_mask_refusals(student, reference):
     """A length or a window below 1 is refused; 1 is not."""
@@ -201,6 +207,7 @@ def same_attention(student, got, want, state, heads, x, case):
 
 
 @aspect
+@promises("layers")
 @exercise("CausalSelfAttention")
 def test_attention_parameters(student):
     """One layer makes queries, keys and values, one more the output; both have a bias."""
@@ -215,6 +222,7 @@ def test_attention_parameters(student):
     attribute(mine, "num_heads", 2)
 
 
+@promises("causal-softmax", "order-of-features", "heads-joined")
 @exercise("CausalSelfAttention", 2)
 def test_attention_values(student, reference, draw):
     """Each head attends to all positions up to its own; in train mode too where dropout is 0."""
@@ -225,6 +233,7 @@ def test_attention_values(student, reference, draw):
         same_attention(student, mine.train()(x), theirs(x), state, heads, x, case)
 
 
+@promises("causal-softmax")
 @exercise("CausalSelfAttention")
 def test_attention_causal(student, reference, draw):
     """No position sees a later one, and each sees itself and the first; dropout is off in eval."""
@@ -247,6 +256,7 @@ def test_attention_causal(student, reference, draw):
         )
 
 
+@promises("heads-divide")
 @exercise("CausalSelfAttention")
 def test_attention_refuses(student):
     """A d_model that the number of heads does not divide is refused with a ValueError."""
@@ -314,6 +324,7 @@ def weights_dropped(rows, positions, p):
 
 
 @hidden
+@promises("dropout-twice")
 @exercise("CausalSelfAttention")
 def test_attention_dropout(student, draw):
     """In train mode dropout acts on each weight, and again on each entry of the result."""
@@ -343,6 +354,7 @@ def test_attention_dropout(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("CausalSelfAttention")
 def test_attention_gradients(student, reference, draw):
     """Gradients reach x and every parameter; strided float64 input; nothing changes in place."""
@@ -384,6 +396,7 @@ def test_attention_far(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("tanh-formula", "any-shape")
 @exercise("gelu", 2)
 def test_gelu_values(student, reference, draw):
     """Half of x times 1 plus a tanh, entry by entry, between -3 and 3."""
@@ -394,6 +407,7 @@ def test_gelu_values(student, reference, draw):
         )
 
 
+@promises("not-exact-form")
 @exercise("gelu")
 def test_gelu_form(student, reference):
     """The form with tanh: in float64 it differs from the exact one in the fourth position."""
@@ -433,6 +447,7 @@ def ffn_by_parts(parts, mine, x):
     return parts.of(mine, "w_2")(alive(parts.proxy.gelu(parts.of(mine, "w_1")(x))))
 
 
+@promises("layers")
 @exercise("FeedForward")
 def test_ffn_parameters(student):
     """The inner layer is four times as wide; both layers have a bias."""
@@ -441,6 +456,7 @@ def test_ffn_parameters(student):
     same_parameters(mine, expected)
 
 
+@promises("two-layers", "any-axes")
 @exercise("FeedForward", 2)
 def test_ffn_values(student, reference, draw):
     """w_2(gelu(w_1(x))) at every position, of any axes; in train mode too where dropout is 0."""
@@ -476,6 +492,7 @@ def test_ffn_eval(student, reference, draw):
 
 
 @hidden
+@promises("dropout-on-result")
 @exercise("FeedForward")
 def test_ffn_dropout(student, draw):
     """In train mode the result is dropped, nothing before it, and the rest divided by 1 - p."""
@@ -708,12 +725,14 @@ def block_dropout(student, reference, draw, name):
         )
 
 
+@promises("norm-after-sum")
 @exercise("PostNormBlock", 2)
 def test_post_values(student, reference, draw):
     """Attention, then the feed-forward network: each is added to what came in, then normalised."""
     block_values(student, reference, draw, "PostNormBlock")
 
 
+@promises("submodules")
 @exercise("PostNormBlock")
 def test_post_parameters(student):
     """An attention, a feed-forward network and two norms."""
@@ -721,6 +740,7 @@ def test_post_parameters(student):
     same_parameters(mine, block_shapes(student, 4))
 
 
+@promises("norm-after-sum")
 @exercise("PostNormBlock")
 def test_post_normalised(student, draw):
     """What comes out has mean 0 and variance 1 where norm_2 has not learned yet."""
@@ -743,6 +763,7 @@ def test_post_normalised(student, draw):
 
 @aspect
 @hidden
+@promises("dropout-in-parts")
 @exercise("PostNormBlock")
 def test_post_dropout(student, reference, draw):
     """dropout reaches attention and feed-forward network; the block itself drops nothing."""
@@ -756,12 +777,14 @@ def test_post_gradients(student, reference, draw):
     block_gradients(student, reference, draw, "PostNormBlock")
 
 
+@promises("norm-inside-branch")
 @exercise("PreNormBlock", 2)
 def test_pre_values(student, reference, draw):
     """Attention and feed-forward network read normalised vectors, and are added to plain ones."""
     block_values(student, reference, draw, "PreNormBlock")
 
 
+@promises("submodules")
 @exercise("PreNormBlock")
 def test_pre_parameters(student):
     """An attention, a feed-forward network and two norms, as in the other block."""
@@ -770,6 +793,7 @@ def test_pre_parameters(student):
 
 
 @aspect
+@promises("residual-path")
 @exercise("PreNormBlock")
 def test_pre_passes(student, draw):
     """Where the two parts add nothing, x comes out as it went in: no norm is in its way."""
@@ -793,6 +817,7 @@ def test_pre_passes(student, draw):
 
 @aspect
 @hidden
+@promises("dropout-in-parts")
 @exercise("PreNormBlock")
 def test_pre_dropout(student, reference, draw):
     """dropout reaches attention and feed-forward network; the block itself drops nothing."""
@@ -864,6 +889,7 @@ def same_gpt(student, reference, draw, options, cases, train=False, methods=("fo
 
 
 @aspect
+@promises("submodules", "own-parameters", "tied-output")
 @exercise("GPT")
 def test_gpt_parameters(student):
     """Two tables, as many blocks as asked for, a last norm only with pre-norm, no other head."""
@@ -880,6 +906,7 @@ def test_gpt_parameters(student):
     attribute(mine, "max_length", 5)
 
 
+@promises("formula", "both-orders")
 @exercise("GPT", 3)
 def test_gpt_pre(student, reference, draw):
     """Token plus position, every block in turn, a last norm, the token table as the head."""
@@ -893,6 +920,7 @@ def test_gpt_pre(student, reference, draw):
 
 
 @aspect
+@promises("formula", "both-orders")
 @exercise("GPT", 2)
 def test_gpt_post(student, reference, draw):
     """With norm_first=False the blocks are GPT-1's, and nothing is normalised after them."""
@@ -909,6 +937,7 @@ def test_gpt_post(student, reference, draw):
             raise
 
 
+@promises("features")
 @exercise("GPT")
 def test_gpt_features(student, reference, draw):
     """features is what the head reads: (B, T, D), after the last norm."""
@@ -918,6 +947,7 @@ def test_gpt_features(student, reference, draw):
 
 
 @aspect
+@promises("too-long")
 @exercise("GPT")
 def test_gpt_refusals(student, draw):
     """More tokens than max_length are refused, with both numbers in the message; as many not."""
@@ -963,6 +993,7 @@ def alternating(*shape):
 
 @aspect
 @hidden
+@promises("dropout")
 @exercise("GPT")
 def test_gpt_dropout(student, draw):
     """In train mode dropout, 0.1 if not given, acts on the embeddings and reaches the blocks."""
@@ -1022,6 +1053,7 @@ def test_gpt_dropout(student, draw):
 
 
 @hidden
+@promises("own-parameters", "tied-output")
 @exercise("GPT")
 def test_gpt_gradients(student, reference, draw):
     """Gradients reach every block's own parameters, and the token table by both ways."""

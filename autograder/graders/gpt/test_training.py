@@ -16,7 +16,7 @@ from autograder.graders.gpt.common import (
 )
 from autograder.graders.parts import SLACK, by_parts, same_by_parts, same_values, to_blame
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import StudentError
 
 # --------------------------------------------------------------------------------------------
@@ -147,6 +147,7 @@ def vectors_plain(model, count):
         expectations.close(value, torch.zeros_like(value), what=f"{name}.bias")
 
 
+@promises("distributions")
 @exercise("init_weights", 2)
 def test_init_others(student, draw):
     """Of a pre-norm model qkv, w_1 and both tables are normal with mean 0 and deviation 0.02."""
@@ -154,6 +155,7 @@ def test_init_others(student, draw):
     others_deviate(model, blocks_of(model))
 
 
+@promises("distributions", "residual-scaling")
 @exercise("init_weights", 2)
 def test_init_residual(student, draw):
     """Of a pre-norm model of N blocks out_proj and w_2 have 0.02 divided by sqrt(2N)."""
@@ -161,6 +163,7 @@ def test_init_residual(student, draw):
     residual_deviates(model, blocks_of(model))
 
 
+@promises("distributions")
 @exercise("init_weights")
 def test_init_vectors(student, draw):
     """Biases are 0, norms begin as 1 and 0, whatever stood there before."""
@@ -169,6 +172,7 @@ def test_init_vectors(student, draw):
         vectors_plain(model, blocks_of(model))
 
 
+@promises("in-place")
 @exercise("init_weights")
 def test_init_returns(student, draw):
     """The model is changed in place and returned."""
@@ -184,6 +188,7 @@ def test_init_returns(student, draw):
 
 
 @hidden
+@promises("post-norm")
 @exercise("init_weights", 2)
 def test_init_post(student, draw):
     """In a post-norm model, GPT-1, nothing is scaled: 0.02 everywhere."""
@@ -195,6 +200,7 @@ def test_init_post(student, draw):
 
 
 @hidden
+@promises("residual-scaling")
 @exercise("init_weights")
 def test_init_deep(student, draw):
     """With more blocks the residual path begins smaller, the rest as before."""
@@ -207,6 +213,7 @@ def test_init_deep(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("init_weights")
 def test_init_float64(student, draw):
     """A model in float64 stays in float64."""
@@ -233,6 +240,7 @@ def same_count(student, want, case, *given, **more):
     expectations.equal(got, want, what="the number", case=case)
 
 
+@promises("an-int", "tied-once", "final-norm")
 @exercise("count_parameters", 2)
 def test_count_gpt2(student):
     """GPT-2 has 124,439,808, 354,823,168, 774,030,080 or 1,557,611,200 parameters."""
@@ -246,6 +254,7 @@ def test_count_gpt2(student):
         same_count(student, want, case, 50257, 1024, width, layers)
 
 
+@promises("final-norm")
 @exercise("count_parameters", 2)
 def test_count_gpt1(student):
     """GPT-1, post-norm, has 116,534,784."""
@@ -254,6 +263,7 @@ def test_count_gpt1(student):
     same_count(student, 116_534_784, case, 40478, 512, 768, 12, norm_first=False)
 
 
+@promises("biases-and-norms", "tied-once")
 @exercise("count_parameters")
 def test_count_small(student, reference):
     """Any sizes: each of them counts where it should."""
@@ -300,6 +310,7 @@ def some_targets(draw, batch, length):
     return mask
 
 
+@promises("shift", "first-and-last", "sum-of-a-row")
 @exercise("log_likelihood", 2)
 def test_likelihood_values(student, reference, draw):
     """Position t - 1 predicts token t; the first token is nobody's target; rows on their own."""
@@ -310,6 +321,7 @@ def test_likelihood_values(student, reference, draw):
         expectations.close(got, want, what="the result", case=case)
 
 
+@promises("mask-of-targets")
 @exercise("log_likelihood", 2)
 def test_likelihood_masks(student, reference, draw):
     """A target counts where the mask has True at its own position; position 0 is idle."""
@@ -324,6 +336,7 @@ def test_likelihood_masks(student, reference, draw):
             expectations.close(got, want, what="the result", case=case)
 
 
+@promises("too-short")
 @exercise("log_likelihood")
 def test_likelihood_refusals(student, reference, draw):
     """A single token is refused with a ValueError, two are not."""
@@ -355,6 +368,7 @@ def test_likelihood_extremes(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("log_likelihood")
 def test_likelihood_gradients(student, reference, draw):
     """Gradients reach the logits; float64 and strided input; nothing changes in place."""
@@ -400,6 +414,7 @@ def same_lm_loss(student, reference, given, case):
     expectations.unchanged(seen)
 
 
+@promises("mean-over-targets")
 @exercise("language_model_loss", 2)
 def test_lm_loss_values(student, reference, draw):
     """The mean over all targets of the batch; a scalar, at least 0."""
@@ -409,6 +424,7 @@ def test_lm_loss_values(student, reference, draw):
         same_lm_loss(student, reference, given, case)
 
 
+@promises("mean-over-targets")
 @exercise("language_model_loss", 2)
 def test_lm_loss_masks(student, reference, draw):
     """With a mask over targets the sum is divided by the number of those that count."""
@@ -422,6 +438,7 @@ def test_lm_loss_masks(student, reference, draw):
             same_lm_loss(student, reference, (logits, ids, mask), case)
 
 
+@promises("no-target")
 @exercise("language_model_loss")
 def test_lm_loss_nothing(student, reference, draw):
     """Where no target counts the loss is 0, and no gradient is NaN."""
@@ -446,6 +463,7 @@ def test_lm_loss_nothing(student, reference, draw):
     same_lm_loss(student, reference, (logits, ids), "all targets")
 
 
+@promises("too-short")
 @exercise("language_model_loss")
 def test_lm_loss_refusals(student, reference, draw):
     """A single token is refused with a ValueError, two are not."""
@@ -526,6 +544,7 @@ def block_starts(student, draw, count, length, batch):
     return begin.squeeze(1)
 
 
+@promises("inputs-and-targets", "contiguous")
 @exercise("sample_blocks")
 def test_blocks_rows(student, draw):
     """Each row is a contiguous block of the stream, and its targets stand one token further."""
@@ -533,6 +552,7 @@ def test_blocks_rows(student, draw):
         block_starts(student, draw, count, length, batch)
 
 
+@promises("all-starts")
 @exercise("sample_blocks", 2)
 def test_blocks_starts(student, draw):
     """A block begins at each of the M - T possible positions equally often, the last included."""
@@ -548,6 +568,7 @@ def test_blocks_starts(student, draw):
         )
 
 
+@promises("all-starts")
 @exercise("sample_blocks")
 def test_blocks_independent(student, draw):
     """Every row draws its position by itself: two rows begin at the same one now and then."""
@@ -560,6 +581,7 @@ def test_blocks_independent(student, draw):
     )
 
 
+@promises("bad-sizes")
 @exercise("sample_blocks")
 def test_blocks_refusals(student, draw):
     """A stream without one whole block and its last target is refused, and so are sizes below 1."""
@@ -651,6 +673,7 @@ def same_groups(got, wanted, weight_decay, case):
         same_number(group["weight_decay"], decay, f'"weight_decay" of the {which} group', case)
 
 
+@promises("by-axes")
 @exercise("decay_groups", 2)
 def test_groups_matrices(student, draw):
     """Matrices and tables are in the first group, biases and the weights of norms in the second."""
@@ -672,6 +695,7 @@ def test_groups_matrices(student, draw):
         same_groups(student.decay_groups(model, decay), (first, second), decay, case)
 
 
+@promises("by-axes")
 @exercise("decay_groups")
 def test_groups_axes(student, draw):
     """What counts is the number of axes: a weight with three of them decays too."""
@@ -683,6 +707,7 @@ def test_groups_axes(student, draw):
     same_groups(student.decay_groups(model, 0.3), wanted, 0.3, case)
 
 
+@promises("frozen")
 @exercise("decay_groups")
 def test_groups_frozen(student, draw):
     """A parameter that requires no gradient is in neither group."""
@@ -696,6 +721,7 @@ def test_groups_frozen(student, draw):
     same_groups(student.decay_groups(model, 0.1), wanted, 0.1, "a frozen table and a linear layer")
 
 
+@promises("negative-decay")
 @exercise("decay_groups")
 def test_groups_refusals(student, draw):
     """A negative weight_decay is refused with a ValueError; 0 is not."""
@@ -707,6 +733,7 @@ def test_groups_refusals(student, draw):
 
 
 @hidden
+@promises("once")
 @exercise("decay_groups")
 def test_groups_shared(student, draw):
     """A parameter that stands in two positions is in its group once."""
@@ -764,6 +791,7 @@ def adamw_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
     )
 
 
+@promises("formula")
 @exercise("adamw_step")
 def test_adamw_without_decay(student, reference, draw):
     """With weight_decay=0 it is Adam's step; the first moves each number by the learning rate."""
@@ -776,6 +804,7 @@ def test_adamw_without_decay(student, reference, draw):
     same_adamw(student, reference, adamw_tensors(draw, 3), 3, 0.1, case, weight_decay=0.0)
 
 
+@promises("decoupled-decay")
 @exercise("adamw_step", 2)
 def test_adamw_decay(student, reference, draw):
     """The old parameter also shrinks by lr * weight_decay of itself, past both means."""
@@ -789,6 +818,7 @@ def test_adamw_decay(student, reference, draw):
     same_adamw(student, reference, given, 1, 0.1, case, weight_decay=0.4)
 
 
+@promises("formula", "uncorrected-moments")
 @exercise("adamw_step", 2)
 def test_adamw_later_steps(student, reference, draw):
     """Both means keep their share and are divided by 1 - beta ** step; the defaults are GPT's."""
@@ -797,6 +827,7 @@ def test_adamw_later_steps(student, reference, draw):
         same_adamw(student, reference, tensors, step, 0.05, f"step {step}, all else by default")
 
 
+@promises("formula")
 @exercise("adamw_step")
 def test_adamw_eps(student, reference, draw):
     """eps is added to the root of the corrected second moment, not under the root."""
@@ -806,6 +837,7 @@ def test_adamw_eps(student, reference, draw):
     same_adamw(student, reference, tensors, 4, 0.1, "step 4, eps=0.5", eps=0.5)
 
 
+@promises("steps-from-1")
 @exercise("adamw_step")
 def test_adamw_refusals(student, draw):
     """A step below 1 is refused with a ValueError."""
@@ -854,18 +886,21 @@ def same_rates(student, reference, steps, peak, warmup, total, floor=None):
         same_number(got, want, "the rate", case, least=peak)
 
 
+@promises("three-pieces")
 @exercise("cosine_lr")
 def test_rate_warmup(student, reference):
     """The first steps rise in a line, from max_lr / warmup_steps to max_lr at step warmup_steps."""
     same_rates(student, reference, (1, 2, 5), 2.0, 5, 20)
 
 
+@promises("three-pieces", "a-float")
 @exercise("cosine_lr", 2)
 def test_rate_cosine(student, reference):
     """After the warm-up half a cosine leads from max_lr down to 0 at step total_steps."""
     same_rates(student, reference, (6, 12, 19, 20), 2.0, 5, 20)
 
 
+@promises("three-pieces")
 @exercise("cosine_lr")
 def test_rate_floor(student, reference):
     """With a min_lr the cosine ends there; the warm-up begins at 0 all the same."""
@@ -875,6 +910,7 @@ def test_rate_floor(student, reference):
 
 
 @aspect
+@promises("bad-steps")
 @exercise("cosine_lr")
 def test_rate_refusals(student, reference):
     """A step below 1, and a warm-up that is negative or as long as the whole, are refused."""
@@ -891,6 +927,7 @@ def test_rate_refusals(student, reference):
 
 
 @hidden
+@promises("three-pieces")
 @exercise("cosine_lr")
 def test_rate_beyond(student, reference):
     """From total_steps on the learning rate stays at min_lr."""
@@ -899,6 +936,7 @@ def test_rate_beyond(student, reference):
 
 
 @hidden
+@promises("no-warm-up")
 @exercise("cosine_lr")
 def test_rate_real(student, reference, draw):
     """Rates as small as real ones, with and without warm-up, at any step."""
@@ -1106,6 +1144,7 @@ def one_block(draw, length):
     return draw.integers(0, TRAINED, length + 1)
 
 
+@promises("losses", "no-second-shift", "adamw-at-its-rate")
 @exercise("train", 2)
 def test_train_steps(student, reference, draw):
     """Each step: the loss before it, the gradients of its batch alone, and AdamW at its lr."""
@@ -1117,6 +1156,7 @@ def test_train_steps(student, reference, draw):
         same_training(student, reference, state, 6, 2, case, [run])
 
 
+@promises("adamw-at-its-rate")
 @exercise("train")
 def test_train_schedule(student, reference, draw):
     """The rate rises for warmup_steps steps and then falls to 0 at the last, counted from 1."""
@@ -1125,6 +1165,7 @@ def test_train_schedule(student, reference, draw):
     same_training(student, reference, trainee_state(draw), 5, 3, case, [run])
 
 
+@promises("adamw-at-its-rate")
 @exercise("train")
 def test_train_decay(student, reference, draw):
     """Decay acts on weights with two axes, decoupled, and once on a layer that is used twice."""
@@ -1134,6 +1175,7 @@ def test_train_decay(student, reference, draw):
         same_training(student, reference, trainee_state(draw, shared), 5, 2, case, [run])
 
 
+@promises("clip")
 @exercise("train")
 def test_train_clip(student, reference, draw):
     """Gradients that are longer than clip, all together, are scaled to that length, be it 0."""
@@ -1148,6 +1190,7 @@ def test_train_clip(student, reference, draw):
 
 
 @aspect
+@promises("training-mode")
 @exercise("train")
 def test_train_mode(student, draw):
     """The model is trained in training mode, in whichever it came."""
@@ -1186,6 +1229,7 @@ HELD_OUT = 0.5  # Both halves of the stream are certain once learned; not knowin
 
 
 @aspect
+@promises("a-batch-a-step")
 @exercise("train")
 def test_train_learns(student, draw):
     """Batches come from the whole stream: afterwards the loss is below 0.5 on both its halves."""
@@ -1241,6 +1285,7 @@ def parts_to_blame(student, draw):
 
 
 @hidden
+@promises("one-optimiser")
 @exercise("train")
 def test_train_again(student, reference, draw):
     """A second run begins anew: neither old gradients nor old running means matter."""
@@ -1274,6 +1319,7 @@ def test_train_defaults(student, reference, draw):
 
 
 @hidden
+@promises("frozen")
 @exercise("train")
 def test_train_frozen(student, draw):
     """A parameter that requires no gradient stays as it is, and the others learn."""
@@ -1296,6 +1342,7 @@ def test_train_frozen(student, draw):
 
 
 @hidden
+@promises("a-batch-a-step")
 @exercise("train")
 def test_train_every_batch(student, draw):
     """Every step draws a batch of its own, of batch_size blocks."""

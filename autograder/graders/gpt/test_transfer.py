@@ -36,7 +36,7 @@ from autograder.graders.parts import (
     to_blame,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 
@@ -82,6 +82,7 @@ def same_names(student, reference, state, case):
         expectations.close(got[name], value, what=f"the tensor called {name}", case=case)
 
 
+@promises("names", "prefix")
 @exercise("rename_parameters")
 def test_rename_tables(student, reference, draw):
     """The tables and the last norm, with the prefix transformer. and without; ours have none."""
@@ -90,6 +91,7 @@ def test_rename_tables(student, reference, draw):
     same_names(student, reference, state, "GPT-2 without a block, names with transformer.")
 
 
+@promises("names", "transposed", "same-tensor")
 @exercise("rename_parameters", 3)
 def test_rename_blocks(student, reference, draw):
     """Blocks: weights of the four c_ layers are transposed, all other tensors stay as they are."""
@@ -98,6 +100,7 @@ def test_rename_blocks(student, reference, draw):
     same_names(student, reference, state, "GPT-2 with two blocks, names with transformer.")
 
 
+@promises("names")
 @exercise("rename_parameters")
 def test_rename_first(student, reference, draw):
     """GPT-1 calls its tables tokens_embed and positions_embed and has no last norm."""
@@ -107,6 +110,7 @@ def test_rename_first(student, reference, draw):
         same_names(student, reference, state, case)
 
 
+@promises("left-out")
 @exercise("rename_parameters")
 def test_rename_left_out(student, reference, draw):
     """The tied head, the masks in the attention and the position ids are left out."""
@@ -121,6 +125,7 @@ def test_rename_left_out(student, reference, draw):
         same_names(student, reference, state, f"a checkpoint with {' and '.join(more)}")
 
 
+@promises("unknown-name")
 @exercise("rename_parameters")
 def test_rename_unknown(student, reference, draw):
     """Any other name is refused with a ValueError that says which."""
@@ -148,6 +153,7 @@ def test_rename_unknown(student, reference, draw):
 
 
 @hidden
+@promises("block-numbers")
 @exercise("rename_parameters")
 def test_rename_layers(student, reference, draw):
     """Blocks of two digits in any order, any dtype; the given tensors stay as they are."""
@@ -202,6 +208,7 @@ def same_response(student, reference, prompt, response, only=None):
     )
 
 
+@promises("one-sequence")
 @exercise("prompt_and_response", 2)
 def test_response_ids(student, reference, draw):
     """The ids are [START] prompt [DELIMITER] response [END]."""
@@ -209,6 +216,7 @@ def test_response_ids(student, reference, draw):
         same_response(student, reference, some_ids(draw, first), some_ids(draw, second), "ids")
 
 
+@promises("one-sequence", "end-counts")
 @exercise("prompt_and_response", 2)
 def test_response_mask(student, reference, draw):
     """The mask is True at every token of the response and at END, False before."""
@@ -216,6 +224,7 @@ def test_response_mask(student, reference, draw):
         same_response(student, reference, some_ids(draw, first), some_ids(draw, second))
 
 
+@promises("empty")
 @exercise("prompt_and_response")
 def test_response_refusals(student, reference, draw):
     """An empty prompt or response is refused with a ValueError, one token of each is not."""
@@ -250,6 +259,7 @@ def test_response_repeated(student, reference, draw):
 
 
 @hidden
+@promises("lists-unchanged")
 @exercise("prompt_and_response")
 def test_response_leaves_lists(student, draw):
     """The lists that are given stay as they are."""
@@ -304,6 +314,7 @@ def same_entailment(student, reference, draw, first, second):
     expectations.equal(got, want, what="the list of ids", case=case)
 
 
+@promises("format")
 @exercise("entailment_input", 2)
 def test_entailment_small(student, reference, draw):
     """[START] premise [DELIMITER] hypothesis [EXTRACT]."""
@@ -311,6 +322,7 @@ def test_entailment_small(student, reference, draw):
         same_entailment(student, reference, draw, first, second)
 
 
+@promises("format")
 @exercise("entailment_input")
 def test_entailment_lengths(student, reference, draw):
     """Texts of any lengths, whole."""
@@ -318,6 +330,7 @@ def test_entailment_lengths(student, reference, draw):
         same_entailment(student, reference, draw, first, second)
 
 
+@promises("empty")
 @exercise("entailment_input")
 def test_entailment_refusals(student, reference, draw):
     """An empty premise or hypothesis is refused with a ValueError."""
@@ -363,6 +376,7 @@ def same_similarity(student, reference, first, second):
     same_inputs(student, got, want, pairs, case)
 
 
+@promises("both-orders")
 @exercise("similarity_inputs", 2)
 def test_similarity_both_orders(student, reference, draw):
     """Two inputs: first [DELIMITER] second, and second [DELIMITER] first."""
@@ -377,6 +391,7 @@ def test_similarity_lengths(student, reference, draw):
         same_similarity(student, reference, some_ids(draw, first), some_ids(draw, second))
 
 
+@promises("empty")
 @exercise("similarity_inputs")
 def test_similarity_refusals(student, reference, draw):
     """An empty text, be it the first or the second, is refused with a ValueError."""
@@ -412,6 +427,7 @@ def same_choice(student, reference, context, answers):
     same_inputs(student, got, want, [(context, each) for each in answers], case)
 
 
+@promises("one-for-each")
 @exercise("choice_inputs", 2)
 def test_choice_each_answer(student, reference, draw):
     """One input per answer: [START] context [DELIMITER] answer [EXTRACT]."""
@@ -427,6 +443,7 @@ def test_choice_lengths(student, reference, draw):
     same_choice(student, reference, some_ids(draw, 20), answers)
 
 
+@promises("empty")
 @exercise("choice_inputs")
 def test_choice_refusals(student, reference, draw):
     """No context, no answers, or an answer without tokens: refused with a ValueError."""
@@ -528,6 +545,7 @@ class Classifiers:
         )
 
 
+@promises("formula")
 @exercise("GPTClassifier", 2)
 def test_classifier_values(student, reference, draw):
     """Scores are a linear function of the features at EXTRACT; logits stand at every position."""
@@ -537,6 +555,7 @@ def test_classifier_values(student, reference, draw):
         both.same(ids, f"{sizes(B=len(lengths), T=lengths[0], L=3)} without padding, in eval mode")
 
 
+@promises("own-position")
 @exercise("GPTClassifier", 2)
 def test_classifier_padding(student, reference, draw):
     """Each row is read at its own EXTRACT, wherever padding begins."""
@@ -548,6 +567,7 @@ def test_classifier_padding(student, reference, draw):
     both.same(extract_rows(draw, [1, 3]), "a row that begins with its EXTRACT")
 
 
+@promises("classifier")
 @exercise("GPTClassifier")
 def test_classifier_parameters(student):
     """The GPT that is given, and a classifier with as many outputs as there are labels."""
@@ -559,6 +579,7 @@ def test_classifier_parameters(student):
 
 
 @aspect
+@promises("the-very-gpt")
 @exercise("GPTClassifier")
 def test_classifier_keeps_the_gpt(student, reference, draw):
     """It is the very GPT that is given which is trained, not a copy of it."""
@@ -574,6 +595,7 @@ def test_classifier_keeps_the_gpt(student, reference, draw):
     )
 
 
+@promises("one-extract")
 @exercise("GPTClassifier")
 def test_classifier_refusals(student, reference, draw):
     """A row without EXTRACT, or with two, is refused with a ValueError, alone or among others."""
@@ -596,6 +618,7 @@ def test_classifier_refusals(student, reference, draw):
 
 
 @hidden
+@promises("dropout")
 @exercise("GPTClassifier")
 def test_classifier_dropout(student, reference, draw):
     """dropout, 0.1 unless told otherwise, acts on what the classifier reads, and on nothing else.
@@ -636,6 +659,7 @@ def noisy(student, both, ids):
 
 @aspect
 @hidden
+@promises("one-pass")
 @exercise("GPTClassifier")
 def test_classifier_one_pass(student, reference, draw):
     """One pass of the network serves both heads: what is drawn in it, both see.
@@ -792,6 +816,7 @@ def same_joint(student, reference, given, case, weight=None):
     same_losses(student, got, want, given, weight, f"{case}, weight={weight}")
 
 
+@promises("means", "three-scalars")
 @exercise("joint_loss", 2)
 def test_joint_values(student, reference, draw):
     """L2 is the mean over the labels, L1 the mean over the targets, L3 = L2 + L1 / 2."""
@@ -808,6 +833,7 @@ def test_joint_weights(student, reference, draw):
         same_joint(student, reference, given, sizes(B=3, T=4), weight)
 
 
+@promises("no-padding")
 @exercise("joint_loss", 2)
 def test_joint_padding(student, reference, draw):
     """Targets that are PAD do not count, neither in the sum nor in the number; all others do."""
@@ -816,6 +842,7 @@ def test_joint_padding(student, reference, draw):
         same_joint(student, reference, given, f"rows of {lengths} tokens and padding")
 
 
+@promises("negative-weight")
 @exercise("joint_loss")
 def test_joint_refusals(student, reference, draw):
     """A negative weight is refused with a ValueError, 0 is not."""
@@ -828,6 +855,7 @@ def test_joint_refusals(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("joint_loss", 2)
 def test_joint_gradients(student, reference, draw):
     """Gradients reach scores and logits, in float64; none reaches logits before padding."""
@@ -917,6 +945,7 @@ def same_prompt(student, reference, *given, **more):
     raise Mistake(f"the prompt should have {len(right)} lines, but has {len(mine)} for {case}.")
 
 
+@promises("task", "query-last", "newlines")
 @exercise("build_prompt")
 def test_prompt_zero_shot(student, reference):
     """Without examples: the task's description and the query with its arrow, nothing behind it."""
@@ -924,6 +953,7 @@ def test_prompt_zero_shot(student, reference):
         same_prompt(student, reference, TASK, [], query)
 
 
+@promises("examples", "newlines")
 @exercise("build_prompt", 2)
 def test_prompt_few_shot(student, reference):
     """One line `x => y` for each example, in order, between the task and the query."""
@@ -931,6 +961,7 @@ def test_prompt_few_shot(student, reference):
         same_prompt(student, reference, TASK, FRENCH[:count], "cheese")
 
 
+@promises("task")
 @exercise("build_prompt")
 def test_prompt_without_task(student, reference):
     """An empty description is left out, with its line."""
@@ -938,6 +969,7 @@ def test_prompt_without_task(student, reference):
         same_prompt(student, reference, "", FRENCH[:count], "cheese")
 
 
+@promises("examples")
 @exercise("build_prompt")
 def test_prompt_arrows(student, reference):
     """The arrow is the caller's: it stands right behind x, and one space before y."""
@@ -1022,6 +1054,7 @@ def same_answers(student, got, want, make, prompt, answers, per_token, case):
             raise
 
 
+@promises("all-of-the-answer")
 @exercise("answer_scores")
 def test_answers_one_token(student, reference, draw):
     """Answers of one token: the log-probability of each after the last token of the prompt."""
@@ -1032,6 +1065,7 @@ def test_answers_one_token(student, reference, draw):
         both.same(prompt, answers, f"a prompt of {length} and answers {answers}")
 
 
+@promises("mean", "all-of-the-answer")
 @exercise("answer_scores", 2)
 def test_answers_mean(student, reference, draw):
     """Longer answers: the mean over their tokens, each after the prompt and those before it."""
@@ -1041,6 +1075,7 @@ def test_answers_mean(student, reference, draw):
         both.same(prompt, answers, f"a prompt of 3 and answers of {lengths} tokens")
 
 
+@promises("sum")
 @exercise("answer_scores")
 def test_answers_sum(student, reference, draw):
     """With per_token=False it is the sum."""
@@ -1051,6 +1086,7 @@ def test_answers_sum(student, reference, draw):
         both.same(prompt, answers, case, per_token=False)
 
 
+@promises("bad-input")
 @exercise("answer_scores")
 def test_answers_refusals(student, reference, draw):
     """Empty prompts and answers, and more than the context, are refused; a full context is not."""
@@ -1126,6 +1162,7 @@ def test_answers_lengths(student, reference, draw):
 
 
 @hidden
+@promises("one-score-each")
 @exercise("answer_scores")
 def test_answers_order(student, reference, draw):
     """Scores stand in the order of the answers, equal ones too; the lists stay; nothing overflows.
@@ -1142,6 +1179,7 @@ def test_answers_order(student, reference, draw):
 
 
 @hidden
+@promises("one-score-each")
 @exercise("answer_scores", 2)
 def test_answers_gpt(student, reference, draw):
     """A GPT, up to its max_length: every answer is scored by itself, and without a gradient."""

@@ -45,11 +45,15 @@ from solutions.bert.pretraining import IGNORE
 #
 # $$\text{scores} = W\,\operatorname{dropout}(\text{pooled}) + b$$
 #
+# <!-- id: scores -->
+#
 # * Submodules: `bert`, the `BertModel` that is given (the very same, so that fine-tuning trains it
-#   too); `classifier`, an `nn.Linear` from $D$ to `num_labels`, with bias.
+#   too); <!-- id: the-very-bert -->
+#   `classifier`, an `nn.Linear` from $D$ to `num_labels`, with bias. <!-- id: classifier -->
 # * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`; the result is `(B, L)`,
 #   scores before any softmax.
 # * `loss(scores, labels)`: `(B, L)` and `(B,)` `torch.int64`; the mean cross-entropy, a scalar.
+#   <!-- id: loss -->
 #
 # *Example.* For a batch of 2 and 3 labels the scores are `(2, 3)`. If they are all 0, the loss is
 # $\log 3 \approx 1.099$.
@@ -163,16 +167,18 @@ class MultipleChoice(nn.Module):
 # The input is a question and a passage, and the answer stands in the passage, word for word. Write
 # `SpanFinder(bert)`: every position gets a score as the start of the answer and one as its end.
 #
-# * Submodules: `bert`, the model that is given; `classifier`, an `nn.Linear` from $D$ to 2, with
+# * Submodules: `bert`, the model that is given; <!-- id: the-very-bert -->
+#   `classifier`, an `nn.Linear` from $D$ to 2, with
 #   bias, on `hidden`. Its first output is for the start, the second for the end.
+#   <!-- id: start-and-end -->
 # * `forward(input_ids, token_type_ids=None, mask=None)`: returns `(start, end)`, each `(B, T)`.
 #   Where a mask is given and `False`, both are the smallest finite number of their type,
-#   `torch.finfo(dtype).min`.
+#   `torch.finfo(dtype).min`. <!-- id: padding -->
 # * `loss(start, end, starts, ends)`: `starts` and `ends` `(B,)` `torch.int64` are the right
 #   positions. Each half is a mean cross-entropy over the **positions**: the softmax runs along $T$.
-#   The result is half the sum of the two.
+#   The result is half the sum of the two. <!-- id: loss -->
 # * A right position outside $0 \dots T - 1$ (the answer was cut off, or there is none) is left out
-#   of its mean. A mean over nothing is 0.
+#   of its mean. A mean over nothing is 0. <!-- id: cut-off -->
 #
 # *Example.* $T = 4$ and all scores 0. With `starts = [1]`, `ends = [2]` the loss is
 # $\log 4 \approx 1.386$; with `ends = [7]` it is half of that, $0.693$.
@@ -276,14 +282,18 @@ class SpanFinder(nn.Module):
 # $$(\hat\imath, \hat\jmath) = \operatorname*{arg\,max}_{i \,\le\, j \,<\, i + \text{max\_answer}}
 # \bigl(\text{start}_i + \text{end}_j\bigr)$$
 #
+# <!-- id: best-pair -->
+#
 # * `start`, `end` `(T,)`: the scores of one input. `passage` `(T,)` bool: `True` where an answer
-#   may begin and end; $i$ and $j$ must both be such positions.
+#   may begin and end; $i$ and $j$ must both be such positions. <!-- id: in-the-passage -->
 # * Returns `(i, j)`, two `int`s. Of equally good ones it is that with the smallest $i$, then the
-#   smallest $j$.
+#   smallest $j$. <!-- id: ties -->
 # * With `null_threshold`, a number $\tau$, there may be no answer. Its score is that of `CLS`,
 #   $\text{start}_0 + \text{end}_0$, and it wins if it exceeds the best answer's by **more than**
 #   $\tau$. Then the result is `(0, 0)`. With `None` there always is an answer.
+#   <!-- id: no-answer -->
 # * `ValueError` if `passage` holds no `True`, or if `max_answer` is smaller than 1.
+#   <!-- id: bad-input -->
 #
 # *Example.* `start = [0, 1, 3]`, `end = [0, 3, 2]`, all positions allowed. Separately the best
 # start is 2 and the best end 1; the best span is `(2, 2)` with 5. With `max_answer=30` and a
@@ -364,9 +374,9 @@ def best_span(
 # * `word_labels`: list of the words' labels. `word_ids`: for each token the number of its word,
 #   from 0, or `None` for a special token.
 # * The result is a list as long as `word_ids`: the word's label at its first token, `IGNORE` at its
-#   later ones and at special tokens.
+#   later ones and at special tokens. <!-- id: first-piece -->
 # * `ValueError` if a word has no label: if its number is negative, or not smaller than the number
-#   of labels.
+#   of labels. <!-- id: no-label -->
 #
 # *Example.* `align_labels([1, 0], [None, 0, 0, 1, None])` is `[-100, 1, -100, 0, -100]`.
 #
@@ -418,12 +428,14 @@ def align_labels(word_labels: list[int], word_ids: list[int | None]) -> list[int
 #
 # Write `Tagger(bert, num_labels, dropout=0.1)`.
 #
-# * Submodules: `bert`, the model that is given; `classifier`, an `nn.Linear` from $D$ to
-#   `num_labels`, with bias, on dropout of `hidden`.
+# * Submodules: `bert`, the model that is given; <!-- id: the-very-bert -->
+#   `classifier`, an `nn.Linear` from $D$ to
+#   `num_labels`, with bias, on dropout of `hidden`. <!-- id: classifier -->
 # * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`; the result is `(B, T, L)`.
+#   <!-- id: scores -->
 # * `loss(scores, labels)`: `(B, T, L)` and `(B, T)` `torch.int64`; the mean cross-entropy over the
 #   positions of the batch whose label is not `IGNORE`. The softmax runs over the labels. If there
-#   is no such position the loss is 0.
+#   is no such position the loss is 0. <!-- id: loss -->
 #
 # *Example.* All scores 0, three labels, and labels `[[-100, 2, -100, 0, -100]]`: the loss is
 # $\log 3 \approx 1.099$, whatever the number of positions left out.
@@ -514,7 +526,7 @@ class Tagger(nn.Module):
 #
 # * `scores` `(T, L)`, of one input; `word_ids` as in exercise 4, one for each token.
 # * The result is a list with one label for each word, in the order in which the words occur: the
-#   one with the largest score **at its first token**.
+#   one with the largest score **at its first token**. <!-- id: first-token -->
 #
 # *Example.* If the best labels of four tokens are 2, 1, 0 and 1, and `word_ids` is
 # `[None, 0, 0, 1]`, the result is `[1, 1]`.
@@ -576,10 +588,12 @@ def word_tags(scores: Tensor, word_ids: list[int | None]) -> list[int]:
 #
 # * `emissions` `(B, T, L)`; `tags` `(B, T)` `torch.int64`; `mask` `(B, T)` bool, padding on the
 #   right and at least one real token in each row. $n$ is the row's number of real tokens.
-# * `transitions` `(L, L)`: the row is the tag before, the column the tag after. `start`, `end`
+#   <!-- id: real-tokens -->
+# * `transitions` `(L, L)`: the row is the tag before, the column the tag after.
+#   <!-- id: row-to-column --> `start`, `end`
 #   `(L,)`.
 # * The result is `(B,)`. Emissions and tags at padding must not matter; the tags there may be
-#   anything, also `IGNORE`.
+#   anything, also `IGNORE`. <!-- id: padding -->
 #
 # *Example.* Two tokens and two tags with emissions $\begin{pmatrix}1&0\\0&2\end{pmatrix}$,
 # transitions $\begin{pmatrix}0.5&-1\\0&1\end{pmatrix}$, `start` and `end` 0. The tags $0, 1$ have
@@ -651,11 +665,14 @@ def crf_score(
 # a_t(y) = e_{t,y} + \log \sum_{y'} e^{a_{t-1}(y') + A_{y',y}},\qquad
 # \log Z = \log \sum_y e^{a_n(y) + \text{end}_y}$$
 #
+# <!-- id: log-sum -->
+#
 # * The arguments are those of exercise 7. The result is `(B,)`.
-# * It is exact for scores of $\pm 1000$ too: nothing may overflow.
-# * It is differentiable. (The gradient with respect to the emissions is the probability of each tag
+# * It is exact for scores of $\pm 1000$ too: nothing may overflow. <!-- id: stable -->
+# * It is differentiable. <!-- id: gradients -->
+#   (The gradient with respect to the emissions is the probability of each tag
 #   at each token.)
-# * Padding must not matter.
+# * Padding must not matter. <!-- id: padding -->
 #
 # *Example.* In the example of exercise 7 the four sequences have the scores 1.5, 2, 0 and
 # 3, so $\log Z = \log(e^{1.5} + e^2 + e^0 + e^3) \approx 3.495$.
@@ -719,8 +736,9 @@ def crf_partition(
 #
 # * The arguments are those of exercise 7.
 # * Returns `(paths, scores)`: `paths` is a list of `B` lists of `int`, each with the tags of the
-#   row's real tokens and no more; `scores` `(B,)` are the scores of these sequences. Of equally
-#   good sequences any will do.
+#   row's real tokens and no more; <!-- id: paths -->
+#   `scores` `(B,)` are the scores of these sequences. <!-- id: scores --> Of equally
+#   good sequences any will do. <!-- id: ties -->
 #
 # *Example.* In the example of exercise 7 the best sequence is $1, 1$ with 3, although the
 # best tag of the first token, seen alone, is 0.
@@ -826,11 +844,15 @@ class CRF(nn.Module):
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`;
 #   `lstm = nn.LSTM(embed_dim, hidden_size, batch_first=True, bidirectional=True)`;
 #   `emission = nn.Linear(2 * hidden_size, num_tags)`; `crf = CRF(num_tags)`, which is given.
-# * `forward(ids, mask)`: both `(B, T)`; the emissions `(B, T, L)`. At real positions padding must
-#   make **no difference**: the backward direction starts at the last real token. What stands at
+#   <!-- id: submodules -->
+# * `forward(ids, mask)`: both `(B, T)`; the emissions `(B, T, L)`. <!-- id: emissions -->
+#   At real positions padding must
+#   make **no difference**: the backward direction starts at the last real token.
+#   <!-- id: padding --> What stands at
 #   padding is of no importance.
-# * `loss(ids, tags, mask)`: the CRF's loss, a scalar. `decode(ids, mask)`: its best tags, a list of
-#   lists.
+# * `loss(ids, tags, mask)`: the CRF's loss, a scalar. <!-- id: loss -->
+#   `decode(ids, mask)`: its best tags, a list of
+#   lists. <!-- id: decode -->
 #
 # *Example.* Append columns of padding to a batch: loss and tags stay the same.
 #

@@ -94,14 +94,17 @@ def init_weights(model: nn.Module) -> nn.Module:
 # | one piece | `CLS` $A$ `SEP` | all 0 |
 # | two pieces | `CLS` $A$ `SEP` $B$ `SEP` | 0 up to the first `SEP`, 1 after it |
 #
+# <!-- id: one-or-two -->
+#
 # * `first` ($A$) and `second` ($B$) are lists of ids without special ones. The result is a pair of
 #   lists of the same length, `(input_ids, token_type_ids)`.
 # * If the input would be longer than `max_length`, special ids counted, tokens are removed one at a
 #   time, each at the end of the piece that is **longer** at that moment, and of the second if both
-#   are equally long. A single piece is cut at its end.
-# * The lists that come in stay as they are.
+#   are equally long. A single piece is cut at its end. <!-- id: truncation -->
+# * The lists that come in stay as they are. <!-- id: lists-unchanged -->
 # * `ValueError` if `first` is empty, or a `second` that is given; or if `max_length` leaves no room
 #   for one token of each piece: if it is smaller than 3 for one piece, or 5 for two.
+#   <!-- id: no-room -->
 #
 # *Example.* `build_input([5, 6], [7, 8, 9], max_length=6)` is
 # `([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])`: first 9 goes, since the second piece is the longer
@@ -178,11 +181,14 @@ def build_input(
 # $$\operatorname{gelu}(x) = x\,\Phi(x),\qquad
 # \Phi(x) = \tfrac12\Bigl(1 + \operatorname{erf}\frac{x}{\sqrt 2}\Bigr)$$
 #
-# * `x` has any shape, and so has the result. $\Phi$ is the distribution function of the standard
+# <!-- id: formula -->
+#
+# * `x` has any shape, and so has the result. <!-- id: any-shape -->
+#   $\Phi$ is the distribution function of the standard
 #   normal distribution.
 # * It is the **exact** form, by `erf`. The approximation with `tanh`, which some programs use,
-#   differs in the fourth decimal place and counts as wrong here.
-# * Not to be called: `F.gelu`, `nn.GELU` and the functions behind them.
+#   differs in the fourth decimal place and counts as wrong here. <!-- id: exact-form -->
+# * Not to be called: `F.gelu`, `nn.GELU` and the functions behind them. <!-- id: not-called -->
 #
 # *Example.* $1$ becomes $0.8413$, $-1$ becomes $-0.1587$, and 0 stays 0. For large $|x|$ it is the
 # ReLU.
@@ -230,14 +236,17 @@ def gelu(x: Tensor) -> Tensor:
 # $$x_t = \operatorname{dropout}\bigl(\operatorname{norm}(
 # \text{token}_{i_t} + \text{position}_t + \text{segment}_{s_t})\bigr)$$
 #
+# <!-- id: normalised-sum -->
+#
 # * Submodules: `token = nn.Embedding(vocab_size, d_model)`,
 #   `position = nn.Embedding(max_length, d_model)`, `segment = nn.Embedding(type_vocab_size,
-#   d_model)`, and `norm = nn.LayerNorm(d_model, eps=1e-12)`.
+#   d_model)`, and `norm = nn.LayerNorm(d_model, eps=1e-12)`. <!-- id: submodules -->
 # * `forward(input_ids, token_type_ids=None)`: both `(B, T)` `torch.int64`; without segments all are
-#   0. The result is `(B, T, D)`.
+#   0. <!-- id: no-segments --> The result is `(B, T, D)`.
 # * Positions count from 0 in every row. Nothing is scaled by $\sqrt D$.
+#   <!-- id: positions-from-0 -->
 # * `ValueError` (when it is called) if $T$ is larger than `max_length`; the message names both
-#   numbers. A learned embedding matrix has no row for what lies beyond it.
+#   numbers. <!-- id: too-long --> A learned embedding matrix has no row for what lies beyond it.
 #
 # *Example.* $D = 2$; the rows are $(1, 0)$ for the token, $(0, 1)$ for the position and $(2, 0)$
 # for the segment. Their sum is $(3, 1)$, and the norm makes $(1, -1)$ of it.
@@ -327,13 +336,18 @@ class BertEmbeddings(nn.Module):
 # `SelfAttention(d_model, num_heads, dropout=0.0)`.
 #
 # * Submodules: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)` with
-#   bias. Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
+#   bias. <!-- id: layers -->
+#   Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
+#   <!-- id: order-of-features -->
 # * `forward(x, mask=None)`: `x` `(B, T, D)`, `mask` `(B, T)` bool. The result is `(B, T, D)`. Keys
 #   at padding get the weight 0; queries at padding are treated like all others.
-# * Scores are divided by $\sqrt{D/H}$. Dropout acts on the weights, in training mode.
+#   <!-- id: masked-keys -->
+# * Scores are divided by $\sqrt{D/H}$. <!-- id: scaled -->
+#   Dropout acts on the weights, in training mode. <!-- id: dropout-on-weights -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
+#   <!-- id: heads-divide -->
 # * Not to be called: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and the functions behind
-#   them.
+#   them. <!-- id: not-called -->
 #
 # *Example.* One head; `v_proj` and `out_proj` pass their input on unchanged, and `q_proj` is 0, so
 # that all scores are equal. If the values are $2$, $4$, $9$ and the last token is padding, all
@@ -435,15 +449,18 @@ class SelfAttention(nn.Module):
 # \operatorname{dropout}(W_2\,\operatorname{gelu}(W_1 x' + b_1) + b_2)\bigr)
 # \end{aligned}$$
 #
+# <!-- id: formula -->
+#
 # * Submodules: `attention`, your `SelfAttention`; `attention_norm` (the first norm) and
 #   `output_norm` (the second), each `nn.LayerNorm(d_model, eps=1e-12)`;
-#   `w_1 = nn.Linear(d_model, d_ff)` and `w_2 = nn.Linear(d_ff, d_model)`.
+#   `w_1 = nn.Linear(d_model, d_ff)` and `w_2 = nn.Linear(d_ff, d_model)`. <!-- id: submodules -->
 # * `forward(x, mask=None)`: `x` `(B, T, D)`, `mask` `(B, T)` bool. The result is `(B, T, D)`.
+#   <!-- id: mask -->
 # * `dropout` acts on the attention weights and where the formula has it, twice. Between `gelu` and $W_2$
-#   there is none.
+#   there is none. <!-- id: dropout -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`; it may come
 #   from the attention.
-# * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerEncoder`.
+# * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerEncoder`. <!-- id: not-called -->
 #
 # *Example.* If all parameters of `attention.out_proj` and of `w_2` are 0, only residual connections
 # and norms are left, and $(1, 3)$ becomes $(-1, 1)$.
@@ -524,10 +541,12 @@ class BertLayer(nn.Module):
 #
 # * Submodules: `embeddings`, your `BertEmbeddings`; `layers`, an `nn.ModuleList` of `num_layers`
 #   `BertLayer`s, each with parameters of its own; `pooler = nn.Linear(d_model, d_model)`.
-# * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`. Returns `(hidden, pooled)`:
+#   <!-- id: submodules -->
+# * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`. <!-- id: mask -->
+#   Returns `(hidden, pooled)`:
 #   `hidden` `(B, T, D)`, the output of the last layer, and `pooled` `(B, D)`, $\tanh$ of the pooler
-#   applied to `hidden` at the first token, `CLS`.
-# * `dropout` reaches the embeddings and all layers; the pooler has none.
+#   applied to `hidden` at the first token, `CLS`. <!-- id: hidden-and-pooled -->
+# * `dropout` reaches the embeddings and all layers; the pooler has none. <!-- id: dropout -->
 # * Weights begin as BERT's do: apply `init_weights`, which is given.
 # * `ValueError`s of the parts may come through as they are: a number of heads that doesn't divide,
 #   an input that is too long.
@@ -636,13 +655,14 @@ class BertModel(nn.Module):
 # max_length=512, type_vocab_size=2, heads=False)`: how many numbers a `BertModel` of this size
 # learns.
 #
-# * The result is an `int`. The pooler counts.
+# * The result is an `int`. The pooler counts. <!-- id: an-int -->
 # * `heads=True` adds the two heads of pre-training (`MaskedLanguageHead` and
 #   `BertForPreTraining`, unit `pretraining`): for the masked language
 #   model a linear layer $D \to D$, a norm and a bias `(V,)`; for the sentence pairs a linear layer
 #   $D \to 2$. The matrix that turns vectors into logits of tokens is the token embedding itself and
-#   counts once.
-# * A linear layer has a bias; a norm has two vectors. The number of attention heads makes no
+#   counts once. <!-- id: heads -->
+# * A linear layer has a bias; a norm has two vectors. <!-- id: biases-and-norms -->
+#   The number of attention heads makes no
 #   difference, and there is no parameter for it.
 #
 # *Example.* `count_parameters(10, 4, 1, 8, 6)` is 272: 80 in the embeddings, 88 in the attention
@@ -740,15 +760,17 @@ def count_parameters(
 # | `classifier.*` | `classifier.*` |
 # | `qa_outputs.*` | `classifier.*` |
 #
-# * `state` is a `dict` from name to tensor, and so is the result, with the **same** tensors. `*` is
-#   `weight` or `bias`; `i` is the number of a layer.
+# * `state` is a `dict` from name to tensor, and so is the result, with the **same** tensors.
+#   <!-- id: same-tensors --> `*` is
+#   `weight` or `bias`; `i` is the number of a layer. <!-- id: names -->
 # * The names in the upper part of the table, down to the pooler, may begin with `bert.` (in a model
 #   with heads) or not (in the bare encoder). The result keeps the prefix where it was.
+#   <!-- id: prefix -->
 # * In old checkpoints the parameters of norms are called `gamma` and `beta`: they become `weight`
-#   and `bias`.
+#   and `bias`. <!-- id: gamma-and-beta -->
 # * Left out: names that begin with `cls.predictions.decoder.` (the tied embedding matrix, which is there
-#   already) and names that end with `position_ids` (no parameters).
-# * `ValueError` for any other name; the message says which.
+#   already) and names that end with `position_ids` (no parameters). <!-- id: left-out -->
+# * `ValueError` for any other name; the message says which. <!-- id: unknown-name -->
 #
 # *Example.* `bert.encoder.layer.3.attention.self.query.bias` becomes
 # `bert.layers.3.attention.q_proj.bias`, and `encoder.layer.0.output.LayerNorm.gamma` becomes

@@ -54,6 +54,7 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 #
 # * `ids` `(B, T)` `torch.int64`. Each **ordinary** token (id at least `SPECIAL`) is *chosen* with
 #   probability `mask_prob`, independently of all others. Special ones never are.
+#   <!-- id: independent-choice -->
 # * Of a chosen token becomes, by a draw of its own:
 #
 # | with probability | in its place stands |
@@ -62,10 +63,13 @@ IGNORE = -100  # no target here; PyTorch's losses leave it out
 # | 0.1 | an ordinary id, drawn evenly from `SPECIAL` to $V - 1$ (it may be the same one) |
 # | 0.1 | the token itself |
 #
+# <!-- id: three-outcomes -->
+#
 # * Returns `(corrupted, labels)`, both `(B, T)` `torch.int64`: the input with the chosen tokens
 #   corrupted, and the **original** id where a token was chosen, `IGNORE` everywhere else.
+#   <!-- id: labels -->
 # * `ValueError` if `mask_prob` is not between 0 and 1 (both allowed), or if `vocab_size` is not
-#   larger than `SPECIAL`.
+#   larger than `SPECIAL`. <!-- id: bad-input -->
 #
 # *Example.* The row `[2, 17, 8, 30, 3]` with the 17 chosen may become `[2, 4, 8, 30, 3]`,
 # `[2, 25, 8, 30, 3]` or `[2, 17, 8, 30, 3]`; its labels are `[-100, 17, -100, -100, -100]` in all
@@ -139,12 +143,14 @@ def mask_tokens(ids: Tensor, vocab_size: int, mask_prob: float = 0.15) -> tuple[
 # * A word is a first piece and the later pieces that follow it directly. It ends where the next
 #   word begins, at a special token, and at the end of the row. (An ordinary piece that stands first
 #   in its row, or directly after a special token, begins a word in any case.)
+#   <!-- id: word-boundaries -->
 # * Each **word** is chosen with probability `mask_prob`, independently of all others, with all its
-#   pieces.
+#   pieces. <!-- id: whole-words -->
 # * Each **piece** of a chosen word then has its own draw of 0.8, 0.1, 0.1, as in exercise
-#   1.
+#   1. <!-- id: own-outcomes -->
 # * Returns `(corrupted, labels)` and refuses as exercise 1 does: a `ValueError` if
 #   `mask_prob` is not between 0 and 1, or if `vocab_size` is not larger than `SPECIAL`.
+#   <!-- id: bad-input -->
 #
 # *Example.* In `[2, 9, 12, 8, 3]` with starts at positions 1 and 3 there are two words, `9 12` and
 # `8`. The labels at positions 1 and 2 are either both `IGNORE` or 9 and 12.
@@ -226,9 +232,11 @@ def mask_whole_words(
 # `masking_epochs(ids, vocab_size, epochs, duplicates=None, mask_prob=0.15)`.
 #
 # * The result is a list of `epochs` pairs `(corrupted, labels)`, as from `mask_tokens`.
-# * `duplicates=None`: each epoch draws a masking of its own.
+#   <!-- id: pairs -->
+# * `duplicates=None`: each epoch draws a masking of its own. <!-- id: dynamic -->
 # * `duplicates=k`: only $k$ maskings are drawn, and epoch $e$ (from 0) uses number $e \bmod k$.
-# * `ValueError` if `epochs` or `duplicates` is smaller than 1.
+#   <!-- id: static -->
+# * `ValueError` if `epochs` or `duplicates` is smaller than 1. <!-- id: bad-numbers -->
 #
 # *Example.* With `epochs=5, duplicates=2` epochs 0, 2 and 4 are equal, and so are 1 and 3. In the
 # original BERT, 40 epochs with 10 duplicates, each masking was seen four times.
@@ -294,16 +302,18 @@ def masking_epochs(
 #
 # * `documents` is a list of documents, each a list of sentences, each a list of ids.
 # * For every sentence that has a next one **in its document**, in order, the result has one triple
-#   `(first, second, label)`:
+#   `(first, second, label)`: <!-- id: triples -->
 #
 # | with probability | second | label |
 # |---|---|---|
 # | 1/2 | the true next sentence | 0, *is next* |
 # | 1/2 | a sentence drawn evenly from all sentences of all **other** documents | 1, *is random* |
 #
-# * Every pair has its own draw. The lists that come in stay as they are.
+# <!-- id: half-random -->
+#
+# * Every pair has its own draw. <!-- id: own-draw --> The lists that come in stay as they are.
 # * `ValueError` if fewer than two documents have a sentence: then there may be no other one to draw
-#   from.
+#   from. <!-- id: one-document -->
 #
 # *Example.* Two documents, one with the sentences $a, b, c$, the other with $d$ alone, give two
 # triples. The first is $(a, b, 0)$ or $(a, d, 1)$, the second $(b, c, 0)$ or $(b, d, 1)$.
@@ -398,12 +408,15 @@ def sentence_order_pairs(
 #
 # $$\text{logits} = E\,\operatorname{norm}\bigl(\operatorname{gelu}(W h + b)\bigr) + c$$
 #
+# <!-- id: formula -->
+#
 # * `token` is the `nn.Embedding` of the model, with its embedding matrix $E$
 #   `(V, D)`. The head uses **the same object**: there is one matrix, and both of its uses add to its
-#   gradient.
+#   gradient. <!-- id: tied -->
 # * Submodules: `dense = nn.Linear(D, D)`, `norm = nn.LayerNorm(D, eps=1e-12)`, and `token`, the one
-#   that is given. Parameter: `bias` ($c$) `(V,)`, zeros at first.
-# * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, logits, before any softmax. There is
+#   that is given. Parameter: `bias` ($c$) `(V,)`, zeros at first. <!-- id: submodules -->
+# * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, logits, before any softmax.
+#   <!-- id: any-axes --> There is
 #   one distribution for every position, not one for the whole input.
 #
 # *Example.* If all parameters of `dense` are 0, the logits are `bias` at every position.
@@ -471,9 +484,10 @@ class MaskedLanguageHead(nn.Module):
 # max_length=512, type_vocab_size=2, dropout=0.1)`.
 #
 # * Submodules: `bert`, your `BertModel`; `mlm`, your `MaskedLanguageHead` on
-#   `bert.embeddings.token`; `nsp = nn.Linear(d_model, 2)`.
+#   `bert.embeddings.token`; `nsp = nn.Linear(d_model, 2)`. <!-- id: submodules -->
 # * `forward(input_ids, token_type_ids=None, mask=None)`: each `(B, T)`. Returns `(mlm_logits,
-#   nsp_logits)`: `(B, T, V)`, for every position, and `(B, 2)`, from the pooled vector. Column 0 of
+#   nsp_logits)`: `(B, T, V)`, for every position, and `(B, 2)`, from the pooled vector.
+#   <!-- id: two-logits --> Column 0 of
 #   the second is for *is next*, column 1 for *is random*.
 # * `ValueError`s of the parts may come through as they are.
 #
@@ -574,12 +588,15 @@ class BertForPreTraining(nn.Module):
 # $$\text{loss} = \frac1{|C|}\sum_{(b,t)\,\in\,C} -\log p(\text{labels}_{b,t})
 # \;+\; \frac1B\sum_{b} -\log p(\text{is\_random}_b)$$
 #
+# <!-- id: two-means -->
+#
 # * `mlm_logits` `(B, T, V)`, `nsp_logits` `(B, 2)`; `labels` `(B, T)` and `is_random` `(B,)`
 #   `torch.int64`. $C$ are the positions whose label is not `IGNORE`; the probabilities come from a
 #   softmax of the logits.
-# * The first mean is over all chosen positions **of the batch**, not over sequences. If nothing was
-#   chosen it is 0, and all gradients stay finite.
-# * In the second, class 0 counts like class 1.
+# * The first mean is over all chosen positions **of the batch**, not over sequences.
+#   <!-- id: mean-over-positions --> If nothing was
+#   chosen it is 0, and all gradients stay finite. <!-- id: nothing-chosen -->
+# * In the second, class 0 counts like class 1. <!-- id: both-classes -->
 # * The result is a scalar.
 #
 # *Example.* $V = 4$ and all logits are 0: the loss is $\log 4 + \log 2 \approx 2.079$, and
@@ -643,19 +660,21 @@ def pretraining_loss(
 # 1. Apply `model` to `input_ids`, `token_type_ids` and `mask`, and compute the loss of
 #    exercise 7.
 # 2. Compute the gradients of **this** loss. Gradients that the parameters carry from elsewhere (in
-#    `.grad`) must not matter.
+#    `.grad`) must not matter. <!-- id: own-gradients -->
 # 3. The norm is that of all gradients together, $\sqrt{\sum_i g_i^2}$ over all numbers of all
 #    parameters; a parameter that is used several times counts once, with the sum of its
 #    gradients. If the norm is larger than `clip`, all gradients are multiplied by
-#    $\text{clip}/\text{norm}$.
-# 4. Every parameter that has a gradient changes in place: minus `lr` times its gradient. One
+#    $\text{clip}/\text{norm}$. <!-- id: clip -->
+# 4. Every parameter that has a gradient changes in place: minus `lr` times its gradient.
+#    <!-- id: step --> One
 #    without (frozen, or without influence on the loss) stays as it is.
+#    <!-- id: without-gradient -->
 #
 # * `model` is any module that maps these three to the two logits. Leave its mode (training or
-#   evaluation) as it is.
+#   evaluation) as it is. <!-- id: mode-kept -->
 # * Returns a `dict` of four `float`s, as they were before the step: `"loss"`, its two parts `"mlm"`
-#   and `"nsp"`, and `"norm"`, before it was cut.
-# * Not to be called: `clip_grad_norm_`.
+#   and `"nsp"`, and `"norm"`, before it was cut. <!-- id: numbers -->
+# * Not to be called: `clip_grad_norm_`. <!-- id: not-called -->
 #
 # *Example.* With `lr=0.1`, `clip=1` and a norm of 4 every number moves by 0.1 times a quarter of
 # its gradient, and all together by 0.1. With a norm of 0.5 every number moves by 0.1 times its
@@ -742,13 +761,16 @@ def pretraining_step(
 # $$\text{score} = \sum_{t\,:\,i_t \text{ ordinary}} \log p\bigl(i_t \mid
 # \text{the input with MASK at position } t\bigr)$$
 #
+# <!-- id: sum -->
+#
 # * `ids` `(T,)` `torch.int64`: one input with its special tokens. Only one position at a time is
-#   masked; all others are there to be seen.
+#   masked; the model sees all others. <!-- id: one-at-a-time -->
 # * `model` maps ids `(B, T)` to a tuple whose first entry are the logits `(B, T, V)`, as
 #   `BertForPreTraining` does; it is in evaluation mode.
-# * The result is a `float`, at most 0. It is **not** the logarithm of a probability of the
+# * The result is a `float`, at most 0. <!-- id: a-float -->
+#   It is **not** the logarithm of a probability of the
 #   sentence: over all sentences these products don't add up to 1.
-# * `ValueError` if there is no ordinary token.
+# * `ValueError` if there is no ordinary token. <!-- id: no-ordinary-token -->
 #
 # *Example.* If the model gives all of 50 tokens equal logits, an input with three ordinary tokens has
 # $-3 \log 50 \approx -11.74$.

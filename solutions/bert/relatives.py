@@ -78,11 +78,11 @@ def relative_code(distances: Tensor, d_model: int) -> Tensor:
 # Write `SharedEncoder(num_layers, d_model, num_heads, d_ff, dropout=0.0)`: a deep encoder
 # with the parameters of one layer.
 #
-# * Submodule: `layer`, one `BertLayer(d_model, num_heads, d_ff, dropout)`.
+# * Submodule: `layer`, one `BertLayer(d_model, num_heads, d_ff, dropout)`. <!-- id: one-layer -->
 # * `forward(x, mask=None)`: `x` `(B, T, D)`, `mask` `(B, T)` bool; applies the layer `num_layers`
-#   times, with the mask each time. The result is `(B, T, D)`.
+#   times, with the mask each time. <!-- id: applied-again --> The result is `(B, T, D)`.
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`; it may come
-#   from the layer.
+#   from the layer. <!-- id: heads-divide -->
 #
 # *Example.* `SharedEncoder(2, ...)` and `SharedEncoder(12, ...)` have the same number of
 # parameters. The second still takes six times as long: sharing saves memory, not time.
@@ -170,9 +170,11 @@ class SharedEncoder(nn.Module):
 # | `query` | $j$ comes before $i$ in the order |
 # | `content` | $j$ comes before $i$ in the order, or $j = i$ |
 #
+# <!-- id: content-and-query -->
+#
 # * The query stream predicts the token at $i$, so it must not see it; the content stream is what
 #   later positions see of $i$, so it must.
-# * `ValueError` if `order` is not a permutation.
+# * `ValueError` if `order` is not a permutation. <!-- id: no-permutation -->
 #
 # *Example.* For the order $2, 0, 1$ the query mask is
 # $\begin{pmatrix}0&0&1\\1&0&1\\0&0&0\end{pmatrix}$: position 0 sees position 2, position 1 sees both others,
@@ -237,19 +239,25 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 # $$\frac{(q_i + u)^\top k_j + (q_i + v)^\top r_{i-j}}{\sqrt{D/H}},\qquad
 # r_d = W_r\,\operatorname{code}(d)$$
 #
+# <!-- id: formula -->
+#
 # * Submodules: `q_proj`, `k_proj`, `v_proj`, `r_proj` ($W_r$), `out_proj`, each
 #   `nn.Linear(d_model, d_model, bias=False)`, split into heads as in `SelfAttention` (unit
 #   `model`). Parameters: `content_bias` ($u$) and `position_bias` ($v$), both `(H, D/H)`, zeros at
-#   first.
+#   first. <!-- id: parameters -->
 # * `forward(x, memory=None)`: `x` `(B, T, D)`; `memory` `(B, M, D)`, the $M$ positions before it, or
 #   `None`. The result is `(B, T, D)`.
-# * Queries come from `x`; keys and values from memory and `x`, **joined along the length**. No
-#   gradient reaches the memory (the projections get theirs all the same).
+# * Queries come from `x`; keys and values from memory and `x`, **joined along the length**.
+#   <!-- id: joined --> No
+#   gradient reaches the memory (the projections get theirs all the same). <!-- id: no-gradient -->
 # * It is causal: the position $t$ of `x` sees the whole memory and $x_0, \dots, x_t$.
-# * $i - j$ counts in the joined sequence, where $x_t$ stands at $M + t$. The code is
+#   <!-- id: causal -->
+# * $i - j$ counts in the joined sequence, where $x_t$ stands at $M + t$. <!-- id: distances -->
+#   The code is
 #   `relative_code(i - j, D)`, which is given; $W_r$ acts on it, and the result is split into heads.
-# * Dropout acts on the weights, in training mode.
+# * Dropout acts on the weights, in training mode. <!-- id: dropout-on-weights -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
+#   <!-- id: heads-divide -->
 #
 # *Example.* `q_proj` and both biases are 0, `v_proj` and `out_proj` pass their input on: every
 # position gets the mean of what it sees. With the memory $2$ and $x = (4, 9)$ that is $3$ and $5$.
@@ -367,8 +375,9 @@ class RelativeAttention(nn.Module):
 #
 # * `memory` `(B, M, D)` or `None`; `hidden` `(B, T, D)`, the vectors of the segment just read.
 # * The result: the last `length` positions of memory and `hidden` joined along the length, or all of
-#   them if there are fewer. It is detached: no gradient passes. For `length=0` it is `(B, 0, D)`.
-# * `ValueError` if `length` is negative.
+#   them if there are fewer. <!-- id: last-positions --> It is detached: no gradient passes.
+#   <!-- id: detached --> For `length=0` it is `(B, 0, D)`. <!-- id: length-0 -->
+# * `ValueError` if `length` is negative. <!-- id: negative-length -->
 #
 # *Example.* With positions 1, 2, 3 in the memory, 4, 5 in the segment and `length=4` it is 2, 3, 4, 5:
 # joined, never added.
@@ -479,9 +488,10 @@ class NezhaAttention(nn.Module):
 # * `ids` `(B, T)` `torch.int64`: the **original** tokens. `labels` `(B, T)`: as from `mask_tokens`,
 #   different from `IGNORE` where a token was chosen. `logits` `(B, T, V)`: the generator's.
 # * Returns `(replaced, is_replaced)`, both `(B, T)`. `replaced`: a token **drawn** from the softmax
-#   of the logits where one was chosen, the original everywhere else. `is_replaced`: bool, `True`
-#   where the two differ.
-# * Each position has its own draw. No gradient passes: the result has none.
+#   of the logits where one was chosen, the original everywhere else. <!-- id: replaced -->
+#   `is_replaced`: bool, `True`
+#   where the two differ. <!-- id: is-replaced -->
+# * Each position has its own draw. <!-- id: own-draw --> No gradient passes: the result has none.
 #
 # *Example.* Where the generator happens to draw the original token, `is_replaced` is `False`: the
 # token is the right one, wherever it came from.
@@ -537,9 +547,12 @@ def replace_tokens(ids: Tensor, labels: Tensor, logits: Tensor) -> tuple[Tensor,
 # -\log \sigma(z_{b,t}) & \text{if the token is replaced}\\
 # -\log\bigl(1 - \sigma(z_{b,t})\bigr) & \text{otherwise}\end{cases}$$
 #
+# <!-- id: formula -->
+#
 # * `scores` ($z$) `(B, T)`, before the sigmoid; `is_replaced` `(B, T)` bool; `mask` `(B, T)` bool.
 #   $R$ are **all** real tokens, special ones too, not only the chosen ones.
-# * The result is a scalar, also for large scores: nothing may overflow.
+#   <!-- id: all-real-tokens -->
+# * The result is a scalar, also for large scores: nothing may overflow. <!-- id: stable -->
 #
 # *Example.* If all scores are 0 it is $\log 2 \approx 0.693$.
 #
@@ -588,19 +601,22 @@ def replaced_token_loss(scores: Tensor, is_replaced: Tensor, mask: Tensor) -> Te
 #
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`; `forward_lstm` and
 #   `backward_lstm`, each `nn.LSTM(embed_dim, hidden_size, batch_first=True)`;
-#   `output = nn.Linear(hidden_size, vocab_size)`, used by both directions.
+#   `output = nn.Linear(hidden_size, vocab_size)`, used by both directions. <!-- id: submodules -->
 # * `forward(ids, mask=None)`: both `(B, T)`. The result is `(B, T, 2 * hidden_size)`: at position $t$
 #   first the state of the forward LSTM, which has read tokens $0$ to $t$, then that of the backward
-#   LSTM, which has read from the **last real** token down to $t$. Padding is never read before a
-#   real token; what stands at padding is of no importance.
+#   LSTM, which has read from the **last real** token down to $t$. <!-- id: two-states -->
+#   Padding is never read before a
+#   real token; what stands at padding is of no importance. <!-- id: padding -->
 # * `loss(ids, mask=None)`: two means, added.
 #
 # $$\operatorname*{mean}_{t \text{ has a next one}} -\log p(i_{t+1} \mid \overrightarrow{h_t})
 # \;+\;
 # \operatorname*{mean}_{t \text{ has a previous one}} -\log p(i_{t-1} \mid \overleftarrow{h_t})$$
 #
+# <!-- id: loss -->
+#
 # * Each mean is over all such real positions of the batch; the next and the previous token are real
-#   ones too. At least one row has two real tokens.
+#   ones too. <!-- id: real-targets --> At least one row has two real tokens.
 #
 # *Example.* If all parameters of `output` are 0, the loss is $2 \log V$.
 #

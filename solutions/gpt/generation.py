@@ -142,7 +142,8 @@ def scale_temperature(logits: Tensor, temperature: float) -> Tensor:
 #
 # * `logits` `(..., V)`; the result has the same shape. In each row the `k` largest entries stay as
 #   they are, and all others become $-\infty$. <!-- id: k-largest -->
-# * Entries **equal** to the $k$-th largest stay too, so there may be more than `k`. <!-- id: ties-stay -->
+# * Entries **equal** to the $k$-th largest stay too, so there may be more than `k`.
+#   <!-- id: ties-stay -->
 # * If `k` is not smaller than $V$, all stay. <!-- id: large-k -->
 # * `ValueError` if `k` is smaller than 1. <!-- id: bad-k -->
 #
@@ -198,8 +199,10 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 #
 # * `logits` `(..., V)`; the result has the same shape. In each row stays the **smallest** set of
 #   most probable tokens whose probabilities, by the softmax of the row, add up to **at least** `p`.
-#   All others become $-\infty$. <!-- id: smallest-set --> The most probable token always stays, even if `p` is tiny. <!-- id: one-stays -->
-# * With `p=1` all stay. <!-- id: all-stay --> An entry that is $-\infty$ already stays so. <!-- id: impossible-stays -->
+#   All others become $-\infty$. <!-- id: smallest-set -->
+#   The most probable token always stays, even if `p` is tiny. <!-- id: one-stays -->
+# * With `p=1` all stay. <!-- id: all-stay --> An entry that is $-\infty$ already stays so.
+#   <!-- id: impossible-stays -->
 # * The entries that stay are not changed, and each remains at its position. <!-- id: positions -->
 # * `ValueError` if `p` is 0 or less, or larger than 1. <!-- id: bad-p -->
 #
@@ -265,11 +268,15 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 # next token of every row.
 #
 # * `logits` `(B, V)`; the result is `(B,)` `torch.int64`. <!-- id: int64 -->
-# * `temperature=0`: the token with the largest logit, the first of equal ones, without chance. <!-- id: greedy -->
+# * `temperature=0`: the token with the largest logit, the first of equal ones, without chance.
+#   <!-- id: greedy -->
 # * Otherwise, in this order: the temperature; `top_k`, unless it is `None`; `top_p`, unless it is
-#   `None`, of the probabilities **of what is left**; then one draw for each row from the softmax. <!-- id: order-of-filters -->
-# * The draw uses `generator`, a `torch.Generator`; `None` means PyTorch's global one. <!-- id: generator -->
-# * `ValueError` if `temperature` is negative. <!-- id: bad-temperature --> Those of the parts may come through as they are.
+#   `None`, of the probabilities **of what is left**; then one draw for each row from the softmax.
+#   <!-- id: order-of-filters -->
+# * The draw uses `generator`, a `torch.Generator`; `None` means PyTorch's global one.
+#   <!-- id: generator -->
+# * `ValueError` if `temperature` is negative. <!-- id: bad-temperature -->
+#   Those of the parts may come through as they are.
 #
 # *Example.* The probabilities are $0.4, 0.3, 0.2, 0.1$. With `top_p=0.5` two tokens stay. With
 # `top_k=2, top_p=0.5` only the first does: of the two that are left it has $\tfrac47$.
@@ -338,15 +345,18 @@ def sample_token(
 # seed=None)`: go on from `ids`, one token after the other.
 #
 # * `ids` `(B, T)`, all rows equally long. The result is `(B, T + n)`: the old tokens and $n$ new
-#   ones, at most `max_new_tokens`. <!-- id: appended --> Each new token is chosen by `sample_token` from the logits at
+#   ones, at most `max_new_tokens`. <!-- id: appended -->
+#   Each new token is chosen by `sample_token` from the logits at
 #   the last position, and is read in the next step. <!-- id: last-position -->
 # * `model` maps ids `(B, T)` to logits `(B, T, V)` and has an attribute `max_length`. It reads only the **last**
 #   `model.max_length` tokens. <!-- id: last-tokens -->
 # * `stop`: a row that has *written* this id is filled with it from then on, and when all rows have
-#   written it, generation ends at once. <!-- id: stop --> A `stop` that stands in `ids` from the beginning means
+#   written it, generation ends at once. <!-- id: stop -->
+#   A `stop` that stands in `ids` from the beginning means
 #   nothing. <!-- id: stop-in-the-prompt -->
 # * `seed`: all draws come from one `torch.Generator` of their own, made on the device of `ids` and
-#   seeded with it. So equal seeds give equal texts, and the global generator is left alone. <!-- id: own-generator --> `None`:
+#   seeded with it. So equal seeds give equal texts, and the global generator is left alone.
+#   <!-- id: own-generator --> `None`:
 #   the global one.
 # * No gradient is recorded, and the model's mode is left as it is. <!-- id: mode-kept -->
 # * `ValueError` if `max_new_tokens` is negative, or if `ids` has no column. <!-- id: bad-input -->
@@ -445,11 +455,13 @@ def generate(
 # earlier ones, whose keys and values are there already.
 #
 # * `attention` is a `CausalSelfAttention`, whose weights are used; its dropout is left out, in any
-#   mode. <!-- id: no-dropout --> `x` `(B, T, D)` are the new positions. `cache` is a `LayerCache` with keys and values
+#   mode. <!-- id: no-dropout -->
+#   `x` `(B, T, D)` are the new positions. `cache` is a `LayerCache` with keys and values
 #   `(B, H, P, D/H)`, or `None` if there are none.
 # * Returns `(result, new_cache)`: the result `(B, T, D)`, and a `LayerCache` with the keys and
 #   values of **all** positions, each `(B, H, P + T, D/H)`. <!-- id: new-cache -->
-# * The result equals the last $T$ positions of the attention on all $P + T$ inputs. <!-- id: equals-the-whole --> $T$ may be larger
+# * The result equals the last $T$ positions of the attention on all $P + T$ inputs.
+#   <!-- id: equals-the-whole --> $T$ may be larger
 #   than 1; then the new positions are masked among each other. <!-- id: several-new -->
 # * `cache` is left unchanged, its tensors too. <!-- id: cache-unchanged -->
 #
@@ -518,12 +530,15 @@ def attend_cached(
 # Write `cached_forward(model, ids, cache=None)`: the logits of new tokens, when keys and values of
 # the earlier ones are remembered.
 #
-# * `model` is a `GPT`, pre-norm or post-norm; <!-- id: both-orders --> `ids` `(B, T)` are the new tokens. `cache` is a
+# * `model` is a `GPT`, pre-norm or post-norm; <!-- id: both-orders -->
+#   `ids` `(B, T)` are the new tokens. `cache` is a
 #   `KVCache`, or `None`. `KVCache(layers)` is given as well: `layers` is a list with one
 #   `LayerCache` for each block, and `past` the number $P$ of positions in them.
 # * Returns `(logits, new_cache)`: `(B, T, V)`, and a **new** `KVCache`, whose keys and values are
-#   `(B, H, P + T, D/H)`. <!-- id: new-cache --> `cache` is left unchanged: neither its list nor its tensors change. <!-- id: cache-unchanged -->
-# * The logits equal the last $T$ positions of `model` on all $P + T$ tokens. <!-- id: equals-the-whole --> Positions go on: the
+#   `(B, H, P + T, D/H)`. <!-- id: new-cache -->
+#   `cache` is left unchanged: neither its list nor its tensors change. <!-- id: cache-unchanged -->
+# * The logits equal the last $T$ positions of `model` on all $P + T$ tokens.
+#   <!-- id: equals-the-whole --> Positions go on: the
 #   first new token stands at position $P$. <!-- id: positions-go-on -->
 # * Dropout is left out, in any mode of the model. <!-- id: no-dropout -->
 # * `ValueError` if $P + T$ is larger than the model's `max_length`. <!-- id: too-long -->

@@ -45,11 +45,14 @@ from torch import Tensor, nn
 # \text{False} & \text{otherwise}\end{cases}$$
 #
 # * `length` ($T$) positions are queries. `past` ($P$) positions stand before them: they are keys for
-#   all queries, and no queries themselves. <!-- id: past --> With a cache, in `attend_cached` (unit `generation`), they
+#   all queries, and no queries themselves. <!-- id: past -->
+#   With a cache, in `attend_cached` (unit `generation`), they
 #   will be the tokens that were read earlier.
-# * The result is a `torch.bool` tensor `(T, P + T)`; `True` means *may attend*. <!-- id: bool-mask --> Row $i$ is the query at
+# * The result is a `torch.bool` tensor `(T, P + T)`; `True` means *may attend*.
+#   <!-- id: bool-mask --> Row $i$ is the query at
 #   position $P + i$. <!-- id: rows-are-queries -->
-# * A position attends to **itself** too: the token there is known. <!-- id: itself --> What it must not see is its
+# * A position attends to **itself** too: the token there is known. <!-- id: itself -->
+#   What it must not see is its
 #   target, and that is the next token.
 # * `ValueError` if `length` is smaller than 1 or `past` is negative. <!-- id: bad-sizes -->
 #
@@ -108,8 +111,10 @@ def causal_mask(length: int, past: int = 0) -> Tensor:
 # each position all that stands before it **in its chunk**. To see the difference, write the mask of
 # a strict window, `window_mask(length, window)`:
 #
-# * The result is a `torch.bool` tensor `(T, T)` with $T$ = `length`. <!-- id: bool-mask --> Position $i$ sees itself and
-#   the `window` $- 1$ positions before it, as far as they exist, and nothing else. <!-- id: window -->
+# * The result is a `torch.bool` tensor `(T, T)` with $T$ = `length`. <!-- id: bool-mask -->
+#   Position $i$ sees itself and
+#   the `window` $- 1$ positions before it, as far as they exist, and nothing else.
+#   <!-- id: window -->
 # * `ValueError` if `length` or `window` is smaller than 1. <!-- id: bad-sizes -->
 #
 # *Example.* `window_mask(4, 2)` is
@@ -175,11 +180,14 @@ def window_mask(length: int, window: int) -> Tensor:
 # * Submodules: `qkv = nn.Linear(d_model, 3 * d_model)` and `out_proj = nn.Linear(d_model,
 #   d_model)`, both with bias. Attribute: `num_heads`. <!-- id: layers -->
 # * The $3D$ features of `qkv` are first all queries, then all keys, then all values. Within each of
-#   the three, head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$. <!-- id: order-of-features -->
+#   the three, head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$.
+#   <!-- id: order-of-features -->
 # * `forward(x)`: `(B, T, D)`; the result is `(B, T, D)`: the heads side by side, through
 #   `out_proj`. <!-- id: heads-joined -->
-# * Dropout acts twice, in training mode: on the weights after the softmax, and on the result. <!-- id: dropout-twice -->
-# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`. <!-- id: heads-divide -->
+# * Dropout acts twice, in training mode: on the weights after the softmax, and on the result.
+#   <!-- id: dropout-twice -->
+# * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
+#   <!-- id: heads-divide -->
 # * Not to be called: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer`,
 #   `nn.TransformerDecoderLayer` and the functions behind them. <!-- id: not-called -->
 #
@@ -275,7 +283,8 @@ class CausalSelfAttention(nn.Module):
 # <!-- id: tanh-formula -->
 #
 # * `x` has any shape, and so has the result. <!-- id: any-shape -->
-# * It is this form, **not** the exact one by `erf`, which differs in the fourth decimal place. <!-- id: not-exact-form --> The
+# * It is this form, **not** the exact one by `erf`, which differs in the fourth decimal place.
+#   <!-- id: not-exact-form --> The
 #   weights of GPT-1 and GPT-2 were trained with this one.
 # * Not to be called: `F.gelu`, `nn.GELU` and the functions behind them. <!-- id: not-called -->
 #
@@ -405,10 +414,12 @@ class FeedForward(nn.Module):
 # * Submodules: `attention`, your `CausalSelfAttention`; `norm_1 = nn.LayerNorm(d_model)`;
 #   `feed_forward`, your `FeedForward`; `norm_2 = nn.LayerNorm(d_model)`. <!-- id: submodules -->
 # * `forward(x)`: `(B, T, D)`; the result is `(B, T, D)`.
-# * `dropout` goes to both parts, which have it already: the block has none of its own. <!-- id: dropout-in-parts -->
+# * `dropout` goes to both parts, which have it already: the block has none of its own.
+#   <!-- id: dropout-in-parts -->
 # * A `ValueError` of the attention (a number of heads that doesn't divide) may come through as it
 #   is.
-# * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerDecoderLayer`. <!-- id: not-called -->
+# * Not to be called: `nn.TransformerEncoderLayer`, `nn.TransformerDecoderLayer`.
+#   <!-- id: not-called -->
 #
 # *Example.* If `out_proj` and `w_2` are 0, only the norms are left: $(1, 3)$ becomes $(-1, 1)$.
 #
@@ -484,7 +495,8 @@ class PostNormBlock(nn.Module):
 #
 # <!-- id: norm-inside-branch -->
 #
-# * Submodules, shapes, <!-- id: submodules --> dropout, <!-- id: dropout-in-parts --> what must not be called <!-- id: not-called --> and the `ValueError` are those of exercise
+# * Submodules, shapes, <!-- id: submodules --> dropout, <!-- id: dropout-in-parts -->
+#   what must not be called <!-- id: not-called --> and the `ValueError` are those of exercise
 #   6.
 # * The norm stands **inside** the branch, before attention or network. On the residual path, from `x`
 #   to the result, nothing is normalised. <!-- id: residual-path -->
@@ -568,12 +580,16 @@ class PreNormBlock(nn.Module):
 # <!-- id: formula -->
 #
 # * Submodules: `token = nn.Embedding(vocab_size, d_model)`; `position = nn.Embedding(max_length,
-#   d_model)`; `blocks`, an `nn.ModuleList` of `num_layers` blocks, each with parameters of its own: <!-- id: own-parameters -->
+#   d_model)`; `blocks`, an `nn.ModuleList` of `num_layers` blocks, each with parameters of its own:
+#   <!-- id: own-parameters -->
 #   `PreNormBlock`s if `norm_first`, else `PostNormBlock`s; `final_norm`, which is
-#   `nn.LayerNorm(d_model)` if `norm_first` and `nn.Identity()` otherwise. <!-- id: both-orders --> Attribute: `max_length`. <!-- id: submodules -->
-# * `features(ids)`: `(B, T)` ids; the result is `(B, T, D)`. <!-- id: features --> `forward(ids)`: the logits `(B, T,
+#   `nn.LayerNorm(d_model)` if `norm_first` and `nn.Identity()` otherwise. <!-- id: both-orders -->
+#   Attribute: `max_length`. <!-- id: submodules -->
+# * `features(ids)`: `(B, T)` ids; the result is `(B, T, D)`. <!-- id: features -->
+#   `forward(ids)`: the logits `(B, T,
 #   V)`.
-# * The output matrix **is** the token embedding: there is no further parameter, and no bias. <!-- id: tied-output -->
+# * The output matrix **is** the token embedding: there is no further parameter, and no bias.
+#   <!-- id: tied-output -->
 # * `dropout` goes to the embeddings and to all blocks. <!-- id: dropout -->
 # * `ValueError` (when it is called) if $T$ is larger than `max_length`; the message names both
 #   numbers. <!-- id: too-long --> One about the number of heads may come through as it is.

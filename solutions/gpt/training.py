@@ -40,7 +40,8 @@ from solutions.gpt.model import GPT
 # %% [markdown]
 # ### Exercise 1: Initialisation
 #
-# Write `init_weights(model)`: draw all parameters of a `GPT` anew, in place, and return the model. <!-- id: in-place -->
+# Write `init_weights(model)`: draw all parameters of a `GPT` anew, in place, and return the model.
+# <!-- id: in-place -->
 #
 # | parameters | initialised with |
 # |---|---|
@@ -52,7 +53,8 @@ from solutions.gpt.model import GPT
 # <!-- id: distributions -->
 #
 # * $N$ is the number of blocks. The second row is GPT-2's: with pre-norm $2N$ branches are added
-#   up, and each begins smaller by $\sqrt{2N}$, so that the sum doesn't grow with the depth. <!-- id: residual-scaling --> With
+#   up, and each begins smaller by $\sqrt{2N}$, so that the sum doesn't grow with the depth.
+#   <!-- id: residual-scaling --> With
 #   post-norm (GPT-1) these weights belong to the first row. <!-- id: post-norm -->
 # * Whether the model is pre-norm shows in `final_norm`: it is an `nn.LayerNorm` then, and an
 #   `nn.Identity` otherwise.
@@ -154,8 +156,10 @@ def make_model(
 # numbers a `GPT` of this size learns.
 #
 # * The result is an `int`. <!-- id: an-int -->
-# * The token embedding counts once, though it is used twice. <!-- id: tied-once --> A linear layer has a bias; a norm has
-#   two vectors. <!-- id: biases-and-norms --> With `norm_first` there is a final norm. <!-- id: final-norm -->
+# * The token embedding counts once, though it is used twice. <!-- id: tied-once -->
+#   A linear layer has a bias; a norm has
+#   two vectors. <!-- id: biases-and-norms --> With `norm_first` there is a final norm.
+#   <!-- id: final-norm -->
 # * The number of heads makes no difference, and there is no parameter for it.
 #
 # *Example.* `count_parameters(10, 6, 4, 1)` is 316: 64 in the embeddings, 244 in the block, 8 in the
@@ -224,7 +228,8 @@ def count_parameters(
 # P(\,\cdot \mid u_0, \dots, u_{t-1}) = \operatorname{softmax}(\text{logits}_{t-1})$$
 #
 # * `logits` `(B, T, V)` are what the model says after each token; `ids` `(B, T)` are the tokens.
-#   **The token at $t$ is predicted by the logits at $t - 1$.** <!-- id: shift --> The first token is never a
+#   **The token at $t$ is predicted by the logits at $t - 1$.** <!-- id: shift -->
+#    The first token is never a
 #   target, and the logits at the last position are not used. <!-- id: first-and-last -->
 # * `mask` `(B, T)` bool belongs to the targets: the term of the token at $t$ counts if it is `True`
 #   there. `None`: all count. <!-- id: mask-of-targets -->
@@ -296,7 +301,8 @@ def log_likelihood(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> T
 #
 # * The arguments are those of exercise 3. $n$ is the number of terms that count, in
 #   the whole batch: the mean is over **targets**, not over rows. <!-- id: mean-over-targets -->
-# * The result is a scalar. If no target counts it is 0, and its gradient is finite. <!-- id: no-target -->
+# * The result is a scalar. If no target counts it is 0, and its gradient is finite.
+#   <!-- id: no-target -->
 # * $e^{\text{loss}}$ is the *perplexity*: a model that chooses evenly among $m$ tokens has $m$.
 # * `ValueError` if $T$ is smaller than 2. <!-- id: too-short -->
 #
@@ -476,7 +482,8 @@ def sample_blocks(stream: Tensor, length: int, batch_size: int) -> tuple[Tensor,
 #
 # * The first group has the parameters with two or more axes, the second all others, both in the
 #   order of `model.parameters()`. <!-- id: by-axes -->
-# * A parameter that is used several times stands in the list once. <!-- id: once --> One that doesn't require a
+# * A parameter that is used several times stands in the list once. <!-- id: once -->
+#   One that doesn't require a
 #   gradient (it is frozen) stands in neither. <!-- id: frozen -->
 # * `ValueError` if `weight_decay` is negative. <!-- id: negative-decay -->
 #
@@ -549,7 +556,8 @@ def decay_groups(
 # * `parameter` ($\theta$), `gradient` ($g$), `exp_avg` ($m$) and `exp_avg_sq` ($v$) have one and
 #   the same shape; `step` is $t$, from 1; `weight_decay` is $\lambda$. Before the first step both
 #   moments are 0.
-# * The decay acts on the **old** parameter. It does not enter the two moments. <!-- id: decoupled-decay -->
+# * The decay acts on the **old** parameter. It does not enter the two moments.
+#   <!-- id: decoupled-decay -->
 # * Returns `(parameter, exp_avg, exp_avg_sq)`, the new ones: the moments as they are **before** the
 #   bias correction by $1 - \beta^t$. <!-- id: uncorrected-moments --> The inputs stay as they are.
 # * `ValueError` if `step` is smaller than 1. <!-- id: steps-from-1 -->
@@ -704,10 +712,12 @@ def cosine_lr(
 # ### Exercise 9: Training
 #
 # Put it together. Write `train(model, stream, total_steps, length, batch_size, max_lr,
-# warmup_steps, weight_decay=0.1, clip=1.0)`. First the model is put into training mode; <!-- id: training-mode --> then each
+# warmup_steps, weight_decay=0.1, clip=1.0)`. First the model is put into training mode;
+# <!-- id: training-mode --> then each
 # of `total_steps` steps
 #
-# 1. takes a batch from `sample_blocks` and applies `model` to its inputs; <!-- id: a-batch-a-step -->
+# 1. takes a batch from `sample_blocks` and applies `model` to its inputs;
+#    <!-- id: a-batch-a-step -->
 # 2. computes the mean cross-entropy of logits and targets, over all positions (`sample_blocks` has
 #    shifted them already); <!-- id: no-second-shift -->
 # 3. computes the gradients of **this** loss alone, and clips them to a total norm of at most
@@ -717,7 +727,8 @@ def cosine_lr(
 #    `total_steps`. <!-- id: adamw-at-its-rate -->
 #
 # * `model` is any module that maps ids `(B, T)` to logits `(B, T, V)`. It is changed in place.
-# * Returns a list of `total_steps` `float`s: the loss of each step, **before** its update. <!-- id: losses -->
+# * Returns a list of `total_steps` `float`s: the loss of each step, **before** its update.
+#   <!-- id: losses -->
 # * A parameter that doesn't require a gradient stays as it is. <!-- id: frozen -->
 # * `torch.optim.AdamW` and `nn.utils.clip_grad_norm_` may be used. The optimiser is made once: its
 #   moments belong to the whole training. <!-- id: one-optimiser -->

@@ -81,7 +81,8 @@ if TYPE_CHECKING:
 #   the number of a block, which may have two digits. <!-- id: block-numbers -->
 # * All names may begin with `transformer.`; ours never do. <!-- id: prefix -->
 # * Their four `c_` layers keep the weight as `(in, out)`, an `nn.Linear` as `(out, in)`: these
-#   **weights** are transposed, and the result is contiguous. <!-- id: transposed --> Everything else is the **same**
+#   **weights** are transposed, and the result is contiguous. <!-- id: transposed -->
+#    Everything else is the **same**
 #   tensor. <!-- id: same-tensor -->
 # * Left out: `lm_head.weight` (the tied embedding, which is there already), `h.i.attn.bias` and
 #   `h.i.attn.masked_bias` (the mask, no parameters), `position_ids`. <!-- id: left-out -->
@@ -298,7 +299,8 @@ def entailment_input(premise: list[int], hypothesis: list[int]) -> list[int]:
 # of them before the other. Write `similarity_inputs(first, second)`, which gives it both orders.
 #
 # * The result is a list of two inputs of the form of exercise 3: `first` before
-#   `second`, then `second` before `first`. <!-- id: both-orders --> (The model's vectors at both `EXTRACT`s are added.)
+#   `second`, then `second` before `first`. <!-- id: both-orders -->
+#   (The model's vectors at both `EXTRACT`s are added.)
 # * `ValueError` if one of the two is empty. <!-- id: empty -->
 #
 # *Example.* `similarity_inputs([7, 8], [9])` is `[[1, 7, 8, 2, 9, 3], [1, 9, 2, 7, 8, 3]]`.
@@ -404,12 +406,15 @@ def choice_inputs(context: list[int], answers: list[list[int]]) -> list[list[int
 #
 # <!-- id: formula -->
 #
-# * Submodules: `gpt`, the model that is given (the very same, so that fine-tuning trains it too); <!-- id: the-very-gpt -->
+# * Submodules: `gpt`, the model that is given (the very same, so that fine-tuning trains it too);
+#   <!-- id: the-very-gpt -->
 #   `classifier`, an `nn.Linear` from $D$ to `num_labels`, with bias. <!-- id: classifier -->
 # * `forward(ids)`: `(B, T)`, each row with exactly one `EXTRACT`, padded with `PAD` behind it. The
-#   position may differ from row to row. <!-- id: own-position --> Returns `(scores, logits)`: `(B, L)` and `(B, T, V)`.
+#   position may differ from row to row. <!-- id: own-position -->
+#   Returns `(scores, logits)`: `(B, L)` and `(B, T, V)`.
 # * **One** pass through the blocks serves both heads. <!-- id: one-pass -->
-# * Dropout acts on the vector that the classifier reads, not on the features of the language model. <!-- id: dropout -->
+# * Dropout acts on the vector that the classifier reads, not on the features of the language model.
+#   <!-- id: dropout -->
 # * `ValueError` if a row has no `EXTRACT`, or more than one. <!-- id: one-extract -->
 #
 # *Example.* In evaluation mode, append columns of `PAD`: the scores stay the same, though nothing
@@ -598,12 +603,14 @@ def joint_loss(
 # goes on from there. Write `build_prompt(task, examples, query, arrow=" =>")`, which makes one
 # text:
 #
-# * First the description `task`, on a line of its own; if it is empty, there is no such line. <!-- id: task -->
+# * First the description `task`, on a line of its own; if it is empty, there is no such line.
+#   <!-- id: task -->
 # * Then one line for each of `examples`, a list of pairs of strings: the question, `arrow`, a
 #   space, the answer. <!-- id: examples -->
 # * At last a line with `query` and `arrow`. **Nothing** stands after it, not even a space: the
 #   answer is what the model writes. <!-- id: query-last -->
-# * The lines are joined by newlines; there is none at the end. <!-- id: newlines --> Without examples it is a *zero-shot*
+# * The lines are joined by newlines; there is none at the end. <!-- id: newlines -->
+#   Without examples it is a *zero-shot*
 #   prompt, with one a *one-shot*, with more a *few-shot* prompt.
 #
 # *Example.* `build_prompt("Translate English to French:", [("sea otter", "loutre de mer")],

@@ -32,7 +32,7 @@ from autograder.graders.common import (
 )
 from autograder.graders.parts import by_parts, flows, same_by_parts
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 
 # --------------------------------------------------------------------------------------------
 # SequenceClassifier, SpanFinder, Tagger: what they share
@@ -127,6 +127,7 @@ def classify_by_parts(parts, mine, *given):
     return parts.of(mine, "classifier")(parts.of(mine, "bert")(*given)[1])
 
 
+@promises("scores")
 @exercise("SequenceClassifier", 2)
 def test_classifier_values(student, reference, draw):
     """Scores are a linear function of the pooled vector; segments and mask reach the BERT."""
@@ -148,6 +149,7 @@ def test_classifier_values(student, reference, draw):
         )
 
 
+@promises("loss")
 @exercise("SequenceClassifier")
 def test_classifier_loss(student, reference, draw):
     """The loss is the mean cross-entropy."""
@@ -159,6 +161,7 @@ def test_classifier_loss(student, reference, draw):
     same_loss(mine, theirs, (1e6 * scores, targets), "scores in the millions")
 
 
+@promises("classifier")
 @exercise("SequenceClassifier")
 def test_classifier_parameters(student):
     """A BERT, and a classifier with as many outputs as there are labels."""
@@ -166,6 +169,7 @@ def test_classifier_parameters(student):
 
 
 @hidden
+@promises("the-very-bert")
 @exercise("SequenceClassifier")
 def test_classifier_shares_bert(student, draw):
     """The encoder is the very one that is given: loading weights into the whole changes it."""
@@ -173,6 +177,7 @@ def test_classifier_shares_bert(student, draw):
 
 
 @hidden
+@promises("scores")
 @exercise("SequenceClassifier")
 def test_classifier_dropout(student, reference, draw):
     """In train mode dropout acts on the pooled vector, with 0.1 unless told otherwise."""
@@ -198,6 +203,7 @@ def task_dropout(student, draw, name, shape, position, p, **more):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("SequenceClassifier")
 def test_classifier_gradients(student, reference, draw):
     """Fine-tuning trains all of it: gradients reach every parameter, in float64."""
@@ -252,6 +258,7 @@ def same_spans(student, got, want, mask, own, case):
     )
 
 
+@promises("start-and-end")
 @exercise("SpanFinder", 2)
 def test_spans_values(student, reference, draw):
     """Every position gets a score as the start and one as the end."""
@@ -272,6 +279,7 @@ def test_spans_values(student, reference, draw):
         )
 
 
+@promises("padding")
 @exercise("SpanFinder")
 def test_spans_padding(student, reference, draw):
     """With a mask, padded positions get the smallest finite number, and nothing leaks from them."""
@@ -302,6 +310,7 @@ def span_scores(draw, batch, length, padded=0):
     return scores[0], scores[1]
 
 
+@promises("loss")
 @exercise("SpanFinder", 2)
 def test_spans_loss(student, reference, draw):
     """Half the sum of two cross-entropies over positions, each a mean over the batch."""
@@ -315,6 +324,7 @@ def test_spans_loss(student, reference, draw):
 
 
 @hidden
+@promises("cut-off")
 @exercise("SpanFinder", 2)
 def test_spans_cut_off(student, reference, draw):
     """Targets beyond the input are left out of the mean; none left is a loss of 0."""
@@ -340,6 +350,7 @@ def test_spans_cut_off(student, reference, draw):
 
 
 @hidden
+@promises("the-very-bert")
 @exercise("SpanFinder")
 def test_spans_shares_bert(student, draw):
     """The encoder is the very one that is given: loading weights into the whole changes it."""
@@ -395,6 +406,7 @@ def question(draw, length, before, after=1, scale=2.0):
     return start, end, passage
 
 
+@promises("best-pair")
 @exercise("best_span", 2)
 def test_best_span_small(student, reference):
     """The best sum of a start and an end that is not before it."""
@@ -412,6 +424,7 @@ def test_best_span_small(student, reference):
     same_span(student, reference, (one, one, torch.tensor([True])), "one position")
 
 
+@promises("in-the-passage")
 @exercise("best_span", 2)
 def test_best_span_passage(student, reference, draw):
     """Both ends lie in the passage, however high the scores are elsewhere."""
@@ -433,6 +446,7 @@ def test_best_span_passage(student, reference, draw):
     same_span(student, reference, (start, end, passage), "T=8, the last two positions padding")
 
 
+@promises("best-pair")
 @exercise("best_span")
 def test_best_span_limit(student, reference, draw):
     """An answer has at most max_answer tokens."""
@@ -452,6 +466,7 @@ def test_best_span_limit(student, reference, draw):
         same_span(student, reference, (start, end, passage), case, max_answer=limit)
 
 
+@promises("bad-input")
 @exercise("best_span")
 def test_best_span_refusals(student, reference, draw):
     """A passage without tokens and a max_answer below 1 are refused with a ValueError."""
@@ -467,6 +482,7 @@ def test_best_span_refusals(student, reference, draw):
 
 
 @hidden
+@promises("no-answer")
 @exercise("best_span", 2)
 def test_best_span_null(student, reference, draw):
     """No answer is (0, 0): if the score of [CLS] beats the best span by more than the threshold."""
@@ -476,6 +492,7 @@ def test_best_span_null(student, reference, draw):
 
 
 @hidden
+@promises("no-answer")
 @exercise("best_span")
 def test_best_span_null_at_zero(student, reference, draw):
     """A threshold of 0 is one; without a threshold there always is an answer."""
@@ -505,6 +522,7 @@ def same_null(student, reference, draw, threshold, above):
 
 
 @hidden
+@promises("ties")
 @exercise("best_span", 2)
 def test_best_span_ties(student, reference, draw):
     """Of equal spans the first start counts, then the first end; 30 tokens at most by default."""
@@ -542,6 +560,7 @@ def same_labels(student, reference, given, words, what="the list of labels", **m
     )
 
 
+@promises("first-piece")
 @exercise("align_labels")
 def test_align_whole(student, reference):
     """A word that is one token keeps its label; [CLS] and [SEP] have none."""
@@ -549,6 +568,7 @@ def test_align_whole(student, reference):
     same_labels(student, reference, [2, 5, 0], [None, 0, 1, 2, None])
 
 
+@promises("first-piece")
 @exercise("align_labels", 2)
 def test_align_pieces(student, reference):
     """Of a word in pieces the first has the label, the others IGNORE."""
@@ -557,6 +577,7 @@ def test_align_pieces(student, reference):
     same_labels(student, reference, [5, 5, 5], [None, 0, 1, 1, 2, None])
 
 
+@promises("no-label")
 @exercise("align_labels")
 def test_align_refusals(student, reference):
     """A word without a label is refused with a ValueError."""
@@ -596,6 +617,7 @@ def same_tags(student, reference, scores, words):
     expectations.equal(got, want, what="the list of tags", case=f"word_ids {words}")
 
 
+@promises("first-token")
 @exercise("word_tags")
 def test_tags_whole(student, reference, draw):
     """One tag for each word, and none for [CLS] and [SEP]."""
@@ -604,6 +626,7 @@ def test_tags_whole(student, reference, draw):
         same_tags(student, reference, draw.normal(5, 4), [None, 0, 1, 2, None])
 
 
+@promises("first-token")
 @exercise("word_tags", 2)
 def test_tags_pieces(student, reference, draw):
     """The first token of a word decides."""
@@ -651,6 +674,7 @@ def tag_by_parts(parts, mine, *given):
     return parts.of(mine, "classifier")(parts.of(mine, "bert")(*given)[0])
 
 
+@promises("scores")
 @exercise("Tagger", 2)
 def test_tagger_values(student, reference, draw):
     """Every position gets a score for each label; segments and mask reach the BERT."""
@@ -672,6 +696,7 @@ def test_tagger_values(student, reference, draw):
         )
 
 
+@promises("loss")
 @exercise("Tagger", 2)
 def test_tagger_loss(student, reference, draw):
     """The mean cross-entropy of the tokens with a label; without any it is 0."""
@@ -689,6 +714,7 @@ def test_tagger_loss(student, reference, draw):
     same_loss(mine, theirs, (1e6 * scores, ignored), "scores in the millions")
 
 
+@promises("classifier")
 @exercise("Tagger")
 def test_tagger_parameters(student):
     """A BERT, and a classifier with as many outputs as there are labels."""
@@ -696,6 +722,7 @@ def test_tagger_parameters(student):
 
 
 @hidden
+@promises("the-very-bert")
 @exercise("Tagger")
 def test_tagger_shares_bert(student, draw):
     """The encoder is the very one that is given: loading weights into the whole changes it."""
@@ -703,6 +730,7 @@ def test_tagger_shares_bert(student, draw):
 
 
 @hidden
+@promises("classifier")
 @exercise("Tagger")
 def test_tagger_dropout(student, reference, draw):
     """In train mode dropout acts on the hidden states, with 0.1 unless told otherwise."""
@@ -758,6 +786,7 @@ def same_crf_score(student, reference, given, tables, case):
     )
 
 
+@promises("real-tokens")
 @exercise("crf_score")
 def test_crf_score_values(student, reference, draw):
     """Start, emissions, transitions and end are added up."""
@@ -770,6 +799,7 @@ def test_crf_score_values(student, reference, draw):
     same_crf_score(student, reference, given, tables, "emissions of about -100000, float64")
 
 
+@promises("row-to-column")
 @exercise("crf_score")
 def test_crf_score_transitions(student, reference):
     """Transitions are read from row to column, between real tokens only."""
@@ -784,6 +814,7 @@ def test_crf_score_transitions(student, reference):
     same_crf_score(student, reference, given, (transitions, nothing, nothing), case)
 
 
+@promises("padding")
 @exercise("crf_score", 2)
 def test_crf_score_padding(student, reference, draw):
     """Nothing at padding counts, whatever the tags are there: IGNORE, or any other number."""
@@ -821,6 +852,7 @@ def same_partition(student, reference, emissions, mask, tables, case):
     expectations.close(got, want, what="the result", case=case)
 
 
+@promises("log-sum")
 @exercise("crf_partition")
 def test_crf_partition_values(student, reference, draw):
     """The logarithm of the sum over all tag sequences."""
@@ -830,6 +862,7 @@ def test_crf_partition_values(student, reference, draw):
         same_partition(student, reference, emissions, mask, crf_tables(draw, count), case)
 
 
+@promises("padding")
 @exercise("crf_partition", 2)
 def test_crf_partition_padding(student, reference, draw):
     """Each row ends at its own last real token, where its end scores are added."""
@@ -839,6 +872,7 @@ def test_crf_partition_padding(student, reference, draw):
         same_partition(student, reference, emissions, mask, crf_tables(draw, 3), case)
 
 
+@promises("stable")
 @exercise("crf_partition")
 def test_crf_partition_is_stable(student, reference, draw):
     """Scores of +-1000 neither overflow nor vanish."""
@@ -889,6 +923,7 @@ def test_crf_partition_sums_all_paths(student, draw):
 
 
 @hidden
+@promises("gradients")
 @exercise("crf_partition")
 def test_crf_partition_gradients(student, reference, draw):
     """Gradients are the tags' probabilities, and finite at +-1000; inputs stay as they were."""
@@ -962,6 +997,7 @@ def same_viterbi(student, reference, emissions, mask, tables, case):
     expectations.close(scores, best, what="the scores", case=case)
 
 
+@promises("scores")
 @exercise("viterbi")
 def test_viterbi_scores(student, reference, draw):
     """The score of the best path of each row."""
@@ -975,6 +1011,7 @@ def test_viterbi_scores(student, reference, draw):
         expectations.close(scores, best, what="the scores", case=case)
 
 
+@promises("paths")
 @exercise("viterbi")
 def test_viterbi_paths(student, reference, draw):
     """The best path of each row, as ints; each token's best tag need not be on it."""
@@ -996,6 +1033,7 @@ def test_viterbi_paths(student, reference, draw):
         same_viterbi(student, reference, emissions, torch.ones(1, 3).bool(), tables, case)
 
 
+@promises("paths")
 @exercise("viterbi", 2)
 def test_viterbi_padding(student, reference, draw):
     """A path ends at its row's last real token, a row of one token included."""
@@ -1006,6 +1044,7 @@ def test_viterbi_padding(student, reference, draw):
 
 
 @hidden
+@promises("ties")
 @exercise("viterbi")
 def test_viterbi_ties(student, reference, draw):
     """Of several best paths any will do; scores of +-1000 make no difference."""
@@ -1077,6 +1116,7 @@ def own_crf(parts, state, dtype):
     return parts.proxy.module("CRF", state=tables, dtype=dtype, num_tags=3)
 
 
+@promises("submodules", "emissions")
 @exercise("BiLSTMCRF")
 def test_bilstm_crf_emissions(student, reference, draw):
     """Embedding, LSTM in both directions, linear layer: emissions (B, T, L)."""
@@ -1087,6 +1127,7 @@ def test_bilstm_crf_emissions(student, reference, draw):
         expectations.close(mine(ids, mask), theirs(ids, mask), what="the emissions", case=case)
 
 
+@promises("padding")
 @exercise("BiLSTMCRF", 2)
 def test_bilstm_crf_padding(student, reference, draw):
     """The backward direction begins at the last real token; the result is as long as the input."""
@@ -1098,6 +1139,7 @@ def test_bilstm_crf_padding(student, reference, draw):
         at_real_places(mine(ids, mask), theirs(ids, mask), mask, "the emissions", case)
 
 
+@promises("loss")
 @exercise("BiLSTMCRF")
 def test_bilstm_crf_loss(student, reference, draw):
     """The loss is that of the CRF on the emissions: mean over the batch, padding left out."""
@@ -1116,6 +1158,7 @@ def test_bilstm_crf_loss(student, reference, draw):
         same_by_parts(student, got, want, own, "the loss", case)
 
 
+@promises("decode")
 @exercise("BiLSTMCRF")
 def test_bilstm_crf_decode(student, reference, draw):
     """decode gives the best path of each row through the emissions."""

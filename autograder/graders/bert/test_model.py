@@ -31,7 +31,7 @@ from autograder.graders.common import (
 )
 from autograder.graders.parts import alive, flows, same_by_parts
 from autograder.judging import expectations
-from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 
 # --------------------------------------------------------------------------------------------
 # build_input
@@ -54,6 +54,7 @@ def same_input(student, reference, *given, **more):
         expectations.equal(actual, expected, what=f"the list of {name}", case=case)
 
 
+@promises("one-or-two")
 @exercise("build_input")
 def test_input_single(student, reference, draw):
     """One sentence becomes [CLS] A [SEP], all of segment 0."""
@@ -61,6 +62,7 @@ def test_input_single(student, reference, draw):
         same_input(student, reference, some_ids(draw, length))
 
 
+@promises("one-or-two")
 @exercise("build_input", 2)
 def test_input_pair(student, reference, draw):
     """A pair becomes [CLS] A [SEP] B [SEP]; B and its [SEP] are segment 1, the rest segment 0."""
@@ -68,6 +70,7 @@ def test_input_pair(student, reference, draw):
         same_input(student, reference, some_ids(draw, first), some_ids(draw, second))
 
 
+@promises("truncation")
 @exercise("build_input", 2)
 def test_input_too_long(student, reference, draw):
     """Tokens go one at a time from the end of the longer one, of the second if equally long."""
@@ -77,6 +80,7 @@ def test_input_too_long(student, reference, draw):
         same_input(student, reference, *given, max_length=limit)
 
 
+@promises("no-room")
 @exercise("build_input")
 def test_input_refusals(student, reference, draw):
     """An empty sentence, and a max_length without room for a token of each, are refused."""
@@ -98,6 +102,7 @@ def test_input_refusals(student, reference, draw):
 
 
 @hidden
+@promises("truncation")
 @exercise("build_input")
 def test_input_long_pairs(student, reference, draw):
     """Long sentences of any lengths; 512 tokens unless told otherwise, be it more."""
@@ -112,6 +117,7 @@ def test_input_long_pairs(student, reference, draw):
 
 
 @hidden
+@promises("lists-unchanged")
 @exercise("build_input")
 def test_input_leaves_sentences(student, reference, draw):
     """The lists that are given stay as they are."""
@@ -127,6 +133,7 @@ def test_input_leaves_sentences(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("formula", "any-shape")
 @exercise("gelu", 2)
 def test_gelu_values(student, reference, draw):
     """x times the share of a normal distribution below x, between -3 and 3."""
@@ -137,6 +144,7 @@ def test_gelu_values(student, reference, draw):
         )
 
 
+@promises("exact-form")
 @exercise("gelu")
 def test_gelu_exact(student, reference, draw):
     """Exact, by the error function: in float64 every digit counts."""
@@ -184,6 +192,7 @@ def embeddings_pair(student, reference, draw, vocabulary, width, length, dtype=N
 
 
 @aspect
+@promises("submodules")
 @exercise("BertEmbeddings")
 def test_embeddings_parameters(student):
     """Three tables of one width, summed and not joined, and a norm of that width."""
@@ -198,6 +207,7 @@ def test_embeddings_parameters(student):
     same_parameters(mine, expected)
 
 
+@promises("normalised-sum", "positions-from-0")
 @exercise("BertEmbeddings", 2)
 def test_embeddings_values(student, reference, draw):
     """The norm of the sum of token, position and segment vectors; in train mode too."""
@@ -212,6 +222,7 @@ def test_embeddings_values(student, reference, draw):
         )
 
 
+@promises("no-segments")
 @exercise("BertEmbeddings")
 def test_embeddings_without_segments(student, reference, draw):
     """Without segment ids every token is of segment 0; more segments and positions work too."""
@@ -229,6 +240,7 @@ def test_embeddings_without_segments(student, reference, draw):
 
 
 @aspect
+@promises("too-long")
 @exercise("BertEmbeddings")
 def test_embeddings_refusals(student, draw):
     """An input longer than max_length is refused with a ValueError, one of that length is not."""
@@ -282,6 +294,7 @@ def attention_pair(student, reference, draw, width, heads, dtype=None, **more):
     return pair(student, reference, "SelfAttention", attention_state(draw, width), dtype, **options)
 
 
+@promises("layers", "order-of-features", "scaled")
 @exercise("SelfAttention", 2)
 def test_attention_values(student, reference, draw):
     """Without a mask every position attends to all, in each head; in train mode too."""
@@ -295,6 +308,7 @@ def test_attention_values(student, reference, draw):
     expectations.close(mine(x), theirs(x), what="the output", case=case)
 
 
+@promises("masked-keys")
 @exercise("SelfAttention", 2)
 def test_attention_masks(student, reference, draw):
     """A mask (B, T) hides keys from every query and head; padded queries get outputs too."""
@@ -323,6 +337,7 @@ def test_attention_low_scores(student, reference, draw):
         expectations.close(mine(x, mask), theirs(x, mask), what="the output", case=case)
 
 
+@promises("heads-divide")
 @exercise("SelfAttention")
 def test_attention_refuses(student):
     """A width that the number of heads does not divide is refused with a ValueError."""
@@ -333,6 +348,7 @@ def test_attention_refuses(student):
 
 
 @hidden
+@promises("dropout-on-weights")
 @exercise("SelfAttention")
 def test_attention_dropout(student, reference, draw):
     """In train mode each weight is dropped with probability p, the others divided by 1 - p."""
@@ -366,6 +382,7 @@ def test_attention_dropout(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("SelfAttention")
 def test_attention_gradients(student, reference, draw):
     """Gradients reach x and every parameter; strided float64 input; nothing changes in place."""
@@ -419,6 +436,7 @@ def same_layer(student, reference, draw, options, cases, train=False):
         same_by_parts(student, got, want, own, "the output", case=case)
 
 
+@promises("formula", "submodules")
 @exercise("BertLayer", 2)
 def test_layer_values(student, reference, draw):
     """Attention, then w_1, gelu and w_2, each added to what came in and followed by its norm."""
@@ -429,6 +447,7 @@ def test_layer_values(student, reference, draw):
     same_layer(student, reference, draw, layer_options(6, 3, 5), cases, train=True)
 
 
+@promises("mask")
 @exercise("BertLayer")
 def test_layer_masks(student, reference, draw):
     """The mask reaches the attention; dropout does nothing in eval mode."""
@@ -439,6 +458,7 @@ def test_layer_masks(student, reference, draw):
     same_layer(student, reference, draw, layer_options(4, 2, 7, dropout=0.4), cases)
 
 
+@promises("formula")
 @exercise("BertLayer")
 def test_layer_normalised(student, draw):
     """What comes out has mean 0 and variance 1 where output_norm has not learned yet."""
@@ -462,6 +482,7 @@ P = 0.4
 
 
 @hidden
+@promises("dropout")
 @exercise("BertLayer")
 def test_layer_dropout(student, draw):
     """In train mode dropout acts on attention weights and on what both sub-layers add."""
@@ -569,6 +590,7 @@ def same_model(student, reference, draw, options, cases, train=False):
         same_by_parts(student, got, want, own, BOTH, case=case)
 
 
+@promises("hidden-and-pooled")
 @exercise("BertModel", 2)
 def test_model_values(student, reference, draw):
     """Embeddings, then every layer in turn; the pooled vector is the tanh of pooler at [CLS]."""
@@ -584,6 +606,7 @@ def test_model_values(student, reference, draw):
     same_model(student, reference, draw, bert_options(layers=2), cases, train=True)
 
 
+@promises("mask")
 @exercise("BertModel")
 def test_model_masks(student, reference, draw):
     """The mask reaches every layer; dropout does nothing in eval mode."""
@@ -655,6 +678,7 @@ def test_model_initial(student):
 
 @aspect
 @hidden
+@promises("dropout")
 @exercise("BertModel")
 def test_model_dropout(student, draw):
     """dropout, 0.1 unless told otherwise, reaches the embeddings and the layers."""
@@ -673,6 +697,7 @@ def test_model_dropout(student, draw):
 
 
 @hidden
+@promises("submodules")
 @exercise("BertModel")
 def test_model_gradients(student, reference, draw):
     """Padding leaks nowhere; gradients reach every layer's own parameters, in float64."""
@@ -714,6 +739,7 @@ def same_count(student, want, case, **given):
 LARGE = {"d_model": 1024, "num_layers": 24, "d_ff": 4096}
 
 
+@promises("an-int")
 @exercise("count_parameters", 2)
 def test_count_published(student):
     """BERT-base has 109,482,240 parameters, BERT-large 335,141,888."""
@@ -721,6 +747,7 @@ def test_count_published(student):
     same_count(student, 335_141_888, "BERT-large", **LARGE)
 
 
+@promises("heads")
 @exercise("count_parameters", 2)
 def test_count_heads(student):
     """With the heads of pre-training they have 110,106,428 and 336,226,108."""
@@ -728,6 +755,7 @@ def test_count_heads(student):
     same_count(student, 336_226_108, "BERT-large with heads=True", heads=True, **LARGE)
 
 
+@promises("biases-and-norms")
 @exercise("count_parameters")
 def test_count_small(student, reference):
     """Any sizes: each of them counts where it should."""
@@ -797,6 +825,7 @@ def checkpoint(draw, layers=(0,), prefix="", old=False, more=()):
     return {name: draw.normal(2) for name in [*(prefix + name for name in names), *more]}
 
 
+@promises("names", "same-tensors")
 @exercise("rename_parameters", 2)
 def test_rename_model(student, reference, draw):
     """The names of a plain model: embeddings, layers, pooler."""
@@ -804,6 +833,7 @@ def test_rename_model(student, reference, draw):
     same_names(student, reference, checkpoint(draw, (0, 1)), "a model of two layers")
 
 
+@promises("names", "prefix")
 @exercise("rename_parameters", 2)
 def test_rename_heads(student, reference, draw):
     """With the prefix bert. and heads: of pre-training, of a classifier, of a span finder."""
@@ -819,6 +849,7 @@ def test_rename_heads(student, reference, draw):
         same_names(student, reference, checkpoint(draw, (), "bert.", more=more), case)
 
 
+@promises("left-out")
 @exercise("rename_parameters")
 def test_rename_left_out(student, reference, draw):
     """The tied table and the position ids are left out, whatever stands before them."""
@@ -832,6 +863,7 @@ def test_rename_left_out(student, reference, draw):
         same_names(student, reference, state, f"a checkpoint with {', '.join(more)}")
 
 
+@promises("unknown-name")
 @exercise("rename_parameters")
 def test_rename_unknown(student, reference, draw):
     """Any other name is refused with a ValueError that says which."""
@@ -850,6 +882,7 @@ def test_rename_unknown(student, reference, draw):
 
 
 @hidden
+@promises("gamma-and-beta")
 @exercise("rename_parameters")
 def test_rename_old(student, reference, draw):
     """gamma and beta of old checkpoints become weight and bias, in the head too."""
@@ -860,6 +893,7 @@ def test_rename_old(student, reference, draw):
 
 
 @hidden
+@promises("same-tensors")
 @exercise("rename_parameters")
 def test_rename_layers(student, reference, draw):
     """Layers of two digits, any shape and dtype, the same tensors; the given dict stays."""

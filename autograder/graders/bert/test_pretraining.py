@@ -30,7 +30,7 @@ from autograder.graders.common import (
 )
 from autograder.graders.parts import SLACK, Parts, alive, arrive, same_by_parts, same_values
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -191,6 +191,7 @@ def random_ids_reach_far(chosen_of, case):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("labels")
 @exercise("mask_tokens")
 def test_mask_form(student, draw):
     """Labels hold the original ids where a token is chosen, IGNORE elsewhere; ids are kept."""
@@ -210,6 +211,7 @@ def test_mask_form(student, draw):
     expectations.true(not torch.equal(corrupted, ids), "With mask_prob=1 no token is masked.")
 
 
+@promises("independent-choice")
 @exercise("mask_tokens")
 def test_mask_rate(student, draw):
     """Of the ordinary tokens 15 percent are chosen, if nothing else is said."""
@@ -224,6 +226,7 @@ def test_mask_rate(student, draw):
     )
 
 
+@promises("three-outcomes")
 @exercise("mask_tokens", weight=2)
 def test_mask_outcomes(student, draw):
     """A chosen token becomes MASK in 80 percent, a random one in 10, and stays in 10."""
@@ -234,6 +237,7 @@ def test_mask_outcomes(student, draw):
     outcomes(chosen, corrupted, ids, 25, "mask")
 
 
+@promises("bad-input")
 @exercise("mask_tokens")
 def test_mask_refusals(student):
     """A mask_prob outside 0 to 1 and a vocabulary of special ids alone are refused."""
@@ -245,6 +249,7 @@ def test_mask_refusals(student):
 
 
 @hidden
+@promises("three-outcomes")
 @exercise("mask_tokens")
 def test_mask_random_ids(student, draw):
     """Random ids are uniform over all ordinary ones, the token's own among them."""
@@ -280,6 +285,7 @@ def test_mask_random_ids(student, draw):
 
 
 @hidden
+@promises("independent-choice")
 @exercise("mask_tokens", weight=2)
 def test_mask_independent(student, draw):
     """Each token is drawn on its own: no fixed number, no common fate in a row or a batch."""
@@ -357,6 +363,7 @@ def words_chosen(chosen, ids, starts):
     return hit > 0, pieces
 
 
+@promises("whole-words")
 @exercise("mask_whole_words")
 def test_words_form(student, draw):
     """Whole words are chosen or none of their pieces; labels as in mask_tokens; ids are kept."""
@@ -380,6 +387,7 @@ def words_rate(words, pieces, rate):
         )
 
 
+@promises("whole-words")
 @exercise("mask_whole_words")
 def test_words_rate(student, draw):
     """Each word is chosen with the probability 0.15, if nothing else is said."""
@@ -388,6 +396,7 @@ def test_words_rate(student, draw):
     words_rate(*words_chosen(chosen, ids, starts), 0.15)
 
 
+@promises("own-outcomes")
 @exercise("mask_whole_words")
 def test_words_outcomes(student, draw):
     """Each piece of a chosen word draws its own fate: 80, 10 and 10 percent."""
@@ -410,6 +419,7 @@ def test_words_outcomes(student, draw):
     )
 
 
+@promises("bad-input")
 @exercise("mask_whole_words")
 def test_words_refusals(student):
     """A mask_prob outside 0 to 1 and a vocabulary of special ids alone are refused."""
@@ -428,6 +438,7 @@ def test_words_refusals(student):
 
 
 @hidden
+@promises("whole-words")
 @exercise("mask_whole_words")
 def test_words_independent(student, draw):
     """Words are drawn on their own, also at the ends of rows; no fixed number is chosen."""
@@ -467,6 +478,7 @@ def test_words_independent(student, draw):
 
 
 @hidden
+@promises("word-boundaries")
 @exercise("mask_whole_words")
 def test_words_boundaries(student, draw):
     """A word ends with its row, and before a special token; what comes then is not part of it."""
@@ -596,6 +608,7 @@ def repeats(found):
 
 
 @aspect
+@promises("pairs", "dynamic")
 @exercise("masking_epochs")
 def test_epochs_dynamic(student, draw):
     """Without duplicates every epoch is masked anew."""
@@ -610,6 +623,7 @@ def test_epochs_dynamic(student, draw):
     )
 
 
+@promises("static")
 @exercise("masking_epochs")
 def test_epochs_static(student, draw):
     """With duplicates=k epoch e has masking e mod k, and these k differ."""
@@ -644,6 +658,7 @@ def _order(first, duplicates):
 
 
 @aspect
+@promises("bad-numbers")
 @exercise("masking_epochs")
 def test_epochs_refusals(student, draw):
     """Fewer than one epoch or one duplicate are refused with a ValueError."""
@@ -802,6 +817,7 @@ def pairs_of(student, documents, case):
     return marks, firsts, seconds
 
 
+@promises("triples")
 @exercise("next_sentence_pairs")
 def test_pairs_form(student):
     """A pair for each sentence with a next one, in order; label 0 and the true next, or 1."""
@@ -809,6 +825,7 @@ def test_pairs_form(student):
         pairs_of(student, documents_of(*sizes_), f"documents of {sizes_} sentences")
 
 
+@promises("half-random")
 @exercise("next_sentence_pairs")
 def test_pairs_half(student):
     """Half of the pairs are true ones."""
@@ -817,6 +834,7 @@ def test_pairs_half(student):
     share(sum(marks), len(marks), 0.5, "the share of pairs with label 1", likely)
 
 
+@promises("one-document")
 @exercise("next_sentence_pairs")
 def test_pairs_refusals(student):
     """Fewer than two documents with sentences are refused with a ValueError."""
@@ -833,6 +851,7 @@ def test_pairs_refusals(student):
 
 
 @hidden
+@promises("half-random")
 @exercise("next_sentence_pairs", weight=2)
 def test_pairs_uniform(student):
     """Random sentences are uniform over the sentences of the other documents, first and last."""
@@ -863,6 +882,7 @@ def test_pairs_uniform(student):
 
 
 @hidden
+@promises("own-draw")
 @exercise("next_sentence_pairs")
 def test_pairs_independent(student):
     """Every pair is drawn on its own, and so is every random sentence."""
@@ -1028,6 +1048,7 @@ class Heads:
         same_by_parts(self.student, got, want, own, what="the scores", case=case)
 
 
+@promises("formula", "any-axes")
 @exercise("MaskedLanguageHead")
 def test_head_values(student, reference, draw):
     """norm(gelu(dense(h))) times the table, plus the bias, for every position of any shape."""
@@ -1041,6 +1062,7 @@ def test_head_values(student, reference, draw):
         heads.same(draw.normal(*shape, scale=2.0), f"hidden states {shape}, V={vocabulary}")
 
 
+@promises("submodules")
 @exercise("MaskedLanguageHead")
 def test_head_parameters(student, draw):
     """The parameters are dense, norm, bias and the table that was given."""
@@ -1051,6 +1073,7 @@ def test_head_parameters(student, draw):
     expectations.close(head.state()["bias"], torch.zeros(7), what="the bias of a new head")
 
 
+@promises("tied")
 @exercise("MaskedLanguageHead")
 def test_head_tied(student, reference, draw):
     """The table is the very one of the embeddings: who changes it changes the scores."""
@@ -1064,6 +1087,7 @@ def test_head_tied(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept", "tied")
 @exercise("MaskedLanguageHead")
 def test_head_gradients(student, reference, draw):
     """Gradients reach the hidden states, every parameter and the table, in float64."""
@@ -1123,6 +1147,7 @@ def pretrainers(student, reference, state, dtype=torch.float64, **changes):
     return pair(student, reference, "BertForPreTraining", state, dtype, **options)
 
 
+@promises("two-logits")
 @exercise("BertForPreTraining")
 def test_pretraining_values(student, reference, draw):
     """Scores for every token at every position, and two scores for the pair."""
@@ -1157,6 +1182,7 @@ def own_head_ties(student):
         return True
 
 
+@promises("submodules")
 @exercise("BertForPreTraining")
 def test_pretraining_tied(student, draw):
     """One table serves the embeddings and the head, before and after a step of training."""
@@ -1188,6 +1214,7 @@ def test_pretraining_tied(student, draw):
 
 
 @hidden
+@promises("submodules")
 @exercise("BertForPreTraining")
 def test_pretraining_gradients(student, reference, draw):
     """Every parameter gets its gradient, the table from both of its uses."""
@@ -1290,6 +1317,7 @@ def same_pretraining_loss(student, reference, given, case):
     expectations.unchanged(seen)
 
 
+@promises("two-means", "mean-over-positions")
 @exercise("pretraining_loss")
 def test_loss_values(student, reference, draw):
     """The mean over the masked positions plus the mean over the pairs."""
@@ -1301,6 +1329,7 @@ def test_loss_values(student, reference, draw):
         expectations.close(got, want, what="the loss", case=case)
 
 
+@promises("both-classes")
 @exercise("pretraining_loss")
 def test_loss_class_zero(student, reference, draw):
     """A true pair, class 0, counts like a random one: in the mean and in the gradient."""
@@ -1310,6 +1339,7 @@ def test_loss_class_zero(student, reference, draw):
         same_pretraining_loss(student, reference, (*given, torch.tensor(is_random)), case)
 
 
+@promises("nothing-chosen")
 @exercise("pretraining_loss")
 def test_loss_nothing_masked(student, reference, draw):
     """Without a masked position the loss is that of the pairs alone, and no gradient is NaN."""
@@ -1320,6 +1350,7 @@ def test_loss_nothing_masked(student, reference, draw):
 
 
 @hidden
+@promises("mean-over-positions")
 @exercise("pretraining_loss")
 def test_loss_gradients(student, reference, draw):
     """Gradients at masked positions only; id 0 is a label like others; positions count alike."""
@@ -1499,6 +1530,7 @@ class Trainees:
             )
 
 
+@promises("numbers")
 @exercise("pretraining_step")
 def test_step_numbers(student, reference, draw):
     """The losses and the norm of the gradient are those before the step, as floats."""
@@ -1516,6 +1548,7 @@ def test_step_numbers(student, reference, draw):
         same_number(got["loss"], loss, what='"loss"', case=case)
 
 
+@promises("step", "own-gradients")
 @exercise("pretraining_step", weight=2)
 def test_step_two_steps(student, reference, draw):
     """Without clipping every parameter loses lr times the gradient, of its own batch alone."""
@@ -1526,6 +1559,7 @@ def test_step_two_steps(student, reference, draw):
         models.same(batch, rate, 1e6, case=case, last=number == 1)
 
 
+@promises("clip")
 @exercise("pretraining_step", weight=2)
 def test_step_clipping(student, reference, draw):
     """A gradient longer than clip is scaled as a whole to that length; a shorter one is not."""
@@ -1583,6 +1617,7 @@ def _same(state, name, value):
     return name not in state or expectations.close_enough(state[name], value)
 
 
+@promises("without-gradient")
 @exercise("pretraining_step")
 def test_step_without_gradient(student, reference, draw):
     """What is frozen, or without influence on the loss, has no gradient and stays as it is."""
@@ -1626,6 +1661,7 @@ def test_step_nothing_masked(student, reference, draw):
 
 
 @hidden
+@promises("mode-kept")
 @exercise("pretraining_step")
 def test_step_mode(student, reference, draw):
     """The model is used in the mode in which it comes: dropout acts in train mode only."""
@@ -1682,6 +1718,7 @@ def sentence(*ids):
     return torch.tensor([CLS, *ids, SEP])
 
 
+@promises("sum", "a-float")
 @exercise("pseudo_log_likelihood")
 def test_likelihood_one(student, draw):
     """A single token between CLS and SEP: its log-probability where MASK stands for it."""
@@ -1690,6 +1727,7 @@ def test_likelihood_one(student, draw):
         same_likelihood(student, model, sentence(token), f"the ids {sentence(token).tolist()}")
 
 
+@promises("sum", "one-at-a-time")
 @exercise("pseudo_log_likelihood")
 def test_likelihood_values(student, draw):
     """Each token is masked alone, while all others are to be seen."""
@@ -1699,6 +1737,7 @@ def test_likelihood_values(student, draw):
         same_likelihood(student, model, ids, f"the ids {ids.tolist()}")
 
 
+@promises("sum")
 @exercise("pseudo_log_likelihood")
 def test_likelihood_special(student, draw):
     """Special tokens are seen but not scored, wherever they stand."""
@@ -1707,6 +1746,7 @@ def test_likelihood_special(student, draw):
         same_likelihood(student, model, ids, f"the ids {ids.tolist()}")
 
 
+@promises("no-ordinary-token")
 @exercise("pseudo_log_likelihood")
 def test_likelihood_refusals(student, draw):
     """An input without ordinary tokens is refused with a ValueError."""

@@ -30,7 +30,7 @@ from autograder.graders.common import (
 )
 from autograder.graders.parts import Parts, alive, same_by_parts
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -83,6 +83,7 @@ def test_shared_encoder_once(student, reference, draw):
     same_shared(student, reference, state, 1, draw.normal(1, 2, 4), None, case)
 
 
+@promises("applied-again")
 @exercise("SharedEncoder", 2)
 def test_shared_encoder_again(student, reference, draw):
     """The one layer reads what it returned, num_layers times, and sees the mask each time."""
@@ -99,6 +100,7 @@ def test_shared_encoder_again(student, reference, draw):
     same_shared(student, reference, state, 15, x, None, "num_layers=15, x of shape (1, 3, 4)")
 
 
+@promises("one-layer")
 @exercise("SharedEncoder")
 def test_shared_encoder_parameters(student, draw):
     """Twelve layers have the parameters of one, called layer."""
@@ -107,6 +109,7 @@ def test_shared_encoder_parameters(student, draw):
     same_parameters(mine, {name: tuple(value.shape) for name, value in state.items()})
 
 
+@promises("heads-divide")
 @exercise("SharedEncoder")
 def test_shared_encoder_refusals(student):
     """A number of heads that does not divide the width is refused, be it by the layer."""
@@ -185,6 +188,7 @@ def test_permutation_masks_in_order(student, reference):
         same_masks(student, reference, torch.arange(length))
 
 
+@promises("content-and-query")
 @exercise("permutation_masks")
 def test_permutation_masks_query(student, reference):
     """By query a position sees those before it in the order; rows stand at the positions' own."""
@@ -192,6 +196,7 @@ def test_permutation_masks_query(student, reference):
         same_masks(student, reference, torch.tensor(order), names=("query",))
 
 
+@promises("content-and-query")
 @exercise("permutation_masks")
 def test_permutation_masks_content(student, reference):
     """By content a position sees itself too."""
@@ -199,6 +204,7 @@ def test_permutation_masks_content(student, reference):
         same_masks(student, reference, torch.tensor(order), names=("content",))
 
 
+@promises("no-permutation")
 @exercise("permutation_masks")
 def test_permutation_masks_refusals(student):
     """What is no permutation of 0 .. T - 1 is refused with a ValueError."""
@@ -276,6 +282,7 @@ def relative_pair(student, reference, draw, width, heads, dtype=None, **more):
     return state, *pair(student, reference, "RelativeAttention", state, dtype, **options)
 
 
+@promises("formula")
 @exercise("RelativeAttention", 2)
 def test_relative_attention_values(student, reference, draw):
     """Without memory: causal attention whose scores know the distance."""
@@ -293,6 +300,7 @@ def test_relative_attention_values(student, reference, draw):
         expectations.close(mine.train()(x), theirs(x), what="the output", case=case)
 
 
+@promises("joined", "distances")
 @exercise("RelativeAttention", 2)
 def test_relative_attention_memory(student, reference, draw):
     """Keys and values come from the memory and x, queries from x; distances reach back into it."""
@@ -354,6 +362,7 @@ def test_relative_attention_continues(student, draw):
         )
 
 
+@promises("causal")
 @exercise("RelativeAttention")
 def test_relative_attention_is_causal(student, draw):
     """A position sees itself, what is before it and all of the memory, and nothing after it."""
@@ -378,6 +387,7 @@ def test_relative_attention_is_causal(student, draw):
         )
 
 
+@promises("parameters")
 @exercise("RelativeAttention")
 def test_relative_attention_parameters(student):
     """Five projections without bias, and two biases (H, D/H) that begin with zeros."""
@@ -390,6 +400,7 @@ def test_relative_attention_parameters(student):
         expectations.close(state[name], torch.zeros(3, 2), what=f"the initial {name}")
 
 
+@promises("heads-divide")
 @exercise("RelativeAttention")
 def test_relative_attention_refusals(student):
     """A number of heads that does not divide the width is refused with a ValueError."""
@@ -400,6 +411,7 @@ def test_relative_attention_refusals(student):
 
 
 @hidden
+@promises("no-gradient")
 @exercise("RelativeAttention")
 def test_relative_attention_no_gradient_to_memory(student, reference, draw):
     """Gradients reach x and every parameter, by way of the memory too, but never the memory."""
@@ -418,6 +430,7 @@ def test_relative_attention_no_gradient_to_memory(student, reference, draw):
 
 
 @hidden
+@promises("dropout-on-weights")
 @exercise("RelativeAttention")
 def test_relative_attention_dropout(student, draw):
     """In train mode dropout acts on the weights, head by head."""
@@ -469,6 +482,7 @@ def same_memory(student, reference, memory, hidden_states, length, case):
     )
 
 
+@promises("last-positions")
 @exercise("update_memory")
 def test_update_memory_first(student, reference, draw):
     """Without a memory: the last positions of the new states, or all of them if there are fewer."""
@@ -477,6 +491,7 @@ def test_update_memory_first(student, reference, draw):
         same_memory(student, reference, None, states, length, "no memory, hidden (2, 4, 3)")
 
 
+@promises("last-positions")
 @exercise("update_memory", 2)
 def test_update_memory_joins(student, reference, draw):
     """The last positions of memory and new states together, the memory first."""
@@ -491,6 +506,7 @@ def test_update_memory_joins(student, reference, draw):
     same_memory(student, reference, memory, states, 607, "memory (1, 600, 2), hidden (1, 8, 2)")
 
 
+@promises("length-0")
 @exercise("update_memory")
 def test_update_memory_zero(student, reference, draw):
     """A memory of length 0 has no positions, (B, 0, D), and can be joined again."""
@@ -503,6 +519,7 @@ def test_update_memory_zero(student, reference, draw):
     same_memory(student, reference, memory, states, 0, "float64, memory (2, 3, 4)")
 
 
+@promises("negative-length")
 @exercise("update_memory")
 def test_update_memory_refusals(student, draw):
     """A negative length is refused with a ValueError."""
@@ -514,6 +531,7 @@ def test_update_memory_refusals(student, draw):
 
 
 @hidden
+@promises("detached")
 @exercise("update_memory", 2)
 def test_update_memory_is_detached(student, reference, draw):
     """The memory is cut off from the graph; float64 stays, and inputs are left as they were."""
@@ -609,6 +627,7 @@ def drawn_tokens(student, rows=20, columns=100):
     return judge_replaced(student, given, case, marked=False)
 
 
+@promises("replaced")
 @exercise("replace_tokens", 2)
 def test_replace_tokens_shares(student):
     """Tokens are drawn with the probabilities softmax(logits), the original among them."""
@@ -638,6 +657,7 @@ def test_replace_tokens_shares(student):
     )
 
 
+@promises("is-replaced")
 @exercise("replace_tokens")
 def test_replace_tokens_certain(student, reference, draw):
     """Where the generator is sure its token is drawn; a correct guess is not a replacement."""
@@ -660,6 +680,7 @@ def test_replace_tokens_certain(student, reference, draw):
     same_replaced(student, reference, (ids, ids.clone(), scores), case)
 
 
+@promises("replaced")
 @exercise("replace_tokens")
 def test_replace_tokens_none(student, reference, draw):
     """Where nothing was chosen nothing is replaced, whatever the scores say."""
@@ -670,6 +691,7 @@ def test_replace_tokens_none(student, reference, draw):
 
 
 @hidden
+@promises("own-draw")
 @exercise("replace_tokens")
 def test_replace_tokens_each_place(student):
     """Every position of every row has a draw of its own."""
@@ -725,6 +747,7 @@ def same_detection(student, reference, scores, is_replaced, mask, case):
     )
 
 
+@promises("formula", "all-real-tokens")
 @exercise("replaced_token_loss")
 def test_replaced_token_loss_values(student, reference, draw):
     """The mean binary cross-entropy over all tokens, replaced or not."""
@@ -739,6 +762,7 @@ def test_replaced_token_loss_values(student, reference, draw):
         same_detection(student, reference, *given, f"{words}, no padding")
 
 
+@promises("all-real-tokens")
 @exercise("replaced_token_loss")
 def test_replaced_token_loss_padding(student, reference, draw):
     """Padding counts neither in the sum nor in the number; every real token weighs the same."""
@@ -750,6 +774,7 @@ def test_replaced_token_loss_padding(student, reference, draw):
         same_detection(student, reference, scores, is_replaced, mask, case)
 
 
+@promises("stable")
 @exercise("replaced_token_loss")
 def test_replaced_token_loss_is_stable(student, reference, draw):
     """Scores of +-1000, right or wrong, give a finite loss."""
@@ -762,6 +787,7 @@ def test_replaced_token_loss_is_stable(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("replaced_token_loss", 2)
 def test_replaced_token_loss_gradients(student, reference, draw):
     """Gradients reach the real positions and no others; strided float64, inputs left alone."""
@@ -828,6 +854,7 @@ def same_elmo_loss(student, mine, theirs, state, given, case):
     same_by_parts(student, got, theirs.method("loss", *given), own, "the loss", case)
 
 
+@promises("submodules", "two-states")
 @exercise("TwoDirections")
 def test_two_directions_states(student, reference, draw):
     """The state of the left-to-right LSTM, then that of the right-to-left one."""
@@ -838,6 +865,7 @@ def test_two_directions_states(student, reference, draw):
         expectations.close(mine(ids), theirs(ids), what="the states", case=case)
 
 
+@promises("padding")
 @exercise("TwoDirections", 2)
 def test_two_directions_padding(student, reference, draw):
     """The backward LSTM begins at each row's last real token."""
@@ -875,6 +903,7 @@ def test_two_directions_never_meet(student, draw):
             )
 
 
+@promises("loss")
 @exercise("TwoDirections", 2)
 def test_two_directions_loss(student, reference, draw):
     """Forward states predict the next token, backward states the previous one; both means add."""
@@ -891,6 +920,7 @@ def test_two_directions_loss(student, reference, draw):
 
 
 @hidden
+@promises("real-targets")
 @exercise("TwoDirections", 2)
 def test_two_directions_loss_padding(student, reference, draw):
     """No real token predicts padding, and padding predicts nothing; a row of one has no part."""

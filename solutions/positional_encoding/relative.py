@@ -38,16 +38,18 @@ from torch import Tensor, nn
 # %% [markdown]
 # ### Exercise 1: Learned positions
 #
-# BERT and GPT don't compute the code of a position, they learn it: one row of a table per position,
-# added to the embedding. Write `LearnedPositions(max_length, d_model)`:
+# BERT and GPT don't compute the code of a position, they learn it: one vector per position, added to the
+# embedding. Write `LearnedPositions(max_length, d_model)`:
 #
 # $$y_{bt} = x_{bt} + P_t$$
 #
-# * Layer: `table = nn.Embedding(max_length, d_model)`. Nothing else, no dropout.
+# <!-- id: sum -->
+#
+# * Layer: `table = nn.Embedding(max_length, d_model)`. Nothing else, no dropout. <!-- id: layer -->
 # * `forward(x)`: `x` `(B, T, D)`; the result has the same shape. Position $t$ is the **second**
-#   dimension.
+#   dimension. <!-- id: second-dimension -->
 # * `ValueError` if `x` is not `d_model` wide, or if $T$ is larger than `max_length`: behind the
-#   table there is nothing to add.
+#   table there is nothing to add. <!-- id: too-long -->
 #
 # *Example.* With the table $\begin{pmatrix}1&2\\3&4\end{pmatrix}$ the sequence $(10, 10), (10, 10)$
 # becomes $(11, 12), (13, 14)$, in every example of a batch.
@@ -160,10 +162,14 @@ class LearnedPositions(nn.Module):
 #
 # $$\text{index}_{ij} = \operatorname{clip}(j - i,\, -k,\, k) + k,\qquad k = \text{max\_distance}$$
 #
+# <!-- id: clipped-distance -->
+#
 # * Row $i$ belongs to the query, column $j$ to the key: a key to the *left* of its query has an
-#   index below $k$, the query itself has exactly $k$.
+#   index below $k$, the query itself has exactly $k$. <!-- id: rows-are-queries -->
 # * The result is `int64` `(T, T)` with entries in $0, \dots, 2k$; $k = 0$ gives zeros only.
+#   <!-- id: int64 -->
 # * `ValueError` if `length` is smaller than 1, or if `max_distance` is negative.
+#   <!-- id: bad-input -->
 #
 # *Example.* `relative_indices(4, 2)` is
 # $\begin{pmatrix}2&3&4&4\\1&2&3&4\\0&1&2&3\\0&0&1&2\end{pmatrix}$.
@@ -222,18 +228,22 @@ def relative_indices(length: int, max_distance: int) -> Tensor:
 # w_{ij} = \operatorname{softmax}_j(e_{ij}),\qquad
 # z_i = \sum_j w_{ij}\,(v_j + a^V_{ij})$$
 #
+# <!-- id: formula -->
+#
 # * Layers, with bias: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)`.
 #   Head $h$ has the features $h D_h$ to $(h + 1) D_h - 1$ of each projection; the heads' results
-#   are joined in the same order and go through `out_proj`.
+#   are joined in the same order and go through `out_proj`. <!-- id: layers -->
 # * Parameters: `key_offsets` ($a^K$) and `value_offsets` ($a^V$), each `(2 * max_distance + 1,
-#   d_model // num_heads)`, shared by all heads.
+#   d_model // num_heads)`, shared by all heads. <!-- id: offsets -->
 # * `forward(x, mask=None)`: `x` `(B, T, D)`; `mask` bool, broadcastable to `(B, T, T)`, `True` =
-#   may attend, the same for all heads.
+#   may attend, the same for all heads. <!-- id: mask -->
 # * Returns `(output, attn_weights)`: `(B, T, D)` and `(B, H, T, T)`. Weights are exactly 0 where
-#   the mask is `False`. A fully masked row has weights 0, its output is the bias of `out_proj`, and
-#   its gradients are finite.
+#   the mask is `False`. <!-- id: zero-weights -->
+#   A fully masked row has weights 0, its output is the bias of `out_proj`, and
+#   its gradients are finite. <!-- id: fully-masked-row -->
 # * `ValueError` if `num_heads` doesn't divide `d_model` (when the module is created), if `x` is not
 #   `d_model` wide, or if the mask is not bool or not broadcastable to `(B, T, T)`.
+#   <!-- id: bad-input -->
 #
 # *Example.* One head of width 1, $T = 3$, `max_distance` 2, all queries 1, all keys 0, and $a^K =
 # (0, \ln 2, 0, 0, 0)$: the key just before its query counts double, wherever it stands. The weights
@@ -410,7 +420,8 @@ def fast_relative_self_attention(
 # Write the module `RotaryEmbedding(head_dim, base=10000.0, interleaved=False)`.
 #
 # 1. `tables(position_ids)` takes positions `(..., T)`, int64, and **returns the pair** `(cos, sin)`,
-#    each `float32` `(..., T, head_dim // 2)`: <!-- id: tables-shape --> cosine and sine of the angle
+#    each `float32` `(..., T, head_dim // 2)`: <!-- id: tables-shape -->
+#    cosine and sine of the angle
 #    $m\,\omega_i$, for $i = 0, \dots, \text{head\_dim}/2 - 1$. <!-- id: angles -->
 # 2. `forward(x, position_ids=None)` takes `x` `(..., T, head_dim)` and **rotates** every pair by its
 #    angle; <!-- id: rotates --> each feature stays at its place. <!-- id: same-place -->
@@ -419,7 +430,8 @@ def fast_relative_self_attention(
 #    `interleaved=True`: the neighbours $2i$ and $2i + 1$, as in the paper and in GPT-J.
 #    <!-- id: interleaved-pairs -->
 # 4. `position_ids` is broadcastable to `x.shape[:-1]`, and says **where each token stands**: `(T,)`
-#    for all, `(B, 1, T)` for each example of `x` `(B, H, T, head_dim)`. <!-- id: given-positions -->
+#    for all, `(B, 1, T)` for each example of `x` `(B, H, T, head_dim)`.
+#    <!-- id: given-positions -->
 #    Without it positions are 0, 1, …, T - 1. <!-- id: default-positions -->
 # 5. The result has the **shape and the dtype of `x`**: `float32`, `float64` or `bfloat16`.
 #    <!-- id: dtype-of-x -->
@@ -429,11 +441,13 @@ def fast_relative_self_attention(
 #    is accepted. <!-- id: far-positions -->
 # 7. The module has **no parameters** and an empty `state_dict()`. <!-- id: nothing-saved -->
 #
-# Raise `ValueError`, when the module is created, if `head_dim` is odd; <!-- id: odd-width --> and if
+# Raise `ValueError`, when the module is created, if `head_dim` is odd; <!-- id: odd-width -->
+# and if
 # the last dimension of `x` is not `head_dim`. <!-- id: other-width -->
 #
 # What you get for it: position 0 changes nothing, <!-- id: position-zero --> no vector changes its
-# length, <!-- id: same-norm --> and the dot product of a query at position $m$ and a key at position
+# length, <!-- id: same-norm -->
+# and the dot product of a query at position $m$ and a key at position
 # $n$ depends on $m - n$ only. <!-- id: relative-only -->
 #
 # *Example.* `head_dim` 4 and base 100 have the frequencies $(1, 0.1)$. At position 1 the vector

@@ -45,12 +45,16 @@ from torch import Tensor, nn
 # $$\text{code}_{p,k} = \left\lfloor \frac{p}{2^k} \right\rfloor \bmod 2,\qquad k = 0, \dots,
 # \text{bits} - 1$$
 #
+# <!-- id: digits -->
+#
 # Column 0 changes with every position (period 2), column $k$ has the period $2^{k+1}$: every column
 # is a wave, and no two of them have the same length.
 #
 # * `positions` `(T,)` integers, in any order; the result is `float32` `(T, bits)` of 0 and 1.
+#   <!-- id: float32 -->
 # * `ValueError` if `bits` is smaller than 1, if `positions` is not of an integer type (floating
 #   point and bool are refused), or if a position is negative or at least $2^{\text{bits}}$.
+#   <!-- id: bad-input -->
 #
 # *Example.* `binary_code(torch.tensor([1, 6]), 3)` is
 # $\begin{pmatrix}1&0&0\\0&1&1\end{pmatrix}$: $6 = 0\cdot1 + 1\cdot2 + 1\cdot4$.
@@ -109,15 +113,17 @@ def binary_code(positions: Tensor, bits: int) -> Tensor:
 # $$\omega_k = \text{base}^{-2k/d_{\text{model}}},\qquad k = 0, 1, \dots,
 # \left\lceil \tfrac{d_{\text{model}}}{2} \right\rceil - 1$$
 #
+# <!-- id: formula -->
+#
 # It is a geometric sequence that begins with exactly 1; a wave has the length (in positions)
 # $2\pi/\omega_k$. One frequency serves two columns, a sine and a cosine, so there are half as many
 # as columns; an odd width has one more for its last column. $k$ counts *pairs*: with $2k = d$ there
 # would be a pair too many.
 #
 # * `d_model` is the full width, not the number of pairs. The result is `float32` `(ceil(d_model /
-#   2),)`.
+#   2),)`. <!-- id: length -->
 # * `ValueError` if `d_model` is not an `int` or is smaller than 1, or if `base` is not larger than
-#   1.
+#   1. <!-- id: bad-input -->
 #
 # *Example.* `angular_frequencies(4)` is $(1, 0.01)$, and `angular_frequencies(5)` is
 # $(1, 0.02512, 0.000631)$.
@@ -174,9 +180,12 @@ def angular_frequencies(d_model: int, base: float = 10000.0) -> Tensor:
 # $$\text{PE}_{p,\,2i} = \sin(p\,\omega_i),\qquad \text{PE}_{p,\,2i+1} = \cos(p\,\omega_i),\qquad
 # \omega_i = \text{base}^{-2i/d_{\text{model}}}$$
 #
+# <!-- id: formula -->
+#
 # * The result is a `list` of `d_model` Python `float`s. An odd width ends with a sine.
+#   <!-- id: odd-width -->
 # * `ValueError` if `position` is not an `int` or is negative, or if `d_model` is not an `int` or is
-#   smaller than 1.
+#   smaller than 1. <!-- id: bad-input -->
 #
 # *Example.* `position_vector(1, 4)` is $(\sin 1, \cos 1, \sin 0.01, \cos 0.01) \approx
 # (0.8415, 0.5403, 0.0100, 1.0000)$. Position 0 is $(0, 1, 0, 1)$.
@@ -233,12 +242,14 @@ def position_vector(position: int, d_model: int, base: float = 10000.0) -> list[
 #
 # Write `sinusoidal_table(length, d_model, base=10000.0)`: row $p$ is the code of position $p$, for
 # $p = 0, \dots, \text{length} - 1$, without a loop over the positions. The **interleaved** layout
-# of exercise 3: sines in the even columns, cosines in the odd ones.
+# of exercise 3: sines in the even columns, cosines in the odd ones. <!-- id: interleaved -->
 #
 # * The result is `float32` `(length, d_model)`. It must agree with exercise 3 up to $10^{-3}$ at
 #   position 5000; angles computed in `float64` are right to seven digits there, `float32` suffices.
-# * An odd width ends with a sine column; it has one cosine less than sines.
+#   <!-- id: exact-far-out -->
+# * An odd width ends with a sine column; it has one cosine less than sines. <!-- id: odd-width -->
 # * `ValueError` if `length` or `d_model` is smaller than 1, or if `base` is not larger than 1.
+#   <!-- id: bad-input -->
 #
 # *Example.* `sinusoidal_table(2, 3)` is
 # $\begin{pmatrix}0&1&0\\0.8415&0.5403&0.0022\end{pmatrix}$, with $\omega_1 = 10000^{-2/3} \approx
@@ -347,15 +358,20 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 #
 # $$y_{bt} = \operatorname{dropout}\bigl(x_{bt} + \text{PE}_t\bigr)$$
 #
+# <!-- id: sum -->
+#
 # * The table of exercise 4 (base 10000) is the buffer `table` `(max_length, d_model)`, registered
 #   with `persistent=False`: it is no parameter, takes no gradient, moves with the module
 #   (`module.to(...)`), and is not saved, so `state_dict()` is empty. There are no parameters.
+#   <!-- id: buffer -->
 # * `forward(x)`: `x` `(B, T, D)`; the result has the same shape and type as `x`, whatever the type
-#   of the table. Position $t$ is the **second** dimension: every example of the batch gets the same
-#   codes.
-# * Dropout with probability `dropout` acts on the sum, in train mode only.
+#   of the table. <!-- id: dtype-of-x -->
+#   Position $t$ is the **second** dimension: every example of the batch gets the same
+#   codes. <!-- id: second-dimension -->
+# * Dropout with probability `dropout` acts on the sum, in train mode only. <!-- id: dropout -->
 # * `ValueError` if `d_model` or `max_length` is smaller than 1 (when the module is created), if `x`
-#   is not `d_model` wide, or if $T$ is larger than `max_length`. (Without a check some wrong shapes
+#   is not `d_model` wide, or if $T$ is larger than `max_length`. <!-- id: bad-input -->
+#   (Without a check some wrong shapes
 #   are broadcast in silence.)
 #
 # *Example.* For `x` of zeros `(2, 3, 4)` the result in eval mode is, for both examples, the first
@@ -441,10 +457,13 @@ class PositionalEncoding(nn.Module):
 # $$\text{column } k = \sin(p\,\omega_k),\qquad \text{column } \tfrac{d}{2} + k = \cos(p\,\omega_k),
 # \qquad k = 0, \dots, \tfrac{d}{2} - 1$$
 #
+# <!-- id: sines-first -->
+#
 # * The frequencies are those of exercise 2: $\omega_k = \text{base}^{-2k/d}$.
+#   <!-- id: frequencies -->
 # * The result is `float32` `(length, d_model)`.
 # * `ValueError` if `d_model` is odd or smaller than 2, if `length` is smaller than 1, or if `base`
-#   is not larger than 1.
+#   is not larger than 1. <!-- id: bad-input -->
 #
 # *Example.* `half_and_half_table(2, 4)` is
 # $\begin{pmatrix}0&0&1&1\\0.8415&0.0100&0.5403&1.0000\end{pmatrix}$ (the last entry is
@@ -508,7 +527,8 @@ def half_and_half_table(length: int, d_model: int, base: float = 10000.0) -> Ten
 # layout as with the other; but weights trained with one don't fit the other.
 #
 # * The result is `int64` `(d_model,)`, each of $0, \dots, d_{\text{model}} - 1$ once.
-# * `ValueError` if `d_model` is odd or smaller than 2.
+#   <!-- id: order-of-columns -->
+# * `ValueError` if `d_model` is odd or smaller than 2. <!-- id: odd-width -->
 #
 # *Example.* `interleaved_to_half(6)` is $(0, 2, 4, 1, 3, 5)$.
 #
@@ -567,10 +587,13 @@ def interleaved_to_half(d_model: int) -> Tensor:
 # $$\begin{pmatrix}\cos(\text{offset}\,\omega_k) & \sin(\text{offset}\,\omega_k)\\
 # -\sin(\text{offset}\,\omega_k) & \cos(\text{offset}\,\omega_k)\end{pmatrix}$$
 #
+# <!-- id: blocks -->
+#
 # * The result is `float32` `(d_model, d_model)`; the code is a column on its right, `M @ table[p]`.
-# * `offset` may be negative (backwards) or 0 (the identity).
+#   <!-- id: column-on-the-right -->
+# * `offset` may be negative (backwards) or 0 (the identity). <!-- id: any-offset -->
 # * `ValueError` if `offset` is not an `int`, if `d_model` is odd or smaller than 2, or if `base` is
-#   not larger than 1.
+#   not larger than 1. <!-- id: bad-input -->
 #
 # *Example.* `offset_rotation(1, 2)` is
 # $\begin{pmatrix}0.5403&0.8415\\-0.8415&0.5403\end{pmatrix}$; times the code $(0, 1)$ of position 0

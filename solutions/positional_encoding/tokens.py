@@ -64,9 +64,9 @@ def chunks(text: str) -> list[str]:
 # `pair` stand side by side, in this order, they are replaced by `new_id`.
 #
 # * `ids` is a `list` of `int`s of any length, `pair` a `tuple` of two ids, `new_id` an `int`; the
-#   result is a new `list`, and `ids` stays as it is.
+#   result is a new `list`, and `ids` stays as it is. <!-- id: new-list -->
 # * Replacement runs from left to right, and occurrences don't overlap: an id that was used for one
-#   replacement is not there for the next.
+#   replacement is not there for the next. <!-- id: left-to-right -->
 #
 # *Example.* `merge_pair([97, 97, 97], (97, 97), 256)` is `[256, 97]`: the middle 97 belongs to the
 # first pair.
@@ -123,21 +123,22 @@ def merge_pair(ids: list[int], pair: tuple[int, int], new_id: int) -> list[int]:
 # 2016; on bytes as in GPT-2).
 #
 # 1. Cut the text by `chunks(text)`, and make a list of ids of each chunk: its bytes in UTF-8, 0 to
-#    255. **No merge crosses the border of a chunk.**
-# 2. Count for every pair of neighbouring ids at how many places it stands, over all chunks; a chunk
-#    counts as often as it occurs in the text. Overlapping places all count: in `[97, 97, 97]` the
-#    pair `(97, 97)` stands at two.
+#    255. **No merge crosses the border of a chunk.** <!-- id: within-chunks -->
+# 2. Count for every pair of neighbouring ids how often it occurs, over all chunks; a chunk
+#    counts as often as it occurs in the text. Overlapping occurrences all count: in
+#    `[97, 97, 97]` the pair `(97, 97)` occurs twice. <!-- id: counts -->
 # 3. The most frequent pair is the next merge. **On a tie the smaller pair wins**, compared as
-#    tuples: `(32, 97)` before `(97, 32)`.
+#    tuples: <!-- id: ties --> `(32, 97)` before `(97, 32)`.
 # 4. Merge number $m$ (counted from 0) makes the id $256 + m$. Replace it in all chunks and go on at
-#    step 2, until there are `num_merges` merges or no pair is left.
+#    step 2, until there are `num_merges` merges or no pair is left. <!-- id: until-none-is-left -->
 #
 # * The result is the `list` of merged pairs, `tuple`s of two `int`s, in the order in which they
-#   were learned. It is shorter than `num_merges` if no pair is left; an empty text gives `[]`.
-# * `ValueError` if `num_merges` is negative; 0 gives `[]`.
+#   were learned. <!-- id: merges-in-order -->
+#   It is shorter than `num_merges` if no pair is left; an empty text gives `[]`.
+# * `ValueError` if `num_merges` is negative; 0 gives `[]`. <!-- id: negative-number -->
 #
 # *Example.* `train_bpe("low low lower", 3)` is `[(108, 111), (256, 119), (32, 257)]`: *l o*, then
-# *lo w*, then *space low*. In the first step *l o* and *o w* stand at three places each, and
+# *lo w*, then *space low*. In the first step *l o* and *o w* occur three times each, and
 # $(108, 111) < (111, 119)$.
 #
 # Book: `pos-bpe`.
@@ -253,11 +254,12 @@ def fast_train_bpe(text: str, num_merges: int) -> list[tuple[int, int]]:
 # Write `bpe_encode(text, merges)`: the ids of a text, by merges learned earlier, perhaps on another
 # text. For every chunk of `chunks(text)`: start from its bytes, and while the chunk holds a pair
 # that is in `merges`, take **the one learned earliest** and replace all its occurrences, left to
-# right.
+# right. <!-- id: earliest-first -->
 #
 # * `merges` is the result of `train_bpe`; pair number $m$ makes the id $256 + m$.
+#   <!-- id: new-ids -->
 # * The result is one flat `list` of `int`s: the ids of all chunks, one chunk after the other. An
-#   empty text gives `[]`.
+#   empty text gives `[]`. <!-- id: one-flat-list -->
 #
 # The order matters: longest piece first, or the pair that stands first, gives other ids than the
 # model was trained on.
@@ -320,14 +322,16 @@ def bpe_encode(text: str, merges: list[tuple[int, int]]) -> list[int]:
 #
 # Write `bpe_decode(ids, merges)`, the way back. Every id stands for a string of bytes: 0 to 255 for
 # the one byte, $256 + m$ for the bytes of the two ids of merge $m$, one after the other. Join the
-# bytes of all ids, **then** read them as UTF-8, with `errors="replace"`.
+# bytes of all ids, **then** read them as UTF-8, with `errors="replace"`. <!-- id: bytes-first -->
 #
 # * The result is a `str`. `bpe_decode(bpe_encode(text, merges), merges) == text` for every text,
-#   emoji and unknown scripts included: bytes leave nothing out. (A lone surrogate, half of a UTF-16
+#   emoji and unknown scripts included: bytes leave nothing out. <!-- id: round-trip -->
+#   (A lone surrogate, half of a UTF-16
 #   pair, is not text; Python already refuses to encode it.)
 # * Ids that don't form valid UTF-8, as a model may produce, give the replacement character `�`
-#   where the text is damaged, no error.
-# * `ValueError` if an id is negative or larger than `255 + len(merges)`. (Python would count
+#   where the text is damaged, no error. <!-- id: damaged-text -->
+# * `ValueError` if an id is negative or larger than `255 + len(merges)`. <!-- id: unknown-id -->
+#   (Python would count
 #   negative ones from the end of a list.)
 #
 # *Example.* `bpe_decode([195, 169], [])` is `"é"`, and `bpe_decode([195], [])` is `"�"`. With the
@@ -387,11 +391,15 @@ def bpe_decode(ids: list[int], merges: list[tuple[int, int]]) -> str:
 #
 # * Take the longest piece of the vocabulary that the word begins with; then the longest one, now
 #   with `prefix` before it, that the rest begins with; and so on to the end of the word.
+#   <!-- id: longest-first -->
 # * There is no going back: if some rest begins with no piece, the **whole word** is `[unknown]`,
 #   one token, even if its beginning was found or another cut would have worked.
+#   <!-- id: whole-word-unknown -->
 # * A word longer than `max_chars` characters is `[unknown]` without being tried.
+#   <!-- id: too-long -->
 # * The result is a `list` of `str`, the pieces as they stand in the vocabulary, with their prefix.
-# * `ValueError` if `word` is empty.
+#   <!-- id: pieces -->
+# * `ValueError` if `word` is empty. <!-- id: empty-word -->
 #
 # *Example.* With the vocabulary `["un", "una", "##aff", "##able", "##ffable"]` the word *unaffable*
 # is `["una", "##ffable"]`. Without *una* in it, it is `["un", "##aff", "##able"]`; with *una* but
@@ -471,16 +479,20 @@ def wordpiece_encode(
 #
 # ### Exercise 6: Scaled token embedding
 #
-# Write `TokenEmbedding(vocab_size, d_model)`: a learned table with one row per token, whose rows
-# are multiplied by $\sqrt{d_{\text{model}}}$ (Vaswani et al., 2017, section 3.4):
+# Write `TokenEmbedding(vocab_size, d_model)`: a learned embedding matrix with one row per
+# token, whose rows are multiplied by $\sqrt{d_{\text{model}}}$ (Vaswani et al., 2017, section 3.4):
 #
 # $$x_{bt} = \sqrt{D}\; E_{\text{ids}_{bt}}$$
 #
-# * Layer: `table = nn.Embedding(vocab_size, d_model)`. Nothing else.
+# <!-- id: scaled-rows -->
+#
+# * Layer: `table = nn.Embedding(vocab_size, d_model)`. Nothing else. <!-- id: layer -->
 # * `forward(ids)`: `ids` `(B, T)` integers; the result is `(B, T, D)`.
 # * `ValueError` if `vocab_size` or `d_model` is smaller than 1, when the module is made.
+#   <!-- id: bad-sizes -->
 # * `ValueError` if `ids` is not of an integer type (floating point and bool are refused), if it is
 #   empty ($B = 0$ or $T = 0$), or if an id is negative or at least `vocab_size`.
+#   <!-- id: bad-ids -->
 #
 # *Example.* With $D = 4$ and the row $(0.5, 0, -1, 2)$ for id 7, `ids` $= [[7]]$ gives
 # $(1, 0, -2, 4)$.

@@ -87,18 +87,21 @@ class NextTokenTable(nn.Module):
 # $$\log P(y \mid x) = \sum_{t=1}^{U} \log P(y_t \mid y_{<t}, x),\qquad
 # P(y_t = v \mid \dots) = \operatorname{softmax}(\text{logits}_t)_v$$
 #
+# <!-- id: formula -->
+#
 # The sum is computed from logarithms all the way: a product of a few hundred probabilities is
 # exactly 0 in floating point, and the logarithm of that is $-\infty$. Write
 # `sequence_log_prob(logits, targets, mask=None)`.
 #
 # * `logits` `(B, U, V)`, `targets` `(B, U)` `torch.int64`; `mask` `(B, U)` bool, `True` = real
 #   step, or `None`, when all are real.
-# * The result is `(B,)`: for each row the sum over its real steps.
+# * The result is `(B,)`: for each row the sum over its real steps. <!-- id: sum-of-a-row -->
 # * Where the mask is `False`, the target may be **any** number, even one outside the vocabulary
-#   such as −100; it must neither matter nor fail.
+#   such as −100; it must neither matter nor fail. <!-- id: masked-targets -->
 # * `ValueError` if the shapes don't fit, if `targets` are not `torch.int64`, if `mask` is not bool,
-#   or if a real target lies outside the vocabulary (negative ones too).
-# * Not to be called: `cross_entropy`, `nll_loss` and their modules. `log_softmax` is fine.
+#   or if a real target lies outside the vocabulary (negative ones too). <!-- id: bad-input -->
+# * Not to be called: `cross_entropy`, `nll_loss` and their modules. <!-- id: not-called -->
+#   `log_softmax` is fine.
 #
 # *Example.* If all logits are 0 and $V = 4$, each token has probability $\tfrac14$. Two steps give
 # $2 \log\tfrac14 \approx -2.773$; with the mask `[True, False]` it is $-1.386$.
@@ -180,12 +183,14 @@ def sequence_log_prob(logits: Tensor, targets: Tensor, mask: Tensor | None = Non
 # N = \text{number of real targets in the batch}$$
 #
 # * `logits` `(B, U, V)`, `targets` `(B, U)` `torch.int64`. A target equal to `pad` is no real one:
-#   it is left out of the sum and of $N$.
+#   it is left out of the sum and of $N$. <!-- id: padding -->
 # * Every real token weighs the same, in a long sentence as in a short one. So it is one sum divided
 #   by one number, **not** the mean of the rows' means, and not divided by `B` or by `B * U`.
-# * The result is a scalar (a tensor of shape `()`).
+#   <!-- id: mean-over-tokens -->
+# * The result is a scalar (a tensor of shape `()`). <!-- id: a-scalar -->
 # * `ValueError` if there is no real target at all, and in the cases of exercise 1.
-# * Not to be called: `cross_entropy`, `nll_loss` and their modules.
+#   <!-- id: bad-input -->
+# * Not to be called: `cross_entropy`, `nll_loss` and their modules. <!-- id: not-called -->
 #
 # *Example.* Two rows have one and three real tokens and the log-likelihoods $-1$ and $-6$. The loss
 # is $7 / 4 = 1.75$. (The mean of the means would be $(1 + 2) / 2 = 1.5$.)
@@ -280,15 +285,16 @@ def sequence_loss(logits: Tensor, targets: Tensor, pad: int = PAD) -> Tensor:
 # the token with the largest logit, which is then fed back.
 #
 # * `model` is **any** translator (see the top of the notebook): call only `start` and `step`, and
-#   assume nothing about its state.
+#   assume nothing about its state. <!-- id: any-translator -->
 # * The first input of every row is `BOS`. After that each row reads its own last token.
+#   <!-- id: own-last-token -->
 # * A row that has produced `EOS` is finished; it gets `PAD` from then on. `EOS` itself belongs to
-#   the result, `BOS` doesn't.
+#   the result, `BOS` doesn't. <!-- id: finished-rows -->
 # * Decoding stops when **every** row has finished, or after `max_length` tokens. A row without
-#   `EOS` by then stays as it is.
+#   `EOS` by then stays as it is. <!-- id: when-to-stop -->
 # * The result is `(B, n)` `torch.int64`; `n` is the length of the longest row, so the last column
-#   is never padding alone.
-# * `ValueError` if `max_length` is smaller than 1.
+#   is never padding alone. <!-- id: length -->
+# * `ValueError` if `max_length` is smaller than 1. <!-- id: bad-length -->
 #
 # (Decoding needs no gradients. Where you use it for real, wrap the call in `torch.no_grad()`.)
 #
@@ -364,13 +370,13 @@ def greedy_decode(
 # * `model` is any translator; `source` is `(1, T)`, one sentence.
 # * Candidates are all sequences that end with `EOS` and have at most `max_length` tokens, `EOS`
 #   counted. Before the `EOS` every other id of the vocabulary may occur, `PAD`, `BOS` and `UNK`
-#   included.
-# * Logits may be $-\infty$; such a token has probability 0.
+#   included. <!-- id: all-candidates -->
+# * Logits may be $-\infty$; such a token has probability 0. <!-- id: impossible-tokens -->
 # * Returns `(ids, log_prob)`: the ids of the most probable candidate as a `list` of `int`, `EOS`
 #   included, and the logarithm of its probability as a `float`. If several are equally probable,
-#   any of them.
+#   any of them. <!-- id: best-candidate -->
 # * `ValueError` if the batch is not 1, if `max_length` is smaller than 1, or if every candidate has
-#   probability 0.
+#   probability 0. <!-- id: bad-input -->
 #
 # *Example.* Tokens 4 and 5 begin a sequence with probability 0.6 and 0.4. After 4 comes `EOS` with
 # 0.5, or 6 or 7 with 0.25 each; after 5 comes `EOS` with 0.95 or 6 with 0.05. With `max_length=2`
@@ -462,13 +468,14 @@ def exhaustive_search(
 #    `BOS`.
 # 2. In each step every live hypothesis is extended by every token of the vocabulary, and the
 #    log-probability of the extension is that of the hypothesis plus that of the token.
+#    <!-- id: extensions -->
 # 3. Of **all** extensions together, the $k$ with the largest log-probability survive. Those of
-#    probability 0 never do.
+#    probability 0 never do. <!-- id: k-best-of-all -->
 # 4. Survivors that end with `EOS` are *finished*: they are put aside, and the beam becomes narrower
 #    by as many. So $k$ is `beam_size` at first, and `beam_size` minus the number of finished
-#    hypotheses later.
+#    hypotheses later. <!-- id: finished-leave -->
 # 5. It ends when nothing is live, or after `max_length` tokens. What is live then joins the
-#    finished ones as it is, without `EOS`.
+#    finished ones as it is, without `EOS`. <!-- id: live-join -->
 #
 # Every further token makes a log-probability smaller, so the sum favours short outputs. The **final
 # order** can correct for that, and only the final order:
@@ -476,11 +483,13 @@ def exhaustive_search(
 # $$\text{score}(y) = \frac{\log P(y \mid x)}{|y|^{\alpha}},\qquad
 # |y| = \text{number of ids, EOS counted}$$
 #
+# <!-- id: length-normalised -->
+#
 # * `model` is any translator; `source` is `(1, T)`, one sentence.
 # * Returns a list of at most `beam_size` pairs `(ids, score)`, best score first: `ids` a `list` of
-#   `int` without `BOS`, `score` a `float`. Equal scores may come in any order.
+#   `int` without `BOS`, `score` a `float`. Equal scores may come in any order. <!-- id: pairs -->
 # * `ValueError` if `beam_size` or `max_length` is smaller than 1, if `alpha` is negative, or if the
-#   batch is not 1.
+#   batch is not 1. <!-- id: bad-input -->
 #
 # *Example.* In the example of exercise 4, `beam_size=1` gives `[([4, 2], -1.204)]`, the greedy
 # path. With `beam_size=2` both 4 and 5 survive the first step, and the result is

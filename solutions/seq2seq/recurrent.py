@@ -45,14 +45,19 @@ from torch import Tensor, nn
 #
 # $$h' = \tanh(W_{ih}\, x + b_{ih} + W_{hh}\, h + b_{hh})$$
 #
+# <!-- id: formula -->
+#
 # * Parameters (`nn.Parameter`, named as in PyTorch): `weight_ih` `(H, I)`, `weight_hh` `(H, H)`,
-#   `bias_ih` `(H,)`, `bias_hh` `(H,)`, with `I` = `input_size` and `H` = `hidden_size`. (One bias
+#   `bias_ih` `(H,)`, `bias_hh` `(H,)`, with `I` = `input_size` and `H` = `hidden_size`.
+#   <!-- id: parameters --> (One bias
 #   would do; two make the weights interchangeable with PyTorch's.)
 # * `forward(x, h)`: `x` `(B, I)`, `h` `(B, H)`; the result is `(B, H)`.
-# * `ValueError` if `x` or `h` has another width, or another batch size than the other. Broadcasting
+# * `ValueError` if `x` or `h` has another width, or another batch size than the other.
+#   <!-- id: other-sizes --> Broadcasting
 #   would accept some of these silently.
 # * Not to be called: PyTorch's own recurrent modules and cells (`nn.RNN`, `nn.GRU`, `nn.LSTM`,
-#   `nn.RNNCell`, `nn.GRUCell`, `nn.LSTMCell`, and the functions behind them). Your class may have
+#   `nn.RNNCell`, `nn.GRUCell`, `nn.LSTMCell`, and the functions behind them).
+#   <!-- id: not-called --> Your class may have
 #   the same name as PyTorch's.
 #
 # *Example.* All widths 1, $W_{ih} = 1$, $W_{hh} = 0.5$, $b_{ih} = 0.5$, $b_{hh} = 0$: for $x = 1$
@@ -138,15 +143,19 @@ class RNNCell(nn.Module):
 # h' &= (1 - z) \odot n + z \odot h
 # \end{aligned}$$
 #
+# <!-- id: formula -->
+#
 # $\sigma$ is the logistic sigmoid and $\odot$ multiplies number by number. Two details differ
 # between publications; this is PyTorch's form of both: the reset gate $r$ multiplies
 # $W_{hn} h + b_{hn}$ **after** the product with the matrix, bias included (Cho et al., 2014, reset
-# $h$ before it), and $z$ is the share of the **old** state.
+# $h$ before it), and $z$ is the share of the **old** state. <!-- id: pytorch-form -->
 #
 # * Parameters: `weight_ih` `(3H, I)`, `weight_hh` `(3H, H)`, `bias_ih` `(3H,)`, `bias_hh` `(3H,)`.
 #   The first `H` rows of each belong to $r$, the next to $z$, the last to $n$.
+#   <!-- id: parameters -->
 # * `forward(x, h)`: `x` `(B, I)`, `h` `(B, H)`; the result is `(B, H)`.
-# * `ValueError` and what is not to be called: as in exercise 1.
+# * `ValueError` <!-- id: other-sizes --> and what is not to be called: as in exercise 1.
+#   <!-- id: not-called -->
 #
 # *Example.* If all parameters are 0, then $r = z = \tfrac12$ and $n = 0$, so $h = 4$ becomes $2$.
 # If only $b_{hn} = 2$, then $n = \tanh(\tfrac12 \cdot 2) \approx 0.762$ and $h = 4$ becomes
@@ -239,12 +248,15 @@ class GRUCell(nn.Module):
 # c' &= f \odot c + i \odot g & h' &= o \odot \tanh(c')
 # \end{aligned}$$
 #
+# <!-- id: formula -->
+#
 # * Parameters: `weight_ih` `(4H, I)`, `weight_hh` `(4H, H)`, `bias_ih` `(4H,)`, `bias_hh` `(4H,)`,
-#   the rows in the order $i$, $f$, $g$, $o$.
+#   the rows in the order $i$, $f$, $g$, $o$. <!-- id: parameters -->
 # * `forward(x, state)`: `x` `(B, I)`, `state` the pair `(h, c)`, both `(B, H)`. Returns the new
-#   pair `(h, c)`, in this order.
-# * `ValueError` if `x`, `h` or `c` has another width or batch size. What is not to be called: as in
-#   exercise 1.
+#   pair `(h, c)`, in this order. <!-- id: pair -->
+# * `ValueError` if `x`, `h` or `c` has another width or batch size. <!-- id: other-sizes -->
+#   What is not to be called: as in
+#   exercise 1. <!-- id: not-called -->
 #
 # *Example.* If all parameters are 0, then $i = f = o = \tfrac12$ and $g = 0$: $c = 4$ becomes $2$,
 # and $h' = \tfrac12 \tanh(2) \approx 0.482$, whatever $h$ was.
@@ -333,22 +345,28 @@ class LSTMCell(nn.Module):
 # $$x_t = \operatorname{embedding}(\text{id}_t),\qquad
 # h_t = \operatorname{cell}(x_t, h_{t-1}),\qquad h_0 = 0$$
 #
+# <!-- id: from-zeros -->
+#
 # The encoder starts from **zeros**. What it knows at the end is handed to the decoder, not the
 # other way round.
 #
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`, and `cell`, your `RNNCell`,
-#   `GRUCell` or `LSTMCell` for `"rnn"`, `"gru"` or `"lstm"`. `ValueError` (when the module is
-#   created) for any other name.
+#   `GRUCell` or `LSTMCell` for `"rnn"`, `"gru"` or `"lstm"`. <!-- id: submodules -->
+#   `ValueError` (when the module is
+#   created) for any other name. <!-- id: other-cell -->
 # * `forward(ids, mask=None)`: `ids` `(B, T)` `torch.int64`; `mask` `(B, T)` bool, `True` = real
 #   token, or `None`, when all are real.
 # * Where the mask is `False`, the state is carried over unchanged, and the row of `states` is 0. So
 #   each sequence is encoded as if it stood alone, whatever its neighbours in the batch are.
+#   <!-- id: padding -->
 # * Returns `(states, final)`: `states` `(B, T, H)` and the state after the **last real token**,
 #   `(B, H)`. For the LSTM, `final` is the pair `(h, c)` and `states` hold $h$.
+#   <!-- id: states-and-final -->
 # * `ValueError` if the batch is empty or `T` is 0, if `ids` are not `torch.int64`, if an id lies
 #   outside the vocabulary (negative ones too; padded positions count), if `mask` is not bool or not
-#   `(B, T)`, or if a row has no real token at all.
+#   `(B, T)`, or if a row has no real token at all. <!-- id: bad-input -->
 # * Not to be called: PyTorch's own recurrent modules and cells, as in exercise 1.
+#   <!-- id: not-called -->
 #
 # *Example.* With the mask `[True, True, False]`, `states[:, 2]` is 0 and `final` equals
 # `states[:, 1]`. The token at the third place may be any in the vocabulary: nothing changes.
@@ -477,20 +495,25 @@ class Encoder(nn.Module):
 # \overleftarrow{h}_t = \operatorname{GRU}_b(x_t, \overleftarrow{h}_{t+1}),\qquad
 # h_t = [\overrightarrow{h}_t; \overleftarrow{h}_t]$$
 #
+# <!-- id: two-directions -->
+#
 # The decoder has one state of its own width. A *bridge* makes it from what both directions know at
 # their ends, the last real position and position 0:
 #
 # $$s_0 = \tanh\bigl(W\,[\overrightarrow{h}_{\text{last}}; \overleftarrow{h}_{0}] + b\bigr)$$
 #
+# <!-- id: bridge -->
+#
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`; `forward_cell` and
 #   `backward_cell`, each your `GRUCell(embed_dim, hidden_size)`;
-#   `bridge = nn.Linear(2 * hidden_size, decoder_size)`.
+#   `bridge = nn.Linear(2 * hidden_size, decoder_size)`. <!-- id: submodules -->
 # * `forward(ids, mask=None)` as in exercise 4: where the mask is `False`, wherever that is, both
 #   directions carry their states over. The backward direction starts from zeros at each row's
-#   **last real token**, not in the padding behind it.
+#   **last real token**, not in the padding behind it. <!-- id: padding -->
 # * Returns `(states, state)`: `states` `(B, T, 2H)`, the forward half first, 0 at padding; `state`
-#   `(B, decoder_size)`.
-# * `ValueError` and what is not to be called: as in exercise 4.
+#   `(B, decoder_size)`. <!-- id: states-and-state -->
+# * `ValueError` <!-- id: bad-input --> and what is not to be called: as in exercise 4.
+#   <!-- id: not-called -->
 #
 # *Example.* Change the first token of a sentence: the forward half of `states` changes at every
 # position, the backward half only at position 0.
@@ -612,17 +635,22 @@ class BidirectionalEncoder(nn.Module):
 # $$s_t = \operatorname{GRU}\bigl([\operatorname{embedding}(y_{t-1}); C],\; s_{t-1}\bigr),\qquad
 # \text{logits}_t = W\,[s_t; C] + b$$
 #
+# <!-- id: formula -->
+#
 # * Submodules: `embedding = nn.Embedding(vocab_size, embed_dim)`; `cell`, your
 #   `GRUCell(embed_dim + context_size, hidden_size)`;
 #   `output = nn.Linear(hidden_size + context_size, vocab_size)`. The order inside the brackets is
 #   as written: the embedding before the context, the state before the context.
+#   <!-- id: submodules -->
 # * `forward(previous, state, context)`: `previous` `(B,)` `torch.int64`, `state` `(B, H)`,
 #   `context` `(B, C)`.
-# * Returns `(logits, state)`: `(B, V)` and the **new** state `(B, H)`. Logits are no probabilities:
+# * Returns `(logits, state)`: `(B, V)` and the **new** state `(B, H)`. <!-- id: new-state -->
+#   Logits are no probabilities:
 #   there is no softmax here.
 # * `ValueError` if `previous` is not `torch.int64` or holds an id outside the vocabulary, or if
-#   `state` or `context` has another width or batch size.
+#   `state` or `context` has another width or batch size. <!-- id: bad-input -->
 # * Not to be called: PyTorch's own recurrent modules and cells, as in exercise 1.
+#   <!-- id: not-called -->
 #
 # *Example.* Take a trained step and change only $y_{t-1}$, only $s_{t-1}$, or only $C$: the logits
 # change every time.
@@ -724,19 +752,26 @@ class DecoderStep(nn.Module):
 # \arg\max \text{logits}_{t-1} & \text{otherwise}
 # \end{cases}$$
 #
+# <!-- id: inputs -->
+#
 # $\rho = 1$ is *teacher forcing*: always the reference. $\rho = 0$ is *free running*: always the
 # decoder's own choice, as in use.
 #
 # * `forward(source, target_in, source_mask=None, teacher_forcing_ratio=1.0)`: `source` `(B, T)` and
-#   `target_in` `(B, U)`, both `torch.int64`; `source_mask` `(B, T)` bool; `teacher_forcing_ratio`
+#   `target_in` `(B, U)`, both `torch.int64`; `source_mask` `(B, T)` bool; <!-- id: source-mask -->
+#   `teacher_forcing_ratio`
 #   is $\rho$.
 # * The choice is made **for every row and every step on its own**, with random numbers from
 #   PyTorch's global generator. With $\rho = 1$ and with $\rho = 0$ nothing is left to chance.
+#   <!-- id: own-draws -->
 # * Returns logits `(B, U, V)`. There are `U` steps, whether or not a row has produced `EOS`.
-# * `ValueError` if `teacher_forcing_ratio` lies outside $[0, 1]$, or if `U` is 0. What else is
+#   <!-- id: all-steps -->
+# * `ValueError` if `teacher_forcing_ratio` lies outside $[0, 1]$, or if `U` is 0.
+#   <!-- id: bad-input --> What else is
 #   wrong with the input (an id outside the vocabulary, a mask of another shape, another batch size)
 #   is refused by the parts that it reaches.
 # * Not to be called: PyTorch's own recurrent modules and cells, as in exercise 1.
+#   <!-- id: not-called -->
 #
 # *Example.* With the vocabulary of `encode` (unit `text`), the target `to be` is fed as `[1, 5, 4]`, and the
 # logits are compared with `[5, 4, 2]`.

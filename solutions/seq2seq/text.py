@@ -54,13 +54,15 @@ SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
 # * `sentences`: a list of sentences, each a list of tokens (`str`).
 # * The first four entries are `SPECIALS`: `<pad>`, `<bos>`, `<eos>`, `<unk>`. Then come the tokens
 #   of the text, the most frequent first; tokens that are equally frequent come in alphabetical
-#   order (that of Python's `sorted`, by code point).
+#   order (that of Python's `sorted`, by code point). <!-- id: order -->
 # * A token is left out if it occurs fewer than `min_count` times in all sentences together.
+#   <!-- id: min-count -->
 # * `max_size` limits the whole list, the specials included; `None` means no limit. The rarest
-#   tokens are the ones that drop out.
+#   tokens are the ones that drop out. <!-- id: max-size -->
 # * If the string of a special token stands in the text, it is **not** entered a second time.
+#   <!-- id: specials-once -->
 # * `ValueError` if there are no sentences, if `min_count` is smaller than 1, or if `max_size` is
-#   smaller than 4.
+#   smaller than 4. <!-- id: bad-input -->
 #
 # *Example.* For `[["to", "be", "or"], ["not", "to", "be"]]` the vocabulary is the four specials and
 # then `be`, `to`, `not`, `or`. With `min_count=2` it ends after `to`; with `max_size=5`, after
@@ -132,11 +134,11 @@ def build_vocabulary(
 # of ids.
 #
 # * Each token becomes its position in `vocabulary`; a token that the vocabulary doesn't hold
-#   becomes `UNK`.
+#   becomes `UNK`. <!-- id: ids -->
 # * `add_bos=True` puts `BOS` in front, `add_eos=True` puts `EOS` at the end. An empty list of
-#   tokens is allowed.
+#   tokens is allowed. <!-- id: bos-and-eos -->
 # * `ValueError` if the vocabulary does not begin with `SPECIALS`, in their order: the ids 0 to 3
-#   would mean something else.
+#   would mean something else. <!-- id: specials-first -->
 #
 # *Example.* With the vocabulary `SPECIALS + ["be", "to"]`, the tokens `["to", "sleep", "be"]` and
 # `add_eos=True` give `[5, 3, 4, 2]`.
@@ -191,10 +193,10 @@ def encode(
 #
 # Write `decode(ids, vocabulary)`: the way back, from ids to the tokens a person reads.
 #
-# * Reading stops before the first `EOS`; what follows it is ignored.
-# * `PAD` and `BOS` are dropped wherever they stand. `UNK` stays, as `<unk>`.
+# * Reading stops before the first `EOS`; what follows it is ignored. <!-- id: until-eos -->
+# * `PAD` and `BOS` are dropped wherever they stand. `UNK` stays, as `<unk>`. <!-- id: dropped -->
 # * `ValueError` if one of the ids read lies outside the vocabulary, and also if it is negative:
-#   Python would silently count from the end.
+#   Python would silently count from the end. <!-- id: unknown-id -->
 #
 # *Example.* With the vocabulary `SPECIALS + ["be", "to"]`, `[1, 5, 3, 0, 4, 2, 5]` gives
 # `["to", "<unk>", "be"]`.
@@ -254,13 +256,16 @@ def decode(ids: list[int], vocabulary: list[str]) -> list[str]:
 # ids.
 #
 # * `sequences`: a list of lists of `int`. An empty one among them is allowed: a row of padding.
-# * A shorter sequence is filled up with `PAD` **on the right**.
+#   <!-- id: empty-row -->
+# * A shorter sequence is filled up with `PAD` **on the right**. <!-- id: padded-right -->
 # * A longer one is cut: `keep="start"` keeps its first `length` ids, `keep="end"` its last.
+#   <!-- id: cut -->
 # * Returns `(ids, mask)`: `(B, length)` `torch.int64` and `(B, length)` `torch.bool`, `True` = real
 #   token. The mask comes from the lengths, not from comparing with `PAD`: a sequence may hold a
-#   real 0.
+#   real 0. <!-- id: mask-by-length -->
 # * `ValueError` if there are no sequences, if `length` is smaller than 1, if `keep` is neither
 #   `"start"` nor `"end"`, or if an id is not an `int` (neither `2.0` nor `True` is one).
+#   <!-- id: bad-input -->
 #
 # *Example.* `pad_to_length([[7, 8, 9], [5]], 2)` gives the ids
 # $\begin{pmatrix}7&8\\5&0\end{pmatrix}$ and the mask $\begin{pmatrix}1&1\\1&0\end{pmatrix}$, with 1
@@ -332,9 +337,10 @@ def pad_to_length(
 # Padding every sentence to one length for the whole corpus wastes work on padding. Write
 # `pad_batch(sequences)`: pad only to the longest sequence **of this batch**.
 #
-# * Returns `(ids, mask)` as exercise 4 does, now `(B, longest)`.
-# * An empty sequence beside others is a row of padding.
+# * Returns `(ids, mask)` as exercise 4 does, now `(B, longest)`. <!-- id: longest -->
+# * An empty sequence beside others is a row of padding. <!-- id: empty-row -->
 # * `ValueError` if there are no sequences, if all of them are empty, or if an id is not an `int`.
+#   <!-- id: bad-input -->
 #
 # *Example.* `pad_batch([[7, 8, 9], [5], []])` gives the ids
 # $\begin{pmatrix}7&8&9\\5&0&0\\0&0&0\end{pmatrix}$.
@@ -387,14 +393,16 @@ def pad_batch(sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
 # `sliding_windows(sequence, length, stride)`.
 #
 # * Windows have the length `length` and start at $0, s, 2s, \dots$ with $s$ = `stride`. Neighbours
-#   share `length - stride` ids.
+#   share `length - stride` ids. <!-- id: starts -->
 # * The last window is the **first** one whose end reaches the end of the sequence. It is filled up
 #   with `PAD` on the right if it reaches beyond. So there are
 #   $W = 1 + \lceil \max(0, n - \text{length}) / s \rceil$ windows for $n$ ids, and no id is lost.
+#   <!-- id: last-window -->
 # * Returns `(windows, mask)`: `(W, length)` `torch.int64` and `(W, length)` `torch.bool`, `True` =
-#   real token.
+#   real token. <!-- id: mask -->
 # * `ValueError` if the sequence is empty, if `length` is smaller than 1, or if `stride` is smaller
 #   than 1 or larger than `length` (then ids between the windows would be lost).
+#   <!-- id: bad-input -->
 #
 # *Example.* The ids 4 to 10 with `length=4` and `stride=2` give
 # $\begin{pmatrix}4&5&6&7\\6&7&8&9\\8&9&10&0\end{pmatrix}$. With `stride=3` two windows do, and

@@ -92,17 +92,18 @@ class TableModel(nn.Module):
 # * `model` is any module with `encode`, `decode` and `generator` (see the top of the notebook);
 #   assume nothing else about it.
 # * `source` `(B, S)` `torch.int64`, padded with `PAD`. It is encoded **once**, and its mask is
-#   `pad_mask(source)`, for the encoder and for the decoder.
+#   `pad_mask(source)`, for the encoder and for the decoder. <!-- id: source-mask -->
 # * The decoder's input is `BOS`, followed by all tokens that the row has produced so far, with
-#   `subsequent_mask` of that length. (Without padding, `make_std_mask` is the same.)
+#   `subsequent_mask` of that length. <!-- id: all-tokens-so-far -->
+#   (Without padding, `make_std_mask` is the same.)
 # * A row that has produced `EOS` is finished; it gets `PAD` from then on. `EOS` itself is part of
-#   the result, `BOS` isn't.
+#   the result, `BOS` isn't. <!-- id: finished-rows -->
 # * Decoding stops when **every** row is finished, as soon as the last `EOS` is produced and without
 #   feeding it to the model, or after `max_length` tokens. A row without `EOS` by then stays as it
-#   is.
+#   is. <!-- id: when-to-stop -->
 # * The result is `(B, n)` `torch.int64`; `n` is the length of the longest row, so the last column
-#   is never padding alone.
-# * `ValueError` if `max_length` is smaller than 1.
+#   is never padding alone. <!-- id: length -->
+# * `ValueError` if `max_length` is smaller than 1. <!-- id: bad-length -->
 #
 # Decoding needs neither gradients nor dropout. The given decorator `@torch.no_grad()` keeps PyTorch
 # from recording for gradients; calling `model.eval()` is up to the caller.
@@ -183,24 +184,28 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 #    input is `BOS`.
 # 2. In each step every live hypothesis is extended by every token of the vocabulary, and the
 #    log-probability of the extension is that of the hypothesis plus that of the token.
+#    <!-- id: extensions -->
 # 3. Of **all** extensions together, the $k$ with the largest log-probability survive. Extensions of
-#    probability 0 never do.
+#    probability 0 never do. <!-- id: k-best-of-all -->
 # 4. Survivors that end with `EOS` are *finished*: they are put aside, and the beam shrinks by as
 #    many. So $k$ is `beam_size` minus the number of finished hypotheses.
+#    <!-- id: finished-leave -->
 # 5. The search ends when nothing is live, or after `max_length` tokens. Hypotheses that are still
-#    live then join the finished ones as they are, without `EOS`.
+#    live then join the finished ones as they are, without `EOS`. <!-- id: live-join -->
 #
 # The length penalty applies only to the **final scores**, by which the result is sorted:
 #
 # $$\text{score}(y) = \frac{\log P(y \mid x)}{\bigl((5 + |y|)/6\bigr)^{\alpha}},\qquad
 # |y| = \text{number of ids, EOS counted}$$
 #
+# <!-- id: length-penalty -->
+#
 # * `model` as in exercise 1; `source` `(1, S)`, one sentence, encoded once. Masks as in exercise
-#   1. `decode` gets a memory and a source mask with as many rows as `tgt` has.
+#   1. `decode` gets a memory and a source mask with as many rows as `tgt` has. <!-- id: masks -->
 # * Returns a list of at most `beam_size` pairs `(ids, score)`, best score first: `ids` a `list` of
-#   `int` without `BOS`, `score` a `float`. Equal scores may come in any order.
+#   `int` without `BOS`, `score` a `float`. Equal scores may come in any order. <!-- id: pairs -->
 # * `ValueError` if `beam_size` or `max_length` is smaller than 1, if `alpha` is negative, or if the
-#   batch is not 1.
+#   batch is not 1. <!-- id: bad-input -->
 #
 # *Example.* Tokens 4 and 5 begin a target with probability 0.6 and 0.4. After 4 comes `EOS` with
 # 0.5, or 6 or 7 with 0.25 each; after 5 comes `EOS` with 0.95 or 6 with 0.05. For `max_length=2`
@@ -327,10 +332,11 @@ def beam_search(
 # * `model` is an `EncoderDecoder` with `N` layers (in the decoder); `source` `(B, S)`
 #   `torch.int64`, padded with `PAD`.
 # * The result is a `DecoderCache`:
-#     * `src_mask` is `pad_mask(source)`, `(B, 1, S)`;
+#     * `src_mask` is `pad_mask(source)`, `(B, 1, S)`; <!-- id: source-mask -->
 #     * `memory` holds the keys and values of each layer's `src_attn`, `(B, H, S, D/H)`;
+#       <!-- id: memory -->
 #     * `target` holds those of each layer's `self_attn`, which are still empty:
-#       `(B, H, 0, D/H)`.
+#       `(B, H, 0, D/H)`. <!-- id: empty-target -->
 # * The source is encoded once, with its mask, and each layer projects the memory once, by
 #   `src_attn.project`.
 #
@@ -387,15 +393,16 @@ def start_cache(model: EncoderDecoder, source: Tensor) -> DecoderCache:
 # * `model` is an `EncoderDecoder`, post-norm or pre-norm, in evaluation mode; `token` `(B,)`
 #   `torch.int64` is the next token of each row, `BOS` at first; `cache` comes from `start_cache` or
 #   from the step before.
-# * The token's position is the number of tokens fed before, `cache.past`.
+# * The token's position is the number of tokens fed before, `cache.past`. <!-- id: position -->
 # * In each layer, the self-attention's keys and values of the new token are appended to those in
 #   the cache, and the new token attends to all of them, itself included. Cross-attention uses the
-#   cached keys and values of the memory, with the source's mask.
+#   cached keys and values of the memory, with the source's mask. <!-- id: attends-to-all -->
 # * Returns `(log_probs, cache)`: `(B, V)` for the token after this one, and a **new**
 #   `DecoderCache`, in whose `target` keys and values are one position longer. The given cache is
 #   not changed, neither its lists nor its tensors: one may continue from it twice.
+#   <!-- id: new-cache -->
 # * The log-probabilities equal those at the last position of the uncached model, `decode` with
-#   `subsequent_mask` and then the generator, up to rounding.
+#   `subsequent_mask` and then the generator, up to rounding. <!-- id: equals-uncached -->
 #
 # *Example.* Feed `1`, then `5`, then `6`: the three log-probabilities are those at the three
 # positions of `model(source, torch.tensor([[1, 5, 6]]))`.

@@ -61,8 +61,8 @@ from toolkit.module_swap import swap_modules
 # `clones(module, n)`.
 #
 # * The result is an `nn.ModuleList` of `n` copies of `module`. All copies have equal values, but
-#   no two share a parameter, and `module` itself is not among them.
-# * `ValueError` if `n` is smaller than 1.
+#   no two share a parameter, and `module` itself is not among them. <!-- id: own-parameters -->
+# * `ValueError` if `n` is smaller than 1. <!-- id: bad-number -->
 #
 # Note that all layers of a stack made in this way have the same initialisation. `make_model`
 # (exercise 8) therefore draws all weights anew.
@@ -120,14 +120,17 @@ def clones(module: nn.Module, n: int) -> nn.ModuleList:
 # y &= \operatorname{connection}_1(x',\; \operatorname{FFN})
 # \end{aligned}$$
 #
+# <!-- id: two-sublayers -->
+#
 # * Submodules: `self_attn`, your `MultiHeadAttention`; `feed_forward`, your
 #   `PositionwiseFeedForward`; `sublayer`, an `nn.ModuleList` of two `SublayerConnection`s, in the
-#   order of their use.
+#   order of their use. <!-- id: submodules -->
 # * `forward(x, mask=None)`: `x` `(B, S, D)`; `mask`, $M$ above, as in `MultiHeadAttention` (unit
-#   `parts`), usually `(B, 1, S)`. The result is `(B, S, D)`.
+#   `parts`), usually `(B, 1, S)`. The result is `(B, S, D)`. <!-- id: mask -->
 # * `dropout` reaches **all** parts: the attention weights, the inner layer of the feed-forward
-#   network, and both connections. With `dropout=0.0` two passes in training mode are equal.
-# * `norm_first` reaches both connections.
+#   network, and both connections. <!-- id: dropout -->
+#   With `dropout=0.0` two passes in training mode are equal.
+# * `norm_first` reaches both connections. <!-- id: norm-first -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #
 # *Example.* Without a mask, a layer doesn't know the order of its input: swap two positions of `x`,
@@ -216,11 +219,15 @@ class EncoderLayer(nn.Module):
 # of each layer is the input of the next.
 #
 # * Submodules: `layers`, an `nn.ModuleList` of `num_layers` `EncoderLayer`s, each with parameters
-#   of its own; and, **only if** `norm_first`, a final `norm`, your `LayerNorm(d_model)`. A
+#   of its own; <!-- id: own-parameters -->
+#   and, **only if** `norm_first`, a final `norm`, your `LayerNorm(d_model)`. A
 #   post-norm layer ends with a norm; a pre-norm layer ends with an unnormalised sum.
-# * `forward(x, mask=None)`: `x` `(B, S, D)`; every layer gets the same mask. The result is
+#   <!-- id: final-norm -->
+# * `forward(x, mask=None)`: `x` `(B, S, D)`; every layer gets the same mask. <!-- id: mask -->
+#   The result is
 #   `(B, S, D)`.
-# * `ValueError` (when the module is created) if `num_layers` is smaller than 1, or if `num_heads`
+# * `ValueError` (when the module is created) if `num_layers` is smaller than 1,
+#   <!-- id: bad-number --> or if `num_heads`
 #   does not divide `d_model`.
 #
 # *Example.* `Encoder(2, 8, 2, 16)` has 32 parameter tensors, 16 in each layer;
@@ -304,16 +311,18 @@ class Encoder(nn.Module):
 # Write `DecoderLayer(d_model, num_heads, d_ff, dropout=0.0, norm_first=False)`. It has three
 # sub-layers, each in a connection: self-attention over the target, cross-attention to the source,
 # and the feed-forward network. In cross-attention the **queries** come from the decoder, **keys and
-# values** from the memory, the encoder's output.
+# values** from the memory, the encoder's output. <!-- id: cross-attention -->
 #
 # * Submodules: `self_attn` and `src_attn`, your `MultiHeadAttention`; `feed_forward`, your
 #   `PositionwiseFeedForward`; `sublayer`, an `nn.ModuleList` of three `SublayerConnection`s, in the
-#   order of their use.
+#   order of their use. <!-- id: submodules -->
 # * `forward(x, memory, src_mask=None, tgt_mask=None)`: `x` `(B, U, D)`; `memory` `(B, S, D)`;
 #   `src_mask`, usually `(B, 1, S)`, for cross-attention; `tgt_mask`, usually
-#   `(B, U, U)`, for self-attention. The result is `(B, U, D)`.
+#   `(B, U, U)`, for self-attention. <!-- id: masks --> The result is `(B, U, D)`.
 # * The memory is used as it is: in pre-norm, too, the layer normalises only its own `x`.
+#   <!-- id: memory-as-it-is -->
 # * `dropout` reaches both attentions, the feed-forward network and all three connections.
+#   <!-- id: dropout -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #
 # *Example.* With $U = 6$ and $S = 9$ cross-attention has weights `(B, H, 6, 9)`, and its output has
@@ -407,10 +416,12 @@ class DecoderLayer(nn.Module):
 # decoder layers. Every layer reads the same memory, the output of the **whole** encoder.
 #
 # * Submodules: `layers`, an `nn.ModuleList` of `num_layers` `DecoderLayer`s; and, only if
-#   `norm_first`, a final `norm`, your `LayerNorm(d_model)`.
+#   `norm_first`, a final `norm`, your `LayerNorm(d_model)`. <!-- id: final-norm -->
 # * `forward(x, memory, src_mask=None, tgt_mask=None)`: `x` `(B, U, D)`, `memory` `(B, S, D)`; the
-#   memory and both masks are the same for all layers. The result is `(B, U, D)`.
-# * `ValueError` (when the module is created) if `num_layers` is smaller than 1, or if `num_heads`
+#   memory and both masks are the same for all layers. <!-- id: same-memory -->
+#   The result is `(B, U, D)`.
+# * `ValueError` (when the module is created) if `num_layers` is smaller than 1,
+#   <!-- id: bad-number --> or if `num_heads`
 #   does not divide `d_model`.
 #
 # *Example.* `Decoder(2, 8, 2, 16)` has 52 parameter tensors, 26 in each layer;
@@ -554,9 +565,12 @@ class Decoder(nn.Module):
 #
 # $$\log p = \operatorname{log\,softmax}(W h + b)$$
 #
+# <!-- id: log-softmax -->
+#
 # * Submodule: `proj = nn.Linear(d_model, vocab_size)`, with bias. Its output, before the softmax,
 #   is called the logits.
-# * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, the **logarithms** of the
+# * `forward(hidden)`: `(..., D)`; the result is `(..., V)`, <!-- id: any-axes -->
+#   the **logarithms** of the
 #   probabilities: that is what the loss and beam search need.
 #
 # *Example.* If all parameters are 0 and $V = 4$, every entry is $\log\tfrac14 \approx -1.386$.
@@ -616,14 +630,16 @@ class Generator(nn.Module):
 # * Submodules: `src_embed` and `tgt_embed`, your `Embeddings` for the two vocabularies; `position`,
 #   one `PositionalEncoding(d_model, max_length, dropout)` for both sides; `encoder` and
 #   `decoder`, your stacks; `generator`, your `Generator` for the target vocabulary.
+#   <!-- id: submodules -->
 # * `encode(src, src_mask=None)`: `src` `(B, S)` ids; embedding, position, encoder. Returns the
-#   memory `(B, S, D)`.
+#   memory `(B, S, D)`. <!-- id: encode -->
 # * `decode(memory, src_mask, tgt, tgt_mask)`: `tgt` `(B, U)` ids; embedding, position, decoder.
-#   Returns `(B, U, D)`, **before** the generator.
+#   Returns `(B, U, D)`, **before** the generator. <!-- id: decode -->
 # * `forward(src, tgt)`: makes the masks itself, `pad_mask(src)` for the encoder's self-attention
 #   **and** for cross-attention, and `make_std_mask(tgt)` for the decoder's self-attention. Returns
 #   log-probabilities `(B, U, V)`; those at position $t$ predict the token after `tgt[:, t]`.
-# * `dropout` and `norm_first` reach all parts that have them.
+#   <!-- id: forward-and-its-masks -->
+# * `dropout` and `norm_first` reach all parts that have them. <!-- id: settings -->
 # * `ValueError`s of the parts (a vocabulary of 0, a `num_heads` that doesn't divide `d_model`, no
 #   layers) may pass through as they are.
 #
@@ -798,16 +814,18 @@ class EncoderDecoder(nn.Module):
 #
 # * The weight of **every** linear layer is drawn anew by `nn.init.xavier_uniform_`, so that the
 #   layers of a stack, until then clones, differ from each other. The bias of every linear layer is
-#   set to zero.
-# * Norms have `gamma` 1 and `beta` 0. Embedding matrices are drawn from $N(0, 1/D)$ (variance
+#   set to zero. <!-- id: xavier -->
+# * Norms have `gamma` 1 and `beta` 0. <!-- id: norms -->
+#   Embedding matrices are drawn from $N(0, 1/D)$ (variance
 #   $1/D$), **not** by Xavier, which for a large vocabulary makes embeddings far too small compared
-#   with the positional encoding.
+#   with the positional encoding. <!-- id: embeddings -->
 # * `tie_embeddings=True`, as in the paper: `src_embed.lut.weight`, `tgt_embed.lut.weight` and
 #   `generator.proj.weight` are **one** parameter, not three equal ones, and it is drawn from
-#   $N(0, 1/D)$. The generator keeps its own bias.
+#   $N(0, 1/D)$. The generator keeps its own bias. <!-- id: tied -->
 # * `dropout` reaches all parts: `make_model(..., dropout=0.0)` computes the same twice in training
-#   mode.
-# * `ValueError` if `tie_embeddings` is `True` and the two vocabularies differ in size; those of the
+#   mode. <!-- id: dropout -->
+# * `ValueError` if `tie_embeddings` is `True` and the two vocabularies differ in size;
+#   <!-- id: other-sizes --> those of the
 #   parts may pass through.
 #
 # *Example.* `make_model(11, 11, num_layers=2, d_model=16, d_ff=32, num_heads=2)` has 11675

@@ -77,12 +77,16 @@ class PositionalEncoding(nn.Module):
 #
 # $$\text{embedding}(i) = \sqrt{D}\; E_i$$
 #
+# <!-- id: scaled-embedding -->
+#
 # * Submodule: `lut` (for *look-up table*), an `nn.Embedding(vocab_size, d_model)`, so the parameter
 #   is `lut.weight` `(V, D)`. Initialise it from the normal distribution with mean 0 and
-#   **variance** $1/D$. Then the entries of a scaled vector have variance 1, about as large as those
+#   **variance** $1/D$. <!-- id: initial-variance -->
+#    Then the entries of a scaled vector have variance 1, about as large as those
 #   of the positional encoding that is added to it.
-# * `forward(ids)`: `(B, T)` `torch.int64`; the result is `(B, T, D)`.
+# * `forward(ids)`: `(B, T)` `torch.int64`; the result is `(B, T, D)`. <!-- id: any-batch -->
 # * `ValueError` (when the module is created) if `vocab_size` or `d_model` is smaller than 1.
+#   <!-- id: bad-sizes -->
 #
 # *Example.* $D = 4$, and row 5 of the embedding matrix is $(0.5, -0.5, 1, 0)$: the id 5 becomes
 # $(1, -1, 2, 0)$.
@@ -156,27 +160,33 @@ class Embeddings(nn.Module):
 # $$\text{weights}_h = \operatorname{softmax}\Bigl(\frac{Q_h K_h^\top}{\sqrt{D/H}}\Bigr),\qquad
 # \text{head}_h = \operatorname{dropout}(\text{weights}_h)\, V_h$$
 #
+# <!-- id: formula -->
+#
 # The heads' outputs are concatenated in their order and go through a last linear layer. The work is
 # split in two, because a decoder that generates token by token keeps its projected keys and values
 # (in `start_cache` and `decode_step`, unit `decoding`):
 #
 # * `project(key, value)`: `(B, Tk, D)` each. Returns the pair `(keys, values)`: `k_proj(key)` and
-#   `v_proj(value)`, split into heads, each `(B, H, Tk, D/H)`.
+#   `v_proj(value)`, split into heads, each `(B, H, Tk, D/H)`. <!-- id: project -->
 # * `attend(query, keys, values, mask=None)`: `query` `(B, Tq, D)` is **not** projected yet; `keys`
 #   and `values` come from `project`. Projects the query, attends, concatenates the heads, applies
-#   `out_proj`. Returns `(B, Tq, D)`.
+#   `out_proj`. Returns `(B, Tq, D)`. <!-- id: attend -->
 # * `forward(query, key, value, mask=None)`: the two, one after the other.
 #
 # The rest of the contract:
 #
 # * Submodules: `q_proj`, `k_proj`, `v_proj`, `out_proj`, each `nn.Linear(d_model, d_model)` with
-#   bias. Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
+#   bias. <!-- id: layers -->
+#   Head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$ of each projection.
+#   <!-- id: order-of-features -->
 # * `mask`: bool `(Tq, Tk)`, `(1, Tq, Tk)`, `(B, Tq, Tk)` or `(B, 1, Tk)`, the same for all heads,
 #   or `None`: then every query may attend to every key. Where the mask is `False`, the weight is
-#   exactly zero. You can assume that every query may attend to at least one key.
-# * Dropout acts on the attention weights, in training mode.
+#   exactly zero. <!-- id: mask --> You can assume that every query may attend to at least one key.
+# * Dropout acts on the attention weights, in training mode. <!-- id: dropout-on-weights -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
-# * Not to be called: `nn.MultiheadAttention` and the function behind it. You may call
+#   <!-- id: heads-divide -->
+# * Not to be called: `nn.MultiheadAttention` and the function behind it. <!-- id: not-called -->
+#   You may call
 #   `F.scaled_dot_product_attention`, which you have built before.
 #
 # *Example.* One head; `v_proj` and `out_proj` return their input unchanged, and `q_proj` is 0, so
@@ -319,8 +329,9 @@ class MultiHeadAttention(nn.Module):
 #
 # Write `pad_mask(ids, pad=PAD)`: no query may attend to padding.
 #
-# * `ids` `(B, T)` `torch.int64`; `pad` is the id that marks padding.
-# * The result is `(B, 1, T)` bool, `True` at real tokens. The axis of length 1 is that of the
+# * `ids` `(B, T)` `torch.int64`; `pad` is the id that marks padding. <!-- id: pad -->
+# * The result is `(B, 1, T)` bool, `True` at real tokens. <!-- id: real-tokens -->
+#   The axis of length 1 is that of the
 #   queries: the mask is the same for all of them, however many there are.
 #
 # *Example.* For $\begin{pmatrix}5&6&0\\7&0&0\end{pmatrix}$ the two rows of the mask are
@@ -368,7 +379,8 @@ def pad_mask(ids: Tensor, pad: int = PAD) -> Tensor:
 # not to subsequent ones.
 #
 # * The result is `(1, size, size)` bool; the entry at $[0, i, j]$ is `True` if $j \le i$.
-# * `ValueError` if `size` is smaller than 1.
+#   <!-- id: lower-triangle -->
+# * `ValueError` if `size` is smaller than 1. <!-- id: bad-size -->
 #
 # *Example.* `subsequent_mask(3)[0]` is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&1\end{pmatrix}$, with 1
 # for `True`.
@@ -416,9 +428,11 @@ def subsequent_mask(size: int) -> Tensor:
 # Write `make_std_mask(target, pad=PAD)`: the mask of the decoder's self-attention, in which each
 # position may attend only to real tokens, and not to later ones.
 #
-# * `target` `(B, U)` `torch.int64`; `pad` is the id that marks padding.
+# * `target` `(B, U)` `torch.int64`; `pad` is the id that marks padding. <!-- id: pad -->
 # * The result is `(B, U, U)` bool: `True` where exercise 3 **and** exercise 4 allow it.
-# * Queries at padding have rows like any other: the outputs at these positions are never used.
+#   <!-- id: both-masks -->
+# * Queries at padding have rows like any other: <!-- id: queries-at-padding -->
+#   the outputs at these positions are never used.
 #
 # *Example.* For the target `[[1, 5, 0]]` it is $\begin{pmatrix}1&0&0\\1&1&0\\1&1&0\end{pmatrix}$,
 # with 1 for `True`.
@@ -469,15 +483,20 @@ def make_std_mask(target: Tensor, pad: int = PAD) -> Tensor:
 # \sigma^2 = \frac{1}{D}\sum_{i=1}^{D} (x_i - \mu)^2,\qquad
 # y_i = \gamma_i\,\frac{x_i - \mu}{\sqrt{\sigma^2 + \epsilon}} + \beta_i$$
 #
+# <!-- id: own-mean-and-variance -->
+#
 # * Parameters: `gamma` `(D,)`, initialised with ones, and `beta` `(D,)`, initialised with zeros;
+#   <!-- id: parameters -->
 #   $D$ = `d_model`.
 # * `forward(x)`: `x` `(..., D)` with any number of axes; the result has the same shape.
+#   <!-- id: any-axes -->
 # * The variance is the **biased** one (divided by $D$, not by $D - 1$), and `eps` is added
-#   **inside** the root.
+#   **inside** the root. <!-- id: biased-variance -->
 # * `ValueError` (when the module is created) if `d_model` is smaller than 1; (when it is called)
-#   if the last axis of `x` is not `d_model` long.
+#   if the last axis of `x` is not `d_model` long. <!-- id: bad-sizes -->
 # * Not to be called: PyTorch's own norms (`nn.LayerNorm`, `F.layer_norm`, `nn.GroupNorm`,
-#   `nn.BatchNorm1d`, `F.instance_norm`, `nn.RMSNorm` and the functions behind them). Your class may
+#   `nn.BatchNorm1d`, `F.instance_norm`, `nn.RMSNorm` and the functions behind them).
+#   <!-- id: not-called --> Your class may
 #   have the same name as PyTorch's.
 #
 # *Example.* $(1, 3)$ has mean 2 and variance 1, so it becomes $(-1, 1)$ (up to `eps`). $(5, 5)$ has
@@ -588,9 +607,11 @@ class UnbiasedLayerNorm(nn.Module):
 # $$\operatorname{FFN}(x) =
 # W_2\,\operatorname{dropout}\bigl(\operatorname{ReLU}(W_1 x + b_1)\bigr) + b_2$$
 #
+# <!-- id: formula -->
+#
 # * Submodules: `w_1 = nn.Linear(d_model, d_ff)` and `w_2 = nn.Linear(d_ff, d_model)`, both with
-#   bias.
-# * `forward(x)`: `x` `(..., D)`; the result has the same shape.
+#   bias. <!-- id: layers -->
+# * `forward(x)`: `x` `(..., D)`; the result has the same shape. <!-- id: any-axes -->
 #
 # *Example.* $D = 1$, $F = 2$, all biases 0, $W_1 = \binom{1}{-1}$ and $W_2 = (1, 1)$: the network
 # computes $|x|$, so $-3$ becomes 3. A linear layer alone can't do that.
@@ -658,7 +679,10 @@ class PositionwiseFeedForward(nn.Module):
 #
 # $$y = \operatorname{ReLU}\bigl(W_2\,\operatorname{ReLU}(W_1 x) + x\bigr)$$
 #
+# <!-- id: formula -->
+#
 # * Submodules: `w_1` and `w_2`, each `nn.Linear(d_model, d_model)` **without** bias.
+#   <!-- id: no-bias -->
 # * `forward(x)`: `x` `(..., d_model)`; the result has the same shape.
 #
 # *Example.* If both matrices are the identity, $(-1, 2)$ becomes $(0, 4)$: the residual is
@@ -727,10 +751,12 @@ class ResidualBlock(nn.Module):
 # y &= x + \operatorname{dropout}\bigl(\operatorname{sublayer}(\operatorname{norm}(x))\bigr)
 # \end{aligned}$$
 #
-# * Submodule: `norm`, your `LayerNorm(d_model)`.
+# <!-- id: two-orders -->
+#
+# * Submodule: `norm`, your `LayerNorm(d_model)`. <!-- id: own-norm -->
 # * `forward(x, sublayer)`: `x` `(B, T, D)`; `sublayer` is any function or module from `(B, T, D)`
-#   to `(B, T, D)`, and it is called once. The result is `(B, T, D)`.
-# * `norm_first=False` is post-norm (the paper), `True` is pre-norm.
+#   to `(B, T, D)`, and it is called once. <!-- id: any-sublayer --> The result is `(B, T, D)`.
+# * `norm_first=False` is post-norm (the paper), `True` is pre-norm. <!-- id: norm-first -->
 # * The sub-layer is not part of this module: it is passed with every call and is not stored.
 #
 # *Example.* The sub-layer doubles its input, $x = (1, 3)$, no dropout. Post-norm:

@@ -46,10 +46,11 @@ from solutions.transformer.parts import PAD
 # * `target` `(B, U + 1)` `torch.int64`: each row goes from `BOS` to `EOS` and is then padded with
 #   `pad`.
 # * Returns `(tgt_in, tgt_out, count)`: `(B, U)`, all but the last column; `(B, U)`, all but the
-#   first; and how many ids of `tgt_out` are not `pad`, a Python `int`.
+#   first; <!-- id: shifted --> and how many ids of `tgt_out` are not `pad`, a Python `int`.
+#   <!-- id: count -->
 # * A short row's `EOS` stays in `tgt_in`. The label at its position is padding, which the loss
 #   ignores.
-# * `ValueError` if the rows have fewer than 2 ids.
+# * `ValueError` if the rows have fewer than 2 ids. <!-- id: too-short -->
 #
 # *Example.* $\begin{pmatrix}1&5&6&2\\1&7&2&0\end{pmatrix}$ gives
 # $\begin{pmatrix}1&5&6\\1&7&2\end{pmatrix}$, $\begin{pmatrix}5&6&2\\7&2&0\end{pmatrix}$ and 5.
@@ -105,16 +106,20 @@ def shift_targets(target: Tensor, pad: int = PAD) -> tuple[Tensor, Tensor, int]:
 # * `lengths`: a list of `(source length, target length)`, one for each sentence pair. The result is
 #   a list of batches, each a list of indices into `lengths`.
 # * Take the sentences in the order of source length, then target length, then index.
+#   <!-- id: order -->
 # * The next sentence joins the current batch if **both** sides still fit, padding included:
 #
 # $$\text{number of sentences} \cdot \text{longest source} \le \text{max\_tokens}
 # \quad\text{and}\quad
 # \text{number of sentences} \cdot \text{longest target} \le \text{max\_tokens}$$
 #
+# <!-- id: both-sides -->
+#
 # * Otherwise the current batch is complete, and the sentence begins the next. So each index occurs
 #   exactly once, and no batch is empty. Without sentences the result is `[]`.
+#   <!-- id: each-once -->
 # * `ValueError` if `max_tokens` is smaller than 1, or if a single sentence is too long; then the
-#   message gives its index.
+#   message gives its index. <!-- id: too-long -->
 #
 # *Example.* `token_batches([(3, 4), (1, 1), (9, 2), (3, 3)], 9)` is `[[1, 3], [0], [2]]`: sentence
 # 0 would make three rows of four target positions, 12 in all.
@@ -189,15 +194,20 @@ def token_batches(lengths: list[tuple[int, int]], max_tokens: int) -> list[list[
 #
 # $$\ell = (1 - \epsilon)\,(-\log p_y) + \frac{\epsilon}{V}\sum_{v=1}^{V} (-\log p_v)$$
 #
+# <!-- id: formula -->
+#
 # * `log_probs` `(B, U, V)`: logarithms of probabilities, as the generator returns them; `target`
 #   `(B, U)` `torch.int64`; `smoothing` is $\epsilon$.
-# * The sum runs over **all** $V$ tokens, the right one and `PAD` included, as in PyTorch. (Some
+# * The sum runs over **all** $V$ tokens, the right one and `PAD` included, as in PyTorch.
+#   <!-- id: all-tokens --> (Some
 #   implementations spread $\epsilon$ over $V - 1$ or $V - 2$ tokens.)
 # * Targets equal to `pad` are ignored. The result is a scalar: the sum of $\ell$ over the real
-#   tokens of the batch, divided by their number. `pad` may be an id outside the vocabulary, such as
-#   −100.
+#   tokens of the batch, divided by their number. <!-- id: mean-over-tokens -->
+#   `pad` may be an id outside the vocabulary, such as
+#   −100. <!-- id: pad -->
 # * `ValueError` if `smoothing` is negative, or 1 or more, or if all targets are padding.
-# * Not to be called: `cross_entropy`, `nll_loss` and their modules.
+#   <!-- id: bad-input -->
+# * Not to be called: `cross_entropy`, `nll_loss` and their modules. <!-- id: not-called -->
 #
 # *Example.* $V = 4$, $p = (0.1, 0.7, 0.1, 0.1)$, target 1, $\epsilon = 0.1$:
 # $\ell = 0.9 \cdot 0.357 + 0.025 \cdot (0.357 + 3 \cdot 2.303) \approx 0.503$. Without smoothing it
@@ -272,8 +282,10 @@ def label_smoothing_loss(
 # $$\text{lr} = \text{factor} \cdot D^{-1/2} \cdot
 # \min\bigl(\text{step}^{-1/2},\; \text{step} \cdot \text{warmup\_steps}^{-3/2}\bigr)$$
 #
-# * `step` counts from 1. The result is a Python `float`.
-# * `ValueError` if `step` or `warmup_steps` is smaller than 1.
+# <!-- id: formula -->
+#
+# * `step` counts from 1. The result is a Python `float`. <!-- id: a-float -->
+# * `ValueError` if `step` or `warmup_steps` is smaller than 1. <!-- id: bad-steps -->
 #
 # *Example.* With the defaults, step 1 has $1.75 \cdot 10^{-7}$, step 4000 has the peak of
 # $6.99 \cdot 10^{-4}$, and step 16000 has half of that.
@@ -334,13 +346,16 @@ def learning_rate(
 # \theta' &= \theta - \text{lr}\,\frac{\hat m}{\sqrt{\hat v} + \epsilon}
 # \end{aligned}$$
 #
+# <!-- id: formula -->
+#
 # * `parameter` ($\theta$), `gradient` ($g$), `exp_avg` ($m$) and `exp_avg_sq` ($v$) have the
 #   same shape; `step` is $t$, from 1. Before the first step both moments are 0.
-# * `eps` is added **outside** the root.
+# * `eps` is added **outside** the root. <!-- id: eps -->
 # * Returns `(parameter, exp_avg, exp_avg_sq)`, the new $\theta'$, $m'$, $v'$: the moments
-#   **without** the correction by $1 - \beta^t$, because the next step continues from them. The
+#   **without** the correction by $1 - \beta^t$, because the next step continues from them.
+#    <!-- id: uncorrected-moments --> The
 #   inputs are not changed.
-# * `ValueError` if `step` is smaller than 1.
+# * `ValueError` if `step` is smaller than 1. <!-- id: steps-from-1 -->
 #
 # *Example.* $\theta = 1$, $g = 0.5$, both moments 0, $t = 1$, learning rate $0.1$: the new
 # parameter is $0.9$, the moments are $0.05$ and $0.005$. With $g = 50$ the new parameter would be
@@ -417,19 +432,20 @@ def adam_step(
 # `train_step(model, source, target, moments, step, lr, smoothing=0.1)`: one step on one batch.
 #
 # 1. Split `target` `(B, U + 1)` with exercise 1, apply `model` to `source` `(B, S)` and the input,
-#    and compute the loss of its log-probabilities with exercise 3.
+#    and compute the loss of its log-probabilities with exercise 3. <!-- id: loss -->
 # 2. Compute the gradients of **this** loss. Gradients from earlier batches, which may still be in
-#    `.grad`, must not count.
+#    `.grad`, must not count. <!-- id: own-gradients -->
 # 3. Update every parameter that has a gradient with exercise 5, in place, with the `betas` and
-#    `eps` of the paper, its defaults.
+#    `eps` of the paper, its defaults. <!-- id: update -->
 #
 # * `model` is any module that maps `(B, S)` and `(B, U)` ids to log-probabilities `(B, U, V)`.
 #   Leave its mode (training or evaluation) as it is: that is up to the caller.
+#   <!-- id: mode-kept -->
 # * `moments` is a `dict` from a parameter's name (as in `model.named_parameters()`) to the pair
 #   `(first, second)`, and `{}` before the first step. It is left unchanged; the new one is
-#   returned.
+#   returned. <!-- id: moments -->
 # * A parameter without a gradient (one that is frozen, or that the loss doesn't depend on) is not
-#   changed and gets no moments.
+#   changed and gets no moments. <!-- id: without-gradient -->
 # * Returns `(loss, moments)`: the loss **before** the step, a Python `float`, and the new `dict`.
 #
 # *Example.* After `train_step(model, source, target, {}, 1, 0.01)` no entry of any parameter has

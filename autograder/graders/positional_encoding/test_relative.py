@@ -25,6 +25,7 @@ def learned_pair(student, reference, draw, max_length, d_model, dtype=None):
     )
 
 
+@promises("layer")
 @exercise("LearnedPositions")
 def test_learned_parameters(student):
     """There is one parameter, `table.weight`, with a row for each position."""
@@ -33,6 +34,7 @@ def test_learned_parameters(student):
     )
 
 
+@promises("sum", "second-dimension")
 @exercise("LearnedPositions")
 def test_learned_values(student, reference, draw):
     """Row t of the table, counted from its beginning, is added to token t of every example."""
@@ -51,6 +53,7 @@ def test_learned_values(student, reference, draw):
         expectations.unchanged(seen)
 
 
+@promises("too-long")
 @exercise("LearnedPositions")
 def test_learned_refuses(student, draw):
     """A sequence longer than the table, or of another width, raises a ValueError."""
@@ -93,6 +96,7 @@ def test_learned_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("clipped-distance", "rows-are-queries", "int64")
 @exercise("relative_indices")
 def test_indices_values(student, reference):
     """Entry [i, j] is j - i, cut to -k..k and moved up by k: row i looks to the right by j - i."""
@@ -117,6 +121,7 @@ def test_indices_extremes(student, reference):
         )
 
 
+@promises("bad-input")
 @exercise("relative_indices")
 def test_indices_refuse(student):
     """A length below 1 and a negative max_distance raise a ValueError."""
@@ -188,6 +193,7 @@ def relative_pair(student, reference, draw, d_model, heads, most, dtype=None, fa
     )
 
 
+@promises("layers", "offsets")
 @exercise("RelativeSelfAttention")
 def test_relative_parameters(student):
     """Four projections with bias, and two tables of 2k + 1 offsets as wide as one head."""
@@ -198,6 +204,7 @@ def test_relative_parameters(student):
     same_parameters(handle, shapes)
 
 
+@promises("formula")
 @exercise("RelativeSelfAttention")
 def test_relative_values(student, reference, draw):
     """The offset of j from i is added to key j and to value j, in every head."""
@@ -215,6 +222,7 @@ def test_relative_values(student, reference, draw):
         same_results(mine(x), theirs(x), OUTPUT, case)
 
 
+@promises("mask", "zero-weights")
 @exercise("RelativeSelfAttention")
 def test_relative_mask_for_all(student, reference, draw):
     """A (T, T) mask holds for every example and head; True means may attend."""
@@ -227,6 +235,7 @@ def test_relative_mask_for_all(student, reference, draw):
         same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
 
+@promises("mask")
 @exercise("RelativeSelfAttention")
 def test_relative_mask_for_each_example(student, reference, draw):
     """A (B, T, T) or (B, 1, T) mask holds for every head of its own example, (T,) for all keys."""
@@ -245,6 +254,7 @@ def test_relative_mask_for_each_example(student, reference, draw):
     same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
 
+@promises("fully-masked-row")
 @exercise("RelativeSelfAttention")
 def test_relative_fully_masked(student, reference, draw):
     """A position that may attend to nothing has weights 0, and its output is out_proj of 0."""
@@ -259,6 +269,7 @@ def test_relative_fully_masked(student, reference, draw):
     same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
 
+@promises("bad-input")
 @exercise("RelativeSelfAttention")
 def test_relative_refuses(student, draw):
     """Heads that don't divide d_model, other widths, masks not bool or not fitting: ValueError."""
@@ -290,6 +301,7 @@ def test_relative_refuses(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("RelativeSelfAttention")
 def test_relative_strided_float64(student, reference, draw):
     """Transposed, expanded, large, long and float64 inputs work, one call after the other."""
@@ -326,6 +338,7 @@ def test_relative_sees_offsets_only(student, reference, draw):
 
 
 @hidden
+@promises("fully-masked-row")
 @exercise("RelativeSelfAttention")
 def test_relative_gradients(student, reference, draw):
     """Gradients flow to x and all parameters, past a fully masked row; inputs are left alone."""

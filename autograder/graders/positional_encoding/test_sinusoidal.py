@@ -10,7 +10,7 @@ import torch
 
 from autograder.graders.common import pair, same_gradients, sizes
 from autograder.judging import expectations
-from autograder.judging.grader_marks import exercise, hidden
+from autograder.judging.grader_marks import exercise, hidden, promises
 
 
 def near(actual, expected, largest=0, what="the table", case=""):
@@ -31,6 +31,7 @@ def near(actual, expected, largest=0, what="the table", case=""):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("digits", "float32")
 @exercise("binary_code")
 def test_binary_code_values(student, reference):
     """Column k is the bit of value 2^k: column 0 alternates fastest."""
@@ -74,6 +75,7 @@ def test_binary_code_periods(student):
     expectations.unchanged(seen)
 
 
+@promises("bad-input")
 @exercise("binary_code")
 def test_binary_code_refuses(student):
     """Positions that are negative, too large or no integers, and bits < 1, raise a ValueError."""
@@ -115,6 +117,7 @@ def test_binary_code_large(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("formula")
 @exercise("angular_frequencies")
 def test_frequencies_values(student, reference):
     """Frequency k is 10000^(-2k/d_model), the first of them 1."""
@@ -127,6 +130,7 @@ def test_frequencies_values(student, reference):
         )
 
 
+@promises("length")
 @exercise("angular_frequencies")
 def test_frequencies_base(student, reference):
     """Another base gives other frequencies, for an odd width as well: there are ceil(d/2)."""
@@ -148,6 +152,7 @@ def test_frequencies_base(student, reference):
         )
 
 
+@promises("bad-input")
 @exercise("angular_frequencies")
 def test_frequencies_refuse(student):
     """A width below 1 or of no integer type, and a base of 1 or less, raise a ValueError."""
@@ -217,6 +222,7 @@ def same_vector(actual, expected, position, case):
     )
 
 
+@promises("formula")
 @exercise("position_vector")
 def test_vector_values(student, reference):
     """Dimension 2i holds the sine, dimension 2i + 1 the cosine of one and the same angle."""
@@ -229,6 +235,7 @@ def test_vector_values(student, reference):
         )
 
 
+@promises("odd-width")
 @exercise("position_vector")
 def test_vector_odd_width_and_base(student, reference):
     """An odd width ends with a sine; another base changes every frequency but the first."""
@@ -247,6 +254,7 @@ def test_vector_odd_width_and_base(student, reference):
         )
 
 
+@promises("bad-input")
 @exercise("position_vector")
 def test_vector_refuses(student):
     """A position or width that is too small or no integer raises a ValueError."""
@@ -271,6 +279,7 @@ def test_vector_far_away(student, reference, draw):
         )
 
 
+@promises("interleaved")
 @exercise("sinusoidal_table")
 def test_table_values(student, reference):
     """Row p is the vector of position p: sines in the even columns, cosines in the odd ones."""
@@ -283,6 +292,7 @@ def test_table_values(student, reference):
         )
 
 
+@promises("odd-width")
 @exercise("sinusoidal_table")
 def test_table_odd_width(student, reference):
     """With an odd width the last column is a sine, of a frequency of its own."""
@@ -313,6 +323,7 @@ def test_table_base(student, reference):
         )
 
 
+@promises("bad-input")
 @exercise("sinusoidal_table")
 def test_table_refuses(student):
     """A length or a width below 1, and a base of 1 or less, raise a ValueError."""
@@ -336,6 +347,7 @@ def test_table_refuses(student):
 
 
 @hidden
+@promises("exact-far-out")
 @exercise("sinusoidal_table")
 def test_table_long(student, reference):
     """Position 5000 is right to a thousandth, and the first row is (0, 1, 0, 1, ...)."""
@@ -374,6 +386,7 @@ def test_table_products(student):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("sum", "second-dimension")
 @exercise("PositionalEncoding")
 def test_encoding_values(student, reference, draw):
     """Row t of the table is added to token t of every example, whatever the batch size."""
@@ -386,6 +399,7 @@ def test_encoding_values(student, reference, draw):
         expectations.unchanged(seen)
 
 
+@promises("buffer")
 @exercise("PositionalEncoding")
 def test_encoding_buffer(student):
     """The table is a buffer that is not saved: no parameters, and an empty state dict."""
@@ -412,6 +426,7 @@ def test_encoding_buffer(student):
     )
 
 
+@promises("dropout")
 @exercise("PositionalEncoding")
 def test_encoding_dropout(student, reference, draw):
     """In train mode, dropout acts on the sum of embedding and position; in eval mode not at all."""
@@ -454,6 +469,7 @@ def test_encoding_dropout(student, reference, draw):
         )
 
 
+@promises("bad-input")
 @exercise("PositionalEncoding")
 def test_encoding_refuses(student, draw):
     """A longer sequence, another width, and a table without rows or columns raise a ValueError."""
@@ -495,6 +511,7 @@ def test_encoding_full_length(student, reference, draw):
 
 
 @hidden
+@promises("dtype-of-x", "dtype-kept")
 @exercise("PositionalEncoding")
 def test_encoding_dtype(student, reference, draw):
     """The sum has the type of x, whatever the table's, and the default is no dropout."""
@@ -538,6 +555,7 @@ def test_encoding_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("sines-first")
 @exercise("half_and_half_table")
 def test_half_table_values(student, reference):
     """All sines stand in the first half, all cosines in the second, in the same order."""
@@ -550,6 +568,7 @@ def test_half_table_values(student, reference):
         )
 
 
+@promises("frequencies")
 @exercise("half_and_half_table")
 def test_half_table_base(student, reference):
     """The base sets the range of the frequencies here too."""
@@ -562,6 +581,7 @@ def test_half_table_base(student, reference):
         )
 
 
+@promises("bad-input")
 @exercise("half_and_half_table")
 def test_half_table_refuses(student):
     """A width that is odd or below 2, no rows, and a base of 1 or less raise a ValueError."""
@@ -598,6 +618,7 @@ def test_half_table_long(student, reference):
         near(table[:, half:], whole[:, 1::2], length, what="the second half", case=case)
 
 
+@promises("order-of-columns")
 @exercise("interleaved_to_half")
 def test_columns_values(student, reference):
     """The even columns come first, then the odd ones."""
@@ -628,6 +649,7 @@ def test_columns_reorder_the_table(student, reference):
         )
 
 
+@promises("odd-width")
 @exercise("interleaved_to_half")
 def test_columns_refuse(student):
     """A width that is odd or below 2 raises a ValueError."""
@@ -657,6 +679,7 @@ def test_columns_wide(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("blocks")
 @exercise("offset_rotation")
 def test_rotation_values(student, reference):
     """Each pair has a block [[cos, sin], [-sin, cos]] of its own angle; all else is 0."""
@@ -670,6 +693,7 @@ def test_rotation_values(student, reference):
         )
 
 
+@promises("column-on-the-right")
 @exercise("offset_rotation")
 def test_rotation_moves_every_position(student, reference):
     """One matrix takes the vector of every position p to that of p + offset."""
@@ -686,6 +710,7 @@ def test_rotation_moves_every_position(student, reference):
         )
 
 
+@promises("any-offset")
 @exercise("offset_rotation")
 def test_rotation_negative_and_base(student, reference):
     """A negative offset leads back, and another base gives other angles."""
@@ -705,6 +730,7 @@ def test_rotation_negative_and_base(student, reference):
         )
 
 
+@promises("bad-input")
 @exercise("offset_rotation")
 def test_rotation_refuses(student):
     """A width that is odd or below 2, an offset that is no integer, a base of 1: ValueError."""

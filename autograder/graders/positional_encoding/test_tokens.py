@@ -10,7 +10,7 @@ import torch
 
 from autograder.graders.common import pair, same_gradients, same_parameters, sizes
 from autograder.judging import expectations
-from autograder.judging.grader_marks import exercise, hidden
+from autograder.judging.grader_marks import exercise, hidden, promises
 
 # Close enough for `close`, which allows no more than the line above: never reached.
 
@@ -86,6 +86,7 @@ def merges_of(draw, letters, count):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("new-list")
 @exercise("merge_pair")
 def test_merge_pair_values(student, reference, draw):
     """Every occurrence of the pair becomes the new id, and everything else stays in its place."""
@@ -104,6 +105,7 @@ def test_merge_pair_values(student, reference, draw):
         expectations.unchanged(student.observe("merge_pair", ids, both, new, grad=False))
 
 
+@promises("left-to-right")
 @exercise("merge_pair")
 def test_merge_pair_overlaps(student, reference):
     """Occurrences that overlap are taken from the left: (a, a) in aaa gives [new, a]."""
@@ -169,6 +171,7 @@ def same_training(student, reference, text, count):
 # choice among equals costs the tests that are about it, and not all.
 
 
+@promises("merges-in-order")
 @exercise("train_bpe")
 def test_train_bpe_values(student, reference):
     """Each step merges the most frequent pair, and later merges build on earlier ones."""
@@ -176,6 +179,7 @@ def test_train_bpe_values(student, reference):
         same_training(student, reference, text, count)
 
 
+@promises("ties")
 @exercise("train_bpe")
 def test_train_bpe_ties(student, reference):
     """Among pairs that are equally frequent the smaller one, as a tuple of ints, is merged."""
@@ -183,6 +187,7 @@ def test_train_bpe_ties(student, reference):
         same_training(student, reference, text, count)
 
 
+@promises("within-chunks")
 @exercise("train_bpe")
 def test_train_bpe_within_chunks(student, reference):
     """A space opens a new chunk; no pair is counted and nothing is merged across the border."""
@@ -195,6 +200,7 @@ def test_train_bpe_within_chunks(student, reference):
         same_training(student, reference, text, count)
 
 
+@promises("counts")
 @exercise("train_bpe")
 def test_train_bpe_counts(student, reference):
     """A chunk counts as often as it occurs, and aaa holds the pair (a, a) twice."""
@@ -202,6 +208,7 @@ def test_train_bpe_counts(student, reference):
         same_training(student, reference, text, count)
 
 
+@promises("until-none-is-left")
 @exercise("train_bpe")
 def test_train_bpe_stops(student, reference):
     """Training ends early when no pair is left, even if each pair occurs only once until then."""
@@ -222,6 +229,7 @@ def test_train_bpe_bytes(student, reference):
         same_training(student, reference, text, count)
 
 
+@promises("negative-number")
 @exercise("train_bpe")
 def test_train_bpe_refuses(student):
     """A negative number of merges raises a ValueError."""
@@ -267,6 +275,7 @@ def same_encoding(student, reference, text, merges):
 A, B, C, D, SPACE = 97, 98, 99, 100, 32
 
 
+@promises("new-ids", "one-flat-list")
 @exercise("bpe_encode")
 def test_bpe_encode_values(student, reference, draw):
     """Merges that are present are applied, later ones to the results of earlier ones."""
@@ -279,6 +288,7 @@ def test_bpe_encode_values(student, reference, draw):
         expectations.unchanged(student.observe("bpe_encode", text, merges, grad=False))
 
 
+@promises("earliest-first")
 @exercise("bpe_encode")
 def test_bpe_encode_order(student, reference):
     """The merge learned first goes first, wherever in the text it stands."""
@@ -302,6 +312,7 @@ def test_bpe_encode_chunks(student, reference):
         same_encoding(student, reference, text, merges)
 
 
+@promises("earliest-first")
 @exercise("bpe_encode")
 def test_bpe_encode_overlaps(student, reference):
     """Occurrences that overlap are merged from the left, and all of them are."""
@@ -373,6 +384,7 @@ def test_bpe_decode_values(student, reference, draw):
         expectations.unchanged(student.observe("bpe_decode", ids, merges, grad=False))
 
 
+@promises("bytes-first")
 @exercise("bpe_decode")
 def test_bpe_decode_characters_across_tokens(student, reference):
     """The bytes of one character may stand in several tokens: join all bytes, then decode."""
@@ -384,6 +396,7 @@ def test_bpe_decode_characters_across_tokens(student, reference):
         same_text(student, reference, ids, merges)
 
 
+@promises("damaged-text")
 @exercise("bpe_decode")
 def test_bpe_decode_broken_bytes(student, reference):
     """Bytes that are no UTF-8 become the replacement character, and nothing is raised."""
@@ -391,6 +404,7 @@ def test_bpe_decode_broken_bytes(student, reference):
         same_text(student, reference, ids, merges)
 
 
+@promises("unknown-id")
 @exercise("bpe_decode")
 def test_bpe_decode_refuses(student):
     """An id below 0 or beyond the last merge raises a ValueError."""
@@ -408,6 +422,7 @@ def test_bpe_decode_refuses(student):
 
 
 @hidden
+@promises("round-trip")
 @exercise("bpe_decode")
 def test_bpe_decode_round_trip(student, reference, draw):
     """What was encoded comes back, whatever the script and the white space."""
@@ -461,6 +476,7 @@ def same_pieces(student, reference, word, vocabulary, **options):
     )
 
 
+@promises("longest-first", "pieces")
 @exercise("wordpiece_encode")
 def test_wordpiece_longest_first(student, reference):
     """The longest piece that fits goes first; the pieces after it carry the prefix."""
@@ -468,6 +484,7 @@ def test_wordpiece_longest_first(student, reference):
         same_pieces(student, reference, given, PIECES)
 
 
+@promises("whole-word-unknown")
 @exercise("wordpiece_encode")
 def test_wordpiece_unknown(student, reference):
     """If some rest has no piece, the whole word is unknown, and nothing is tried a second time."""
@@ -482,6 +499,7 @@ def test_wordpiece_unknown(student, reference):
         same_pieces(student, reference, given, vocabulary)
 
 
+@promises("too-long")
 @exercise("wordpiece_encode")
 def test_wordpiece_too_long(student, reference):
     """A word longer than max_chars is unknown; one of just this length is not."""
@@ -491,6 +509,7 @@ def test_wordpiece_too_long(student, reference):
         same_pieces(student, reference, "a" * length, ["a", "##a", "##" + "a" * 50])
 
 
+@promises("empty-word")
 @exercise("wordpiece_encode")
 def test_wordpiece_refuses(student):
     """An empty word raises a ValueError."""
@@ -548,6 +567,7 @@ def embedding_pair(student, reference, draw, vocab_size, d_model, dtype=None):
     )
 
 
+@promises("layer")
 @exercise("TokenEmbedding")
 def test_embedding_parameters(student):
     """There is one parameter, `table.weight`, with a row for each id of the vocabulary."""
@@ -556,6 +576,7 @@ def test_embedding_parameters(student):
     )
 
 
+@promises("scaled-rows")
 @exercise("TokenEmbedding")
 def test_embedding_values(student, reference, draw):
     """Each id becomes its row of the table, multiplied by √d_model."""
@@ -566,6 +587,7 @@ def test_embedding_values(student, reference, draw):
         expectations.close(mine(ids), theirs(ids), what="the embeddings", case=case)
 
 
+@promises("bad-ids")
 @exercise("TokenEmbedding")
 def test_embedding_refuses_ids(student, draw):
     """Ids outside the vocabulary, and ids that are no integers, raise a ValueError."""
@@ -576,6 +598,7 @@ def test_embedding_refuses_ids(student, draw):
         )
 
 
+@promises("bad-sizes")
 @exercise("TokenEmbedding")
 def test_embedding_refuses_sizes(student):
     """A width or a vocabulary of 0 raises a ValueError as soon as the module is made."""
@@ -589,6 +612,7 @@ def test_embedding_refuses_sizes(student):
         )
 
 
+@promises("bad-ids")
 @exercise("TokenEmbedding")
 def test_embedding_refuses_empty(student):
     """A batch without sequences or without tokens raises a ValueError."""
@@ -602,6 +626,7 @@ def test_embedding_refuses_empty(student):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("TokenEmbedding")
 def test_embedding_every_row(student, reference, draw):
     """Every id of the vocabulary has its row, in float64 and for ids that are not contiguous."""

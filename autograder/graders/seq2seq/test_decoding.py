@@ -22,7 +22,7 @@ from autograder.graders.seq2seq.common import (
     translator_options,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 from autograder.judging.proxy import StudentError, Todo
 
 # --------------------------------------------------------------------------------------------
@@ -30,6 +30,7 @@ from autograder.judging.proxy import StudentError, Todo
 # --------------------------------------------------------------------------------------------
 
 
+@promises("formula", "sum-of-a-row")
 @exercise("sequence_log_prob")
 def test_log_prob_values(student, reference, draw):
     """For each row the log-probabilities of its targets are added up."""
@@ -49,6 +50,7 @@ def test_log_prob_values(student, reference, draw):
         expectations.close(got, want, what="the log-probability", case=case)
 
 
+@promises("sum-of-a-row")
 @exercise("sequence_log_prob")
 def test_log_prob_mask(student, reference, draw):
     """Only steps where the mask is True count; a row without any has the log-probability 0."""
@@ -66,6 +68,7 @@ def test_log_prob_mask(student, reference, draw):
     expectations.close(got, want, what="the log-probability", case="masked steps between real ones")
 
 
+@promises("masked-targets")
 @exercise("sequence_log_prob")
 def test_log_prob_masked_targets(student, reference, draw):
     """Where the mask is False any number may stand, -100 or one beyond the vocabulary."""
@@ -80,6 +83,7 @@ def test_log_prob_masked_targets(student, reference, draw):
         expectations.close(got, want, what="the log-probability", case=case)
 
 
+@promises("bad-input")
 @exercise("sequence_log_prob")
 def test_log_prob_refusals(student, draw):
     """Shapes that do not fit and real targets outside the vocabulary are refused."""
@@ -178,6 +182,7 @@ def padded_targets(draw, lengths, vocabulary, pad=PAD):
     return targets.masked_fill(~mask, pad)
 
 
+@promises("a-scalar")
 @exercise("sequence_loss")
 def test_loss_values(student, reference, draw):
     """Without padding: minus the mean log-probability of the targets, one number."""
@@ -188,6 +193,7 @@ def test_loss_values(student, reference, draw):
         expectations.close(got, want, what="the loss", case=sizes(B=batch, U=steps, V=vocabulary))
 
 
+@promises("padding", "mean-over-tokens")
 @exercise("sequence_loss")
 def test_loss_padding(student, reference, draw):
     """Padding does not count, and every real target of the batch counts the same."""
@@ -215,6 +221,7 @@ def test_loss_other_pad(student, reference, draw):
         expectations.close(got, want, what="the loss", case=f"pad={pad}")
 
 
+@promises("bad-input")
 @exercise("sequence_loss")
 def test_loss_refusals(student, draw):
     """No real target, and whatever sequence_log_prob refuses, raise a ValueError."""
@@ -382,6 +389,7 @@ def ending_table(draw, ends, steps=6, vocabulary=6):
     return table
 
 
+@promises("own-last-token")
 @exercise("greedy_decode")
 def test_greedy_one_row(student, reference, draw):
     """From BOS, each step takes the likeliest token; EOS belongs to the result, BOS does not."""
@@ -396,6 +404,7 @@ def test_greedy_one_row(student, reference, draw):
         same_greedy(student, reference, table, sources_of(0), case)
 
 
+@promises("when-to-stop")
 @exercise("greedy_decode")
 def test_greedy_max_length(student, reference, draw):
     """Without EOS the result has max_length tokens, and no more."""
@@ -414,6 +423,7 @@ def test_greedy_max_length(student, reference, draw):
     same_greedy(student, reference, table, sources_of(0), case, max_length=3)
 
 
+@promises("finished-rows", "length")
 @exercise("greedy_decode")
 def test_greedy_rows_end_apart(student, reference, draw):
     """A row that has produced EOS gets PAD, while the others go on; the longest one ends it all."""
@@ -430,6 +440,7 @@ def test_greedy_rows_end_apart(student, reference, draw):
         )
 
 
+@promises("bad-length")
 @exercise("greedy_decode")
 def test_greedy_refusals(student, draw):
     """A max_length below 1 is refused with a ValueError."""
@@ -455,6 +466,7 @@ def test_greedy_random_tables(student, reference, draw):
 
 @aspect
 @hidden
+@promises("any-translator")
 @exercise("greedy_decode")
 def test_greedy_any_translator(student, draw):
     """Every row follows the model's own argmax, with the source's mask, also for a Seq2Seq."""
@@ -509,6 +521,7 @@ def test_exhaustive_beats_greedy(student, reference):
     same_exhaustive(student, reference, table, "0.4 · 0.95 against 0.6 · 0.5", 2)
 
 
+@promises("best-candidate")
 @exercise("exhaustive_search")
 def test_exhaustive_values(student, reference, draw):
     """The best of all sequences that end in EOS, and its log-probability."""
@@ -533,6 +546,7 @@ def test_exhaustive_looks_at_all(student, reference, draw):
         same_exhaustive(student, reference, table, case, length)
 
 
+@promises("all-candidates")
 @exercise("exhaustive_search")
 def test_exhaustive_any_token(student, reference):
     """PAD, BOS and UNK are tokens like others before the EOS."""
@@ -551,6 +565,7 @@ def test_exhaustive_length_limit(student, reference, draw):
         same_exhaustive(student, reference, table, case, length)
 
 
+@promises("bad-input")
 @exercise("exhaustive_search")
 def test_exhaustive_refusals(student, draw):
     """Several sources, a max_length below 1, and no sequence that ends are refused."""
@@ -571,6 +586,7 @@ def test_exhaustive_refusals(student, draw):
 
 
 @hidden
+@promises("impossible-tokens")
 @exercise("exhaustive_search")
 def test_exhaustive_impossible_tokens(student, reference, draw):
     """Logits of -inf close a token, and EOS may be open at one step only."""
@@ -653,6 +669,7 @@ def same_beam(student, reference, table, case, *arguments, **options):
     )
 
 
+@promises("pairs")
 @exercise("beam_search")
 def test_beam_of_one(student, reference, draw):
     """A beam of 1 is greedy search: one hypothesis, with its log-probability."""
@@ -670,6 +687,7 @@ def test_beam_beats_greedy(student, reference):
     same_beam(student, reference, table, "0.4 · 0.95 against 0.6 · 0.5, a beam of 2", 2, 2)
 
 
+@promises("extensions", "k-best-of-all")
 @exercise("beam_search")
 def test_beam_values(student, reference, draw):
     """Hypotheses, their order and their scores; PAD, BOS and UNK are tokens like others."""
@@ -685,6 +703,7 @@ def test_beam_values(student, reference, draw):
         same_beam(student, reference, table, case, 2, 3)
 
 
+@promises("finished-leave", "live-join")
 @exercise("beam_search")
 def test_beam_finished_leave(student, reference, draw):
     """What ends in EOS leaves the beam, which shrinks; what is live at the end joins as it is."""
@@ -698,6 +717,7 @@ def test_beam_finished_leave(student, reference, draw):
         same_beam(student, reference, table, case, beam, length)
 
 
+@promises("length-normalised")
 @exercise("beam_search")
 def test_beam_length_normalised(student, reference, draw):
     """The score is the log-probability divided by len(ids) ** alpha, EOS counted."""
@@ -716,6 +736,7 @@ def test_beam_length_normalised(student, reference, draw):
         same_beam(student, reference, table, case, 2, 3, alpha=alpha)
 
 
+@promises("bad-input")
 @exercise("beam_search")
 def test_beam_refusals(student, draw):
     """A beam or max_length below 1, a negative alpha and several sources are refused."""
@@ -780,6 +801,7 @@ def test_beam_wide(student, reference, draw):
 
 
 @hidden
+@promises("k-best-of-all")
 @exercise("beam_search")
 def test_beam_impossible_tokens(student, reference, draw):
     """What has the probability 0 is dropped, so that fewer than beam_size may be left."""

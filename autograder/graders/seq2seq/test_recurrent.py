@@ -16,7 +16,7 @@ from autograder.graders.seq2seq.common import (
     translator_options,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 
 
 def same_states(mine, theirs, names, case=""):
@@ -124,6 +124,7 @@ def cell_gradients(student, reference, draw, name):
     same_gradients(seen, wanted, {"1": "h"}, case)
 
 
+@promises("parameters")
 @exercise("RNNCell")
 def test_rnn_parameters(student):
     """There are weight_ih, weight_hh and two biases, with the shapes of torch.nn.RNNCell."""
@@ -131,12 +132,14 @@ def test_rnn_parameters(student):
     same_parameters(mine, gate_shapes("", 1, 2, 3))
 
 
+@promises("formula")
 @exercise("RNNCell")
 def test_rnn_values(student, reference, draw):
     """The new state is tanh(W_ih x + b_ih + W_hh h + b_hh)."""
     same_cell(student, reference, draw, "RNNCell", CELL_SIZES)
 
 
+@promises("other-sizes")
 @exercise("RNNCell")
 def test_rnn_refusals(student, draw):
     """Other widths and batch sizes are refused with a ValueError."""
@@ -158,6 +161,7 @@ def test_rnn_gradients(student, reference, draw):
     cell_gradients(student, reference, draw, "RNNCell")
 
 
+@promises("parameters")
 @exercise("GRUCell")
 def test_gru_parameters(student):
     """The parameters are those of torch.nn.GRUCell, three gates stacked in each."""
@@ -165,12 +169,14 @@ def test_gru_parameters(student):
     same_parameters(mine, gate_shapes("", 3, 2, 3))
 
 
+@promises("formula")
 @exercise("GRUCell")
 def test_gru_values(student, reference, draw):
     """The new state mixes the old state and the candidate as the formulas say."""
     same_cell(student, reference, draw, "GRUCell", CELL_SIZES)
 
 
+@promises("pytorch-form")
 @exercise("GRUCell")
 def test_gru_update_gate(student, reference, draw):
     """An update gate of 1 keeps the state, and one of 0 replaces it by the candidate."""
@@ -182,6 +188,7 @@ def test_gru_update_gate(student, reference, draw):
         expectations.close(mine(x, h), theirs(x, h), what="the new state", case=words)
 
 
+@promises("other-sizes")
 @exercise("GRUCell")
 def test_gru_refusals(student, draw):
     """Other widths and batch sizes are refused with a ValueError."""
@@ -189,6 +196,7 @@ def test_gru_refusals(student, draw):
 
 
 @hidden
+@promises("pytorch-form")
 @exercise("GRUCell")
 def test_gru_reset_gate(student, reference, draw):
     """The reset gate scales W_hn h + b_hn, the bias included, after the product."""
@@ -225,6 +233,7 @@ def lstm_inputs(draw, batch, inputs, width, dtype=torch.float32):
     return x.to(dtype), (h.to(dtype), draw.normal(batch, width, scale=1.5).to(dtype))
 
 
+@promises("parameters")
 @exercise("LSTMCell")
 def test_lstm_parameters(student):
     """The parameters are those of torch.nn.LSTMCell, four gates stacked in each."""
@@ -232,6 +241,7 @@ def test_lstm_parameters(student):
     same_parameters(mine, gate_shapes("", 4, 2, 3))
 
 
+@promises("formula", "pair")
 @exercise("LSTMCell")
 def test_lstm_values(student, reference, draw):
     """The new h and c follow from the gates in the order i, f, g, o."""
@@ -255,6 +265,7 @@ def test_lstm_gates(student, reference, draw):
             same_states(mine(x, before), theirs(x, before), ("new h", "new c"), case)
 
 
+@promises("other-sizes")
 @exercise("LSTMCell")
 def test_lstm_refusals(student, draw):
     """Other widths and batch sizes, of h and of c, are refused with a ValueError."""
@@ -330,6 +341,7 @@ def encoder_pair(student, reference, draw, cell="gru", vocabulary=7, embed=2, wi
     )
 
 
+@promises("submodules")
 @exercise("Encoder")
 def test_encoder_parameters(student):
     """The parts are `embedding` and `cell`; the cell is a GRUCell unless told otherwise."""
@@ -339,6 +351,7 @@ def test_encoder_parameters(student):
         same_parameters(mine, {"embedding.weight": (7, 2), **gate_shapes("cell.", count, 2, 3)})
 
 
+@promises("from-zeros", "states-and-final")
 @exercise("Encoder")
 def test_encoder_values(student, reference, draw):
     """Without a mask: the state after each token, and the last one, from a state of zeros."""
@@ -350,6 +363,7 @@ def test_encoder_values(student, reference, draw):
             same_states(mine(ids), theirs(ids), ENCODED, case)
 
 
+@promises("padding", "states-and-final")
 @exercise("Encoder")
 def test_encoder_padding(student, reference, draw):
     """Rows of padding are 0, and the final state is the one after the last real token."""
@@ -362,6 +376,7 @@ def test_encoder_padding(student, reference, draw):
             same_states(mine(ids, mask), theirs(ids, mask), ENCODED, case)
 
 
+@promises("bad-input")
 @exercise("Encoder")
 def test_encoder_refusals(student, draw):
     """Empty batches, ids that are no ids, masks that do not fit: all refused with a ValueError."""
@@ -398,6 +413,7 @@ def test_encoder_refusals(student, draw):
     )
 
 
+@promises("other-cell")
 @exercise("Encoder")
 def test_encoder_refuses_other_cells(student):
     """A cell that is none of "rnn", "gru" and "lstm" is refused when the module is created."""
@@ -410,6 +426,7 @@ def test_encoder_refuses_other_cells(student):
 
 
 @hidden
+@promises("padding")
 @exercise("Encoder")
 def test_encoder_ignores_padding(student, reference, draw):
     """What stands in the padding, and how much there is of it, changes nothing."""
@@ -483,6 +500,7 @@ def bidirectional_pair(student, reference, draw, embed=2, width=3, decoder=4, dt
     )
 
 
+@promises("submodules")
 @exercise("BidirectionalEncoder")
 def test_bidirectional_parameters(student):
     """The parts are `embedding`, `forward_cell`, `backward_cell` and `bridge`."""
@@ -501,6 +519,7 @@ def test_bidirectional_parameters(student):
     )
 
 
+@promises("two-directions", "bridge", "states-and-state")
 @exercise("BidirectionalEncoder")
 def test_bidirectional_values(student, reference, draw):
     """Without a mask: states of both directions side by side, and the bridged final states."""
@@ -511,6 +530,7 @@ def test_bidirectional_values(student, reference, draw):
         same_states(mine(ids), theirs(ids), BIDIRECTIONAL, case)
 
 
+@promises("padding")
 @exercise("BidirectionalEncoder")
 def test_bidirectional_padding(student, reference, draw):
     """Both directions leave the padding out: the backward one starts at the last real token."""
@@ -560,6 +580,7 @@ def test_bidirectional_reads_everything(student, draw):
         )
 
 
+@promises("bad-input")
 @exercise("BidirectionalEncoder")
 def test_bidirectional_refusals(student, draw):
     """Empty batches, ids that are no ids, masks that do not fit: all refused with a ValueError."""
@@ -690,6 +711,7 @@ def decoder_inputs(draw, batch, vocabulary, width, context):
     )
 
 
+@promises("submodules")
 @exercise("DecoderStep")
 def test_step_parameters(student):
     """The parts are `embedding`, `cell` on [embedding; context], `output` on [state; context]."""
@@ -697,6 +719,7 @@ def test_step_parameters(student):
     same_parameters(mine, decoder_shapes(7, 2, 3, 4))
 
 
+@promises("formula", "new-state")
 @exercise("DecoderStep")
 def test_step_values(student, reference, draw):
     """Logits and new state agree."""
@@ -741,6 +764,7 @@ def test_step_depends_on_all(student, draw):
         )
 
 
+@promises("bad-input")
 @exercise("DecoderStep")
 def test_step_refusals(student, draw):
     """Tokens that are no ids, and widths or batch sizes that differ, are refused."""
@@ -816,6 +840,7 @@ def translator_inputs(draw, batch, length, steps, sources=7, targets=6):
     return draw.integers(0, sources, batch, length), target_in
 
 
+@promises("inputs")
 @exercise("Seq2Seq")
 def test_forcing_always(student, reference, draw):
     """With a ratio of 1, the default, the input of every step is the token of target_in."""
@@ -829,6 +854,7 @@ def test_forcing_always(student, reference, draw):
         expectations.close(got, want, what="the logits", case=f"{case}, a ratio of 1")
 
 
+@promises("inputs")
 @exercise("Seq2Seq")
 def test_forcing_never(student, reference, draw):
     """With a ratio of 0 each step is fed the row's own argmax of the step before."""
@@ -845,6 +871,7 @@ def test_forcing_never(student, reference, draw):
             target_in[:, 1:] = draw.integers(0, 6, batch, steps - 1)
 
 
+@promises("source-mask")
 @exercise("Seq2Seq")
 def test_forcing_source_mask(student, reference, draw):
     """The padding of the source is left out, whatever the ratio."""
@@ -860,6 +887,7 @@ def test_forcing_source_mask(student, reference, draw):
         )
 
 
+@promises("bad-input")
 @exercise("Seq2Seq")
 def test_forcing_refusals(student, draw):
     """A ratio outside [0, 1], and no step at all, are refused with a ValueError."""
@@ -941,6 +969,7 @@ def forced_steps(student, draw, batch, steps, ratio, training=False):
     return forced
 
 
+@promises("all-steps")
 @exercise("Seq2Seq")
 def test_forcing_goes_on_after_eos(student, reference, draw):
     """There are U steps, each fed by the same rule, whether or not a row has produced EOS."""
@@ -964,6 +993,7 @@ def test_forcing_goes_on_after_eos(student, reference, draw):
         )
 
 
+@promises("own-draws")
 @exercise("Seq2Seq")
 def test_forcing_rate(student, draw):
     """An input is the target's with the given probability, the own choice otherwise."""
@@ -982,6 +1012,7 @@ def test_forcing_rate(student, draw):
 
 
 @hidden
+@promises("own-draws")
 @exercise("Seq2Seq")
 def test_forcing_drawn_for_each(student, draw):
     """Every row, step and call is drawn for itself, at any ratio, not one draw for many."""

@@ -7,7 +7,7 @@ import torch
 from autograder.graders.common import refuses
 from autograder.graders.seq2seq.common import BOS, EOS, PAD, UNK, same_list
 from autograder.judging import expectations
-from autograder.judging.grader_marks import exercise, hidden
+from autograder.judging.grader_marks import exercise, hidden, promises
 
 SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
@@ -34,6 +34,7 @@ def sequences(draw, lengths, low=UNK + 1, high=50):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("order")
 @exercise("build_vocabulary")
 def test_vocabulary_counts(student, reference, draw):
     """The four special tokens come first, then the words, the most frequent first."""
@@ -52,6 +53,7 @@ def test_vocabulary_counts(student, reference, draw):
         )
 
 
+@promises("order")
 @exercise("build_vocabulary")
 def test_vocabulary_ties(student, reference, draw):
     """Words that are equally frequent stand in alphabetical order, by code point."""
@@ -70,6 +72,7 @@ def test_vocabulary_ties(student, reference, draw):
         )
 
 
+@promises("min-count")
 @exercise("build_vocabulary")
 def test_vocabulary_min_count(student, reference, draw):
     """Words that occur less often than min_count are left out."""
@@ -85,6 +88,7 @@ def test_vocabulary_min_count(student, reference, draw):
         )
 
 
+@promises("max-size")
 @exercise("build_vocabulary")
 def test_vocabulary_max_size(student, reference, draw):
     """max_size is the size of the whole vocabulary, the special tokens included."""
@@ -98,6 +102,7 @@ def test_vocabulary_max_size(student, reference, draw):
         )
 
 
+@promises("bad-input")
 @exercise("build_vocabulary")
 def test_vocabulary_refusals(student):
     """No sentences, min_count below 1 and max_size below 4 are refused with a ValueError."""
@@ -115,6 +120,7 @@ def test_vocabulary_refusals(student):
 
 
 @hidden
+@promises("specials-once")
 @exercise("build_vocabulary")
 def test_vocabulary_specials_in_the_text(student, reference, draw):
     """A special token that stands in the text is not entered twice, nor does it take a place."""
@@ -155,6 +161,7 @@ def test_vocabulary_min_count_and_max_size(student, reference, draw):
 WORDS = [*SPECIALS, "the", "cat", "sat", "on", "a", "mat"]
 
 
+@promises("ids")
 @exercise("encode")
 def test_encode_known(student, reference, draw):
     """Each token becomes its place in the vocabulary."""
@@ -168,6 +175,7 @@ def test_encode_known(student, reference, draw):
         expectations.unchanged(student.observe("encode", tokens, WORDS, grad=False))
 
 
+@promises("ids")
 @exercise("encode")
 def test_encode_unknown(student, reference, draw):
     """A token that is not in the vocabulary becomes UNK, and the vocabulary stays as it is."""
@@ -186,6 +194,7 @@ def test_encode_unknown(student, reference, draw):
         )
 
 
+@promises("bos-and-eos")
 @exercise("encode")
 def test_encode_marks(student, reference):
     """add_bos puts BOS in front and add_eos puts EOS behind, each by itself."""
@@ -201,6 +210,7 @@ def test_encode_marks(student, reference):
         )
 
 
+@promises("specials-first")
 @exercise("encode")
 def test_encode_refusals(student):
     """A vocabulary that does not begin with the special tokens is refused with a ValueError."""
@@ -217,6 +227,7 @@ def test_encode_refusals(student):
 
 
 @hidden
+@promises("bos-and-eos")
 @exercise("encode")
 def test_encode_empty(student, reference):
     """No tokens give no ids but the marks that were asked for."""
@@ -264,6 +275,7 @@ def same_text(student, reference, ids, vocabulary=WORDS):
     )
 
 
+@promises("dropped")
 @exercise("decode")
 def test_decode_words(student, reference, draw):
     """Each id becomes the word at its place; an unknown word stays visible as <unk>."""
@@ -272,6 +284,7 @@ def test_decode_words(student, reference, draw):
     same_text(student, reference, [5, 4, 5, 6], [*SPECIALS, "", "a", " "])
 
 
+@promises("until-eos")
 @exercise("decode")
 def test_decode_stops(student, reference, draw):
     """The text ends before the first EOS, whatever follows: not even 99 or -1 is looked at."""
@@ -286,6 +299,7 @@ def test_decode_stops(student, reference, draw):
         same_text(student, reference, ids)
 
 
+@promises("dropped")
 @exercise("decode")
 def test_decode_drops_marks(student, reference, draw):
     """PAD and BOS are dropped wherever they stand, and the text goes on after them."""
@@ -293,6 +307,7 @@ def test_decode_drops_marks(student, reference, draw):
         same_text(student, reference, ids)
 
 
+@promises("unknown-id")
 @exercise("decode")
 def test_decode_refusals(student):
     """An id outside the vocabulary, a negative one too, is refused with a ValueError."""
@@ -339,6 +354,7 @@ def test_decode_any_ids(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("padded-right")
 @exercise("pad_to_length")
 def test_pad_shorter(student, reference, draw):
     """Shorter sequences get PAD on the right, and the mask says which ids are real."""
@@ -351,6 +367,7 @@ def test_pad_shorter(student, reference, draw):
         )
 
 
+@promises("cut")
 @exercise("pad_to_length")
 def test_pad_longer(student, reference, draw):
     """Longer sequences are cut: their first ids stay, or their last with keep="end"."""
@@ -386,6 +403,7 @@ def test_pad_default_keeps_the_start(student, reference, draw):
     )
 
 
+@promises("bad-input")
 @exercise("pad_to_length")
 def test_pad_refusals(student):
     """No sequences, a length below 1, another keep, and ids that are no ints are refused."""
@@ -407,6 +425,7 @@ def test_pad_refusals(student):
 
 
 @hidden
+@promises("mask-by-length")
 @exercise("pad_to_length")
 def test_pad_real_zeros(student, reference, draw):
     """The mask follows the lengths, not the ids: an id of 0 inside a sequence is real."""
@@ -420,6 +439,7 @@ def test_pad_real_zeros(student, reference, draw):
 
 
 @hidden
+@promises("empty-row")
 @exercise("pad_to_length")
 def test_pad_empty_sequences(student, reference, draw):
     """An empty sequence becomes a row of padding, alone and beside others, kept either way."""
@@ -438,6 +458,7 @@ def test_pad_empty_sequences(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("longest")
 @exercise("pad_batch")
 def test_pad_batch_values(student, reference, draw):
     """Every row is as long as the longest sequence, padded on the right."""
@@ -447,6 +468,7 @@ def test_pad_batch_values(student, reference, draw):
         expectations.unchanged(student.observe("pad_batch", given, grad=False))
 
 
+@promises("empty-row")
 @exercise("pad_batch")
 def test_pad_batch_beside_empty(student, reference, draw):
     """An empty sequence beside others is a row of padding."""
@@ -455,6 +477,7 @@ def test_pad_batch_beside_empty(student, reference, draw):
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=f"lengths {lengths}")
 
 
+@promises("bad-input")
 @exercise("pad_batch")
 def test_pad_batch_refusals(student):
     """No sequences, only empty ones, and ids that are no ints are refused with a ValueError."""
@@ -502,12 +525,14 @@ def same_windows(student, reference, draw, cases):
         )
 
 
+@promises("starts", "mask")
 @exercise("sliding_windows")
 def test_windows_that_fit(student, reference, draw):
     """Windows start every `stride` ids; the last one ends with the sequence."""
     same_windows(student, reference, draw, [(1, 1, 1), (4, 2, 2), (5, 3, 2), (9, 5, 2), (6, 3, 1)])
 
 
+@promises("last-window", "mask")
 @exercise("sliding_windows")
 def test_windows_with_a_rest(student, reference, draw):
     """A last window that reaches beyond the end is padded on the right; no id is lost."""
@@ -520,6 +545,7 @@ def test_windows_short_sequence(student, reference, draw):
     same_windows(student, reference, draw, [(1, 3, 1), (3, 3, 1), (2, 5, 3), (4, 6, 6)])
 
 
+@promises("bad-input")
 @exercise("sliding_windows")
 def test_windows_refusals(student):
     """An empty sequence, length or stride below 1, and a stride that skips ids are refused."""
@@ -538,6 +564,7 @@ def test_windows_refusals(student):
 
 
 @hidden
+@promises("last-window")
 @exercise("sliding_windows")
 def test_windows_lose_nothing(student, draw):
     """The windows hold every id, and what overlaps is where it should be."""

@@ -23,7 +23,7 @@ from autograder.graders.transformer.common import (
     whole_number,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 from autograder.judging.proxy import StudentError, Todo
 from toolkit.kv_cache import DecoderCache, KVCache, LayerCache
 
@@ -157,6 +157,7 @@ def same_greedy(student, reference, models, source, length, case):
     )
 
 
+@promises("all-tokens-so-far")
 @exercise("greedy_decode")
 def test_greedy_one_row(student, reference, draw):
     """From BOS on, each step takes the most probable token; EOS is in the result, BOS is not."""
@@ -168,6 +169,7 @@ def test_greedy_one_row(student, reference, draw):
 
 
 @hidden
+@promises("when-to-stop")
 @exercise("greedy_decode")
 def test_greedy_max_length(student, reference, draw):
     """Without EOS the result has max_length tokens, and no more."""
@@ -179,6 +181,7 @@ def test_greedy_max_length(student, reference, draw):
     same_greedy(student, reference, models, first_tokens(0, 1), 4, case)
 
 
+@promises("finished-rows", "length")
 @exercise("greedy_decode", weight=2)
 def test_greedy_rows_end_apart(student, reference, draw):
     """A finished row gets PAD while others continue; the longest determines the result's length."""
@@ -192,6 +195,7 @@ def test_greedy_rows_end_apart(student, reference, draw):
         same_greedy(student, reference, models, first_tokens(*rows), 8, case)
 
 
+@promises("bad-length")
 @exercise("greedy_decode")
 def test_greedy_refusals(student, draw):
     """A max_length below 1 raises a ValueError."""
@@ -203,6 +207,7 @@ def test_greedy_refusals(student, draw):
 
 
 @aspect
+@promises("source-mask")
 @exercise("greedy_decode", weight=2)
 def test_greedy_transformer(student, reference, draw):
     """Every row follows the model's own argmax, and never attends to padding of its source."""
@@ -290,6 +295,7 @@ def same_beam(student, reference, models, case, *arguments, source=0, **options)
     )
 
 
+@promises("pairs")
 @exercise("beam_search")
 def test_beam_of_one(student, reference, draw):
     """A beam of 1 is greedy search: one hypothesis, scored for alpha=0 by its log-probability."""
@@ -307,6 +313,7 @@ def test_beam_beats_greedy(student, reference):
     same_beam(student, reference, models, case, 2, 2, 0.0)
 
 
+@promises("extensions", "k-best-of-all")
 @exercise("beam_search")
 def test_beam_values(student, reference, draw):
     """Hypotheses, their order and their scores, for beams of several sizes."""
@@ -318,6 +325,7 @@ def test_beam_values(student, reference, draw):
         same_beam(student, reference, models, case, beam, length, source=source)
 
 
+@promises("finished-leave", "live-join")
 @exercise("beam_search", weight=2)
 def test_beam_finished_leave(student, reference, draw):
     """Finished hypotheses leave the beam, which shrinks; live ones join at the end as they are."""
@@ -332,6 +340,7 @@ def test_beam_finished_leave(student, reference, draw):
     same_beam(student, reference, models, case, 3, 3, source=1)
 
 
+@promises("length-penalty")
 @exercise("beam_search", weight=2)
 def test_beam_length_penalty(student, reference, draw):
     """The score is the log-probability divided by ((5 + len(ids)) / 6) ** alpha, EOS counted."""
@@ -351,6 +360,7 @@ def test_beam_length_penalty(student, reference, draw):
         same_beam(student, reference, models, case, 4, 5, source=1, alpha=alpha)
 
 
+@promises("bad-input")
 @exercise("beam_search")
 def test_beam_refusals(student, draw):
     """beam_size or max_length below 1, negative alpha or several sources raise a ValueError."""
@@ -368,6 +378,7 @@ def test_beam_refusals(student, draw):
     )
 
 
+@promises("masks")
 @exercise("beam_search")
 def test_beam_transformer(student, reference, draw):
     """Each score is the Transformer's own score of the hypothesis, for a padded source."""
@@ -411,6 +422,7 @@ def test_beam_wide(student, reference, draw):
 
 
 @hidden
+@promises("k-best-of-all")
 @exercise("beam_search", weight=2)
 def test_beam_impossible_tokens(student, reference, draw):
     """Hypotheses of probability 0 are dropped, so that fewer than beam_size may be left."""
@@ -519,6 +531,7 @@ def started(student, draw, num_layers, lengths, norm_first=False, dtype=torch.fl
 
 
 @aspect
+@promises("empty-target")
 @exercise("start_cache")
 def test_cache_contract(student, draw):
     """A DecoderCache of two KVCaches, with all layers of the decoder and the stated shapes."""
@@ -527,6 +540,7 @@ def test_cache_contract(student, draw):
     expectations.unchanged(seen)
 
 
+@promises("memory")
 @exercise("start_cache")
 def test_cache_memory(student, draw):
     """Each layer's own src_attn projects the memory, keys by k_proj and values by v_proj."""
@@ -534,6 +548,7 @@ def test_cache_memory(student, draw):
     same_cache(seen.value, wanted, "2 layers, sources of 4 tokens")
 
 
+@promises("source-mask")
 @exercise("start_cache")
 def test_cache_padding(student, draw):
     """src_mask is the padding mask, and the encoder gets it, too."""
@@ -584,6 +599,7 @@ def steppers(student, reference, draw, num_layers, norm_first=False):
     return Models(student, reference, draw, state, **small(num_layers, norm_first))
 
 
+@promises("position", "attends-to-all")
 @exercise("decode_step", weight=2)
 def test_step_values(student, reference, draw):
     """A step attends to all cached keys and its own; its position follows the cached ones."""
@@ -613,6 +629,7 @@ def test_step_norm_first(student, reference, draw):
         same_chain(student, models.mine, models.state, draw, 2, [3, 4], 3)
 
 
+@promises("new-cache")
 @exercise("decode_step")
 def test_step_grows_the_cache(student, draw):
     """Keys and values grow by one position; nothing else changes, nor does the given cache."""
@@ -630,6 +647,7 @@ def test_step_grows_the_cache(student, draw):
     expectations.unchanged(seen)
 
 
+@promises("attends-to-all")
 @exercise("decode_step")
 def test_step_source_mask(student, draw):
     """Masked positions of memory don't matter; the others do, and so does every cached key."""
@@ -688,6 +706,7 @@ def chain(student, draw, num_layers, norm_first, lengths, steps):
 
 
 @hidden
+@promises("equals-uncached")
 @exercise("decode_step", weight=2)
 def test_step_equals_uncached(student, draw):
     """Step by step the log-probabilities are those of the model without a cache."""
@@ -714,6 +733,7 @@ def test_step_extremes(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("decode_step")
 def test_step_float32(student, draw):
     """Twelve cached positions, one row; a float32 model returns float32, in the cache, too."""

@@ -33,7 +33,7 @@ from autograder.graders.transformer.common import (
     triangle,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden
+from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import StudentError, Todo
 
 
@@ -189,6 +189,7 @@ def some_module(student, draw):
     raise Todo("There is no module yet that could be copied.")
 
 
+@promises("own-parameters")
 @exercise("clones", 2)
 def test_clones_are_separate(student, draw):
     """A list of n modules with parameters of their own, equal to the original's."""
@@ -213,6 +214,7 @@ def test_clones_are_separate(student, draw):
         expectations.close(value, state[original], what=f"{original} of copy {name.split('.')[0]}")
 
 
+@promises("bad-number")
 @exercise("clones")
 def test_clones_refusals(student, draw):
     """An n below 1 raises a ValueError."""
@@ -245,6 +247,7 @@ def stays(module, given, copies):
 
 
 @hidden
+@promises("own-parameters")
 @exercise("clones")
 def test_clones_leave_the_original(student, draw):
     """None of the entries is the original, and buffers are copied, too."""
@@ -289,6 +292,7 @@ def same_layer(student, reference, name, state, options, cases, train=False):
         same_by_parts(student, got, theirs(*given), own, what="the output", case=case)
 
 
+@promises("two-sublayers", "submodules")
 @exercise("EncoderLayer", 2)
 def test_encoder_layer_post(student, reference, draw):
     """Self-attention, then feed-forward network, each followed by a norm; in training mode, too."""
@@ -300,6 +304,7 @@ def test_encoder_layer_post(student, reference, draw):
     same_layer(student, reference, "EncoderLayer", state, options, cases, train=True)
 
 
+@promises("norm-first")
 @exercise("EncoderLayer", 2)
 def test_encoder_layer_pre(student, reference, draw):
     """With norm_first each sub-layer gets the normalised input, for queries, keys and values."""
@@ -310,6 +315,7 @@ def test_encoder_layer_pre(student, reference, draw):
     same_layer(student, reference, "EncoderLayer", state, options, cases)
 
 
+@promises("mask")
 @exercise("EncoderLayer")
 def test_encoder_layer_mask(student, draw):
     """Vectors at masked positions change no other position; those at real ones change all."""
@@ -332,6 +338,7 @@ def test_encoder_layer_mask(student, draw):
 
 
 @hidden
+@promises("dropout")
 @exercise("EncoderLayer")
 def test_encoder_layer_dropout(student, draw):
     """dropout reaches attention weights, feed-forward network and both connections."""
@@ -395,6 +402,7 @@ def same_stack(
 
 
 @aspect
+@promises("final-norm")
 @exercise("Encoder", 2)
 def test_encoder_post(student, reference, draw):
     """Each layer reads the output of the one before; post-norm stacks have no final norm."""
@@ -403,6 +411,7 @@ def test_encoder_post(student, reference, draw):
     same_stack(student, reference, draw, "Encoder", given, False, case, train=True)
 
 
+@promises("final-norm")
 @exercise("Encoder", 2)
 def test_encoder_pre(student, reference, draw):
     """With norm_first a final norm acts on the output of the last layer."""
@@ -413,6 +422,7 @@ def test_encoder_pre(student, reference, draw):
         same_stack(student, reference, draw, "Encoder", given, True, case, **more)
 
 
+@promises("bad-number")
 @exercise("Encoder")
 def test_encoder_refusals(student):
     """A num_layers below 1 raises a ValueError."""
@@ -423,6 +433,7 @@ def test_encoder_refusals(student):
 
 
 @hidden
+@promises("mask")
 @exercise("Encoder")
 def test_encoder_padding(student, draw):
     """Two layers let nothing leak from padding; dropout acts in training mode only."""
@@ -446,6 +457,7 @@ def test_encoder_padding(student, draw):
 
 
 @hidden
+@promises("own-parameters")
 @exercise("Encoder")
 def test_encoder_gradients(student, reference, draw):
     """Every layer has parameters of its own, and gradients reach them all."""
@@ -469,6 +481,7 @@ def test_encoder_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("cross-attention", "submodules")
 @exercise("DecoderLayer", 2)
 def test_decoder_layer_post(student, reference, draw):
     """Queries come from the decoder, keys and values from memory; each sub-layer has its norm."""
@@ -482,6 +495,7 @@ def test_decoder_layer_post(student, reference, draw):
     same_layer(student, reference, "DecoderLayer", state, options, cases, train=True)
 
 
+@promises("memory-as-it-is")
 @exercise("DecoderLayer", 2)
 def test_decoder_layer_pre(student, reference, draw):
     """With norm_first x is normalised before each sub-layer, and memory is used as it is."""
@@ -493,6 +507,7 @@ def test_decoder_layer_pre(student, reference, draw):
     same_layer(student, reference, "DecoderLayer", state, options, {case: given})
 
 
+@promises("masks")
 @exercise("DecoderLayer")
 def test_decoder_layer_causality(student, draw):
     """With a causal mask no position sees later ones."""
@@ -512,6 +527,7 @@ def test_decoder_layer_causality(student, draw):
 
 
 @hidden
+@promises("masks")
 @exercise("DecoderLayer")
 def test_decoder_layer_source_mask(student, draw):
     """Masked positions of memory change nothing, the others change every position."""
@@ -532,6 +548,7 @@ def test_decoder_layer_source_mask(student, draw):
 
 
 @hidden
+@promises("dropout")
 @exercise("DecoderLayer")
 def test_decoder_layer_dropout(student, draw):
     """dropout reaches both attentions, the feed-forward network and all three connections."""
@@ -571,6 +588,7 @@ def test_decoder_layer_gradients(student, reference, draw):
 
 
 @aspect
+@promises("final-norm", "same-memory")
 @exercise("Decoder", 2)
 def test_decoder_post(student, reference, draw):
     """Every layer reads the same memory; post-norm stacks have no final norm."""
@@ -579,6 +597,7 @@ def test_decoder_post(student, reference, draw):
     same_stack(student, reference, draw, "Decoder", given, False, case, train=True)
 
 
+@promises("final-norm")
 @exercise("Decoder", 2)
 def test_decoder_pre(student, reference, draw):
     """With norm_first a final norm acts on the output of the last layer."""
@@ -590,6 +609,7 @@ def test_decoder_pre(student, reference, draw):
         same_stack(student, reference, draw, "Decoder", given, True, case, **more)
 
 
+@promises("bad-number")
 @exercise("Decoder")
 def test_decoder_refusals(student):
     """A num_layers below 1 raises a ValueError."""
@@ -600,6 +620,7 @@ def test_decoder_refusals(student):
 
 
 @hidden
+@promises("same-memory")
 @exercise("Decoder")
 def test_decoder_masks(student, draw):
     """Two layers let nothing leak from later positions or masked memory; dropout acts."""
@@ -655,6 +676,7 @@ def generator_pair(student, reference, draw, width, vocabulary, dtype=None):
     return pair(student, reference, "Generator", state, dtype, d_model=width, vocab_size=vocabulary)
 
 
+@promises("log-softmax")
 @exercise("Generator", 2)
 def test_generator_values(student, reference, draw):
     """The log-probabilities are log_softmax(proj(h)) over the vocabulary."""
@@ -676,6 +698,7 @@ def test_generator_sums(student, draw):
 
 
 @hidden
+@promises("log-softmax")
 @exercise("Generator")
 def test_generator_large(student, reference, draw):
     """Improbable tokens have finite log-probabilities: use log_softmax, not log of softmax."""
@@ -689,6 +712,7 @@ def test_generator_large(student, reference, draw):
 
 
 @hidden
+@promises("any-axes", "dtype-kept")
 @exercise("Generator")
 def test_generator_gradients(student, reference, draw):
     """One vector by itself works too; gradients reach it and both parameters; float64 stays."""
@@ -744,6 +768,7 @@ def translate_by_parts(parts, mine, source, target):
     return parts.of(mine, "generator")(hidden_state)
 
 
+@promises("encode")
 @exercise("EncoderDecoder")
 def test_model_encode(student, reference, draw):
     """encode embeds the source, adds positions up to max_length, runs the encoder with a mask."""
@@ -764,6 +789,7 @@ def test_model_encode(student, reference, draw):
     )
 
 
+@promises("decode")
 @exercise("EncoderDecoder")
 def test_model_decode(student, reference, draw):
     """decode embeds the target, adds positions, and reads memory; it has no generator."""
@@ -789,6 +815,7 @@ def test_model_decode(student, reference, draw):
     )
 
 
+@promises("forward-and-its-masks", "submodules")
 @exercise("EncoderDecoder", 2)
 def test_model_forward(student, reference, draw):
     """forward makes the masks, encodes, decodes, applies the generator: (B, U, V)."""
@@ -808,6 +835,7 @@ def test_model_forward(student, reference, draw):
 
 
 @hidden
+@promises("forward-and-its-masks")
 @exercise("EncoderDecoder")
 def test_model_padding(student, draw):
     """More padding changes nothing, and a longer target nothing at earlier positions."""
@@ -841,6 +869,7 @@ def test_model_padding(student, draw):
 
 @aspect
 @hidden
+@promises("settings")
 @exercise("EncoderDecoder")
 def test_model_dropout(student, draw):
     """dropout reaches the positions, the encoder and the decoder, in training mode only."""
@@ -933,6 +962,7 @@ def new_state(student, reference, **options) -> State:
     return state
 
 
+@promises("dropout")
 @exercise("make_model", 2)
 def test_make_model_assembles(student, reference, draw):
     """The arguments reach the EncoderDecoder, and dropout=0 is deterministic in training mode."""
@@ -956,6 +986,7 @@ def test_make_model_assembles(student, reference, draw):
         )
 
 
+@promises("xavier", "norms")
 @exercise("make_model", 2)
 def test_make_model_initial(student, reference):
     """Linear weights by Xavier, biases 0, gamma 1 and beta 0; layers differ from each other."""
@@ -998,6 +1029,7 @@ def test_make_model_initial(student, reference):
             )
 
 
+@promises("embeddings")
 @exercise("make_model")
 def test_make_model_embeddings(student, reference):
     """Both embedding matrices are drawn from a normal distribution of variance 1/D."""
@@ -1012,6 +1044,7 @@ def test_make_model_embeddings(student, reference):
     )
 
 
+@promises("tied")
 @exercise("make_model", 2)
 def test_make_model_shared(student, draw):
     """With tie_embeddings=True both embedding matrices and generator.proj.weight are one."""
@@ -1029,6 +1062,7 @@ def test_make_model_shared(student, draw):
     )
 
 
+@promises("other-sizes")
 @exercise("make_model")
 def test_make_model_refusals(student):
     """With tie_embeddings=True vocabularies of different sizes raise a ValueError."""
@@ -1074,6 +1108,7 @@ def test_make_model_shared_gradient(student, reference, draw):
 
 
 @hidden
+@promises("dropout")
 @exercise("make_model")
 def test_make_model_dropout(student, draw):
     """dropout acts in training mode in the positions and in both stacks."""

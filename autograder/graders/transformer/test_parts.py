@@ -27,13 +27,14 @@ from autograder.graders.transformer.common import (
     standard_normal,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import aspect, exercise, hidden
+from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 
 # --------------------------------------------------------------------------------------------
 # Embeddings
 # --------------------------------------------------------------------------------------------
 
 
+@promises("scaled-embedding", "any-batch")
 @exercise("Embeddings", 2)
 def test_embeddings_values(student, reference, draw):
     """Each id becomes its row of the embedding matrix times sqrt(d_model)."""
@@ -52,6 +53,7 @@ def test_embeddings_values(student, reference, draw):
 
 
 @aspect
+@promises("initial-variance")
 @exercise("Embeddings")
 def test_embeddings_initial(student, draw):
     """Embeddings are drawn from a normal distribution; their variance is 1/D, or 1 when scaled."""
@@ -63,6 +65,7 @@ def test_embeddings_initial(student, draw):
         standard_normal(vectors, f"the entries of the vectors, scaled, with d_model={width},")
 
 
+@promises("bad-sizes")
 @exercise("Embeddings")
 def test_embeddings_refusals(student):
     """A vocab_size or d_model below 1 raises a ValueError."""
@@ -73,6 +76,7 @@ def test_embeddings_refusals(student):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("Embeddings")
 def test_embeddings_gradients(student, reference, draw):
     """Every embedding in use gets a gradient, PAD's too; float64 stays; a step changes it."""
@@ -111,6 +115,7 @@ def attention_inputs(draw, batch, queries, keys, width):
     return tuple(draw.normal(batch, length, width) for length in lengths)
 
 
+@promises("formula", "layers", "order-of-features")
 @exercise("MultiHeadAttention", 2)
 def test_attention_values(student, reference, draw):
     """Without a mask: project, split into heads, attend, merge, project; in training mode, too."""
@@ -121,6 +126,7 @@ def test_attention_values(student, reference, draw):
         expectations.close(mine.train()(*inputs), theirs(*inputs), what="the output", case=case)
 
 
+@promises("mask")
 @exercise("MultiHeadAttention", 2)
 def test_attention_masks(student, reference, draw):
     """Masks for all examples, for each example, and for keys only act in every head."""
@@ -142,6 +148,7 @@ def test_attention_masks(student, reference, draw):
         expectations.close(mine(*inputs, mask), theirs(*inputs, mask), what="the output", case=case)
 
 
+@promises("project", "attend")
 @exercise("MultiHeadAttention")
 def test_attention_stages(student, reference, draw):
     """project returns keys and values split into heads; attend accepts any such keys and values."""
@@ -160,6 +167,7 @@ def test_attention_stages(student, reference, draw):
         )
 
 
+@promises("heads-divide")
 @exercise("MultiHeadAttention")
 def test_attention_refuses(student):
     """A num_heads that does not divide d_model raises a ValueError."""
@@ -170,6 +178,7 @@ def test_attention_refuses(student):
 
 
 @hidden
+@promises("dropout-on-weights")
 @exercise("MultiHeadAttention")
 def test_attention_dropout(student, reference, draw):
     """In training mode each weight is dropped with probability p, the others divided by 1 - p."""
@@ -279,6 +288,7 @@ def test_attention_extremes(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+@promises("real-tokens")
 @exercise("pad_mask")
 def test_pad_mask_values(student, reference, draw):
     """True at real tokens, with an axis for the queries: (B, 1, T)."""
@@ -290,6 +300,7 @@ def test_pad_mask_values(student, reference, draw):
         )
 
 
+@promises("real-tokens")
 @exercise("pad_mask")
 def test_pad_mask_anywhere(student, reference, draw):
     """Padding is found by its id, wherever it is, in whole rows, too; all other ids are real."""
@@ -299,6 +310,7 @@ def test_pad_mask_anywhere(student, reference, draw):
 
 
 @hidden
+@promises("pad")
 @exercise("pad_mask")
 def test_pad_mask_other_id(student, reference, draw):
     """`pad` says which id is padding; 0 is then an id like any other."""
@@ -333,6 +345,7 @@ def test_subsequent_one(student, reference):
     )
 
 
+@promises("lower-triangle")
 @exercise("subsequent_mask")
 def test_subsequent_values(student, reference):
     """Position i attends to positions 0 to i: a lower triangle with its diagonal."""
@@ -341,6 +354,7 @@ def test_subsequent_values(student, reference):
         expectations.close(got, want, what="the mask", case=f"size={size}")
 
 
+@promises("bad-size")
 @exercise("subsequent_mask")
 def test_subsequent_refusals(student):
     """A size below 1 raises a ValueError."""
@@ -379,6 +393,7 @@ def same_std_mask(student, reference, target, *pad):
     return seen
 
 
+@promises("both-masks")
 @exercise("make_std_mask")
 def test_std_mask_without_padding(student, reference, draw):
     """Without padding the mask of each row is the causal mask: (B, U, U)."""
@@ -386,6 +401,7 @@ def test_std_mask_without_padding(student, reference, draw):
         same_std_mask(student, reference, padded(draw, lengths))
 
 
+@promises("both-masks")
 @exercise("make_std_mask", 2)
 def test_std_mask_with_padding(student, reference, draw):
     """No position attends to padding or to later positions."""
@@ -393,6 +409,7 @@ def test_std_mask_with_padding(student, reference, draw):
         same_std_mask(student, reference, padded(draw, lengths))
 
 
+@promises("pad")
 @exercise("make_std_mask")
 def test_std_mask_other_id(student, reference, draw):
     """`pad` says which id is padding."""
@@ -401,6 +418,7 @@ def test_std_mask_other_id(student, reference, draw):
 
 
 @hidden
+@promises("queries-at-padding")
 @exercise("make_std_mask")
 def test_std_mask_padding_in_front(student, reference, draw):
     """Padding on the left and in between is masked as a key, and only as a key."""
@@ -427,6 +445,7 @@ def norm_pair(student, reference, draw, width, dtype=None, **options):
     return pair(student, reference, "LayerNorm", state, dtype, d_model=width, **options)
 
 
+@promises("parameters")
 @exercise("LayerNorm")
 def test_norm_initial(student, reference, draw):
     """Initially gamma is 1 and beta is 0: every output vector has mean 0 and variance 1."""
@@ -441,6 +460,7 @@ def test_norm_initial(student, reference, draw):
         expectations.close(state[name], value, what=f"the initial {name}")
 
 
+@promises("own-mean-and-variance", "any-axes")
 @exercise("LayerNorm", 2)
 def test_norm_values(student, reference, draw):
     """Mean and variance of each vector by itself, however many axes there are."""
@@ -450,6 +470,7 @@ def test_norm_values(student, reference, draw):
         expectations.close(mine(x), theirs(x), what="the result", case=f"x of shape {shape}")
 
 
+@promises("biased-variance")
 @exercise("LayerNorm")
 def test_norm_eps(student, reference, draw):
     """eps is added to the variance inside the root; constant vectors become beta."""
@@ -483,6 +504,7 @@ def test_norm_extremes(student, reference, draw):
     expectations.close(mine(x), theirs(x), what="the result", case=case)
 
 
+@promises("bad-sizes")
 @exercise("LayerNorm")
 def test_norm_refusals(student, draw):
     """A d_model below 1, or a last axis of another length, raises a ValueError."""
@@ -502,6 +524,7 @@ def test_norm_refusals(student, draw):
 
 
 @hidden
+@promises("own-mean-and-variance")
 @exercise("LayerNorm")
 def test_norm_each_alone(student, reference, draw):
     """A vector's result depends on no other vector, neither on padding nor on the batch."""
@@ -554,6 +577,7 @@ def ffn_pair(student, reference, draw, width, inner, dtype=None, **options):
     )
 
 
+@promises("formula", "layers", "any-axes")
 @exercise("PositionwiseFeedForward", 2)
 def test_ffn_values(student, reference, draw):
     """w_2(relu(w_1(x))) at every position, for any inner width; in training mode, too."""
@@ -590,6 +614,7 @@ def test_ffn_positions(student, draw):
 
 
 @hidden
+@promises("formula")
 @exercise("PositionwiseFeedForward")
 def test_ffn_dropout(student, draw):
     """Dropout acts on the inner layer, in training mode only, and divides the rest by 1 - p."""
@@ -645,6 +670,7 @@ def block_pair(student, reference, draw, width, dtype=None):
     return pair(student, reference, "ResidualBlock", state, dtype, d_model=width)
 
 
+@promises("formula", "no-bias")
 @exercise("ResidualBlock", 2)
 def test_block_values(student, reference, draw):
     """relu(w_2(relu(w_1(x))) + x), for one vector and for many; neither layer has a bias."""
@@ -724,6 +750,7 @@ def same_connection(student, reference, draw, right, case, train=False, **option
         same_by_parts(student, got, theirs(x, outer), own, what="the output", case=words)
 
 
+@promises("two-orders", "norm-first", "own-norm")
 @exercise("SublayerConnection", 2)
 def test_connection_post(student, reference, draw):
     """By default norm(x + sublayer(x)): the norm acts on the sum; in training mode, too."""
@@ -731,6 +758,7 @@ def test_connection_post(student, reference, draw):
     same_connection(student, reference, draw, CONNECTIONS[False], case, train=True)
 
 
+@promises("two-orders", "norm-first")
 @exercise("SublayerConnection", 2)
 def test_connection_pre(student, reference, draw):
     """With norm_first x + sublayer(norm(x)): the residual connection has no norm."""
@@ -739,6 +767,7 @@ def test_connection_pre(student, reference, draw):
     same_connection(student, reference, draw, CONNECTIONS[True], case, **options)
 
 
+@promises("any-sublayer")
 @exercise("SublayerConnection")
 def test_connection_any_sublayer(student, draw):
     """Any module can be the sub-layer, here one that adds something to each position."""
@@ -759,6 +788,7 @@ def test_connection_any_sublayer(student, draw):
 
 
 @hidden
+@promises("two-orders")
 @exercise("SublayerConnection")
 def test_connection_dropout(student, draw):
     """Dropout acts on the sub-layer's output, and not on the residual connection."""

@@ -23,7 +23,7 @@ from autograder.graders.transformer.common import (
     whole_number,
 )
 from autograder.judging import expectations
-from autograder.judging.grader_marks import Mistake, exercise, hidden
+from autograder.judging.grader_marks import Mistake, exercise, hidden, promises
 from autograder.judging.proxy import StudentError
 
 # --------------------------------------------------------------------------------------------
@@ -46,6 +46,7 @@ def same_shift(student, reference, target, case, *pad):
     expectations.unchanged(seen)
 
 
+@promises("shifted")
 @exercise("shift_targets")
 def test_shift_values(student, reference, draw):
     """tgt_in is all but the last id of each row, tgt_out all but the first."""
@@ -54,6 +55,7 @@ def test_shift_values(student, reference, draw):
     same_shift(student, reference, target, "two targets without padding")
 
 
+@promises("count")
 @exercise("shift_targets")
 def test_shift_padding(student, reference, draw):
     """The count is that of the ids of tgt_out that are not padding, EOS included."""
@@ -61,6 +63,7 @@ def test_shift_padding(student, reference, draw):
     same_shift(student, reference, target, "0, 5 and 2 words between BOS and EOS")
 
 
+@promises("too-short")
 @exercise("shift_targets")
 def test_shift_refusals(student):
     """Rows of fewer than 2 ids raise a ValueError; 2 are enough."""
@@ -111,6 +114,7 @@ def same_batches(student, reference, lengths, max_tokens, words=""):
     expectations.unchanged(seen)
 
 
+@promises("order")
 @exercise("token_batches")
 def test_batches_order(student, reference):
     """Sentences are sorted by source length, then target length, then index."""
@@ -120,6 +124,7 @@ def test_batches_order(student, reference):
     same_batches(student, reference, lengths, 8)
 
 
+@promises("both-sides")
 @exercise("token_batches")
 def test_batches_count_padding(student, reference):
     """A batch has number of sentences times longest length tokens, and may reach max_tokens."""
@@ -128,6 +133,7 @@ def test_batches_count_padding(student, reference):
     same_batches(student, reference, [(2, 2), (2, 2), (2, 2), (2, 2)], 6)
 
 
+@promises("both-sides")
 @exercise("token_batches")
 def test_batches_both_sides(student, reference):
     """The limit holds for the source and for the target, each with its own longest sentence."""
@@ -138,6 +144,7 @@ def test_batches_both_sides(student, reference):
     same_batches(student, reference, [(1, 9), (2, 2), (2, 2), (3, 3), (3, 3)], 12)
 
 
+@promises("too-long")
 @exercise("token_batches")
 def test_batches_refusals(student):
     """max_tokens below 1 or a sentence that is too long (give its index) raises a ValueError."""
@@ -170,6 +177,7 @@ def test_batches_refusals(student):
 
 
 @hidden
+@promises("each-once")
 @exercise("token_batches", weight=2)
 def test_batches_random(student, reference, draw):
     """Fifty sentences of random lengths, for a tight limit and a generous one."""
@@ -180,6 +188,7 @@ def test_batches_random(student, reference, draw):
 
 
 @hidden
+@promises("each-once")
 @exercise("token_batches")
 def test_batches_of_one(student, reference):
     """One sentence makes one batch, even if it fills it exactly; no sentences make no batch."""
@@ -216,6 +225,7 @@ def same_smoothing(student, reference, log_probs, target, case, *arguments):
     )
 
 
+@promises("formula", "all-tokens")
 @exercise("label_smoothing_loss")
 def test_smoothing_values(student, reference, draw):
     """The share eps is spread over all V tokens, the right one and PAD included."""
@@ -240,6 +250,7 @@ def test_smoothing_none(student, reference, draw):
     same_smoothing(student, reference, log_probs, target, "smoothing=0", 0.0)
 
 
+@promises("mean-over-tokens")
 @exercise("label_smoothing_loss")
 def test_smoothing_padding(student, reference, draw):
     """Padding is ignored in the sum and in the number of tokens; real tokens weigh the same."""
@@ -253,6 +264,7 @@ def test_smoothing_padding(student, reference, draw):
     same_smoothing(student, reference, changed, target, case, 0.3)
 
 
+@promises("bad-input")
 @exercise("label_smoothing_loss")
 def test_smoothing_refusals(student, draw):
     """A smoothing outside [0, 1) or a batch of padding only raises a ValueError."""
@@ -269,6 +281,7 @@ def test_smoothing_refusals(student, draw):
 
 
 @hidden
+@promises("pad")
 @exercise("label_smoothing_loss")
 def test_smoothing_other_pad(student, reference, draw):
     """`pad` says which id is padding; it may lie outside the vocabulary, and 0 is then a token."""
@@ -322,6 +335,7 @@ def same_rate(student, reference, case, *arguments, **options):
     same_number(got, want, what="the learning rate", case=case, least=0.0)
 
 
+@promises("formula", "a-float")
 @exercise("learning_rate")
 def test_rate_rises(student, reference):
     """During warm-up the learning rate rises in proportion to the step."""
@@ -331,6 +345,7 @@ def test_rate_rises(student, reference):
         )
 
 
+@promises("formula")
 @exercise("learning_rate")
 def test_rate_falls(student, reference):
     """After warm-up the learning rate falls with the inverse square root of the step."""
@@ -340,6 +355,7 @@ def test_rate_falls(student, reference):
         )
 
 
+@promises("formula")
 @exercise("learning_rate")
 def test_rate_settings(student, reference):
     """d_model, warmup_steps and factor are used as in the formula."""
@@ -348,6 +364,7 @@ def test_rate_settings(student, reference):
         same_rate(student, reference, case, step, width, warmup, factor)
 
 
+@promises("bad-steps")
 @exercise("learning_rate")
 def test_rate_refusals(student):
     """A step or a warmup_steps below 1 raises a ValueError."""
@@ -397,6 +414,7 @@ def adam_tensors(draw, *shape, dtype=torch.float64, scale=1.0):
     )
 
 
+@promises("formula")
 @exercise("adam_step")
 def test_adam_first_step(student, reference, draw):
     """The first step, from moments of 0, moves each entry by lr, whatever its gradient."""
@@ -406,6 +424,7 @@ def test_adam_first_step(student, reference, draw):
     same_adam(student, reference, tensors, 1, 0.1, "step 1, moments of 0")
 
 
+@promises("formula", "uncorrected-moments")
 @exercise("adam_step", weight=2)
 def test_adam_later_steps(student, reference, draw):
     """Later steps update both moments, and divide them by 1 - beta ** step."""
@@ -424,6 +443,7 @@ def test_adam_betas(student, reference, draw):
     )
 
 
+@promises("eps")
 @exercise("adam_step")
 def test_adam_eps(student, reference, draw):
     """eps is added to the root of the corrected second moment, not inside it."""
@@ -433,6 +453,7 @@ def test_adam_eps(student, reference, draw):
     same_adam(student, reference, tensors, 4, 0.1, "step 4, eps=0.5", eps=0.5)
 
 
+@promises("steps-from-1")
 @exercise("adam_step")
 def test_adam_refusals(student, draw):
     """A step below 1 raises a ValueError."""
@@ -441,6 +462,7 @@ def test_adam_refusals(student, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("adam_step", weight=2)
 def test_adam_shapes(student, reference, draw):
     """Any shape, float32, large and tiny gradients, and a late step."""
@@ -582,6 +604,7 @@ def moments_of(draw, state):
     }
 
 
+@promises("loss")
 @exercise("train_step")
 def test_train_loss(student, draw):
     """The loss is that of the model before the step, on the shifted, padded target."""
@@ -597,6 +620,7 @@ def test_train_loss(student, draw):
     same_number(loss, smoothed(said, target, 0.4), "the loss", "the next step, smoothing=0.4")
 
 
+@promises("update", "own-gradients")
 @exercise("train_step", weight=2)
 def test_train_two_steps(student, reference, draw):
     """Every parameter is updated by adam_step, with the gradient of this batch alone."""
@@ -610,6 +634,7 @@ def test_train_two_steps(student, reference, draw):
     same_state(models, "two steps")
 
 
+@promises("moments")
 @exercise("train_step")
 def test_train_settings(student, reference, draw):
     """step, lr, smoothing and the given moments are used; the given dict is not changed."""
@@ -623,6 +648,7 @@ def test_train_settings(student, reference, draw):
 
 
 @hidden
+@promises("without-gradient")
 @exercise("train_step")
 def test_train_without_gradient(student, reference, draw):
     """A parameter without a gradient is not changed and gets no moments."""
@@ -665,6 +691,7 @@ def test_train_shared(student, reference, draw):
 
 
 @hidden
+@promises("mode-kept")
 @exercise("train_step")
 def test_train_mode(student, draw):
     """The mode of the model is not changed: dropout acts in training mode only."""

@@ -73,7 +73,7 @@ class Verdict:
             and self.rejected == self.misconceptions
             and self.diagnosed >= 0.9 * self.misconceptions
             and not (self.survivors or self.stale or self.gifts)
-            and not (self.untested or self.unknown)
+            and not (self.untested or self.unknown or self.without_ids)
         )
 
     def to_json(self) -> dict[str, Any]:

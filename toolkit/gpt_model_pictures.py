@@ -66,7 +66,7 @@ def influence(model: nn.Module, ids: Tensor, other: int) -> Tensor:
 
 def influence_map(found: Tensor, names: Sequence[str]) -> Figure:
     """`influence` in percent; what is exactly 0 is left white and without a number."""
-    figure, ax = plt.subplots(figsize=(5.6, 4.7))
+    figure, ax = plt.subplots(figsize=(5.0, 4.2))
     plots.attention_map(
         ax, 100 * found, names, names, limits=(0, 130), row_label="prediction after",
         column_label="exchanged token",
@@ -167,7 +167,7 @@ def shares(models: Mapping[str, Sequence[Any]]) -> Figure:
         models: name -> arguments of `by_part`.
     """
     figure, ax = plt.subplots(figsize=(5.8, 3.3))
-    for row, (name, sizes) in enumerate(models.items()):
+    for row, sizes in enumerate(models.values()):
         parts = by_part(*sizes)
         total, left = sum(parts.values()), 0.0
         for part in PARTS[:3]:
@@ -178,7 +178,8 @@ def shares(models: Mapping[str, Sequence[Any]]) -> Figure:
                 ax.text(left + share / 2, -row, f"{share:.0f}", ha="center", va="center",
                         color="white", fontsize=11)  # fmt: skip
             left += share
-        ax.text(101.5, -row, millions(total), va="center", fontsize=11)
+        size = millions(total) if total < 1e9 else f"{total / 1e9:.3g} B"
+        ax.text(101.5, -row, size, va="center", fontsize=11)
     ax.set_yticks([-row for row in range(len(models))], list(models), fontsize=11)
     ax.set_xlim(0, 101)
     ax.set_xticks([0, 50, 100], ["0", "50", "100 %"], fontsize=11)

@@ -51,7 +51,7 @@ def write_folder(shipped: ShippedWeights, folder: Path, rename: Rename) -> None:
         state[f"h.{number}.attn.bias"] = torch.ones(1, 1, length, length).tril()
 
     whole = json.loads(shipped.tokenizer.tokenizer.to_str())["model"]
-    names = sorted(whole["vocab"], key=whole["vocab"].get)[SPECIAL:] + [END_OF_TEXT]
+    names = [*sorted(whole["vocab"], key=whole["vocab"].get)[SPECIAL:], END_OF_TEXT]
     merges = [" ".join(m) if isinstance(m, list) else m for m in whole["merges"]]
     config = {
         "architectures": ["GPT2LMHeadModel"],

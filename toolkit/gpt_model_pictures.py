@@ -56,11 +56,9 @@ def influence(model: nn.Module, ids: Tensor, other: int) -> Tensor:
         (T, T): at i, j half the summed difference of the probabilities after position i, if the
         token at j is exchanged; 0 is no change, 1 nothing in common.
     """
-    before = model(ids)[0].softmax(-1)  # (T, V)
-    length = ids.shape[1]
-    exchanged = ids.repeat(length, 1)  # (T, T), a row for each token
-    exchanged.fill_diagonal_(other)
-    after = model(exchanged).softmax(-1)  # (T, T, V)
+    rows = ids.repeat(ids.shape[1], 1)  # (T, T), a row for each token
+    before = model(rows).softmax(-1)  # (T, T, V), computed in the same order as `after`
+    after = model(rows.fill_diagonal_(other)).softmax(-1)
     return (after - before).abs().sum(-1).T / 2
 
 
@@ -166,7 +164,7 @@ def shares(models: Mapping[str, Sequence[Any]]) -> Figure:
     Args:
         models: name -> arguments of `by_part`.
     """
-    figure, ax = plt.subplots(figsize=(5.8, 3.3))
+    figure, ax = plt.subplots(figsize=(4.9, 3.1))
     for row, sizes in enumerate(models.values()):
         parts = by_part(*sizes)
         total, left = sum(parts.values()), 0.0

@@ -132,8 +132,9 @@ def growth_curves(depths: Sequence[int], found: Mapping[str, list[list[float]]])
         ax.plot(depths, means, "o-", color=colour, label=name)
     ax.set(xlabel="blocks N", ylabel="size of what is added", xscale="log", yscale="log")
     ax.set_xticks(depths, [str(n) for n in depths])
-    ticks = [1, 2, 5, 10]
+    ticks = [0.5, 1, 2, 5, 10]
     ax.set_yticks(ticks, [str(t) for t in ticks])
+    ax.set_ylim(min(map(min, (r for rows in found.values() for r in rows))) / 1.3)
     ax.minorticks_off()
     ax.legend(fontsize=11)
     ax.tick_params(labelsize=11)

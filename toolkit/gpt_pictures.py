@@ -269,7 +269,7 @@ def journey(found: Followed) -> Figure:
 
 def three_blocks() -> Figure:
     """An encoder layer, a decoder layer and a block of GPT-1, each with its own mask."""
-    sheet = Sheet(12.4, 15.6)
+    sheet = Sheet(12.4, 14.6)
     columns = (
         ("encoder layer", "encoder", False, ("self-attention", "feed-forward")),
         ("decoder layer", "decoder", True, ("self-attention", "cross-attention", "feed-forward")),
@@ -278,19 +278,19 @@ def three_blocks() -> Figure:
     kinds = {"self-attention": "weights", "cross-attention": "key", "feed-forward": "value"}
     for number, (title, name, causal, parts) in enumerate(columns):
         x = 2.1 + 4.1 * number
-        sheet.text(x, 15.1, title, 13, weight="bold")
+        sheet.text(x, 14.1, title, 13, weight="bold")
         side = 0.4
         for row in range(5):
             for column in range(5):
                 seen = column <= row or not causal
                 sheet.ax.add_patch(
                     Rectangle(
-                        (x + side * (column - 2.5), 14.1 - side * (row + 1)), side - 0.06,
+                        (x + side * (column - 2.5), 13.3 - side * (row + 1)), side - 0.06,
                         side - 0.06, facecolor=PALETTE[0] if seen else FILL["plain"],
                         gid=f"mask:{name}:{row}:{column}:{int(seen)}",
                     )
                 )  # fmt: skip
-        sheet.text(x, 11.55, "causal mask" if causal else "no mask", 11.5, color=SOFT)
+        sheet.text(x, 10.85, "causal mask" if causal else "no mask", 11.5, color=SOFT)
         inputs = {"encoder": "source", "decoder": "target so far", "gpt": "text so far"}[name]
         below = f"{name}.in"
         sheet.words(below, x, 0.6, inputs, size=11.5, height=0.7)
@@ -303,13 +303,13 @@ def three_blocks() -> Figure:
             sheet.link(box, norm)
             below, y = norm, y + 3.0
         end = y - 0.55
-        sheet.arrow((x, end - 0.65), (x, end + 0.15))
+        sheet.arrow((x, end - 0.65), (x, end - 0.1))
     cross = sheet.nodes["decoder.cross-attention"]
     source = sheet.nodes["encoder.norm feed-forward"].side("right")
     sheet.link("encoder.norm feed-forward", "decoder.cross-attention", "memory", start=source,
                via=((4.15, source[1]), (4.15, cross.y)), end="left",
                color=PALETTE[1])  # fmt: skip
-    sheet.text(2.1, 8.55, "the encoder's output", 11, color=PALETTE[1])
+    sheet.text(2.1, 8.4, "the encoder's output", 11, color=PALETTE[1])
     return sheet.figure
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit import plots, widgets
-from toolkit.diagrams import SOFT, Sheet
+from toolkit.diagrams import SOFT
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE, SHEET
 from toolkit.position_pictures import table
@@ -65,17 +65,6 @@ def weights_of(kind: Callable[[int, int], nn.Module]) -> Tensor:
     """The attention weights (3, 3) of the example in a class of attention: its values are 1, 0, 0
     and so on, so that its output is its weights."""
     return set_example(kind(4, 1), torch.eye(3))(torch.eye(4)[None, :3])[0, :, :3]
-
-
-@torch.no_grad()
-def set_constant(block: nn.Module, attention: Sequence[float], network: Sequence[float]) -> None:
-    """Let both parts of a block return the same vector, whatever they read."""
-    for linear, bias in (
-        (block.attention.out_proj, attention),
-        (block.feed_forward.w_2, network),
-    ):
-        linear.weight.zero_()
-        linear.bias.copy_(torch.tensor(bias))
 
 
 # --------------------------------------------------------------------------- the shipped model
@@ -161,6 +150,16 @@ def train_briefly(
     return model.eval(), losses
 
 
+@torch.no_grad()
+def loss_when_writing(
+    model: nn.Module, stream: Tensor, length: int = 24, count: int = 300
+) -> float:
+    """Nats for the token after each of `count` pieces of a stream, with nothing behind them."""
+    starts = torch.linspace(0, len(stream) - length - 1, count).long()
+    rows = torch.stack([stream[a : a + length + 1] for a in starts.tolist()])  # (count, T + 1)
+    return float(F.cross_entropy(model(rows[:, :-1])[:, -1], rows[:, -1]))
+
+
 # --------------------------------------------------------------------------- HTML
 
 
@@ -202,7 +201,7 @@ def reach_page(length: int, window: int, layers: int) -> str:
     reached = torch.linalg.matrix_power(seen.double(), layers) > 0
     furthest = int(reached[-1].nonzero()[0])
     names = [str(i) for i in range(length)]
-    caption = f"window {window}, layers {layers}: the last position reaches back to {furthest}"
+    caption = f"the last position reaches back to {furthest}"
     shades = 0.75 * reached.double() * (seen.double() + 1) / 2
     shown = widgets.heat_table(shades, names, names, caption, 0)
     for shade in ("0", "1"):
@@ -263,45 +262,6 @@ def chunks_and_window(context: int = 4, chunks: int = 2) -> Figure:
             spine.set_visible(False)
     axes[0].set_ylabel("query position")
     return figure
-
-
-def two_orders() -> Figure:
-    """A block of GPT-1 (post-norm) and one of GPT-2 (pre-norm), from below, with their skips."""
-    sheet = Sheet(12.4, 13.2)
-    stacks = {
-        "GPT-1: post-norm": (
-            (2.9, "causal\nself-attention"), (4.75, "+"), (5.95, "norm 1"),
-            (8.0, "feed-forward\nGELU"), (9.85, "+"), (11.05, "norm 2"),
-        ),
-        "GPT-2: pre-norm": (
-            (2.2, "norm 1"), (3.85, "causal\nself-attention"), (5.7, "+"), (7.0, "norm 2"),
-            (8.65, "feed-forward\nGELU"), (10.5, "+"),
-        ),
-    }  # fmt: skip
-    for x, (name, parts) in zip((3.1, 9.4), stacks.items(), strict=True):
-        sheet.text(x - 2.6, 12.8, name, 12.5, ha="left", weight="bold")
-        sheet.words(f"{name}.in", x, 0.45, "x", width=1.0, height=0.6, size=12)
-        before, fork = f"{name}.in", 1.2
-        for number, (y, part) in enumerate(parts):
-            label = f"{name}.{number}"
-            if part == "+":
-                sheet.plus(label, x, y, 0.33)
-            elif part.startswith("norm"):
-                sheet.node(label, x, y, part, "output", width=2.4, height=0.9, size=11.5)
-            else:
-                sheet.node(label, x, y, part, "weights", width=3.9, height=1.5, size=11.5)
-            sheet.link(before, label)
-            if part == "+":
-                source = f"{name}.in" if fork < 2 else before
-                sheet.link(source, label, "skip", start=(x, fork),
-                           via=((x - 2.5, fork), (x - 2.5, y)), end="left",
-                           color=PALETTE[1])  # fmt: skip
-                sheet.dot(x, fork, PALETTE[1])
-                fork = y + (1.2 + 0.7 if "post" in name else 0.55)
-            before = label
-        top = sheet.nodes[before].side("top")
-        sheet.arrow(top, (x, top[1] + 0.7))
-    return sheet.figure
 
 
 def maps(found: Mapping[str, Tensor]) -> Figure:

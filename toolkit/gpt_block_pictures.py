@@ -217,6 +217,6 @@ def gelu_gap() -> Figure:
     figure, ax = plt.subplots(figsize=(4.9, 2.1))
     ax.axhline(0, color=FAINT, lw=0.8)
     ax.plot(x, gap)
-    ax.set(xlabel="x", ylabel="tanh − exact, in 0.0001", ylim=(-5.5, 2.5))
+    ax.set(xlabel="x", ylabel="tanh − exact, in 0.0001", ylim=(-3, 5.5))
     ax.yaxis.label.set_fontsize(9)
     return figure

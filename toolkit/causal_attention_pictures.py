@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit import plots, widgets
+from toolkit.code_corpus import END, START
 from toolkit.diagrams import SOFT
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE, SHEET
 from toolkit.position_pictures import table
-from toolkit.pretrain.gpt import END, START
 
 TOKENS = ("return", "len", "(")
 HOLDS = ("expression", "container")  # what a value says should follow

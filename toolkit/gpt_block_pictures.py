@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from toolkit.code_corpus import END, PAD, START
 from toolkit.diagrams import FAINT, Sheet
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE
-from toolkit.pretrain.gpt import END, PAD, START
 
 PARTS = ("attention", "network")
 

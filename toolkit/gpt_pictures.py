@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from toolkit import widgets
 from toolkit.attention_pictures import bars
 from toolkit.bert_pictures import numbers_table
+from toolkit.code_corpus import END, START
 from toolkit.diagrams import FILL, SOFT, Sheet
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE
-from toolkit.pretrain.gpt import END, START
 from toolkit.prompt_lab import attention_weights
 
 BEGINNING = "def __len__(self):"

@@ -10,9 +10,9 @@ import torch
 
 from solutions.gpt import GPT, CausalSelfAttention, causal_mask, window_mask
 from toolkit import causal_attention_pictures as pictures
+from toolkit.code_corpus import START
 from toolkit.models import Shipped, load
 from toolkit.plots import array
-from toolkit.pretrain.gpt import START
 from toolkit.prompt_lab import attention_weights
 
 

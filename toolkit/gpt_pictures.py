@@ -205,7 +205,7 @@ def learned_text(answers: Mapping[str, Sequence[str]], beginning: str, index: in
     parts = []
     for share, made in answers.items():
         text = made[index]
-        cut = text if len(text) <= 60 else text[:57] + "..."
+        cut = text if len(text) <= 44 else text[:41] + "..."
         parts.append(f"# after {share.replace('%', ' %')} of the steps\n{beginning}{cut}")
     return "\n\n".join(parts)
 

@@ -13,7 +13,6 @@ of `toolkit/measured/`, which `read` reads.
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -143,11 +142,6 @@ def read() -> dict[str, Found]:
         test = torch.tensor([float(row["test"]) for row in own if float(row["lr"]) == lr])
         found[name] = Found(by_lr, lr, test)
     return found
-
-
-def bits_per_character(nats: float) -> float:
-    """A loss in nats for each character, in bits."""
-    return nats / math.log(2)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

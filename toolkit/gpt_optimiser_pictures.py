@@ -142,14 +142,11 @@ def _up(share: float) -> float:
     return 196 - 176 * share
 
 
-def lines(
-    curves: Mapping[str, Sequence[float]], steps: Sequence[int], notes: Mapping[str, str]
-) -> Figure:
-    """Learning rates against the step, each curve in a panel of its own over the first in grey.
+def lines(curves: Mapping[str, Sequence[float]], steps: Sequence[int]) -> Figure:
+    """Learning rates against the step, each but the first in a panel of its own over that in grey.
 
     Args:
         curves: by name, the right one first.
-        notes: what stands in a panel, by the name of its curve.
     """
     (_, right), *wrong = curves.items()
     figure, axes = plt.subplots(2, math.ceil(len(wrong) / 2), figsize=(5.8, 3.9),
@@ -158,8 +155,6 @@ def lines(
         ax.plot(steps, right, color="#a9a498", lw=3)
         ax.plot(steps, values, color=PALETTE[1])
         ax.set_title(name)
-        ax.text(0.97, 0.93, notes.get(name, ""), transform=ax.transAxes, ha="right", va="top",
-                fontsize=10)  # fmt: skip
     for ax in axes[-1]:
         ax.set_xlabel("step")
     for ax in axes[:, 0]:

@@ -36,7 +36,7 @@ def test_the_page_of_a_schedule_shows_the_learning_rate_at_the_step_asked_for() 
 
 def test_every_wrong_curve_has_a_panel_over_the_right_one() -> None:
     curves = {name: [0.0, float(i)] for i, name in enumerate(("right", "a", "b", "c", "d"))}
-    axes = pictures.lines(curves, [1, 2], {}).axes
+    axes = pictures.lines(curves, [1, 2]).axes
     assert [ax.get_title(loc="left") for ax in axes] == ["a", "b", "c", "d"]
     assert all(list(ax.lines[0].get_ydata()) == [0, 0] for ax in axes)
 

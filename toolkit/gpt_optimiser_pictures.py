@@ -54,7 +54,7 @@ def decayed(adamw_step: Callable[..., Any], count: int = 300, seed: int = 0) -> 
 
 def shrinking(found: Mapping[str, Tensor]) -> Figure:
     """Mean and middle two thirds of what `decayed` returns, a panel for each kind of decay."""
-    figure, axes = plt.subplots(1, len(found), figsize=(6.0, 2.9), sharey=True)
+    figure, axes = plt.subplots(1, len(found), figsize=(6.0, 2.5), sharey=True)
     for ax, (kind, values) in zip(axes, found.items(), strict=True):
         steps = torch.arange(len(values)) * EVERY
         for number, size in enumerate(NOISE):

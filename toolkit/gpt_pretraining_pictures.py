@@ -93,10 +93,10 @@ def course(curves: Curves, begin: float, frequency: float) -> Figure:
     axes[0].minorticks_off()
     for (name, points), colour in zip(held_out_curves(curves).items(), PALETTE, strict=False):
         axes[1].plot(*zip(*points, strict=True), "o-", ms=3, color=colour)
-        axes[1].text(5080, points[-1][1], f"{name}\n{points[-1][1]:.2f}", va="center",
+        axes[1].text(5000, points[-1][1] + 0.04, f"{name}: {points[-1][1]:.2f}", ha="right",
                      color=colour, fontsize=10)  # fmt: skip
     axes[1].set(title="three sizes, bits per byte of held-out modules", xlabel="step",
-                xlim=(0, 6100), ylim=(0.9, 1.9))  # fmt: skip
+                xlim=(0, 5200), ylim=(0.9, 1.9))  # fmt: skip
     axes[1].set_xticks(range(0, 5001, 1000), [f"{n:,}" for n in range(0, 5001, 1000)])
     return figure
 

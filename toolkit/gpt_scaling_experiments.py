@@ -32,6 +32,7 @@ from toolkit.many_models import (
     cross_entropy,
     embed,
     model_rows,
+    read_rows,
     repeated,
     replace_rows,
     train,
@@ -39,9 +40,8 @@ from toolkit.many_models import (
 from toolkit.models import FOLDER as SHIPPED
 from toolkit.pretrain import common, gpt
 
-LRS = {
-    "memory": (2e-4, 6e-4, 2e-3, 6e-3, 2e-2, 6e-2), "tying": (1e-3, 2.5e-3, 6e-3, 1.5e-2, 4e-2),
-}  # fmt: skip
+LRS = (2e-4, 6e-4, 2e-3, 6e-3, 2e-2, 6e-2)  # of those who memorise; some leave out an end
+TYING_LRS = (1e-3, 2.5e-3, 6e-3, 1.5e-2, 4e-2)
 NUM_LAYERS, NUM_HEADS, LENGTH, BATCH = 2, 4, 64, 4
 WARMUP = 30
 CHUNKS = {"validation": 30, "test": 60}  # of held-out text
@@ -234,10 +234,10 @@ VOCABULARY = 420  # of which about 256 are used
 CHECKPOINTS = (16, 32, 64, 128, 256, 512, 1024)  # 1 to 64 epochs
 LITTLE, MUCH = "little", "much"
 READERS = {
-    f"{how} {d_model} {dropout}": (how, d_model, dropout)
-    for how, d_model, dropout in (
-        (LITTLE, 48, 0.0), (MUCH, 48, 0.0), (LITTLE, 48, 0.1), (LITTLE, 48, 0.3),
-        (LITTLE, 12, 0.0), (LITTLE, 24, 0.0), (MUCH, 48, 0.1),
+    f"{how} {d_model} {dropout}": (how, d_model, dropout, lrs)
+    for how, d_model, dropout, lrs in (
+        (LITTLE, 48, 0.0, LRS), (LITTLE, 12, 0.0, LRS[1:]), (LITTLE, 48, 0.3, LRS[:-1]),
+        (MUCH, 48, 0.0, LRS[1:]), (MUCH, 48, 0.3, LRS[1:]), (LITTLE, 24, 0.0, LRS[1:]),
     )
 }  # fmt: skip
 
@@ -250,8 +250,8 @@ def reader(name: str, steps: int = STEPS) -> list[Row]:
     means over what the model writes and over beginnings of test functions; and the first sample,
     with the characters at which its copied run begins and ends.
     """
-    how, d_model, dropout = READERS[name]
-    lrs, tokens = LRS["memory"], SmallTokens(VOCABULARY)
+    how, d_model, dropout, lrs = READERS[name]
+    tokens = SmallTokens(VOCABULARY)
     given = text(tokens, TOKENS_EACH if how == LITTLE else None)
     size = Size(d_model, len(tokens), dropout)
     torch.manual_seed(1)
@@ -294,14 +294,14 @@ def reader(name: str, steps: int = STEPS) -> list[Row]:
 
 # --------------------------------------------------------------------------- tying
 
-TYING_STEPS = 1024
-WAYS = {"tied": (48, True), "untied, same width": (48, False), "untied, same size": (36, False)}
+TYING_STEPS = 512
+WAYS = {"tied": (24, True), "untied, same width": (24, False), "untied, same size": (16, False)}
 
 
 def output_matrix(way: str, steps: int = TYING_STEPS) -> list[Row]:
     """Rows of one way of making the output matrix: learning rate, seed, validation and test."""
     d_model, tied = WAYS[way]
-    lrs, tokens = LRS["tying"], gpt.Tokens.load(SHIPPED / "gpt" / common.TOKENIZER)
+    lrs, tokens = TYING_LRS, gpt.Tokens.load(SHIPPED / "gpt" / common.TOKENIZER)
     given = text(tokens, None)
     size = Size(d_model, len(tokens), 0.0, tied)
     torch.manual_seed(1)
@@ -318,6 +318,85 @@ def output_matrix(way: str, steps: int = TYING_STEPS) -> list[Row]:
 
 
 # --------------------------------------------------------------------------- files
+
+
+@dataclass(frozen=True)
+class Found:
+    """A contestant at its checkpoints, at one learning rate.
+
+    train, validation, test: (steps, seeds), nats per token. copied, control: (steps, seeds), NaN
+    where nothing was written. samples: by step and seed the first text that was written, and where
+    its copied run begins and ends.
+    """
+
+    lr: float
+    parameters: int
+    steps: list[int]
+    train: Tensor
+    validation: Tensor
+    test: Tensor
+    copied: Tensor
+    control: Tensor
+    samples: dict[tuple[int, int], tuple[str, int, int]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A way of making the output matrix, at the learning rate chosen on validation.
+
+    test: (seeds,), nats per token.
+    """
+
+    lr: float
+    parameters: int
+    test: Tensor
+
+
+def read(name: str, chosen: str = "train") -> Found:
+    """The stored results of a contestant of `READERS`.
+
+    Args:
+        chosen: "train", the learning rate with the lowest training loss at the end; or
+            "validation", that with the lowest validation loss at any checkpoint.
+    """
+    rows = [row for row in read_rows(MEMORY_FILE) if row["contestant"] == name]
+    steps = sorted({int(row["step"]) for row in rows})
+    lowest = {}
+    for step in steps:
+        at = [row for row in rows if int(row["step"]) == step]
+        for lr in {float(row["lr"]) for row in rows}:
+            values = [float(row[chosen]) for row in at if float(row["lr"]) == lr]
+            lowest[step, lr] = fmean(values)
+    if chosen == "train":
+        lowest = {key: value for key, value in lowest.items() if key[0] == steps[-1]}
+    best = min(lowest, key=lambda key: lowest[key])[1]
+    rows = [row for row in rows if float(row["lr"]) == best]
+
+    def table(column: str) -> Tensor:
+        at = {(int(row["step"]), int(row["seed"])): row[column] for row in rows}
+        return torch.tensor(
+            [[float(at[step, seed] or "nan") for seed in range(SEEDS)] for step in steps]
+        )
+
+    samples = {
+        (int(row["step"]), int(row["seed"])): (row["sample"], int(row["begin"]), int(row["end"]))
+        for row in rows
+        if row["sample"]
+    }
+    columns = [table(name) for name in ("train", "validation", "test", "copied", "control")]
+    return Found(best, int(rows[0]["parameters"]), steps, *columns, samples)
+
+
+def read_tying() -> dict[str, Outcome]:
+    """The stored results by the way of making the output matrix."""
+    found = {}
+    for way in WAYS:
+        rows = [row for row in read_rows(TYING_FILE) if row["contestant"] == way]
+        lr = best_lr(rows, least=True)
+        test = [float(row["test"]) for row in rows if float(row["lr"]) == lr]
+        found[way] = Outcome(lr, int(rows[0]["parameters"]), torch.tensor(test))
+    return found
+
 
 RUNS = {"memory": (reader, READERS, MEMORY_FILE), "tying": (output_matrix, WAYS, TYING_FILE)}
 

@@ -93,7 +93,7 @@ def course(curves: Curves, begin: float, frequency: float) -> Figure:
     axes[0].minorticks_off()
     for (name, points), colour in zip(held_out_curves(curves).items(), PALETTE, strict=False):
         axes[1].plot(*zip(*points, strict=True), "o-", ms=3, color=colour)
-        axes[1].text(5000, points[-1][1] + 0.04, f"{name}: {points[-1][1]:.2f}", ha="right",
+        axes[1].text(5000, points[-1][1] + 0.06, f"{name}: {points[-1][1]:.2f}", ha="right",
                      color=colour, fontsize=10)  # fmt: skip
     axes[1].set(title="three sizes, bits per byte of held-out modules", xlabel="step",
                 xlim=(0, 5200), ylim=(0.9, 1.9))  # fmt: skip

@@ -4,9 +4,9 @@
     python -m toolkit.gpt_scaling_experiments tying     # 4 minutes
 
 Both train pre-norm GPTs of two layers on functions of Python's own library, in fixed-length chunks
-of 64 tokens, with five or six learning rates and five seeds side by side. The learning rate is chosen
-by the training loss or by the loss on the validation modules; what is reported is measured on the
-test modules.
+of 64 tokens, with five or six learning rates and five seeds side by side. The learning rate is
+chosen by the training loss or by the loss on the validation modules; what is reported is measured
+on the test modules.
 """
 
 from __future__ import annotations

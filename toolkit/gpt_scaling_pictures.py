@@ -77,19 +77,21 @@ def memorising(found: Mapping[str, Found], steps_an_epoch: int, limit: int) -> F
     return figure
 
 
-def regularised(found: Mapping[str, Mapping[str, Found]], tokens_a_step: int) -> Figure:
+def regularised(found: Mapping[str, Mapping[str, Found]], steps_an_epoch: int) -> Figure:
     """Held-out loss against training, with and without dropout, a panel for each kind of text."""
-    figure, axes = plt.subplots(len(found), 1, figsize=(5.8, 2.4 * len(found)), sharex=True)
-    for ax, (title, each) in zip(axes, found.items(), strict=True):
+    figure, axes = plt.subplots(
+        len(found), 1, figsize=(5.8, 2.4 * len(found)), sharex=True, squeeze=False
+    )
+    for ax, (title, each) in zip(axes[:, 0], found.items(), strict=True):
         for (name, one), colour in zip(each.items(), PALETTE, strict=False):
-            read = [step * tokens_a_step / 1000 for step in one.steps]
-            ax.plot(read, one.test.mean(1), color=colour, label=name)
+            epochs = [step / steps_an_epoch for step in one.steps]
+            ax.plot(epochs, one.test.mean(1), color=colour, label=name)
             for seed in one.test.T:
-                ax.plot(read, seed, ".", ms=4, color=colour, alpha=0.5)
+                ax.plot(epochs, seed, ".", ms=4, color=colour, alpha=0.5)
         ax.set(title=title, ylabel="held-out loss")
         _doubling(ax)
-    axes[0].legend()
-    axes[-1].set_xlabel("tokens read (thousands)")
+    axes[0, 0].legend()
+    axes[-1, 0].set_xlabel("epochs")
     return figure
 
 

@@ -57,7 +57,7 @@ def test_pictures_draw_a_line_for_each_contestant() -> None:
     figure = pictures.memorising(found, 16, experiments.WRITTEN)
     assert [t.get_text() for t in figure.axes[0].get_legend().get_texts()] == ["a", "b"]
     plt.close(figure)
-    figure = pictures.regularised({"read often": found}, 256)
+    figure = pictures.regularised({"read often": found}, 16)
     assert len(figure.axes) == 1
     plt.close(figure)
     ways = experiments.read_tying()

@@ -42,7 +42,7 @@ SETTINGS: dict[str, dict[str, float]] = {
     "top-p 0.6": {"top_p": 0.6},
     "top-p 0.9": {"top_p": 0.9},
 }
-STEPS, BATCH, WARMUP, LR = 800, 12, 200, 4e-3  # of the small models
+STEPS, BATCH, WARMUP, LR = 500, 12, 200, 4e-3  # of the small models
 Row = dict[str, object]
 
 # --------------------------------------------------------------------------- measures
@@ -179,8 +179,8 @@ def as_sample(function: Function, encode: Callable[[str], list[int]]) -> Sample:
 
 def sampling(
     part: str = "", count: int = COUNT, steps: int = STEPS, seeds: int = SEEDS
-) -> Iterator[list[Row]]:
-    """Write with all settings, and judge: the rows of the shipped model, then of the small ones.
+) -> list[Row]:
+    """Write with all settings and judge: the shipped model, then the small ones.
 
     Args:
         part: one of `SHIPPED` and `SMALL`, if only that is wanted.
@@ -195,28 +195,27 @@ def sampling(
     known = {f.text for f in made.of("train")}
     blank: Row = dict.fromkeys(("model", "training_seed", "bits_per_byte", "setting", "seed"), "")
 
-    def written_by(writer: nn.Module, draws: Sequence[int], **about: object) -> list[Row]:
-        abouts, texts = [], []
+    def written_by(writer: nn.Module, draws: Sequence[int], **about: object) -> None:
         for setting, values in SETTINGS.items():
             for seed in draws if setting != "greedy" else draws[:1]:
                 abouts.append(blank | about | {"setting": setting, "seed": seed})
                 more: dict[str, Any] = values | {"prompts": prompts, "seed": 1000 * seed}
                 texts.append(gpt_lab.sample(writer, made, shipped.module, **more))
             print(f"{about}, {setting}: {time.process_time() - began:.0f} s", flush=True)
-        judged = verdicts(texts, sources, known)
-        return [one | found for one, found in zip(abouts, judged, strict=True)]
 
+    abouts: list[Row] = []
+    texts: list[list[Sample]] = []
     if part in ("", SHIPPED):
-        (real,) = verdicts([[as_sample(f, encode) for f in functions]], sources, known)
-        yield [blank | {"model": REAL} | real]
-        yield written_by(shipped.model, range(seeds), model=SHIPPED)
-    rows = []
+        abouts.append(blank | {"model": REAL})
+        texts.append([as_sample(f, encode) for f in functions])
+        written_by(shipped.model, range(seeds), model=SHIPPED)
     for seed in range(seeds if part in ("", SMALL) else 0):
         trained = small(shipped.module, made, seed, steps)
-        validation = [f.text for f in made.of("validation")][:300]
+        validation = [f.text for f in made.of("validation")][:100]
         bits = round(gpt.bits_per_byte(trained, validation, made.tokens), 4)
-        rows += written_by(trained, [0], model=SMALL, training_seed=seed, bits_per_byte=bits)
-        yield rows
+        written_by(trained, [0], model=SMALL, training_seed=seed, bits_per_byte=bits)
+    judged = verdicts(texts, sources, known)
+    return [about | found for about, found in zip(abouts, judged, strict=True)]
 
 
 def read() -> list[dict[str, str]]:
@@ -239,8 +238,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("part", nargs="?", default="", choices=["", SHIPPED, SMALL])
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    for rows in sampling(given.part):
-        replace_rows(FILE, rows, [REAL, SHIPPED, SMALL], "model")
+    replace_rows(FILE, sampling(given.part), [REAL, SHIPPED, SMALL], "model")
     print(FILE)
 
 

@@ -111,21 +111,12 @@ def two_cuts(logits: Mapping[str, Tensor], k: int = 10, p: float = 0.9) -> Figur
     ax.text(k * 1.07, 0.04, f"top-k: {k} tokens", fontsize=10)
     ax.text(1, p + 0.015, f"top-p: {p:g}", fontsize=10)
     ax.set(
-        xscale="log", ylim=(0, 1.03), xlabel="tokens, most probable first", ylabel="cumulative probability"
+        xscale="log", ylim=(0, 1.03), xlabel="tokens, most probable first",
+        ylabel="cumulative probability",
     )  # fmt: skip
     ticks = [1, 3, 10, 30, 100, 300, 1000]
     ax.set_xticks(ticks, [str(n) for n in ticks])
     ax.minorticks_off()
-    return figure
-
-
-def growing(probabilities: Sequence[float]) -> Figure:
-    """The mean probability of a token in each repetition of the same piece of text."""
-    figure, ax = plt.subplots(figsize=(4.8, 2.4))
-    numbers = range(1, len(probabilities) + 1)
-    ax.plot(numbers, probabilities, "o-", color=PALETTE[0])
-    ax.set(xlabel="repetition", ylabel="probability", ylim=(0, 1))
-    ax.set_xticks(list(numbers))
     return figure
 
 
@@ -140,13 +131,15 @@ def outcomes(
         copied: by setting the mean longest runs (S,) of the first model, in tokens.
         real: the same of functions that people wrote.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(6.4, 0.9 + 0.42 * len(settings)), sharey=True)
-    for colour, (model, found) in zip(PALETTE, compiles.items(), strict=False):
+    figure, axes = plt.subplots(1, 2, figsize=(6.4, 0.9 + 0.5 * len(settings)), sharey=True)
+    for below, colour, (model, found) in zip(
+        (-0.17, 0.17), PALETTE, compiles.items(), strict=False
+    ):
         for y, setting in enumerate(settings):
-            _seeds(axes[0], 100 * found[setting], y, colour)
+            _seeds(axes[0], 100 * found[setting], y + below, colour, 0.15)
         axes[0].plot([], [], "o", color=colour, label=model)
     for y, setting in enumerate(settings):
-        _seeds(axes[1], copied[setting], y, PALETTE[0])
+        _seeds(axes[1], copied[setting], y, PALETTE[0], 0.25)
     axes[1].axvline(real, color=INK, lw=1, ls=":")
     axes[0].set(xlabel="of 100 texts compile", xlim=(0, 100))
     axes[1].set(xlabel="longest copied run (tokens)", xlim=(0, None))
@@ -157,7 +150,7 @@ def outcomes(
     return figure
 
 
-def _seeds(ax: Any, values: Tensor, y: int, colour: str) -> None:
+def _seeds(ax: Any, values: Tensor, y: float, colour: str, half: float) -> None:
     ax.plot(values, torch.full_like(values, y), "o", color=colour, ms=5, alpha=0.55, mew=0)
     mean = plots.array(values.mean())
-    ax.plot([mean, mean], [y - 0.3, y + 0.3], color=INK, lw=2)
+    ax.plot([mean, mean], [y - half, y + half], color=INK, lw=2)

@@ -96,6 +96,10 @@ def verdicts(
 ) -> list[Row]:
     """What is measured of the texts of each setting; shares are from 0 to 1.
 
+    Args:
+        sources: the training text, to look for copies in; empty not to look.
+        known: the functions of the training text.
+
     Returns:
         compiles: share that Python would take. finished: share that reached END. loops: share that
         ends in a loop. different: number of different continuations. whole: share that is a
@@ -116,8 +120,8 @@ def verdicts(
             "loops": mean(circling),
             "different": len(set(map(tuple, own))),
             "whole": mean(s.text in known for s in samples),
-            "copied": round(mean(copied), 3),
-            "copied_most": max(copied),
+            "copied": round(mean(copied), 3) if sources else "",
+            "copied_most": max(copied) if sources else "",
             "length": round(mean(s.tokens for s in samples), 3),
         }
         found.append(row)
@@ -179,8 +183,10 @@ def as_sample(function: Function, encode: Callable[[str], list[int]]) -> Sample:
 
 def sampling(
     part: str = "", count: int = COUNT, steps: int = STEPS, seeds: int = SEEDS
-) -> list[Row]:
-    """Write with all settings and judge: the shipped model, then the small ones.
+) -> Iterator[list[Row]]:
+    """Write with all settings and judge: the shipped model, then each of the small ones.
+
+    What the small ones copy is not looked for.
 
     Args:
         part: one of `SHIPPED` and `SMALL`, if only that is wanted.
@@ -195,27 +201,28 @@ def sampling(
     known = {f.text for f in made.of("train")}
     blank: Row = dict.fromkeys(("model", "training_seed", "bits_per_byte", "setting", "seed"), "")
 
-    def written_by(writer: nn.Module, draws: Sequence[int], **about: object) -> None:
+    def written_by(writer: nn.Module, draws: Sequence[int], **about: object) -> list[Row]:
+        abouts, texts = [], []
         for setting, values in SETTINGS.items():
             for seed in draws if setting != "greedy" else draws[:1]:
                 abouts.append(blank | about | {"setting": setting, "seed": seed})
                 more: dict[str, Any] = values | {"prompts": prompts, "seed": 1000 * seed}
                 texts.append(gpt_lab.sample(writer, made, shipped.module, **more))
             print(f"{about}, {setting}: {time.process_time() - began:.0f} s", flush=True)
+        judged = verdicts(texts, sources if about["model"] == SHIPPED else [], known)
+        return [one | found for one, found in zip(abouts, judged, strict=True)]
 
-    abouts: list[Row] = []
-    texts: list[list[Sample]] = []
     if part in ("", SHIPPED):
-        abouts.append(blank | {"model": REAL})
-        texts.append([as_sample(f, encode) for f in functions])
-        written_by(shipped.model, range(seeds), model=SHIPPED)
+        (real,) = verdicts([[as_sample(f, encode) for f in functions]], sources, known)
+        yield [blank | {"model": REAL} | real]
+        yield written_by(shipped.model, range(seeds), model=SHIPPED)
+    rows = []
     for seed in range(seeds if part in ("", SMALL) else 0):
         trained = small(shipped.module, made, seed, steps)
         validation = [f.text for f in made.of("validation")][:100]
         bits = round(gpt.bits_per_byte(trained, validation, made.tokens), 4)
-        written_by(trained, [0], model=SMALL, training_seed=seed, bits_per_byte=bits)
-    judged = verdicts(texts, sources, known)
-    return [about | found for about, found in zip(abouts, judged, strict=True)]
+        rows += written_by(trained, [0], model=SMALL, training_seed=seed, bits_per_byte=bits)
+        yield rows
 
 
 def read() -> list[dict[str, str]]:
@@ -238,7 +245,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("part", nargs="?", default="", choices=["", SHIPPED, SMALL])
     given = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    replace_rows(FILE, sampling(given.part), [REAL, SHIPPED, SMALL], "model")
+    for rows in sampling(given.part):
+        replace_rows(FILE, rows, [REAL, SHIPPED, SMALL], "model")
     print(FILE)
 
 

@@ -55,7 +55,7 @@ def _bars(names: Sequence[str], before: Sequence[float], after: Sequence[float],
 def reshaped(
     logits: Mapping[str, Tensor], names: Callable[[Sequence[int]], Sequence[str]], parts: Any, *,
     temperatures: Sequence[float] = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0), ks: Sequence[int] = (10, 3),
-    ps: Sequence[float] = (0.9, 0.6), shown: int = 9,
+    ps: Sequence[float] = (0.9, 0.6), shown: int = 8,
 ) -> VBox:  # fmt: skip
     """Next-token distributions that follow temperature, top-k and top-p by hand.
 
@@ -94,32 +94,6 @@ def reshaped(
     )
 
 
-def two_cuts(logits: Mapping[str, Tensor], k: int = 10, p: float = 0.9) -> Figure:
-    """Cumulative probabilities, cut at k tokens and at the probability p; logits (V,) by name."""
-    figure, ax = plt.subplots(figsize=(5.6, 3.2))
-    for colour, (name, z) in zip(PALETTE, logits.items(), strict=False):
-        running = z.softmax(-1).sort(descending=True).values.cumsum(0)
-        ax.plot(range(1, len(running) + 1), running, color=colour)
-        number = int((running < p).sum()) + 1
-        ax.plot([number], [running[number - 1]], "o", color=colour)
-        ax.plot([k], [running[k - 1]], "s", color=colour)
-        ax.annotate(
-            name, (2, running[1]), (4, -12), textcoords="offset points", color=colour, fontsize=11
-        )
-    ax.axvline(k, ls="--", color=INK, lw=1)
-    ax.axhline(p, ls=":", color=INK, lw=1)
-    ax.text(k * 1.07, 0.04, f"top-k: {k} tokens", fontsize=10)
-    ax.text(1, p + 0.015, f"top-p: {p:g}", fontsize=10)
-    ax.set(
-        xscale="log", ylim=(0, 1.03), xlabel="tokens, most probable first",
-        ylabel="cumulative probability",
-    )  # fmt: skip
-    ticks = [1, 3, 10, 30, 100, 300, 1000]
-    ax.set_xticks(ticks, [str(n) for n in ticks])
-    ax.minorticks_off()
-    return figure
-
-
 def outcomes(
     settings: Sequence[str], compiles: Mapping[str, Mapping[str, Tensor]],
     copied: Mapping[str, Tensor], real: float,
@@ -131,12 +105,14 @@ def outcomes(
         copied: by setting the mean longest runs (S,) of the first model, in tokens.
         real: the same of functions that people wrote.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(6.4, 0.9 + 0.5 * len(settings)), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(6.4, 0.8 + 0.43 * len(settings)), sharey=True)
     for below, colour, (model, found) in zip(
         (-0.17, 0.17), PALETTE, compiles.items(), strict=False
     ):
         for y, setting in enumerate(settings):
             _seeds(axes[0], 100 * found[setting], y + below, colour, 0.15)
+            number = f"{100 * found[setting].mean():.0f}"
+            axes[0].text(104, y + below * 1.3, number, color=colour, va="center", fontsize=10)
         axes[0].plot([], [], "o", color=colour, label=model)
     for y, setting in enumerate(settings):
         _seeds(axes[1], copied[setting], y, PALETTE[0], 0.25)

@@ -35,12 +35,6 @@ def test_the_page_of_a_distribution_names_tokens_and_what_is_left() -> None:
     assert all("token0" in text and "1 others" in text for text in frames)
 
 
-def test_two_cuts_mark_both_numbers() -> None:
-    figure = pictures.two_cuts({"sure": torch.arange(40.0), "unsure": torch.zeros(40)}, k=10)
-    (ax,) = figure.axes
-    assert {"sure", "unsure"} <= {text.get_text() for text in ax.texts}
-
-
 def test_outcomes_show_every_seed_of_both_models() -> None:
     found = {"a": torch.tensor([0.5, 0.7]), "b": torch.tensor([0.9])}
     figure = pictures.outcomes(["a", "b"], {"large": found, "small": found}, found, 8.0)

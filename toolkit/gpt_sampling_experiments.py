@@ -1,6 +1,6 @@
 """Stored experiment of the page on sampling: what each setting does to compiling and to copying.
 
-    python -m toolkit.gpt_sampling_experiments sampling      # everything, about 8 minutes of a core
+    python -m toolkit.gpt_sampling_experiments sampling      # everything, about 7 minutes of a core
     python -m toolkit.gpt_sampling_experiments sampling gpt  # the shipped model's part
 
 The book's GPT continues the first lines of 200 functions from modules that it never saw, with each

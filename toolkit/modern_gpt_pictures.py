@@ -20,11 +20,12 @@ from toolkit.modern_gpt import Block, ModernGPT, RMSNorm, SwiGLU
 from toolkit.plots import INK, PALETTE
 
 _SHEET = (
-    "<style>.sizes{max-width:34em}.sizes table{border-collapse:collapse;width:100%}"
+    "<style>.sizes{width:min(34em,86vw)}.sizes table{border-collapse:collapse;width:100%}"
     ".sizes table :is(tr,th,td){border:0!important;padding:.15em .4em;background:none!important;"
     "color:inherit;font-weight:normal;text-align:left}"
     ".sizes .n{text-align:right!important;font-variant-numeric:tabular-nums;white-space:nowrap}"
-    ".sizes .t{width:45%}.sizes .t div{height:1em;border-radius:2px;background:#1f6fb2}"
+    ".sizes th{white-space:nowrap}.sizes .t{width:45%}"
+    ".sizes .t div{height:1em;border-radius:2px;background:#1f6fb2}"
     ".sizes .t div.o{background:#d1651c}</style>"
 )
 
@@ -43,7 +44,7 @@ def rms_norm(x: Tensor) -> Tensor:
 
 def norms_page(x: Sequence[float], added: float, factor: float) -> str:
     """A vector, moved and stretched, and what both norms make of it, as an HTML table."""
-    vector = factor * (torch.tensor(x) + added)  # (D,)
+    vector = factor * (torch.tensor(x, dtype=torch.float32) + added)  # (D,)
     rows = {
         "x": (vector, f"mean {vector.mean():.2f}, RMS {vector.square().mean().sqrt():.2f}"),
         "LayerNorm": (layer_norm(vector), ""),
@@ -188,7 +189,7 @@ def cache_page(num_kv_heads: int, tokens: int, window: int | None) -> str:
     rows = "".join(
         f"<tr><th scope=row>{name}</th><td class=t><div class='{kind}' style='width:"
         f"{max(100 * value / most, 0.4):.1f}%'></div></td><td class=n>{value:.3g} GiB</td></tr>"
-        for name, value, kind in (("this cache", size, ""), ("32 heads, no window", full, "o"))
+        for name, value, kind in (("this cache", size, ""), ("without both", full, "o"))
     )
     return (
         f"{_SHEET}<div class=sizes><table>{rows}</table><p style='margin:.2em .4em'>"
@@ -206,13 +207,14 @@ def reached(model: ModernGPT, length: int) -> Tensor:
     ids = torch.arange(length) % vocabulary  # (T,)
     changed = ids.repeat(length, 1)  # (T, T)
     changed.fill_diagonal_(0).add_(torch.diag((ids + 1) % vocabulary))
-    return ((model(changed)[:, -1] - model(ids[None])[:, -1]).abs() > 1e-7).any(-1)
+    return ((model(changed)[:, -1] - model(ids[None])[:, -1]).abs() > 1e-5).any(-1)
 
 
 def windows(maps: Mapping[str, Tensor]) -> Figure:
     """Masks, and which inputs each position reaches through a stack, side by side."""
-    figure, axes = plt.subplots(1, len(maps), figsize=(6.6, 2.7))
-    for ax, (title, mask) in zip(axes, maps.items(), strict=True):
+    size = (2.6 * len(maps), 2.9)
+    figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False)
+    for ax, (title, mask) in zip(axes.flat, maps.items(), strict=True):
         plots.mask_map(ax, mask, title=title, row_label="position", column_label="sees position")
         ticks = range(0, mask.shape[0], 2)
         ax.set_xticks(ticks, ticks)

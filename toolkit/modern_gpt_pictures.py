@@ -45,18 +45,18 @@ def rms_norm(x: Tensor) -> Tensor:
 def norms_page(x: Sequence[float], added: float, factor: float) -> str:
     """A vector, moved and stretched, and what both norms make of it, as an HTML table."""
     vector = factor * (torch.tensor(x, dtype=torch.float32) + added)  # (D,)
-    rows = {
-        "x": (vector, f"mean {vector.mean():.2f}, RMS {vector.square().mean().sqrt():.2f}"),
-        "LayerNorm": (layer_norm(vector), ""),
-        "RMSNorm": (rms_norm(vector), ""),
-    }
+    rows = {"x": vector, "LayerNorm": layer_norm(vector), "RMSNorm": rms_norm(vector)}
     text = "".join(
         f"<tr><th scope=row>{name}</th>"
         + "".join(f"<td class=n>{_signed(v)}</td>" for v in values.tolist())
-        + f"<td>{note}</td></tr>"
-        for name, (values, note) in rows.items()
+        + "</tr>"
+        for name, values in rows.items()
     )
-    return f"{_SHEET}<div class=sizes><table>{text}</table></div>"
+    rms = vector.square().mean().sqrt()
+    return (
+        f"{_SHEET}<div class=sizes><table>{text}</table><p style='margin:.2em .4em'>"
+        f"mean of x {_signed(vector.mean().item())}, RMS {rms:.2f}</p></div>"
+    )
 
 
 def _signed(value: float) -> str:
@@ -97,7 +97,7 @@ def mean_shares(model: nn.Module, ids: Tensor) -> Tensor:
 
 def gates() -> Figure:
     """GELU and SiLU, and what a gated unit makes of one gate with several up-projections."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(6.4, 2.7))
+    figure, (left, right) = plt.subplots(1, 2, figsize=(5.2, 2.5))
     x = torch.linspace(-4, 4, 161)
     left.plot(x, F.silu(x), label="SiLU", color=PALETTE[0])
     left.plot(x, F.gelu(x), label="GELU", color=PALETTE[1], ls="--")

@@ -17,7 +17,7 @@ def test_both_norms_agree_where_the_mean_is_zero() -> None:
     x = torch.tensor([5.0, -3, -1, -1])
     torch.testing.assert_close(pictures.layer_norm(x), pictures.rms_norm(x))
     page = pictures.norms_page([9, 1, 3, 3], -4, 2)
-    assert "mean 0.00, RMS 6.00" in page
+    assert "mean of x 0.00, RMS 6.00" in page
     assert page.count("1.67") == 2
 
 

@@ -131,6 +131,7 @@ def compared(results: Mapping[str, Found], names: Mapping[str, str]) -> Figure:
     ax.axvline(0, color=INK, lw=0.9, ls=":")
     ax.set_yticks(range(len(names)), list(names.values()))
     ax.invert_yaxis()
+    ax.locator_params(axis="x", nbins=6)
     ax.set(xlabel="test loss less that of GPT-2 (nats per token); left is better")
     return figure
 

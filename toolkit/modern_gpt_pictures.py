@@ -153,7 +153,7 @@ def paired(results: Mapping[str, Found], name: str, to: str = BASE) -> tuple[flo
 def sharing(num_heads: int = 4, choices: Sequence[int] = (4, 2, 1)) -> Figure:
     """Which key and value head each query head uses, for several numbers of the former."""
     names = {num_heads: "multi-head", 1: "multi-query"}
-    figure, axes = plt.subplots(1, len(choices), figsize=(6.4, 2.1))
+    figure, axes = plt.subplots(1, len(choices), figsize=(5.8, 1.7))
     for ax, count in zip(axes, choices, strict=True):
         groups = num_heads // count
         for head in range(num_heads):
@@ -213,7 +213,7 @@ def reached(model: ModernGPT, length: int) -> Tensor:
 
 def windows(maps: Mapping[str, Tensor]) -> Figure:
     """Masks, and which inputs each position reaches through a stack, side by side."""
-    size = (2.6 * len(maps), 2.9)
+    size = (2.4 * len(maps), 2.5)
     figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False)
     for ax, (title, mask) in zip(axes.flat, maps.items(), strict=True):
         plots.mask_map(ax, mask, title=title, row_label="position", column_label="sees position")

@@ -1,7 +1,6 @@
 """A small language model built as those of today: the blocks of Llama and Mistral.
 
-Against GPT-2: RMSNorm, SwiGLU, rotary positions, grouped-query attention, no biases, an output
-layer of its own, and, if a window is given, sliding window attention.
+RMSNorm, SwiGLU, RoPE, grouped-query and sliding window attention, no biases, untied output layer.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ def reached(model: ModernGPT, length: int) -> Tensor:
 
 def windows(maps: Mapping[str, Tensor]) -> Figure:
     """Masks, and which inputs each position reaches through a stack, side by side."""
-    size = (2.4 * len(maps), 2.5)
+    size = (2.1 * len(maps), 2.2)
     figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False)
     for ax, (title, mask) in zip(axes.flat, maps.items(), strict=True):
         plots.mask_map(ax, mask, title=title, row_label="position", column_label="sees position")

@@ -70,10 +70,7 @@ class Cache:
 
 
 class Attention(nn.Module):
-    """Causal attention in which groups of query heads share a key and a value head.
-
-    base: of RoPE, None for no rotation. window: how many keys a query sees at most, None for all.
-    """
+    """Causal attention; base: of RoPE, or None. window: keys that a query may see, None for all."""
 
     def __init__(
         self, d_model: int, num_heads: int, num_kv_heads: int, window: int | None = None,

@@ -103,8 +103,8 @@ class Attention(nn.Module):
         mask = back >= 0
         if self.window is not None:
             mask &= back < self.window
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+        return self.o_proj(mixed.flatten(2))  # from (B, T, num_heads, head_dim)
 
 
 class Block(nn.Module):

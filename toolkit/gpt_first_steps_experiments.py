@@ -1,4 +1,4 @@
-"""Stored experiment of the page on training a GPT: what the first 200 steps do if one thing changes.
+"""Stored experiment of the page on training a GPT: its first 200 steps with one thing changed.
 
     python -m toolkit.gpt_first_steps_experiments            # everything, about 5 minutes of a core
     python -m toolkit.gpt_first_steps_experiments "lr"       # variants with this in their name

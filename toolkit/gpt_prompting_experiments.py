@@ -273,9 +273,7 @@ def prompting(part: str = "", steps: int = STEPS) -> list[Row]:
         for (name, n), share in shares.items():
             if not share.isnan().any():
                 first = {"mappings": count, "condition": name, "examples": n}
-                rows += model_rows(
-                    first, [lr], {"validation": validation[best], "share": share}
-                )
+                rows += model_rows(first, [lr], {"validation": validation[best], "share": share})
         write(rows)
         if count == COUNTS[-1]:
             write_rows(MAPS, maps(taken))

@@ -151,16 +151,17 @@ def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure
 def by_mappings(results: Results, examples: int = 4) -> Figure:
     """What is read off the prompt and what is recalled, by the number of training mappings."""
     figure, ax = plt.subplots(figsize=(5.8, 3.3))
-    across = torch.arange(len(experiments.COUNTS))
+    counts = [n for n in experiments.COUNTS if (n, "new, shown", examples) in results]
+    across = torch.arange(len(counts))
     for colour, name, label in (
         (PALETTE[0], "new, shown", "new mapping, letter in the prompt"),
         (PALETTE[1], "seen, not shown", "training mapping, letter not in it"),
     ):
-        shares = torch.stack([100 * results[count, name, examples] for count in experiments.COUNTS])
+        shares = torch.stack([100 * results[count, name, examples] for count in counts])
         ax.plot(across, shares.mean(1), color=colour, label=label)
         ax.plot(across, shares, "o", color=colour, ms=4.5, alpha=0.55, mew=0)
     _chance(ax)
-    ax.set_xticks(across, [f"{count:,}" for count in experiments.COUNTS])
+    ax.set_xticks(across, [f"{count:,}" for count in counts])
     ax.set(xlabel="different mappings in training", ylabel="right (%)", ylim=(0, 104))
     figure.legend(fontsize=10.5, loc="outside upper left")
     return figure

@@ -34,7 +34,7 @@ def table() -> Tensor:
 
 def tree() -> Figure:
     """The answers [6] and [7, 8] after the prompt [5], with the probability of each step."""
-    figure, ax = plt.subplots(figsize=(5.6, 2.3))
+    figure, ax = plt.subplots(figsize=(4.9, 2.0))
     at = {"5": (0, 1), "6": (1, 1.8), "7": (1, 1), "8": (1, 0.2), "7 8": (2, 1)}
     steps = (("5", "6", 0.30), ("5", "7", 0.25), ("5", "8", 0.45), ("7", "7 8", 0.90))
     for begin, end, share in steps:
@@ -49,8 +49,8 @@ def tree() -> Figure:
         )  # fmt: skip
     ax.text(1.17, 1.8, "answer [6]: 0.30", va="center", color=PALETTE[0])
     ax.text(2.17, 1, "answer [7, 8]:\n0.25 · 0.90 = 0.225", va="center", color=PALETTE[1])
-    ax.text(0, 0.45, "prompt", ha="center", va="center")
-    ax.set(xlim=(-0.3, 3.3), ylim=(-0.1, 2.15))
+    ax.text(0, 0.35, "prompt", ha="center", va="center")
+    ax.set(xlim=(-0.25, 3.55), ylim=(-0.1, 2.15))
     ax.axis("off")
     return figure
 
@@ -78,7 +78,7 @@ def copied(
 
 def copied_map(shares: Tensor, names: Sequence[str]) -> Figure:
     """`copied` as a map: names in the prompt down, names that go on across."""
-    figure, ax = plt.subplots(figsize=(4.4, 3.2))
+    figure, ax = plt.subplots(figsize=(4.2, 2.9))
     plots.attention_map(
         ax, shares, names, names, numbers=".2f", row_label="in the header",
         column_label="goes on with",
@@ -128,13 +128,13 @@ def ranking(
 
 def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure:
     """Share right by number of examples: a dot a seed, and what an ideal reader would have."""
-    figure, ax = plt.subplots(figsize=(5.8, 3.4))
+    figure, ax = plt.subplots(figsize=(5.4, 3.1))
     across = torch.arange(len(experiments.EXAMPLES))
     ideal = [100 * experiments.ideal(n) for n in experiments.EXAMPLES]
     ax.plot(across, ideal, color=INK, lw=1.2, ls="--", label="reads all, else guesses")
     for number, (name, label) in enumerate(
         (("new", "mappings never seen"), ("renamed", "training mappings, renamed"),
-         ("shuffled", "labels shuffled")),
+         ("shuffled", "random labels")),
     ):  # fmt: skip
         colour = PALETTE[number]
         for x, n in enumerate(experiments.EXAMPLES):
@@ -150,7 +150,7 @@ def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure
 
 def by_mappings(results: Results, examples: int = 4) -> Figure:
     """What is read off the prompt and what is recalled, by the number of training mappings."""
-    figure, ax = plt.subplots(figsize=(5.8, 3.3))
+    figure, ax = plt.subplots(figsize=(5.4, 3.2))
     counts = [n for n in experiments.COUNTS if (n, "new, shown", examples) in results]
     across = torch.arange(len(counts))
     for colour, name, label in (
@@ -174,17 +174,24 @@ def _chance(ax: Axes) -> None:
             transform=ax.get_yaxis_transform())  # fmt: skip
 
 
-def maps(weights: Tensor, heads: Sequence[tuple[int, int]]) -> Figure:
-    """Attention of some heads in the stored prompt.
+def maps(weights: Tensor, parts: Sequence[tuple[int, int, Sequence[int]]]) -> Figure:
+    """Attention of some queries of the stored prompt to all its tokens.
 
     Args:
-        weights: as of `read_maps`. heads: layer and head of each, from 1.
+        weights: as of `read_maps`.
+        parts: layer and head, from 1, and the positions of the queries, from 0.
     """
     names = experiments.names()
-    figure, axes = plt.subplots(len(heads), 1, figsize=(4.6, 4.1 * len(heads)))
-    for ax, (layer, head) in zip(axes, heads, strict=True):
+    sizes = [len(queries) for _, _, queries in parts]
+    figure, axes = plt.subplots(
+        len(parts), 1, figsize=(4.8, 0.5 * sum(sizes) + 0.85 * len(parts)), height_ratios=sizes
+    )
+    for ax, (layer, head, queries) in zip(axes, parts, strict=True):
         plots.attention_map(
-            ax, weights[layer - 1, head - 1], names, names,
-            title=f"layer {layer}, head {head}",
+            ax, weights[layer - 1, head - 1, list(queries)], [names[q] for q in queries], names,
+            title=f"layer {layer}, head {head}", numbers=".2f", row_label="", column_label="",
         )  # fmt: skip
+        ax.tick_params(axis="x", labelrotation=0)
+        for label in ax.get_xticklabels():
+            label.set_horizontalalignment("center")
     return figure

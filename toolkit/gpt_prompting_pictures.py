@@ -78,7 +78,7 @@ def copied(
 
 def copied_map(shares: Tensor, names: Sequence[str]) -> Figure:
     """`copied` as a map: names in the prompt down, names that go on across."""
-    figure, ax = plt.subplots(figsize=(4.2, 2.9))
+    figure, ax = plt.subplots(figsize=(4.2, 2.6))
     plots.attention_map(
         ax, shares, names, names, numbers=".2f", row_label="in the header",
         column_label="goes on with",
@@ -128,7 +128,7 @@ def ranking(
 
 def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure:
     """Share right by number of examples: a dot a seed, and what an ideal reader would have."""
-    figure, ax = plt.subplots(figsize=(5.4, 3.1))
+    figure, ax = plt.subplots(figsize=(5.4, 2.8))
     across = torch.arange(len(experiments.EXAMPLES))
     ideal = [100 * experiments.ideal(n) for n in experiments.EXAMPLES]
     ax.plot(across, ideal, color=INK, lw=1.2, ls="--", label="reads all, else guesses")
@@ -150,7 +150,7 @@ def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure
 
 def by_mappings(results: Results, examples: int = 4) -> Figure:
     """What is read off the prompt and what is recalled, by the number of training mappings."""
-    figure, ax = plt.subplots(figsize=(5.4, 3.2))
+    figure, ax = plt.subplots(figsize=(5.4, 2.9))
     counts = [n for n in experiments.COUNTS if (n, "new, shown", examples) in results]
     across = torch.arange(len(counts))
     for colour, name, label in (
@@ -170,7 +170,7 @@ def by_mappings(results: Results, examples: int = 4) -> Figure:
 def _chance(ax: Axes) -> None:
     share = 100 / experiments.DIGITS
     ax.axhline(share, color=INK, lw=1, ls=":")
-    ax.text(0.99, share - 1.5, "chance", ha="right", va="top", fontsize=10,
+    ax.text(0.62, share - 1.5, "chance", ha="center", va="top", fontsize=10,
             transform=ax.get_yaxis_transform())  # fmt: skip
 
 
@@ -184,7 +184,7 @@ def maps(weights: Tensor, parts: Sequence[tuple[int, int, Sequence[int]]]) -> Fi
     names = experiments.names()
     sizes = [len(queries) for _, _, queries in parts]
     figure, axes = plt.subplots(
-        len(parts), 1, figsize=(4.8, 0.5 * sum(sizes) + 0.85 * len(parts)), height_ratios=sizes
+        len(parts), 1, figsize=(4.8, 0.44 * sum(sizes) + 0.75 * len(parts)), height_ratios=sizes
     )
     for ax, (layer, head, queries) in zip(axes, parts, strict=True):
         plots.attention_map(

@@ -34,7 +34,7 @@ def table() -> Tensor:
 
 def tree() -> Figure:
     """The answers [6] and [7, 8] after the prompt [5], with the probability of each step."""
-    figure, ax = plt.subplots(figsize=(4.9, 2.0))
+    figure, ax = plt.subplots(figsize=(4.9, 1.8))
     at = {"5": (0, 1), "6": (1, 1.8), "7": (1, 1), "8": (1, 0.2), "7 8": (2, 1)}
     steps = (("5", "6", 0.30), ("5", "7", 0.25), ("5", "8", 0.45), ("7", "7 8", 0.90))
     for begin, end, share in steps:
@@ -128,7 +128,7 @@ def ranking(
 
 def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure:
     """Share right by number of examples: a dot a seed, and what an ideal reader would have."""
-    figure, ax = plt.subplots(figsize=(5.4, 2.8))
+    figure, ax = plt.subplots(figsize=(5.4, 2.6))
     across = torch.arange(len(experiments.EXAMPLES))
     ideal = [100 * experiments.ideal(n) for n in experiments.EXAMPLES]
     ax.plot(across, ideal, color=INK, lw=1.2, ls="--", label="reads all, else guesses")
@@ -150,7 +150,7 @@ def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure
 
 def by_mappings(results: Results, examples: int = 4) -> Figure:
     """What is read off the prompt and what is recalled, by the number of training mappings."""
-    figure, ax = plt.subplots(figsize=(5.4, 2.9))
+    figure, ax = plt.subplots(figsize=(5.4, 2.65))
     counts = [n for n in experiments.COUNTS if (n, "new, shown", examples) in results]
     across = torch.arange(len(counts))
     for colour, name, label in (

@@ -78,7 +78,7 @@ def copied(
 
 def copied_map(shares: Tensor, names: Sequence[str]) -> Figure:
     """`copied` as a map: names in the prompt down, names that go on across."""
-    figure, ax = plt.subplots(figsize=(4.2, 2.6))
+    figure, ax = plt.subplots(figsize=(4.2, 2.4))
     plots.attention_map(
         ax, shares, names, names, numbers=".2f", row_label="in the header",
         column_label="goes on with",

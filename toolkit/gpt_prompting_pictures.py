@@ -41,7 +41,10 @@ def tree() -> Figure:
         (x, y), (u, v) = at[begin], at[end]
         colour = {"6": PALETTE[0], "8": "#a9a498"}.get(end, PALETTE[1])
         ax.plot([x, u], [y, v], color=colour, lw=1 + 5 * share, zorder=1)
-        ax.text((x + u) / 2, (y + v) / 2 + 0.13, f"{share:.2f}", ha="center", va="bottom")
+        ax.text(
+            0.36 * x + 0.64 * u, 0.36 * y + 0.64 * v + 0.13, f"{share:.2f}", ha="center",
+            va="bottom",
+        )  # fmt: skip
     for name, (x, y) in at.items():
         ax.text(
             x, y, name[-1], ha="center", va="center", zorder=2, fontsize=12,
@@ -78,11 +81,11 @@ def copied(
 
 def copied_map(shares: Tensor, names: Sequence[str]) -> Figure:
     """`copied` as a map: names in the prompt down, names that go on across."""
-    figure, ax = plt.subplots(figsize=(4.2, 2.4))
+    figure, ax = plt.subplots(figsize=(4.9, 2.4))
     plots.attention_map(
         ax, shares, names, names, numbers=".2f", row_label="in the header",
         column_label="goes on with",
-    )  # fmt: skip
+    ).set_aspect("auto")  # fmt: skip
     ax.tick_params(axis="x", labelrotation=0)
     for label in ax.get_xticklabels():
         label.set_horizontalalignment("center")

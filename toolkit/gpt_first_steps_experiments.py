@@ -1,6 +1,6 @@
 """Stored experiment of the page on training a GPT: its first 200 steps with one thing changed.
 
-    python -m toolkit.gpt_first_steps_experiments            # everything, about 3 minutes of a core
+    python -m toolkit.gpt_first_steps_experiments            # everything, about 2 minutes of a core
     python -m toolkit.gpt_first_steps_experiments "lr"       # variants with this in their name
 
 The text is that beside the shipped GPT. Its last functions are kept apart, and the loss is measured

@@ -1,6 +1,6 @@
 """Stored experiment of the page on prompting: what does a prompt teach, what was known before?
 
-    python -m toolkit.gpt_prompting_experiments          # everything, about 15 minutes of a core
+    python -m toolkit.gpt_prompting_experiments          # everything, about 6 minutes of a core
     python -m toolkit.gpt_prompting_experiments 2048     # with so many mappings in training
 
 In a made language every row has a mapping from letters to digits, and shows it in pairs. Small

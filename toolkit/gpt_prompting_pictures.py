@@ -154,7 +154,7 @@ def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure
 def by_mappings(results: Results, examples: int = 4) -> Figure:
     """What is read off the prompt and what is recalled, by the number of training mappings."""
     figure, ax = plt.subplots(figsize=(5.4, 2.65))
-    counts = [n for n in experiments.COUNTS if (n, "new, shown", examples) in results]
+    counts = experiments.COUNTS
     across = torch.arange(len(counts))
     for colour, name, label in (
         (PALETTE[0], "new, shown", "new mapping, letter in the prompt"),

@@ -45,11 +45,12 @@ FILE = FOLDER / "gpt_auxiliary.csv"
 LONGEST = {"name": 36, "order": 44}  # tasks; tokens of an example, special ones not counted
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)  # λ
 RANDOM, BAG, CONSTANT = "random", "bag of tokens", "constant"
-LRS = (1e-4, 2.5e-4, 6e-4, 1.5e-3, 4e-3)
+BEFORE = "before fine-tuning"  # the shipped model's own loss on the texts, EXTRACT left out
+LRS = (1e-4, 2.5e-4, 6e-4, 1.5e-3, 4e-3, 1e-2)
 SEARCH_SEEDS = 2
 MAIN = 200  # labelled examples of the search
 STEPS = {50: 50, 200: 100, 500: 160}  # labelled examples -> steps
-LONG_STEPS = 320  # of the random network, trained twice as long
+LONG_STEPS = 300  # of the random network, trained three times as long
 LONG = "random, long"
 VALIDATION = 150  # examples
 BATCH = 8
@@ -65,10 +66,12 @@ def way_of(weight: float) -> str:
 NETWORKS = (*map(way_of, WEIGHTS), RANDOM)
 
 
-def make_tasks(corpus: code_corpus.Corpus) -> dict[str, Task]:
+def make_tasks(corpus: code_corpus.Corpus, part: str = "") -> dict[str, Task]:
     """Tasks of `code_corpus`: all held-out examples are the test, the last to train on validate."""
     tasks = {}
     for name, longest in LONGEST.items():
+        if part not in name:
+            continue
         task = code_corpus.make_tasks(corpus, longest=longest)[name]
         tasks[name] = replace(
             task, train=task.train[:-VALIDATION], validation=task.train[-VALIDATION:],
@@ -85,9 +88,10 @@ class Setting:
     shipped: Any
 
     @classmethod
-    def load(cls) -> Setting:
+    def load(cls, part: str = "") -> Setting:
+        """The tasks with `part` in their name, and the shipped model."""
         shipped = models.load("gpt")
-        return cls(make_tasks(pretrained.corpus(shipped.tokenizer)), shipped)
+        return cls(make_tasks(pretrained.corpus(shipped.tokenizer), part), shipped)
 
 
 def padded(examples: Sequence[Example]) -> Tensor:
@@ -127,6 +131,18 @@ def evaluate(model: nn.Module, examples: Sequence[Example]) -> tuple[float, floa
         )
         targets += int((ids[:, 1:] != PAD).sum())
     return right / len(examples), text / targets
+
+
+@torch.no_grad()
+def text_loss(setting: Setting, examples: Sequence[Example]) -> float:
+    """The shipped model's loss on texts that begin with START and have no EXTRACT."""
+    total, targets = 0.0, 0
+    for example in examples:
+        ids = torch.tensor([[START, *example.first]])  # (1, T)
+        logits = setting.shipped.model(ids)  # (1, T, V)
+        total += float(F.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="sum"))
+        targets += len(example.first)
+    return total / targets
 
 
 def tuned(
@@ -198,7 +214,7 @@ def best(scores: dict[float, float]) -> float:
 
 def measure(part: str) -> None:
     """Measure what is missing of the tasks with `part` in their name; the file grows by row."""
-    setting = Setting.load()
+    setting = Setting.load(part)
     rows: list[Row] = list(read_rows(FILE)) if FILE.exists() else []
 
     def key(row: Row) -> tuple[str, str, int, float, int]:
@@ -212,6 +228,9 @@ def measure(part: str) -> None:
         if way in (*NETWORKS, LONG):
             steps = LONG_STEPS if way == LONG else STEPS[labelled]
             _, row = tuned(setting, task, way, labelled, lr, seed, steps)
+        elif way == BEFORE:
+            row = without_network(task, CONSTANT, 0, 0)
+            row |= {"way": BEFORE, "test": 0, "text": round(text_loss(setting, task.test), 4)}
         else:
             row = without_network(task, way, labelled, seed)
         rows.append(row)
@@ -224,14 +243,15 @@ def measure(part: str) -> None:
             for lr in LRS:
                 for seed in range(SEARCH_SEEDS):
                     add(name, way, MAIN, lr, seed)
+        add(name, CONSTANT, 0, 0, 0)
+        add(name, BEFORE, 0, 0, 0)
         for labelled in sorted(STEPS, key=lambda size: size != MAIN):
             for seed in range(SEEDS):
                 for way in NETWORKS:
                     add(name, way, labelled, best(searched(rows, name, way)), seed)
                 add(name, BAG, labelled, 0, seed)
-        for seed in range(SEEDS):
-            add(name, LONG, max(STEPS), best(searched(rows, name, RANDOM)), seed)
-        add(name, CONSTANT, 0, 0, 0)
+                if labelled == MAIN:
+                    add(name, LONG, labelled, best(searched(rows, name, RANDOM)), seed)
 
 
 # --------------------------------------------------------------------------- what is read
@@ -287,6 +307,11 @@ def read() -> dict[tuple[str, str, int], Found]:
     return found
 
 
+def before(name: str = "name") -> float:
+    """The shipped model's loss on the test texts before fine-tuning, in nats per target."""
+    return read()[name, BEFORE, 0].text[0]
+
+
 def search(name: str, way: str) -> dict[float, float]:
     """The stored search of a network: mean validation accuracy by learning rate."""
     return searched(list(read_rows(FILE)), name, way)
@@ -301,7 +326,7 @@ SHOWN = 12  # answers that are kept
 @torch.no_grad()
 def answers() -> None:
     """Fine-tune one classifier for "name" with λ = 0.5, and keep what it says of test functions."""
-    setting = Setting.load()
+    setting = Setting.load("name")
     task, way = setting.tasks["name"], way_of(0.5)
     lr = best(searched(list(read_rows(FILE)), task.name, way))
     with torch.enable_grad():
@@ -309,9 +334,10 @@ def answers() -> None:
     kept = []
     for example in task.test[:SHOWN]:
         scores, _ = model.eval()(padded([example]))  # (1, L)
+        named = zip(task.labels, scores[0].tolist(), strict=True)
         kept.append({
             "text": example.text, "right": task.labels[example.label],
-            "scores": {n: round(v, 2) for n, v in zip(task.labels, scores[0].tolist(), strict=True)},
+            "scores": {name: round(score, 2) for name, score in named},
         })  # fmt: skip
     made = {"labelled": 500, "lr": lr, "test": row["test"], "answers": kept}
     write_whole(

@@ -83,7 +83,7 @@ def two_heads(model: Any) -> Figure:
     gpt, labels = model.gpt, len(model.classifier.weight)
     vocabulary, width = gpt.token.weight.shape
     inner, heads = len(gpt.blocks[0].feed_forward.w_1.weight), gpt.blocks[0].attention.num_heads
-    sheet = Sheet(14.8, 16.6)
+    sheet = Sheet(14.8, 16.2)
     x, skip = 5.3, 1.5
     sheet.node("token", 3.0, 0.9, f"token $W_e$\n{vocabulary:,} × {width}", "query", width=5.2,
                height=1.5, size=12)  # fmt: skip
@@ -140,9 +140,9 @@ def read_where(spread: Tensor) -> Figure:
     figure, ax = plt.subplots(figsize=(5.6, 2.3))
     colours = [PALETTE[1], *[GREY] * (len(spread) - 2), PALETTE[0]]
     ax.bar(range(len(spread)), spread.tolist(), color=colours)
-    ax.annotate("START: 0", (0, 0.02), (0.1, 0.45 * float(spread.max())), color=PALETTE[1],
-                arrowprops={"arrowstyle": "-", "color": PALETTE[1]})  # fmt: skip
-    ax.set(xlabel="position", ylabel="spread over texts", xticks=range(0, len(spread), 3))
+    ticks = range(0, len(spread), 3)
+    ax.set_xticks(ticks, ["START", *map(str, ticks[1:])])
+    ax.set(xlabel="position", ylabel="spread over texts")
     return figure
 
 
@@ -272,10 +272,12 @@ def paired(results: Results, task: str, weight: float, size: int) -> Tensor:
 def by_labels(results: Results, task: str, sizes: Sequence[int]) -> Figure:
     """Test accuracy against the number of labels: pre-trained, random, bag of tokens, constant."""
     figure, ax = plt.subplots(figsize=(5.8, 3.2))
-    for number, (way, label) in enumerate(
-        ((experiments.way_of(0.0), "pre-trained, λ = 0"), (experiments.way_of(0.5), "pre-trained, λ = 0.5"),
-         (RANDOM, "random initialisation"), (BAG, "bag of tokens"))
-    ):  # fmt: skip
+    ways = {
+        experiments.way_of(0.0): "pre-trained, λ = 0",
+        experiments.way_of(0.5): "pre-trained, λ = 0.5",
+        RANDOM: "random initialisation", BAG: "bag of tokens",
+    }  # fmt: skip
+    for number, (way, label) in enumerate(ways.items()):
         found = [results[task, way, size] for size in sizes]
         means = [100 * f.mean for f in found]
         ax.plot(sizes, means, "o-", color=PALETTE[number], label=label)

@@ -74,6 +74,7 @@ def input_formats() -> Figure:
         sheet.node(f"{task}.head", 12.4, middle, after.replace(", ", ",\n"), "key", width=3.4,
                    height=max(1.0, tall), size=11)  # fmt: skip
         y = first - 1.25 * len(rows) - 0.1
+    sheet.figure.set_size_inches(0.88 * sheet.figure.get_size_inches())
     sheet.text(0.1, 0.35, "S start, D delimiter, E extract", 10.5, ha="left", color=SOFT)
     return sheet.figure
 
@@ -83,7 +84,7 @@ def two_heads(model: Any) -> Figure:
     gpt, labels = model.gpt, len(model.classifier.weight)
     vocabulary, width = gpt.token.weight.shape
     inner, heads = len(gpt.blocks[0].feed_forward.w_1.weight), gpt.blocks[0].attention.num_heads
-    sheet = Sheet(14.8, 16.2)
+    sheet = Sheet(14.8, 15.2)
     x, skip = 5.3, 1.5
     sheet.node("token", 3.0, 0.9, f"token $W_e$\n{vocabulary:,} × {width}", "query", width=5.2,
                height=1.5, size=12)  # fmt: skip
@@ -92,33 +93,34 @@ def two_heads(model: Any) -> Figure:
     sheet.plus("sum", x, 2.5)
     sheet.link("token", "sum", via=((3.0, 2.5),), end="left")
     sheet.link("position", "sum", via=((9.2, 2.5),), end="right")
-    sheet.panel(0.6, 3.0, 9.4, 12.1)
+    sheet.panel(0.6, 3.0, 9.4, 11.35)
     sheet.text(10.7, 7.6, f"{len(gpt.blocks)} ×", 15)
     last = "sum"
     for number, (name, text, kind) in enumerate((
         ("attention", f"masked self-attention\n{heads} heads of {width // heads}", "weights"),
         ("feed_forward", f"feed-forward\n{width} → {inner:,} → {width}", "value"),
     )):  # fmt: skip
-        low = 3.4 + 4.3 * number
-        sheet.node(name, x, low + 1.0, text, kind, width=6.4, height=1.5, size=12)
-        sheet.plus(f"add{number}", x, low + 2.35)
-        sheet.node(f"norm{number}", x, low + 3.4, "norm", "output", width=6.4, height=0.9, size=12)
+        low = 3.4 + 3.95 * number
+        sheet.node(name, x, low + 0.95, text, kind, width=6.4, height=1.4, size=12)
+        sheet.plus(f"add{number}", x, low + 2.2)
+        sheet.node(f"norm{number}", x, low + 3.15, "norm", "output", width=6.4, height=0.9, size=12)
         for source, target in ((last, name), (name, f"add{number}"),
                                (f"add{number}", f"norm{number}")):  # fmt: skip
             sheet.link(source, target)
         sheet.link(last, f"add{number}", "skip", start=(x, low - 0.1),
-                   via=((skip, low - 0.1), (skip, low + 2.35)), end="left",
+                   via=((skip, low - 0.1), (skip, low + 2.2)), end="left",
                    color=PALETTE[0])  # fmt: skip
         sheet.dot(x, low - 0.1, PALETTE[0])
         last = f"norm{number}"
-    sheet.node("text", 3.9, 14.3, f"text prediction\n{width} → {vocabulary:,}", "plain",
+    sheet.node("text", 3.9, 13.4, f"text prediction\n{width} → {vocabulary:,}", "plain",
                width=6.2, height=1.6, size=12)  # fmt: skip
-    sheet.node("task", 11.3, 14.3, f"task classifier $W_y$\n{width} → {labels}", "key", width=6.2,
+    sheet.node("task", 11.3, 13.4, f"task classifier $W_y$\n{width} → {labels}", "key", width=6.2,
                height=1.6, size=12)  # fmt: skip
-    sheet.link(last, "text", via=((x, 12.7), (3.9, 12.7)))
-    sheet.link(last, "task", via=((x, 12.7), (11.3, 12.7)))
-    sheet.text(3.9, 15.7, "every position", 12, color=SOFT)
-    sheet.text(11.3, 15.7, "only at EXTRACT", 12, color=SOFT)
+    sheet.link(last, "text", via=((x, 11.9), (3.9, 11.9)))
+    sheet.link(last, "task", via=((x, 11.9), (11.3, 11.9)))
+    sheet.figure.set_size_inches(0.88 * sheet.figure.get_size_inches())
+    sheet.text(3.9, 14.75, "every position", 12, color=SOFT)
+    sheet.text(11.3, 14.75, "only at EXTRACT", 12, color=SOFT)
     return sheet.figure
 
 

@@ -19,7 +19,7 @@ from toolkit.code_corpus import SPECIAL, START
 from toolkit.diagrams import SOFT, Sheet
 from toolkit.gpt_auxiliary_experiments import BAG, RANDOM, Found
 from toolkit.models import Shipped
-from toolkit.plots import INK, PALETTE
+from toolkit.plots import INK, PALETTE, SHEET
 
 GREY = "#7b7f86"
 Results = Mapping[tuple[str, str, int], Found]
@@ -259,7 +259,7 @@ def gains(results: Results, tasks: Sequence[str], sizes: Sequence[int]) -> Figur
         ax.axhline(0, color=INK, lw=1, ls=":")
         ax.set(title=name if len(tasks) > 1 else "", ylabel="points gained over λ = 0")
         ax.set_xticks(range(len(sizes)), [f"{size} labels" for size in sizes])
-    axes[0, 0].legend(ncols=3, fontsize=9.5)
+    axes[0, 0].legend(ncols=3, fontsize=9.5, loc="lower right", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -293,7 +293,11 @@ def by_labels(results: Results, task: str, sizes: Sequence[int]) -> Figure:
     ax.set(xscale="log", xlabel="labelled examples", ylabel="accuracy on test functions (%)")
     ax.set_xticks(list(sizes), list(map(str, sizes)))
     ax.minorticks_off()
-    ax.legend(fontsize=9.5)
+    longer = results.get((task, experiments.LONG, experiments.MAIN))
+    if longer:
+        ax.errorbar(experiments.MAIN, 100 * longer.mean, 100 * longer.spread, fmt="o", mfc=SHEET,
+                    color=PALETTE[2], capsize=4, label="random, 3 × the steps")  # fmt: skip
+    ax.legend(fontsize=9.5, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     return figure
 
 
@@ -311,10 +315,10 @@ def language_kept(results: Results, task: str, sizes: Sequence[int], before: flo
                     color=PALETTE[(number - 1) % 4], alpha=0.6,
                     label=f"λ = {weight:g}" if not place else None)  # fmt: skip
     ax.axhline(before, color=GREY, lw=1, ls=":")
-    ax.text(len(sizes) - 0.6, before, "before", ha="right", va="top", color=GREY)
+    ax.text(len(sizes) - 0.55, before + 0.06, "before", ha="right", color=GREY)
     ax.set(ylabel="L1, nats per token", ylim=(0, None))
     ax.set_xticks(range(len(sizes)), [f"{size} labels" for size in sizes])
-    ax.legend(ncols=4, fontsize=9.5, loc="upper left")
+    ax.legend(ncols=4, fontsize=9.5, loc="lower left", bbox_to_anchor=(0, 1), columnspacing=1)
     return figure
 
 

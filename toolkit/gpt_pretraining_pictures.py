@@ -78,7 +78,7 @@ def course(curves: Curves, begin: float, frequency: float) -> Figure:
         curves: rows of `training.csv`.
         begin: loss of equal probabilities. frequency: of knowing the frequencies, both in nats.
     """
-    figure, axes = plt.subplots(2, 1, figsize=(5.8, 5.0))
+    figure, axes = plt.subplots(2, 1, figsize=(5.8, 4.4))
     rows = [r for r in curves if r["model"] == "gpt" and r["loss"]]
     axes[0].plot([int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.4)
     for value, name in ((begin, "all tokens alike"), (frequency, "frequency alone")):
@@ -204,7 +204,7 @@ def context_curve(losses: Tensor, bins: Mapping[str, tuple[float, float]]) -> Fi
     Args:
         losses: (C,), from 1 token on. bins: where the middle of each is, and its mean.
     """
-    figure, ax = plt.subplots(figsize=(5.8, 3.0))
+    figure, ax = plt.subplots(figsize=(5.8, 2.7))
     ax.plot(range(1, len(losses) + 1), losses, ".", ms=4, color=PALETTE[0], alpha=0.4)
     ax.plot(*zip(*bins.values(), strict=True), "o-", color=PALETTE[0])
     ax.axhline(losses.mean().item(), ls="--", color=PALETTE[1])

@@ -105,24 +105,27 @@ def outcomes(
         copied: by setting the mean longest runs (S,) of the first model, in tokens.
         real: the same of functions that people wrote.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(6.4, 0.8 + 0.43 * len(settings)), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(5.2, 0.8 + 0.43 * len(settings)), sharey=True)
     for below, colour, (model, found) in zip(
         (-0.17, 0.17), PALETTE, compiles.items(), strict=False
     ):
         for y, setting in enumerate(settings):
             _seeds(axes[0], 100 * found[setting], y + below, colour, 0.15)
-            number = f"{100 * found[setting].mean():.0f}"
-            axes[0].text(104, y + below * 1.3, number, color=colour, va="center", fontsize=10)
+            number = f"{(100 * found[setting]).mean():.0f}"
+            axes[0].text(104, y + below * 1.3, number, color=colour, va="center", fontsize=10.5)
         axes[0].plot([], [], "o", color=colour, label=model)
     for y, setting in enumerate(settings):
         _seeds(axes[1], copied[setting], y, PALETTE[0], 0.25)
     axes[1].axvline(real, color=INK, lw=1, ls=":")
     axes[0].set(xlabel="of 100 texts compile", xlim=(0, 100))
-    axes[1].set(xlabel="longest copied run (tokens)", xlim=(0, None))
-    axes[0].set_yticks(range(len(settings)), list(settings), fontsize=11)
+    axes[1].set(xlabel="tokens copied in a row", xlim=(0, None))
+    for ax in axes:
+        ax.xaxis.label.set_size(11)
+    labels = [setting.replace("temperature ", "τ = ") for setting in settings]
+    axes[0].set_yticks(range(len(settings)), labels, fontsize=11.5)
     axes[0].invert_yaxis()
     axes[0].legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, handletextpad=0.1)
-    axes[1].set_title("dotted: written by people")
+    axes[1].set_title("dotted: people", fontsize=11)
     return figure
 
 

@@ -268,7 +268,8 @@ def paired(results: Results, task: str, weight: float, size: int) -> Tensor:
     one, none = (
         torch.tensor(results[task, experiments.way_of(w), size].test) for w in (weight, 0.0)
     )
-    return 100 * (one - none)
+    both = min(len(one), len(none))
+    return 100 * (one[:both] - none[:both])
 
 
 def by_labels(results: Results, task: str, sizes: Sequence[int]) -> Figure:

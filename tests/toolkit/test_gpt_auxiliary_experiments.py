@@ -21,7 +21,7 @@ def test_every_network_has_the_same_search_and_five_seeds():
     for way in experiments.NETWORKS:
         assert tuple(experiments.search("name", way)) == experiments.LRS
         for size in sizes:
-            assert len(found["name", way, size].test) == SEEDS
+            assert len(found["name", way, size].test) in (SEEDS, experiments.MORE_SEEDS)
             assert all(0 < value < 1 for value in found["name", way, size].test)
 
 

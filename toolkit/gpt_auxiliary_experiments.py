@@ -190,7 +190,7 @@ def without_network(task: Task, way: str, labelled: int, seed: int) -> Row:
     if way == CONSTANT:
         test = gpt_lab.majority(task)
     else:
-        test = gpt_lab.bag_of_tokens(task, labelled=labelled, seed=seed).accuracy
+        test = gpt_lab.bag_of_tokens(task, labelled=labelled, seed=seed)
     return {
         "task": task.name, "way": way, "labelled": labelled, "lr": 0, "seed": seed,
         "validation": 0, "test": round(test, 4), "text": 0, "curve": "",

@@ -20,9 +20,9 @@ from toolkit.attention_pictures import bars
 from toolkit.bert_pictures import numbers_table
 from toolkit.code_corpus import END, START
 from toolkit.diagrams import FILL, SOFT, Sheet
+from toolkit.gpt_lab import attention_weights
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE
-from toolkit.prompt_lab import attention_weights
 
 BEGINNING = "def __len__(self):"
 TEXT = BEGINNING + "\n    return"

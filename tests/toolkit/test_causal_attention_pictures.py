@@ -11,9 +11,9 @@ import torch
 from solutions.gpt import GPT, CausalSelfAttention, causal_mask, window_mask
 from toolkit import causal_attention_pictures as pictures
 from toolkit.code_corpus import START
+from toolkit.gpt_lab import attention_weights
 from toolkit.models import Shipped, load
 from toolkit.plots import array
-from toolkit.prompt_lab import attention_weights
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ token after it, which is its own target.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -185,11 +186,12 @@ def hand_page(causal: bool) -> str:
 
 
 def gradient_page(gradients: Tensor, tokens: Sequence[str]) -> str:
-    """`token_gradients` as a table, each row divided by its largest entry."""
+    """`token_gradients` as a table, in percent of the largest entry of each row."""
     shares = gradients / gradients.amax(-1, keepdim=True)
-    shown = widgets.heat_table(
-        shares, tokens, tokens, "gradient at a position (row) by a token (column)"
-    )
+    caption = "gradients, in % of the largest in each row"
+    shown = widgets.heat_table(shares, tokens, tokens, caption)
+    # Whole percents, so that nine columns fit the width of a phone
+    shown = re.sub(r">(\d\.\d\d)</td>", lambda m: f">{100 * float(m[1]):.0f}</td>", shown)
     return widgets.side_by_side(shown)
 
 

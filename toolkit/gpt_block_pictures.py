@@ -58,8 +58,13 @@ class Worth:
 
 
 @torch.no_grad()
-def worth(shipped: Shipped, functions: int = 150) -> Worth:
-    """Let each part of each block return zeros in turn, on held-out functions."""
+def worth(shipped: Shipped, functions: int = 150, *, mean: bool = False) -> Worth:
+    """Let each part of each block return a constant in turn, on held-out functions.
+
+    Args:
+        mean: the constant is the part's mean over all tokens, a usual size for the parts above;
+            otherwise it is zeros.
+    """
     model, rows = shipped.model, _rows(shipped, functions)
     seen: dict[tuple[int, str], list[Tensor]] = {}
     with _watched(model, seen):
@@ -70,7 +75,8 @@ def worth(shipped: Shipped, functions: int = 150) -> Worth:
     parts = {}
     for number in range(len(model.blocks)):
         for name in PARTS:
-            with _silent(model, number, name):
+            kept = torch.cat([v[r] for v, r in zip(seen[number, name], real, strict=True)])
+            with _silent(model, number, name, kept.mean(0) if mean else torch.zeros(())):
                 values = _losses(model, rows)
             change = float((values - whole).sum() / counts.sum())
             apart = values - whole - change * counts  # of each function
@@ -140,11 +146,11 @@ def _watched(model: nn.Module, seen: dict[tuple[int, str], list[Tensor]]) -> Ite
 
 
 @contextlib.contextmanager
-def _silent(model: nn.Module, number: int, name: str) -> Iterator[None]:
-    """In the block that it begins, one part of one block returns zeros."""
+def _silent(model: nn.Module, number: int, name: str, constant: Tensor) -> Iterator[None]:
+    """In the block that it begins, one part of one block returns a constant, () or (D,)."""
     block = model.blocks[number]
     part = block.attention if name == "attention" else block.feed_forward
-    handle = part.register_forward_hook(lambda _m, _i, out: torch.zeros_like(out))
+    handle = part.register_forward_hook(lambda _m, _i, out: constant.expand_as(out))
     try:
         yield
     finally:

@@ -269,7 +269,7 @@ def journey(found: Followed) -> Figure:
 
 def three_blocks() -> Figure:
     """An encoder layer, a decoder layer and a block of GPT-1, each with its own mask."""
-    sheet = Sheet(12.4, 14.6)
+    sheet = Sheet(12.4, 13.6)
     columns = (
         ("encoder layer", "encoder", False, ("self-attention", "feed-forward")),
         ("decoder layer", "decoder", True, ("self-attention", "cross-attention", "feed-forward")),
@@ -278,69 +278,68 @@ def three_blocks() -> Figure:
     kinds = {"self-attention": "weights", "cross-attention": "key", "feed-forward": "value"}
     for number, (title, name, causal, parts) in enumerate(columns):
         x = 2.1 + 4.1 * number
-        sheet.text(x, 14.1, title, 13, weight="bold")
+        sheet.text(x, 13.1, title, 13, weight="bold")
         side = 0.4
         for row in range(5):
             for column in range(5):
                 seen = column <= row or not causal
                 sheet.ax.add_patch(
                     Rectangle(
-                        (x + side * (column - 2.5), 13.3 - side * (row + 1)), side - 0.06,
+                        (x + side * (column - 2.5), 12.4 - side * (row + 1)), side - 0.06,
                         side - 0.06, facecolor=PALETTE[0] if seen else FILL["plain"],
                         gid=f"mask:{name}:{row}:{column}:{int(seen)}",
                     )
                 )  # fmt: skip
-        sheet.text(x, 10.85, "causal mask" if causal else "no mask", 11.5, color=SOFT)
+        sheet.text(x, 9.95, "causal mask" if causal else "no mask", 11.5, color=SOFT)
         inputs = {"encoder": "source", "decoder": "target so far", "gpt": "text so far"}[name]
         below = f"{name}.in"
         sheet.words(below, x, 0.6, inputs, size=11.5, height=0.7)
-        y = 2.2
+        y = 2.1
         for part in parts:
             box, norm = f"{name}.{part}", f"{name}.norm {part}"
             sheet.node(box, x, y, part, kinds[part], width=3.7, height=1.05, size=11.5)
-            sheet.node(norm, x, y + 1.35, "add, norm", "output", width=3.7, height=0.85, size=11)
+            sheet.node(norm, x, y + 1.25, "add, norm", "output", width=3.7, height=0.85, size=11)
             sheet.link(below, box)
             sheet.link(box, norm)
-            below, y = norm, y + 3.0
-        end = y - 0.55
-        sheet.arrow((x, end - 0.65), (x, end - 0.1))
+            below, y = norm, y + 2.7
+        sheet.arrow((x, y - 1.02), (x, y - 0.55))
     cross = sheet.nodes["decoder.cross-attention"]
     source = sheet.nodes["encoder.norm feed-forward"].side("right")
     sheet.link("encoder.norm feed-forward", "decoder.cross-attention", "memory", start=source,
                via=((4.15, source[1]), (4.15, cross.y)), end="left",
                color=PALETTE[1])  # fmt: skip
-    sheet.text(2.1, 8.4, "the encoder's output", 11, color=PALETTE[1])
+    sheet.text(2.1, 7.55, "the encoder's output", 11, color=PALETTE[1])
     return sheet.figure
 
 
 def ways() -> Figure:
     """Pre-training once, then two ways to a task: fine-tuning, which trains, and prompting."""
-    sheet = Sheet(12.4, 15.9)
-    sheet.text(0.1, 15.4, "1  pre-training, once", 13, ha="left", weight="bold")
-    sheet.words("text", 6.2, 9.75, "plain text, cut into fixed-length chunks", size=12, height=0.7)
-    sheet.node("pre", 6.2, 11.6, "GPT\nweights random at first", "weights", width=7.4, height=1.6,
+    sheet = Sheet(12.4, 14.9)
+    sheet.text(0.1, 14.4, "1  pre-training, once", 13, ha="left", weight="bold")
+    sheet.words("text", 6.2, 9.15, "plain text, cut into fixed-length chunks", size=12, height=0.7)
+    sheet.node("pre", 6.2, 11.0, "GPT\nweights random at first", "weights", width=7.4, height=1.6,
                size=12)  # fmt: skip
-    sheet.node("next", 6.2, 14.0, "the next token, at every position", "output", width=7.4,
+    sheet.node("next", 6.2, 13.1, "the next token, at every position", "output", width=7.4,
                height=1.1, size=12)  # fmt: skip
     sheet.link("text", "pre")
     sheet.link("pre", "next")
-    sheet.ax.plot([0.1, 12.3], [8.95, 8.95], color=SOFT, linewidth=0.8, linestyle=":")
+    sheet.ax.plot([0.1, 12.3], [8.4, 8.4], color=SOFT, linewidth=0.8, linestyle=":")
     for x, title, name, below, inside, kind, above in (
         (3.1, "2a  fine-tuning", "tune", "labelled examples\n«text» → class 3",
          "GPT\nall weights go\non learning", "key", "new linear layer:\nclass 3"),
         (9.3, "2b  prompting", "prompt", "the task as text\n«a: 1, b: 2, c:»",
          "GPT\nno weight\nchanges", "output", "the next token:\n«3»"),
     ):  # fmt: skip
-        sheet.text(x - 2.3, 8.3, title, 13, ha="left", weight="bold")
+        sheet.text(x - 2.3, 7.75, title, 13, ha="left", weight="bold")
         sheet.words(f"{name}.in", x, 0.8, below, size=11.5, height=1.2)
         sheet.node(name, x, 3.4, inside, "weights", width=4.6, height=2.1, size=12)
-        sheet.node(f"{name}.out", x, 6.5, above, kind, width=4.6, height=1.5, size=12)
+        sheet.node(f"{name}.out", x, 6.0, above, kind, width=4.6, height=1.5, size=12)
         sheet.link(f"{name}.in", name)
         sheet.link(name, f"{name}.out")
         edge = x - 2.75 if x < 6 else x + 2.75
         side = "left" if x < 6 else "right"
-        sheet.link("pre", name, start=side, via=((edge, 11.6), (edge, 3.4)), end=side,
+        sheet.link("pre", name, start=side, via=((edge, 11.0), (edge, 3.4)), end=side,
                    color=PALETTE[1])  # fmt: skip
-    sheet.text(1.0, 12.1, "copied", 11.5, color=PALETTE[1])
-    sheet.text(11.4, 12.1, "copied", 11.5, color=PALETTE[1])
+    sheet.text(1.0, 11.5, "copied", 11.5, color=PALETTE[1])
+    sheet.text(11.4, 11.5, "copied", 11.5, color=PALETTE[1])
     return sheet.figure

@@ -40,6 +40,9 @@ def test_a_part_is_worth_what_its_absence_costs(shipped: Shipped) -> None:
     assert found.tokens > 100
     assert max(found.parts, key=lambda key: found.parts[key].change) == (0, "network")
     assert pictures.worth(shipped, functions=20) == found  # every part is back in its place
+    control = pictures.worth(shipped, functions=20, mean=True)
+    assert control.loss == found.loss
+    assert 0 < control.parts[0, "network"].change < found.parts[0, "network"].change
     texts = [text.get_text() for text in pictures.missed(found).axes[0].texts]
     assert texts == [f"{part.change:.2f}" for part in found.parts.values()]
 

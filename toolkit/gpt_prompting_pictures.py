@@ -131,7 +131,7 @@ def ranking(
 
 def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure:
     """Share right by number of examples: a dot a seed, and what an ideal reader would have."""
-    figure, ax = plt.subplots(figsize=(5.4, 2.6))
+    figure, ax = plt.subplots(figsize=(5.4, 2.5))
     across = torch.arange(len(experiments.EXAMPLES))
     ideal = [100 * experiments.ideal(n) for n in experiments.EXAMPLES]
     ax.plot(across, ideal, color=INK, lw=1.2, ls="--", label="reads all, else guesses")
@@ -153,7 +153,7 @@ def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure
 
 def by_mappings(results: Results, examples: int = 4) -> Figure:
     """What is read off the prompt and what is recalled, by the number of training mappings."""
-    figure, ax = plt.subplots(figsize=(5.4, 2.65))
+    figure, ax = plt.subplots(figsize=(5.4, 2.5))
     counts = experiments.COUNTS
     across = torch.arange(len(counts))
     for colour, name, label in (

@@ -279,7 +279,7 @@ def _every_token_first() -> Any:
 BLOCK_MISTAKES: dict[str, Callable[[], Any]] = {
     "the norm subtracts the mean": lambda: _wrong(_mean_removed, RMSNorm),
     "SiLU on up, not on gate": lambda: _wrong(_other_gate, SwiGLU),
-    "feed-forward reads the block's input": lambda: _wrong(_both_from_x, Block),
+    "feed-forward reads block input": lambda: _wrong(_both_from_x, Block),
 }
 ATTENTION_MISTAKES: dict[str, Callable[[], Any]] = {
     "RoPE pairs neighbours": lambda: mock.patch.object(modern_gpt, "rotate", _neighbours),

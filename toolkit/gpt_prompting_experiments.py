@@ -5,7 +5,7 @@
 
 In a made language every row has a mapping from letters to digits, and shows it in pairs. Small
 GPTs are trained on rows whose mappings come from 1, 4, …, 2048 different ones, each GPT with the
-same steps and tokens: five learning rates, five seeds, and for each seed mappings, rows and an
+same steps and tokens: six learning rates, five seeds, and for each seed mappings, rows and an
 initialisation of its own. The learning rate with the smallest loss on new rows of the *training*
 mappings is taken. Nothing is chosen on the mappings that were never seen.
 """

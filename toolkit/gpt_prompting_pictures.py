@@ -34,7 +34,7 @@ def table() -> Tensor:
 
 def tree() -> Figure:
     """The answers [6] and [7, 8] after the prompt [5], with the probability of each step."""
-    figure, ax = plt.subplots(figsize=(4.9, 1.8))
+    figure, ax = plt.subplots(figsize=(4.9, 1.6))
     at = {"5": (0, 1), "6": (1, 1.8), "7": (1, 1), "8": (1, 0.2), "7 8": (2, 1)}
     steps = (("5", "6", 0.30), ("5", "7", 0.25), ("5", "8", 0.45), ("7", "7 8", 0.90))
     for begin, end, share in steps:
@@ -81,7 +81,7 @@ def copied(
 
 def copied_map(shares: Tensor, names: Sequence[str]) -> Figure:
     """`copied` as a map: names in the prompt down, names that go on across."""
-    figure, ax = plt.subplots(figsize=(4.9, 2.4))
+    figure, ax = plt.subplots(figsize=(4.9, 2.1))
     plots.attention_map(
         ax, shares, names, names, numbers=".2f", row_label="in the header",
         column_label="goes on with",
@@ -131,7 +131,7 @@ def ranking(
 
 def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure:
     """Share right by number of examples: a dot a seed, and what an ideal reader would have."""
-    figure, ax = plt.subplots(figsize=(5.4, 2.6))
+    figure, ax = plt.subplots(figsize=(5.4, 2.3))
     across = torch.arange(len(experiments.EXAMPLES))
     ideal = [100 * experiments.ideal(n) for n in experiments.EXAMPLES]
     ax.plot(across, ideal, color=INK, lw=1.2, ls="--", label="reads all, else guesses")
@@ -153,7 +153,7 @@ def by_examples(results: Results, count: int = experiments.COUNTS[-1]) -> Figure
 
 def by_mappings(results: Results, examples: int = 4) -> Figure:
     """What is read off the prompt and what is recalled, by the number of training mappings."""
-    figure, ax = plt.subplots(figsize=(5.4, 2.65))
+    figure, ax = plt.subplots(figsize=(5.4, 2.3))
     counts = experiments.COUNTS
     across = torch.arange(len(counts))
     for colour, name, label in (
@@ -187,7 +187,7 @@ def maps(weights: Tensor, parts: Sequence[tuple[int, int, Sequence[int]]]) -> Fi
     names = experiments.names()
     sizes = [len(queries) for _, _, queries in parts]
     figure, axes = plt.subplots(
-        len(parts), 1, figsize=(4.8, 0.44 * sum(sizes) + 0.75 * len(parts)), height_ratios=sizes
+        len(parts), 1, figsize=(4.8, 0.4 * sum(sizes) + 0.75 * len(parts)), height_ratios=sizes
     )
     for ax, (layer, head, queries) in zip(axes, parts, strict=True):
         plots.attention_map(

@@ -118,12 +118,12 @@ def gates() -> Figure:
 
 
 def compared(results: Mapping[str, Found], names: Mapping[str, str]) -> Figure:
-    """Test loss of each contestant less that of GPT-2 with the same seed; the line is the mean.
+    """Test loss of each contestant minus that of GPT-2 with the same seed; the line is the mean.
 
     Args:
         names: what to write for each contestant.
     """
-    figure, ax = plt.subplots(figsize=(5.6, 0.9 + 0.46 * len(names)))
+    figure, ax = plt.subplots(figsize=(5.6, 0.85 + 0.38 * len(names)))
     for y, name in enumerate(names):
         apart = differences(results, name)
         ax.plot(apart, torch.full_like(apart, y), "o", color=PALETTE[0], ms=5.5, alpha=0.6, mew=0)
@@ -132,12 +132,12 @@ def compared(results: Mapping[str, Found], names: Mapping[str, str]) -> Figure:
     ax.set_yticks(range(len(names)), list(names.values()))
     ax.invert_yaxis()
     ax.locator_params(axis="x", nbins=6)
-    ax.set(xlabel="test loss less that of GPT-2 (nats per token); left is better")
+    ax.set(xlabel="test loss minus GPT-2's (nats per token); left is better")
     return figure
 
 
 def differences(results: Mapping[str, Found], name: str, to: str = BASE) -> Tensor:
-    """Test losses of a contestant less those of another, seed by seed: (seeds,)."""
+    """Test losses of a contestant minus those of another, seed by seed: (seeds,)."""
     return torch.tensor(results[name].test) - torch.tensor(results[to].test)
 
 
@@ -213,7 +213,7 @@ def reached(model: ModernGPT, length: int) -> Tensor:
 
 def windows(maps: Mapping[str, Tensor]) -> Figure:
     """Masks, and which inputs each position reaches through a stack, side by side."""
-    size = (2.1 * len(maps), 2.2)
+    size = (1.95 * len(maps), 2.0)
     figure, axes = plt.subplots(1, len(maps), figsize=size, squeeze=False)
     for ax, (title, mask) in zip(axes.flat, maps.items(), strict=True):
         plots.mask_map(ax, mask, title=title, row_label="position", column_label="sees position")
@@ -279,7 +279,7 @@ def _every_token_first() -> Any:
 BLOCK_MISTAKES: dict[str, Callable[[], Any]] = {
     "the norm subtracts the mean": lambda: _wrong(_mean_removed, RMSNorm),
     "SiLU on up, not on gate": lambda: _wrong(_other_gate, SwiGLU),
-    "feed-forward reads the block's input": lambda: _wrong(_both_from_x, Block),
+    "feed-forward reads block input": lambda: _wrong(_both_from_x, Block),
 }
 ATTENTION_MISTAKES: dict[str, Callable[[], Any]] = {
     "RoPE pairs neighbours": lambda: mock.patch.object(modern_gpt, "rotate", _neighbours),

@@ -149,7 +149,7 @@ def lines(curves: Mapping[str, Sequence[float]], steps: Sequence[int]) -> Figure
         curves: by name, the right one first.
     """
     (_, right), *wrong = curves.items()
-    figure, axes = plt.subplots(2, math.ceil(len(wrong) / 2), figsize=(5.8, 2.9),
+    figure, axes = plt.subplots(2, math.ceil(len(wrong) / 2), figsize=(5.8, 2.75),
                                 sharex=True, sharey=True)  # fmt: skip
     for ax, (name, values) in zip(axes.flat, wrong, strict=True):
         ax.plot(steps, right, color="#a9a498", lw=3)
@@ -167,7 +167,7 @@ def lines(curves: Mapping[str, Sequence[float]], steps: Sequence[int]) -> Figure
 
 def compared(found: Mapping[str, Found]) -> Figure:
     """The validation loss of each schedule by its largest learning rate: mean and all seeds."""
-    figure, ax = plt.subplots(figsize=(5.8, 2.8))
+    figure, ax = plt.subplots(figsize=(5.8, 2.65))
     for (name, one), colour, marker in zip(found.items(), PALETTE, "so^D", strict=False):
         lrs = list(one.validation)
         for lr, values in one.validation.items():

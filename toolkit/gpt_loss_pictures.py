@@ -124,7 +124,7 @@ def rows_or_chunks(lengths: Sequence[int], starts: Sequence[int], length: int) -
         length: of a chunk.
     """
     figure, axes = plt.subplots(
-        2, 1, figsize=(5.8, 3.6), sharex=True, height_ratios=(len(lengths), len(starts))
+        2, 1, figsize=(5.8, 3.5), sharex=True, height_ratios=(len(lengths), len(starts))
     )
     longest = max(lengths)
     for y, each in enumerate(lengths):
@@ -186,7 +186,7 @@ def learn(
 
 def losses(curves: Mapping[str, Sequence[float]]) -> Figure:
     """Loss against step, a named line for each."""
-    figure, ax = plt.subplots(figsize=(5.6, 2.4))
+    figure, ax = plt.subplots(figsize=(5.6, 2.2))
     for (name, values), colour in zip(curves.items(), PALETTE, strict=False):
         ax.plot(range(1, len(values) + 1), values, color=colour)
         ax.text(len(values) + 1.5, values[-1], name, color=colour, va="center", fontsize=10.5)

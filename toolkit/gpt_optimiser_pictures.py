@@ -54,7 +54,7 @@ def decayed(adamw_step: Callable[..., Any], count: int = 300, seed: int = 0) -> 
 
 def shrinking(found: Mapping[str, Tensor]) -> Figure:
     """Mean and middle two thirds of what `decayed` returns, a panel for each kind of decay."""
-    figure, axes = plt.subplots(1, len(found), figsize=(6.0, 2.5), sharey=True)
+    figure, axes = plt.subplots(1, len(found), figsize=(6.0, 2.35), sharey=True)
     for ax, (kind, values) in zip(axes, found.items(), strict=True):
         steps = torch.arange(len(values)) * EVERY
         for number, size in enumerate(NOISE):
@@ -149,7 +149,7 @@ def lines(curves: Mapping[str, Sequence[float]], steps: Sequence[int]) -> Figure
         curves: by name, the right one first.
     """
     (_, right), *wrong = curves.items()
-    figure, axes = plt.subplots(2, math.ceil(len(wrong) / 2), figsize=(5.8, 3.3),
+    figure, axes = plt.subplots(2, math.ceil(len(wrong) / 2), figsize=(5.8, 2.75),
                                 sharex=True, sharey=True)  # fmt: skip
     for ax, (name, values) in zip(axes.flat, wrong, strict=True):
         ax.plot(steps, right, color="#a9a498", lw=3)
@@ -167,7 +167,7 @@ def lines(curves: Mapping[str, Sequence[float]], steps: Sequence[int]) -> Figure
 
 def compared(found: Mapping[str, Found]) -> Figure:
     """The validation loss of each schedule by its largest learning rate: mean and all seeds."""
-    figure, ax = plt.subplots(figsize=(5.8, 3.1))
+    figure, ax = plt.subplots(figsize=(5.8, 2.65))
     for (name, one), colour, marker in zip(found.items(), PALETTE, "so^D", strict=False):
         lrs = list(one.validation)
         for lr, values in one.validation.items():

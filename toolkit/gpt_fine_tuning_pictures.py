@@ -316,7 +316,7 @@ def language_kept(results: Results, task: str, sizes: Sequence[int], before: flo
                     color=PALETTE[(number - 1) % 4], alpha=0.6,
                     label=f"λ = {weight:g}" if not place else None)  # fmt: skip
     ax.axhline(before, color=GREY, lw=1, ls=":")
-    ax.text(len(sizes) - 0.55, before + 0.06, "before", ha="right", color=GREY)
+    ax.text(-0.45, before - 0.1, "before", va="top", color=GREY)
     ax.set(ylabel="L1, nats per token", ylim=(0, None))
     ax.set_xticks(range(len(sizes)), [f"{size} labels" for size in sizes])
     ax.legend(ncols=4, fontsize=9.5, loc="lower left", bbox_to_anchor=(0, 1), columnspacing=1)

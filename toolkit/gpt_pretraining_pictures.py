@@ -83,7 +83,7 @@ def course(curves: Curves, begin: float, frequency: float) -> Figure:
     axes[0].plot([int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.4)
     for value, name in ((begin, "equal probabilities"), (frequency, "frequency alone")):
         axes[0].axhline(value, color=INK, lw=1, ls=":")
-        axes[0].text(4500, value + 0.15, f"{name}: {value:.2f}", ha="right", fontsize=10)
+        axes[0].text(4500, value + 0.35, f"{name}: {value:.2f}", ha="right", fontsize=10)
     for mark in MARKS:
         axes[0].axvline(mark, color="#a9a498", lw=1)
     axes[0].set(title="training loss of the shipped model, nats per token", xscale="log",

@@ -78,7 +78,7 @@ def course(curves: Curves, begin: float, frequency: float) -> Figure:
         curves: rows of `training.csv`.
         begin: loss of equal probabilities. frequency: of knowing the frequencies, both in nats.
     """
-    figure, axes = plt.subplots(2, 1, figsize=(5.8, 4.8))
+    figure, axes = plt.subplots(2, 1, figsize=(5.8, 4.5))
     rows = [r for r in curves if r["model"] == "gpt" and r["loss"]]
     axes[0].plot([int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.4)
     for value, name in ((begin, "equal probabilities"), (frequency, "frequency alone")):

@@ -78,25 +78,25 @@ def course(curves: Curves, begin: float, frequency: float) -> Figure:
         curves: rows of `training.csv`.
         begin: loss of equal probabilities. frequency: of knowing the frequencies, both in nats.
     """
-    figure, axes = plt.subplots(2, 1, figsize=(5.8, 4.4))
+    figure, axes = plt.subplots(2, 1, figsize=(5.8, 4.5))
     rows = [r for r in curves if r["model"] == "gpt" and r["loss"]]
     axes[0].plot([int(r["step"]) for r in rows], [float(r["loss"]) for r in rows], lw=1.4)
-    for value, name in ((begin, "all tokens alike"), (frequency, "frequency alone")):
+    for value, name in ((begin, "equal probabilities"), (frequency, "frequency alone")):
         axes[0].axhline(value, color=INK, lw=1, ls=":")
-        axes[0].text(5000, value + 0.08, f"{name}: {value:.2f}", ha="right", fontsize=10)
+        axes[0].text(4500, value + 0.35, f"{name}: {value:.2f}", ha="right", fontsize=10)
     for mark in MARKS:
         axes[0].axvline(mark, color="#a9a498", lw=1)
     axes[0].set(title="training loss of the shipped model, nats per token", xscale="log",
-                ylim=(1, 7.7), xlabel="step")  # fmt: skip
+                ylim=(1, 8.4), xlabel="step")  # fmt: skip
     axes[0].set_xticks([50, 100, 500, 1000, 5000], ["50\n1 %", "100", "500\n10 %", "1,000",
                                                     "5,000\n100 %"])  # fmt: skip
     axes[0].minorticks_off()
     for (name, points), colour in zip(held_out_curves(curves).items(), PALETTE, strict=False):
         axes[1].plot(*zip(*points, strict=True), "o-", ms=3, color=colour)
-        axes[1].text(5000, points[-1][1] + 0.06, f"{name}: {points[-1][1]:.2f}", ha="right",
+        axes[1].text(5120, points[-1][1], f"{name}: {points[-1][1]:.2f}", va="center",
                      color=colour, fontsize=10)  # fmt: skip
-    axes[1].set(title="three sizes, bits per byte of held-out modules", xlabel="step",
-                xlim=(0, 5200), ylim=(0.9, 1.9))  # fmt: skip
+    axes[1].set(title="three sizes, bits per byte of validation modules", xlabel="step",
+                xlim=(0, 6900), ylim=(0.9, 1.9))  # fmt: skip
     axes[1].set_xticks(range(0, 5001, 1000), [f"{n:,}" for n in range(0, 5001, 1000)])
     return figure
 

@@ -42,7 +42,7 @@ def computation(
         )  # fmt: skip
     ends = [(weights[name], points[-1][1]) for name, points in curves.items()]
     axes[1].plot(*zip(*ends, strict=True), color=INK, lw=0.8, ls=":")
-    axes[0].set(xscale="log", xlabel="operations, 6ND", title="while they are trained")
+    axes[0].set(xscale="log", xlabel="operations, C = 6ND", title="while they are trained")
     axes[0].legend()
     axes[1].set(xscale="log", xlabel="weights in matrices, N", title="after 7.68 million tokens",
                 xlim=(4e4, 4e6), ylim=(0.95, 1.6))  # fmt: skip
@@ -65,8 +65,13 @@ def memorising(found: Mapping[str, Found], steps_an_epoch: int, limit: int) -> F
             ax.plot(epochs, values.mean(1), color=colour, label=name)
             for seed in values.T:
                 ax.plot(epochs, seed, ".", ms=4, color=colour, alpha=0.5)
-    control = next(iter(found.values())).control.mean().item()
+    first, *others = found.values()
+    control = first.control.mean().item()
     axes[2].axhline(control, color=INK, ls=":", lw=1)
+    for one, colour in zip(others, PALETTE[1:], strict=False):
+        own = one.control[-1].mean().item()  # what others share with a text of another length
+        if abs(own - control) > 1:
+            axes[2].plot([0.8 * epochs[-1], 1.2 * epochs[-1]], [own] * 2, color=colour, lw=2)
     axes[2].text(1, control + 0.8, "functions of other modules", fontsize=10)
     axes[0].set_title("training loss, nats per token")
     axes[1].set_title("loss on held-out modules")

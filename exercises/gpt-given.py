@@ -449,7 +449,7 @@ def decay_groups(
 def cosine_lr(
     step: int, max_lr: float, warmup_steps: int, total_steps: int, min_lr: float = 0.0
 ) -> float:
-    """The rate of a step: up in a line, down in half a cosine (Radford et al. 2018, section 4.1).
+    """The learning rate of a step: linear warm-up, cosine decay (Radford et al. 2018, 4.1).
 
     Args:
         step: number of the step, from 1.

@@ -856,7 +856,7 @@ add(
 )
 add(
     "rate_linear_decay",
-    "After the warm-up your rate falls in a line; it follows half a cosine.",
+    "After the warm-up your learning rate falls in a line; it follows half a cosine.",
     (COSINE, "return min_lr + (max_lr - min_lr) * (1 - fraction)"),
 )
 add(

@@ -3,8 +3,8 @@
     python -m toolkit.gpt_auxiliary_experiments            # all that is missing
     python -m toolkit.gpt_auxiliary_experiments answers    # what a classifier says, ten seconds
 
-It takes about ten minutes of one core and writes `toolkit/measured/gpt_auxiliary.csv` row by row;
-rows that are there already are not measured again.
+It takes about eleven minutes of one core and writes `toolkit/measured/gpt_auxiliary.csv` row by
+row; rows that are there already are not measured again.
 
 The task "name": which kind of name did a function have? The shipped GPT is fine-tuned with
 L3 = L2 + λ L1 and λ of 0, 0.25, 0.5 and 1; controls are the same network from random weights with
@@ -45,6 +45,9 @@ LONGEST = {"name": 36}  # tasks; tokens of an example, special ones not counted
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)  # λ
 RANDOM, BAG, CONSTANT = "random", "bag of tokens", "constant"
 BEFORE = "before fine-tuning"  # the shipped model's own loss on the texts, EXTRACT left out
+BEFORE_ALL = "before fine-tuning, with EXTRACT"  # the same targets as after fine-tuning
+TEXT_ONLY = ", EXTRACT left out"  # after the name of a way: the loss on the same targets as BEFORE
+APART = (0.0, 0.5)  # λ whose loss is also measured without EXTRACT, with `MAIN` labelled examples
 LRS = (1e-4, 2.5e-4, 6e-4, 1.5e-3, 4e-3, 1e-2)
 SEARCH_SEEDS = 2
 MORE_SEEDS = 10  # with most labels, where five seeds left it open; for λ up to 0.5
@@ -134,14 +137,18 @@ def evaluate(model: nn.Module, examples: Sequence[Example]) -> tuple[float, floa
 
 
 @torch.no_grad()
-def text_loss(setting: Setting, examples: Sequence[Example]) -> float:
-    """The shipped model's loss on texts that begin with START and have no EXTRACT."""
+def text_loss(gpt: nn.Module, examples: Sequence[Example], extract: bool = False) -> float:
+    """A language model's loss on texts that begin with START, in nats per target.
+
+    Args:
+        extract: whether the texts end with EXTRACT, which is a target then.
+    """
     total, targets = 0.0, 0
     for example in examples:
-        ids = torch.tensor([[START, *example.first]])  # (1, T)
-        logits = setting.shipped.model(ids)  # (1, T, V)
+        ids = torch.tensor([[START, *example.first] + [EXTRACT] * extract])  # (1, T)
+        logits = gpt(ids)  # (1, T, V)
         total += float(F.cross_entropy(logits[0, :-1], ids[0, 1:], reduction="sum"))
-        targets += len(example.first)
+        targets += len(example.first) + extract
     return total / targets
 
 
@@ -228,9 +235,14 @@ def measure(part: str) -> None:
         if way in (*NETWORKS, LONG):
             steps = LONG_STEPS if way == LONG else STEPS[labelled]
             _, row = tuned(setting, task, way, labelled, lr, seed, steps)
-        elif way == BEFORE:
+        elif way.endswith(TEXT_ONLY):
+            plain = way.removesuffix(TEXT_ONLY)
+            model, row = tuned(setting, task, plain, labelled, lr, seed, STEPS[labelled])
+            row |= {"way": way, "text": round(text_loss(model.gpt, task.test), 4)}
+        elif way in (BEFORE, BEFORE_ALL):
+            text = text_loss(setting.shipped.model, task.test, extract=way == BEFORE_ALL)
             row = without_network(task, CONSTANT, 0, 0)
-            row |= {"way": BEFORE, "test": 0, "text": round(text_loss(setting, task.test), 4)}
+            row |= {"way": way, "test": 0, "text": round(text, 4)}
         else:
             row = without_network(task, way, labelled, seed)
         rows.append(row)
@@ -245,6 +257,7 @@ def measure(part: str) -> None:
                     add(name, way, MAIN, lr, seed)
         add(name, CONSTANT, 0, 0, 0)
         add(name, BEFORE, 0, 0, 0)
+        add(name, BEFORE_ALL, 0, 0, 0)
         for labelled in sorted(STEPS, key=lambda size: size != MAIN):
             for seed in range(SEEDS):
                 for way in NETWORKS:
@@ -255,6 +268,9 @@ def measure(part: str) -> None:
         for seed in range(SEEDS, MORE_SEEDS):
             for way in NETWORKS[:3]:
                 add(name, way, max(STEPS), best(searched(rows, name, way)), seed)
+        for way in map(way_of, APART):
+            for seed in range(SEEDS):
+                add(name, way + TEXT_ONLY, MAIN, best(searched(rows, name, way)), seed)
 
 
 # --------------------------------------------------------------------------- what is read
@@ -310,9 +326,9 @@ def read() -> dict[tuple[str, str, int], Found]:
     return found
 
 
-def before(name: str = "name") -> float:
+def before(name: str = "name", extract: bool = False) -> float:
     """The shipped model's loss on the test texts before fine-tuning, in nats per target."""
-    return read()[name, BEFORE, 0].text[0]
+    return read()[name, BEFORE_ALL if extract else BEFORE, 0].text[0]
 
 
 def search(name: str, way: str) -> dict[float, float]:

@@ -199,7 +199,7 @@ def response_gradients(
 
 
 def gradients(names: Sequence[str], found: Mapping[str, Tensor], counted: Sequence[bool]) -> Figure:
-    """Bars of `response_gradients`: at the logits above, at the embeddings below.
+    """Bars of `response_gradients`: at the logits above, at the input vectors below.
 
     Args:
         names: the tokens.
@@ -209,7 +209,7 @@ def gradients(names: Sequence[str], found: Mapping[str, Tensor], counted: Sequen
     colours = [PALETTE[0] if each else PALETTE[1] for each in counted]
     for ax, what, title in (
         (axes[0], "logits", "gradient at the logits"),
-        (axes[1], "embedding", "gradient at the embeddings"),
+        (axes[1], "embedding", "gradient at the input vectors"),
     ):
         ax.bar(range(len(names)), found[what].tolist(), color=colours)
         ax.set(title=title, ylabel="norm")
@@ -306,7 +306,7 @@ def language_kept(results: Results, task: str, sizes: Sequence[int], before: flo
     """The language model's loss on test functions after fine-tuning, for each λ.
 
     Args:
-        before: the same loss of the model before fine-tuning.
+        before: the same loss, EXTRACT included, of the model before fine-tuning.
     """
     figure, ax = plt.subplots(figsize=(5.8, 2.6))
     for number, weight in enumerate(experiments.WEIGHTS):
@@ -316,7 +316,7 @@ def language_kept(results: Results, task: str, sizes: Sequence[int], before: flo
                     color=PALETTE[(number - 1) % 4], alpha=0.6,
                     label=f"λ = {weight:g}" if not place else None)  # fmt: skip
     ax.axhline(before, color=GREY, lw=1, ls=":")
-    ax.text(-0.45, before - 0.1, "before", va="top", color=GREY)
+    ax.text(len(sizes) - 1.5, before + 0.1, "before fine-tuning", ha="center", color=GREY)
     ax.set(ylabel="L1, nats per token", ylim=(0, None))
     ax.set_xticks(range(len(sizes)), [f"{size} labels" for size in sizes])
     ax.legend(ncols=4, fontsize=9.5, loc="lower left", bbox_to_anchor=(0, 1), columnspacing=1)

@@ -105,7 +105,7 @@ def outcomes(
         copied: by setting the mean longest runs (S,) of the first model, in tokens.
         real: the same of functions that people wrote.
     """
-    figure, axes = plt.subplots(1, 2, figsize=(5.2, 0.8 + 0.43 * len(settings)), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(5.2, 0.8 + 0.35 * len(settings)), sharey=True)
     for below, colour, (model, found) in zip(
         (-0.17, 0.17), PALETTE, compiles.items(), strict=False
     ):

@@ -55,3 +55,16 @@ def test_a_run_learns_a_task_that_one_token_decides_and_leaves_the_model_alone()
     assert row["test"] == 1.0
     assert len(str(row["curve"]).split()) == 3
     assert all(torch.equal(p, before[name]) for name, p in gpt.state_dict().items())
+
+
+def test_extract_is_one_more_target_of_each_text():
+    torch.set_num_threads(1)
+    with training.seeded(0):
+        gpt = solutions.gpt.GPT(20, 8, 16, 1, 2).eval()
+    examples = [Example("", [10, 12, 13]), Example("", [11])]
+    plain, full = (experiments.text_loss(gpt, examples, extract) for extract in (False, True))
+    last = 0.0
+    for e in examples:
+        ids = torch.tensor([[START, *e.first]])
+        last -= float(gpt(ids).detach()[0, -1].log_softmax(-1)[EXTRACT])
+    assert abs(6 * full - (4 * plain + last)) < 1e-3

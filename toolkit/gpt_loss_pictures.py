@@ -105,7 +105,7 @@ def _cell(name: str, loss: float | None, most: float) -> str:
     colour = ",".join(
         f"{round(a + (b - a) * share)}" for a, b in ((228, 12), (236, 62), (245, 122))
     )
-    ink = "#fff" if share > 0.5 else "#000"
+    ink = "#fff" if share > 0.66 else "#000"  # what stands out more
     return (
         f"<span class=nats style='background:rgb({colour});color:{ink}'>{html.escape(name)}"
         f"<small style='color:{ink}'>{'–' if loss is None else f'{loss:.2f}'}</small></span>"

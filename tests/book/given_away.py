@@ -16,15 +16,16 @@ from typing import Any
 
 from bs4 import BeautifulSoup
 
-from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
 from autograder.units.variants import cell_spans, reference_namespace, source_of
+from autograder.verification.verify import graders_of
 
 # What stands in a solution and may be shown, and why.
 IDIOMS = {
     "a / b": "a quotient does not say of what; a path looks like one",
     "a + b": "nor does a sum",
     "optimizer.zero_grad()\nloss.backward()": "every training loop with PyTorch has both",
+    "optimizer.step()\nlosses.append(loss.item())": "and every one that keeps its losses these",
 }
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
 MODULES = {"torch", "nn", "F", "math", "self", "functional"}
@@ -184,7 +185,9 @@ def under_the_name_of(right: Callable[..., Any], shown: Callable[..., Any]) -> A
 
 def shares(definitions: dict[str, Any], unit: str) -> dict[tuple[str, str], float]:
     """What share of each exercise's points each definition earns under the exercise's name."""
-    graders, right = Graders(unit), reference_namespace(unit)
+    if not definitions:
+        return {}
+    graders, right = graders_of(unit), reference_namespace(unit)
     found = {}
     for name, shown in definitions.items():
         for exercise in graders.assignment.names:

@@ -20,6 +20,7 @@ NOT_CALLED = "not-called"
 _COMMENT = re.compile(r"\s*<!--\s*id\b(.*?)-->", re.DOTALL)
 _ID = re.compile(r": ([a-z0-9]+(?:-[a-z0-9]+)*) ")
 _CELL = re.compile(r"^# %%(.*)$", re.MULTILINE)
+_NAMED = re.compile(r"^@promises\((.*?)\)$", re.MULTILINE | re.DOTALL)
 _KIND = re.compile(r'\b(exercise|question)="([^"]+)"')
 
 
@@ -65,6 +66,12 @@ def by_exercise(source: str) -> dict[str, tuple[str, ...]]:
             waiting += body
     _require_none(waiting, "the end")
     return found
+
+
+def named_by(unit: str) -> set[str]:
+    """The ids that the tests of a unit name."""
+    text = paths.graders(unit).read_text(encoding="utf-8")
+    return {one for ids in _NAMED.findall(text) for one in re.findall(r'"([^"]+)"', ids)}
 
 
 def _require_none(text: str, where: str) -> None:

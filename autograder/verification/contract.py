@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autograder.judging.runner import Graders
@@ -24,20 +24,22 @@ def read(
     own: Mapping[str, Sequence[str]],
     conventions: Sequence[str],
     exercises: Sequence[str],
+    elsewhere: Collection[str] = (),
 ) -> Contract:
     """Compare the ids in the texts with those that the tests name.
 
-    Conventions hold in a whole unit: they are asked for where each of its exercises is looked at,
-    and its texts have ids.
+    Conventions hold in a whole chapter: they are asked for where each exercise of a unit is looked
+    at, and its texts have ids, and tests of the chapter's other units may keep them.
 
     Args:
         graders: of the unit.
         own: the ids in the text of each exercise.
         conventions: the ids in the conventions.
         exercises: those to look at.
+        elsewhere: the ids that tests of the chapter's other units name.
     """
     found = Contract()
-    named: set[str] = set()
+    named = set(elsewhere)
     for exercise in graders.assignment.exercises:
         if exercise.name not in exercises:
             continue

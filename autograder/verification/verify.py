@@ -17,6 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from autograder.common import paths
 from autograder.common.paths import PACKAGE, inside
 from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
@@ -211,7 +212,11 @@ def verify(
             unit, exercises=len(chosen), points=sum(item.points for item in chosen)
         )
         texts = promises.by_exercise(source_of(unit))
-        said = contract.read(graders_of(unit), texts, promises.of_conventions(unit), names)
+        others = [each for each in paths.UNITS if paths.chapter_of(each) == paths.chapter_of(unit)]
+        elsewhere = {one for each in others if each != unit for one in promises.named_by(each)}
+        said = contract.read(
+            graders_of(unit), texts, promises.of_conventions(unit), names, elsewhere
+        )
         vars(verdicts[unit]).update(vars(said))
         wrong = [item for item in misconceptions(unit) if item.exercise in names]
         changed = [mutant for mutant in mutants(source_of(unit)) if mutant.exercise in names]

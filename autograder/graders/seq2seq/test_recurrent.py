@@ -304,6 +304,7 @@ def test_lstm_steps(student, reference, draw):
 
 
 @hidden
+@promises("dtype-kept")
 @exercise("LSTMCell")
 def test_lstm_gradients(student, reference, draw):
     """Gradients reach x, h, c and every parameter; inputs are left as they were; float64 works."""

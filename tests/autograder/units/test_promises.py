@@ -64,3 +64,7 @@ def test_no_exercise_names_a_promise_as_its_conventions_do(unit):
     conventions = promises.of_conventions(unit)
     assert len(set(conventions)) == len(conventions) > 0
     assert not set(conventions) & {one for ids in own.values() for one in ids}
+
+
+def test_tests_name_what_they_keep() -> None:
+    assert {"weight", "parameter-names", "gradients"} <= promises.named_by("attention-scores")

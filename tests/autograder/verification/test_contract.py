@@ -31,12 +31,14 @@ def test_scale(student): ...
 def read(toy):
     """What is said of a unit whose graders are those of a text."""
 
-    def judge(text=KEPT, own=OWN, conventions=("any-dtype", "any-strides"), exercises=NAMES):
+    def judge(
+        text=KEPT, own=OWN, conventions=("any-dtype", "any-strides"), exercises=NAMES, elsewhere=()
+    ):
         # A file of its own, for pytest imports each once.
         path = toy.path.with_name(f"test_{zlib.crc32(text.encode())}.py")
         path.write_text(text)
         graders = Graders("toy", path=path, assignment=toy.assignment)
-        return contract.read(graders, own, conventions, exercises)
+        return contract.read(graders, own, conventions, exercises, elsewhere)
 
     return judge
 
@@ -69,6 +71,7 @@ def test_what_is_forbidden_must_be_said(read):
 def test_conventions_are_asked_for_where_a_whole_unit_has_texts_with_ids(read):
     missing = KEPT.replace(', "any-dtype"', "")
     assert read(missing, exercises=["mean"]).untested == []
+    assert read(missing, elsewhere=["any-dtype"]).untested == []
     without = read("from autograder.judging.grader_marks import exercise\n", own={})
     assert (without.untested, without.unknown, without.promises) == ([], [], 0)
     assert without.without_ids == list(NAMES)

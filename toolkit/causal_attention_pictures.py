@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from toolkit import plots, widgets
 from toolkit.code_corpus import END, START
 from toolkit.diagrams import SOFT
+from toolkit.gpt_lab import attention_scores
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE, SHEET
 from toolkit.position_pictures import table
@@ -99,16 +100,7 @@ def token_gradients(model: nn.Module, ids: Tensor) -> Tensor:
 @torch.no_grad()
 def scores_of(model: nn.Module, ids: Tensor, layer: int, head: int) -> Tensor:
     """The scores (T, T) of one head that reads ids (1, T), before the mask."""
-    taken: list[Tensor] = []
-    attention = model.blocks[layer].attention
-    handle = attention.register_forward_pre_hook(lambda _, inputs: taken.append(inputs[0]))
-    try:
-        model(ids)
-    finally:
-        handle.remove()
-    q, k, _ = attention.qkv(taken[0])[0].chunk(3, -1)  # (T, D)
-    q, k = (x.unflatten(-1, (attention.num_heads, -1))[:, head] for x in (q, k))  # (T, D/H)
-    return q @ k.T / math.sqrt(q.shape[-1])
+    return attention_scores(model, ids)[layer, 0, head]
 
 
 def with_classes(shipped: Shipped, kind: Callable[..., nn.Module]) -> nn.Module:

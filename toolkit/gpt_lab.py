@@ -223,17 +223,14 @@ def _features(example: Example) -> set[tuple]:
 # --------------------------------------------------------------------------- attention
 
 
-def attention_weights(model: nn.Module, ids: Tensor) -> Tensor:
-    """All attention weights of a GPT that reads ids (B, T): (N, B, H, T, T)."""
-    model.eval()
+def attention_scores(model: nn.Module, ids: Tensor) -> Tensor:
+    """All attention scores of a GPT that reads ids (B, T), before the mask: (N, B, H, T, T)."""
     taken: list[Tensor] = []
 
     def take(attention: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         q, k, _ = attention.qkv(inputs[0]).chunk(3, -1)  # (B, T, D) each
         q, k = (x.unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for x in (q, k))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])  # (B, H, T, T)
-        later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
-        taken.append(scores.masked_fill(later, -torch.inf).softmax(-1))
+        taken.append(q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1]))  # (B, H, T, T)
 
     hooks = [block.attention.register_forward_pre_hook(take) for block in model.blocks]
     try:
@@ -242,3 +239,10 @@ def attention_weights(model: nn.Module, ids: Tensor) -> Tensor:
         for hook in hooks:
             hook.remove()
     return torch.stack(taken)  # (N, B, H, T, T)
+
+
+def attention_weights(model: nn.Module, ids: Tensor) -> Tensor:
+    """All attention weights of a GPT in eval mode that reads ids (B, T): (N, B, H, T, T)."""
+    scores = attention_scores(model.eval(), ids)
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -torch.inf).softmax(-1)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -24,12 +21,6 @@ def shipped() -> Shipped:
 @pytest.fixture(scope="module")
 def ids(shipped: Shipped) -> torch.Tensor:
     return torch.tensor([[START, *shipped.tokenizer.encode("def __len__(self):\n    return")]])
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def test_the_example_by_hand_is_what_the_module_computes() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import matplotlib.pyplot as plt
 import pytest
 import torch
 
@@ -18,12 +15,6 @@ from toolkit.plots import array
 @pytest.fixture(scope="module")
 def shipped() -> Shipped:
     return load("gpt")
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def test_constant_parts_add_up_in_pre_norm_and_are_normalised_in_post_norm() -> None:

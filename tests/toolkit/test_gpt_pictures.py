@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
-import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.figure import Figure
@@ -18,12 +16,6 @@ from toolkit.models import Shipped, load
 @pytest.fixture(scope="module")
 def shipped() -> Shipped:
     return load("gpt")
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def gids(figure: Figure) -> set[str]:

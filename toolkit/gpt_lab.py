@@ -69,6 +69,21 @@ def start(model: nn.Module, parts: Any, seed: int = 0) -> nn.Module:
     return model
 
 
+# --------------------------------------------------------------------------- loss
+
+
+@torch.no_grad()
+def stream_loss(model: nn.Module, stream: Tensor, length: int) -> float:
+    """Nats per token of a stream (M,) that is cut into chunks of `length` tokens."""
+    count = (len(stream) - 1) // length
+    inputs, targets = (stream[i : i + count * length].view(count, length) for i in (0, 1))
+    total = 0.0
+    for some, wanted in zip(inputs.split(64), targets.split(64), strict=True):
+        logits = model(some)  # (B, T, V)
+        total += F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum").item()
+    return total / targets.numel()
+
+
 # --------------------------------------------------------------------------- samples
 
 

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from toolkit import models
+from toolkit.gpt_lab import stream_loss
 from toolkit.many_models import FOLDER, best_lr, read_rows, replace_rows
 from toolkit.modern_gpt import Attention, RMSNorm, SwiGLU
 from toolkit.pretrain import gpt
@@ -35,6 +36,7 @@ LRS = (3e-3, 6e-3, 1.2e-2, 2.4e-2, 4.8e-2)
 SEARCHED, SEEDS = 1, 5  # seeds for each learning rate; seeds at the best one
 VOCABULARY, LENGTH, NUM_LAYERS, NUM_HEADS = 1024, 64, 2, 4
 STEPS, BATCH, WARMUP, DECAY = 400, 4, 80, 0.1
+MEASURED = 30_000  # tokens of validation and test
 Row = dict[str, object]
 
 
@@ -173,19 +175,6 @@ class Text:
         return cls(*(corpus.stream(split) for split in ("train", "validation", "test")))
 
 
-@torch.no_grad()
-def held_out_loss(model: nn.Module, stream: Tensor, most: int = 30_000) -> float:
-    """Nats per token of consecutive chunks."""
-    count = min(len(stream) - 1, most) // LENGTH
-    x = stream[: count * LENGTH].view(count, LENGTH)
-    y = stream[1 : count * LENGTH + 1].view(count, LENGTH)
-    total = 0.0
-    for part, wanted in zip(x.split(64), y.split(64), strict=True):
-        logits = model(part)
-        total += F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), reduction="sum").item()
-    return total / y.numel()
-
-
 def train(recipe: Recipe, lr: float, seed: int, text: Text, steps: int = STEPS) -> Model:
     """Train a model: AdamW, linear warm-up, cosine decay to a tenth."""
     torch.manual_seed(seed)
@@ -217,7 +206,9 @@ def run(name: str, text: Text, steps: int = STEPS, lrs: Sequence[float] = LRS) -
     def one(lr: float, seed: int) -> None:
         model = train(recipe, lr, seed, text, steps)
         size = sum(p.numel() for p in model.parameters())
-        losses = (held_out_loss(model, s) for s in (text.validation, text.test))
+        losses = (
+            stream_loss(model, s[: MEASURED + 1], LENGTH) for s in (text.validation, text.test)
+        )
         validation, test = (round(x, 4) for x in losses)
         rows.append({
             "contestant": name, "parameters": size, "lr": lr, "seed": seed,

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from toolkit.gpt_lab import stream_loss
 from toolkit.many_models import FOLDER, best_lr, read_rows, replace_rows
 from toolkit.models import FOLDER as MODELS
 from toolkit.pretrain.gpt import BREAK, HELD_OUT
@@ -65,14 +66,6 @@ def characters() -> tuple[dict[str, Tensor], list[str]]:
     return streams, letters
 
 
-@torch.no_grad()
-def loss_of(model: nn.Module, stream: Tensor, length: int = LENGTH) -> float:
-    """The mean loss (nats) of a stream that is cut into chunks of one length."""
-    count = (len(stream) - 1) // length
-    inputs, targets = (stream[i : i + count * length].view(count, length) for i in (0, 1))
-    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten()).item()
-
-
 def trained(
     parts: ModuleType, stream: Tensor, vocab_size: int, schedule: str, lr: float, seed: int,
     steps: int = STEPS,
@@ -108,7 +101,7 @@ def compare(parts: ModuleType, part: str = "", lrs: Sequence[float] = LRS) -> li
         for lr in lrs:
             for seed in range(SEEDS):
                 model = trained(parts, streams["train"], len(letters), schedule, lr, seed)
-                losses = {name: round(loss_of(model, streams[name]), 4)
+                losses = {name: round(stream_loss(model, streams[name], LENGTH), 4)
                           for name in ("validation", "test")}  # fmt: skip
                 rows.append({"schedule": schedule, "lr": lr, "seed": seed} | losses)
         print(f"{schedule}: {time.perf_counter() - began:.0f} s", flush=True)

@@ -6,6 +6,7 @@ import torch
 
 import solutions.gpt as parts
 from toolkit import gpt_schedule_experiments as experiments
+from toolkit.gpt_lab import stream_loss
 
 
 def test_no_function_is_in_two_splits() -> None:
@@ -32,7 +33,9 @@ def test_a_few_steps_lower_the_loss() -> None:
     model = experiments.trained(
         parts, streams["train"], len(letters), "warm-up and cosine", 3e-2, seed=0, steps=20
     )
-    assert experiments.loss_of(model, streams["validation"]) < math.log(len(letters)) - 0.5
+    assert (
+        stream_loss(model, streams["validation"], experiments.LENGTH) < math.log(len(letters)) - 0.5
+    )
 
 
 def test_no_stored_learning_rate_was_best_at_an_end() -> None:

@@ -206,10 +206,10 @@ def run(name: str, text: Text, steps: int = STEPS, lrs: Sequence[float] = LRS) -
     def one(lr: float, seed: int) -> None:
         model = train(recipe, lr, seed, text, steps)
         size = sum(p.numel() for p in model.parameters())
-        losses = (
-            stream_loss(model, s[: MEASURED + 1], LENGTH) for s in (text.validation, text.test)
+        validation, test = (
+            round(stream_loss(model, stream[: MEASURED + 1], LENGTH), 4)
+            for stream in (text.validation, text.test)
         )
-        validation, test = (round(x, 4) for x in losses)
         rows.append({
             "contestant": name, "parameters": size, "lr": lr, "seed": seed,
             "validation": validation, "test": test,

@@ -25,17 +25,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import torch
 from torch import nn
 
 from toolkit import bert_lab as lab
-from toolkit import device, docstrings, models, training
+from toolkit import device, docstrings, models, training, tuned_results
 from toolkit.docstrings import Corpus, Example, Task
 from toolkit.files import write_whole
 from toolkit.many_models import FOLDER, SEEDS, read_rows, write_rows
+from toolkit.tuned_results import Row
 
 NETWORKS = ("pre-trained", "random")
 LONG = "random, long"  # the same, never stopped early: its validation metric can stand still
@@ -55,7 +55,6 @@ MOST_STEPS = {30: 150, 100: 250, 300: 350, 1000: 600}
 VALIDATION, TEST = 100, 300  # examples at most
 ANSWER_LR = {"module": 1e-3, "tagging": 1e-3, "span": 5e-4}  # of the stored answers
 FILE = FOLDER / "bert_pretraining_worth.csv"
-Row = dict[str, object]
 
 
 @dataclass(frozen=True)
@@ -122,19 +121,9 @@ def without_network(setting: Setting, task: Task, way: str, labelled: int, seed:
     }  # fmt: skip
 
 
-def searched(rows: Sequence[Row], task: str, way: str) -> dict[float, float]:
-    """Mean validation metric of the seeds of the search, by learning rate."""
-    found: dict[float, list[float]] = {}
-    for row in rows:
-        mine = (row["task"], row["way"], int(str(row["labelled"]))) == (task, way, MAIN[task])
-        if mine and int(str(row["seed"])) < SEARCH_SEEDS:
-            found.setdefault(float(str(row["lr"])), []).append(float(str(row["validation"])))
-    return {lr: fmean(found[lr]) for lr in sorted(found)}
-
-
-def best(scores: dict[float, float]) -> float:
-    """The learning rate with the best score, the smaller of equal ones."""
-    return max(sorted(scores), key=lambda lr: scores[lr])
+def chosen(rows: Sequence[Row], task: str, way: str) -> float:
+    """The learning rate of a network that its search found best."""
+    return tuned_results.best(tuned_results.searched(rows, task, way, MAIN[task], SEARCH_SEEDS))
 
 
 def pretraining_worth(part: str, file: Path) -> None:
@@ -142,12 +131,8 @@ def pretraining_worth(part: str, file: Path) -> None:
     setting = Setting.load()
     rows: list[Row] = list(read_rows(file)) if file.exists() else []
 
-    def key(row: Row) -> tuple[str, str, int, float, int]:
-        return (str(row["task"]), str(row["way"]), int(str(row["labelled"])),
-                float(str(row["lr"])), int(str(row["seed"])))  # fmt: skip
-
     def add(name: str, way: str, labelled: int, lr: float, seed: int) -> None:
-        if (name, way, labelled, lr, seed) in map(key, rows):
+        if (name, way, labelled, lr, seed) in map(tuned_results.key, rows):
             return
         began, task = time.process_time(), setting.tasks[name]
         if way in (*NETWORKS, LONG):
@@ -166,7 +151,7 @@ def pretraining_worth(part: str, file: Path) -> None:
                 for lr in LRS:
                     for seed in range(SEARCH_SEEDS):
                         add(name, way, labelled, lr, seed)
-            lr = best(searched(rows, name, way))
+            lr = chosen(rows, name, way)
             for seed in range(SEEDS):
                 add(name, way, labelled, lr, seed)
         for seed in range(SEEDS):
@@ -190,56 +175,35 @@ def _jobs(part: str) -> Iterator[tuple[str, int]]:
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(tuned_results.Seeds):
     """What one way of solving one task reached with one number of labelled examples.
 
     Attributes:
-        lr: the learning rate that validation chose; 0 without a network.
-        scores: the test metric of each seed, at `lr`.
         curves: the validation metric of each seed after 25, 50, … steps, up to where it stopped.
     """
 
-    lr: float
-    scores: list[float]
     curves: list[list[float]]
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.scores)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the seeds, 0 for a single one."""
-        return stdev(self.scores) if len(self.scores) > 1 else 0.0
 
 
 def read() -> dict[tuple[str, str, int], Found]:
     """The stored experiment, by task, way and number of labelled examples."""
     rows: list[Row] = list(read_rows(FILE))
-    found: dict[tuple[str, str, int], Found] = {}
-    for row in rows:
-        name, way, labelled = str(row["task"]), str(row["way"]), int(str(row["labelled"]))
-        if (name, way, labelled) in found:
-            continue
-        lr = float(str(row["lr"]))
-        if way in NETWORKS:
-            lr = best(searched(rows, name, way))
-        mine = [
-            r for r in rows
-            if (r["task"], r["way"], int(str(r["labelled"]))) == (name, way, labelled)
-            and float(str(r["lr"])) == lr
-        ]  # fmt: skip
-        found[name, way, labelled] = Found(
-            lr,
-            [float(str(r["test"])) for r in mine],
-            [[int(v) / 1000 for v in str(r["curve"]).split()] for r in mine],
+
+    def lr_of(row: Row) -> float:
+        task, way, _ = tuned_results.setting(row)
+        return chosen(rows, task, way) if way in NETWORKS else float(str(row["lr"]))
+
+    return {
+        setting: Found(
+            lr, [float(str(r["test"])) for r in mine], list(map(tuned_results.curve, mine))
         )
-    return found
+        for setting, lr, mine in tuned_results.grouped(rows, lr_of)
+    }
 
 
 def search(name: str, way: str) -> dict[float, float]:
     """The stored search of a network: mean validation metric by learning rate."""
-    return searched(list(read_rows(FILE)), name, way)
+    return tuned_results.searched(list(read_rows(FILE)), name, way, MAIN[name], SEARCH_SEEDS)
 
 
 # --------------------------------------------------------------------------- answers

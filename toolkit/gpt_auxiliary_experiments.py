@@ -27,18 +27,19 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import code_corpus, device, gpt_lab, models, training
+from toolkit import code_corpus, device, gpt_lab, models, training, tuned_results
 from toolkit.code_corpus import EXTRACT, PAD, START, Example, Task
 from toolkit.files import write_whole
 from toolkit.many_models import FOLDER, SEEDS, read_rows, write_rows
 from toolkit.pretrain import gpt as pretrained
+from toolkit.tuned_results import Row
 
 FILE = FOLDER / "gpt_auxiliary.csv"
 LONGEST = {"name": 36}  # tasks; tokens of an example, special ones not counted
@@ -58,7 +59,6 @@ LONG = "random, long"
 VALIDATION = 150  # examples
 BATCH = 8
 EVERY = 20  # steps of one entry of the stored curve
-Row = dict[str, object]
 
 
 def way_of(weight: float) -> str:
@@ -204,19 +204,9 @@ def without_network(task: Task, way: str, labelled: int, seed: int) -> Row:
     }  # fmt: skip
 
 
-def searched(rows: Sequence[Row], task: str, way: str) -> dict[float, float]:
-    """Mean validation accuracy of the seeds of the search, by learning rate."""
-    found: dict[float, list[float]] = {}
-    for row in rows:
-        mine = (row["task"], row["way"], int(str(row["labelled"]))) == (task, way, MAIN)
-        if mine and int(str(row["seed"])) < SEARCH_SEEDS:
-            found.setdefault(float(str(row["lr"])), []).append(float(str(row["validation"])))
-    return {lr: fmean(found[lr]) for lr in sorted(found)}
-
-
-def best(scores: dict[float, float]) -> float:
-    """The learning rate with the best score, the smaller of equal ones."""
-    return max(sorted(scores), key=lambda lr: scores[lr])
+def chosen(rows: Sequence[Row], task: str, way: str) -> float:
+    """The learning rate of a network that its search found best."""
+    return tuned_results.best(tuned_results.searched(rows, task, way, MAIN, SEARCH_SEEDS))
 
 
 def measure(part: str) -> None:
@@ -224,12 +214,8 @@ def measure(part: str) -> None:
     setting = Setting.load(part)
     rows: list[Row] = list(read_rows(FILE)) if FILE.exists() else []
 
-    def key(row: Row) -> tuple[str, str, int, float, int]:
-        return (str(row["task"]), str(row["way"]), int(str(row["labelled"])),
-                float(str(row["lr"])), int(str(row["seed"])))  # fmt: skip
-
     def add(name: str, way: str, labelled: int, lr: float, seed: int) -> None:
-        if (name, way, labelled, lr, seed) in map(key, rows):
+        if (name, way, labelled, lr, seed) in map(tuned_results.key, rows):
             return
         began, task = time.process_time(), setting.tasks[name]
         if way in (*NETWORKS, LONG):
@@ -261,69 +247,51 @@ def measure(part: str) -> None:
         for labelled in sorted(STEPS, key=lambda size: size != MAIN):
             for seed in range(SEEDS):
                 for way in NETWORKS:
-                    add(name, way, labelled, best(searched(rows, name, way)), seed)
+                    add(name, way, labelled, chosen(rows, name, way), seed)
                 add(name, BAG, labelled, 0, seed)
                 if labelled == MAIN:
-                    add(name, LONG, labelled, best(searched(rows, name, RANDOM)), seed)
+                    add(name, LONG, labelled, chosen(rows, name, RANDOM), seed)
         for seed in range(SEEDS, MORE_SEEDS):
             for way in NETWORKS[:3]:
-                add(name, way, max(STEPS), best(searched(rows, name, way)), seed)
+                add(name, way, max(STEPS), chosen(rows, name, way), seed)
         for way in map(way_of, APART):
             for seed in range(SEEDS):
-                add(name, way + TEXT_ONLY, MAIN, best(searched(rows, name, way)), seed)
+                add(name, way + TEXT_ONLY, MAIN, chosen(rows, name, way), seed)
 
 
 # --------------------------------------------------------------------------- what is read
 
 
 @dataclass(frozen=True)
-class Found:
+class Found(tuned_results.Seeds):
     """What one way of solving one task reached with one number of labelled examples.
 
     Attributes:
-        lr: the learning rate that validation chose; 0 without a network.
-        test: accuracy on the test examples, of each seed.
         text: the language model's loss on the test examples in nats per target, of each seed.
         curves: the classifier's training loss L2, a mean over each `EVERY` steps, of each seed.
     """
 
-    lr: float
-    test: list[float]
     text: list[float]
     curves: list[list[float]]
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.test)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the seeds, 0 for a single one."""
-        return stdev(self.test) if len(self.test) > 1 else 0.0
 
 
 def read() -> dict[tuple[str, str, int], Found]:
     """The stored experiment, by task, way and number of labelled examples."""
     rows: list[Row] = list(read_rows(FILE))
-    found: dict[tuple[str, str, int], Found] = {}
-    for row in rows:
-        name, way, labelled = str(row["task"]), str(row["way"]), int(str(row["labelled"]))
-        if (name, way, labelled) in found:
-            continue
-        lr = best(searched(rows, name, way)) if way in NETWORKS else float(str(row["lr"]))
-        mine = [
-            r for r in rows
-            if (r["task"], r["way"], int(str(r["labelled"]))) == (name, way, labelled)
-            and float(str(r["lr"])) == lr
-        ]  # fmt: skip
-        mine.sort(key=lambda r: int(str(r["seed"])))
-        found[name, way, labelled] = Found(
+
+    def lr_of(row: Row) -> float:
+        task, way, _ = tuned_results.setting(row)
+        return chosen(rows, task, way) if way in NETWORKS else float(str(row["lr"]))
+
+    return {
+        setting: Found(
             lr,
             [float(str(r["test"])) for r in mine],
             [float(str(r["text"])) for r in mine],
-            [[int(v) / 1000 for v in str(r["curve"]).split()] for r in mine],
+            list(map(tuned_results.curve, mine)),
         )
-    return found
+        for setting, lr, mine in tuned_results.grouped(rows, lr_of)
+    }
 
 
 def before(name: str = "name", extract: bool = False) -> float:
@@ -333,7 +301,7 @@ def before(name: str = "name", extract: bool = False) -> float:
 
 def search(name: str, way: str) -> dict[float, float]:
     """The stored search of a network: mean validation accuracy by learning rate."""
-    return searched(list(read_rows(FILE)), name, way)
+    return tuned_results.searched(list(read_rows(FILE)), name, way, MAIN, SEARCH_SEEDS)
 
 
 # --------------------------------------------------------------------------- answers
@@ -347,7 +315,7 @@ def answers() -> None:
     """Fine-tune one classifier for "name" with λ = 0.5, and keep what it says of test functions."""
     setting = Setting.load("name")
     task, way = setting.tasks["name"], way_of(0.5)
-    lr = best(searched(list(read_rows(FILE)), task.name, way))
+    lr = chosen(list(read_rows(FILE)), task.name, way)
     with torch.enable_grad():
         model, row = tuned(setting, task, way, 500, lr, 0, STEPS[500])
     kept = []

@@ -266,7 +266,7 @@ def gains(results: Results, tasks: Sequence[str], sizes: Sequence[int]) -> Figur
 def paired(results: Results, task: str, weight: float, size: int) -> Tensor:
     """Points that λ gains over λ = 0, one for each seed: both have the same labelled examples."""
     one, none = (
-        torch.tensor(results[task, experiments.way_of(w), size].test) for w in (weight, 0.0)
+        torch.tensor(results[task, experiments.way_of(w), size].scores) for w in (weight, 0.0)
     )
     both = min(len(one), len(none))
     return 100 * (one[:both] - none[:both])

@@ -41,10 +41,6 @@ def test_a_run_keeps_the_weights_of_its_best_validation() -> None:
     assert kept == pytest.approx(row["validation"], abs=1e-4)
 
 
-def test_of_equally_good_learning_rates_the_smaller_is_taken() -> None:
-    assert experiments.best({1e-3: 0.5, 2e-3: 0.7, 5e-3: 0.7}) == 2e-3
-
-
 def test_only_what_is_missing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured = []
 

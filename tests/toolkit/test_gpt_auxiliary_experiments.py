@@ -21,8 +21,8 @@ def test_every_network_has_the_same_search_and_five_seeds():
     for way in experiments.NETWORKS:
         assert tuple(experiments.search("name", way)) == experiments.LRS
         for size in sizes:
-            assert len(found["name", way, size].test) in (SEEDS, experiments.MORE_SEEDS)
-            assert all(0 < value < 1 for value in found["name", way, size].test)
+            assert len(found["name", way, size].scores) in (SEEDS, experiments.MORE_SEEDS)
+            assert all(0 < value < 1 for value in found["name", way, size].scores)
 
 
 def test_batches_hold_each_example_once_an_epoch():
@@ -36,10 +36,6 @@ def test_batches_hold_each_example_once_an_epoch():
 def test_inputs_are_padded_behind_extract():
     ids = experiments.padded([Example("", [7]), Example("", [7, 8, 9])])
     assert ids.tolist() == [[START, 7, EXTRACT, PAD, PAD], [START, 7, 8, 9, EXTRACT]]
-
-
-def test_equal_scores_choose_the_smaller_learning_rate():
-    assert experiments.best({2e-3: 0.7, 1e-3: 0.7, 5e-4: 0.6}) == 1e-3
 
 
 def test_a_run_learns_a_task_that_one_token_decides_and_leaves_the_model_alone():

@@ -20,7 +20,7 @@ from toolkit import widgets
 from toolkit.attention_pictures import bars
 from toolkit.bert_heads import weights
 from toolkit.bert_lab import masked_input
-from toolkit.diagrams import FILL, SOFT, Sheet
+from toolkit.diagrams import FILL, SOFT, Sheet, through_layers
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE, SHEET
 from toolkit.position_pictures import table
@@ -193,28 +193,15 @@ def journey(found: Followed) -> Figure:
     """The whole model with the pair in it, from tokens to the two answers, with shapes."""
     layers, heads, length, _ = found.weights.shape
     width = found.hidden.shape[-1]
-    wide, left = 1.36, 0.1
-    across = [left + wide * (t + 0.5) for t in range(length)]
-    middle, full = left + wide * length / 2, wide * length - 0.2
-    sheet = Sheet(wide * length + 0.2, 15.5)
-    for t, (token, number) in enumerate(zip(found.tokens, found.ids, strict=True)):
-        sheet.text(across[t], 0.95, token, 10.5, weight="bold" if t == found.gap else "normal")
-        sheet.text(across[t], 0.3, str(number), 10.5, color=SOFT)
     shape = f"(1, {length}, {width})"
-    text = "① input: token + segment + position, norm"
-    sheet.node("input", middle, 2.6, text, "query", width=full, height=1.1, size=13)
-    for x in across:
-        sheet.arrow((x, 1.3), (x, 2.05))
-    below, y = "input", 4.75
-    sheet.panel(left - 0.1, y - 0.95, wide * length + 0.2, y + 1.5 * (layers - 1) + 0.95)
-    for layer in range(layers):
-        name = f"layer {layer}"
-        text = f"layer {layer}: attention (1, {heads}, {length}, {length}), feed-forward"
-        sheet.node(name, middle, y, text, "weights", width=full - 0.7, height=1.0, size=13)
-        sheet.link(below, name)
-        if layer == 0:
-            sheet.text(middle + 0.3, 3.45, shape, 12, ha="left")
-        below, y = name, y + 1.5
+    text = "layer {}: attention (1, {}, {}, {}), feed-forward"
+    sheet, across, y = through_layers(
+        list(zip(found.tokens, found.ids, strict=True)), found.gap,
+        "① input: token + segment + position, norm",
+        [text.format(layer, heads, length, length) for layer in range(layers)], shape,
+        height=15.5, narrower=0.7, size=13,
+    )  # fmt: skip
+    middle = sheet.nodes["input"].x
     top = y + 0.55
     sheet.text(middle + 0.3, top - 0.8, f"② encoder: {shape}", 12, ha="left")
     for t, x in enumerate(across):

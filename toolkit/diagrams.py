@@ -333,3 +333,44 @@ def _drawing_area(ax: Axes):
 
     (x0, x1), (y0, y1) = ax.get_xlim(), ax.get_ylim()
     return Bbox(ax.transData.transform([(x0, y0), (x1, y1)]))
+
+
+def through_layers(
+    tokens: Sequence[tuple[str, int]], bold: int, first: str, layers: Sequence[str], shape: str, *,
+    height: float, narrower: float, size: float,
+) -> tuple[Sheet, list[float], float]:  # fmt: skip
+    """A sheet with tokens, above them the box of the input and one for each layer.
+
+    Args:
+        tokens: at each position, the token and its id.
+        bold: the position that is written in bold.
+        first: what the box of the input says.
+        layers: what the boxes of the layers say, from below; they are named "layer 0", ….
+        shape: of what the input hands on.
+        height: of the sheet.
+        narrower: how much narrower than the input a layer is.
+        size: of a layer's text.
+
+    Returns:
+        The sheet, the middle of each token, and where the middle of one more layer would be.
+    """
+    wide, left = 1.36, 0.1
+    across = [left + wide * (t + 0.5) for t in range(len(tokens))]
+    middle, full = left + wide * len(tokens) / 2, wide * len(tokens) - 0.2
+    sheet = Sheet(wide * len(tokens) + 0.2, height)
+    for t, (token, number) in enumerate(tokens):
+        sheet.text(across[t], 0.95, token, 10.5, weight="bold" if t == bold else "normal")
+        sheet.text(across[t], 0.3, str(number), 10.5, color=SOFT)
+    sheet.node("input", middle, 2.6, first, "query", width=full, height=1.1, size=13)
+    for x in across:
+        sheet.arrow((x, 1.3), (x, 2.05))
+    below, y = "input", 4.75
+    sheet.panel(left - 0.1, y - 0.95, wide * len(tokens) + 0.2, y + 1.5 * (len(layers) - 1) + 0.95)
+    for layer, text in enumerate(layers):
+        name = f"layer {layer}"
+        sheet.node(name, middle, y, text, "weights", width=full - narrower, height=1.0, size=size)
+        sheet.link(below, name)
+        if layer == 0:
+            sheet.text(middle + 0.3, 3.45, shape, 12, ha="left")
+        below, y = name, y + 1.5
+    return sheet, across, y

@@ -19,7 +19,7 @@ from toolkit import widgets
 from toolkit.attention_pictures import bars
 from toolkit.bert_pictures import numbers_table
 from toolkit.code_corpus import END, START
-from toolkit.diagrams import FILL, SOFT, Sheet
+from toolkit.diagrams import FILL, SOFT, Sheet, through_layers
 from toolkit.gpt_lab import attention_weights
 from toolkit.models import Shipped
 from toolkit.plots import INK, PALETTE
@@ -217,34 +217,21 @@ def journey(found: Followed) -> Figure:
     """The whole model with the text in it, from tokens to a prediction at each position."""
     layers, heads, length, _ = found.weights.shape
     width = len(found.features)
-    wide, left = 1.36, 0.1
-    across = [left + wide * (t + 0.5) for t in range(length)]
-    middle, full = left + wide * length / 2, wide * length - 0.2
-    sheet = Sheet(wide * length + 0.2, 16.6)
-    for t, (token, number) in enumerate(zip(found.tokens, found.ids, strict=True)):
-        shown = token.replace("[START]", "START")
-        sheet.text(across[t], 0.95, shown, 10.5, weight="bold" if t == length - 1 else "normal")
-        sheet.text(across[t], 0.3, str(number), 10.5, color=SOFT)
     shape = f"(1, {length}, {width})"
-    sheet.node("input", middle, 2.6, "① token + position", "query", width=full, height=1.1,
-               size=13)  # fmt: skip
-    for x in across:
-        sheet.arrow((x, 1.3), (x, 2.05))
-    below, y = "input", 4.75
-    sheet.panel(left - 0.1, y - 0.95, wide * length + 0.2, y + 1.5 * (layers - 1) + 0.95)
-    for layer in range(layers):
-        name = f"layer {layer}"
-        text = f"block {layer}: causal attention (1, {heads}, {length}, {length}), network"
-        sheet.node(name, middle, y, text, "weights", width=full - 0.5, height=1.0, size=12)
-        sheet.link(below, name)
-        if layer == 0:
-            sheet.text(middle + 0.3, 3.45, shape, 12, ha="left")
-        below, y = name, y + 1.5
+    names = [token.replace("[START]", "START") for token in found.tokens]
+    text = "block {}: causal attention (1, {}, {}, {}), network"
+    sheet, across, y = through_layers(
+        list(zip(names, found.ids, strict=True)),
+        length - 1, "① token + position",
+        [text.format(layer, heads, length, length) for layer in range(layers)], shape,
+        height=16.6, narrower=0.5, size=12,
+    )  # fmt: skip
+    middle, full = sheet.nodes["input"].x, sheet.nodes["input"].width
     sheet.text(middle + 0.3, y - 0.35, f"② blocks: {shape}", 12, ha="left")
     sheet.node("norm", middle, y + 0.75, f"③ final norm, logits (1, {length}, "
                f"{found.logits.shape[-1]:,}), softmax", "output", width=full, height=1.1,
                size=12.5)  # fmt: skip
-    sheet.link(below, "norm")
+    sheet.link(f"layer {layers - 1}", "norm")
     top = y + 3.3
     for t, x in enumerate(across):
         best, chance = next(iter(found.best(1, t).items()))
@@ -261,9 +248,7 @@ def journey(found: Followed) -> Figure:
             weight="bold" if t == length - 1 else "normal",
         )
         sheet.text(x, top - 0.32, f"{chance:.2f}", 10.5, color=SOFT)
-    sheet.text(
-        left + 0.05, top + 1.25, "④ the best next token after each position", 12.5, ha="left"
-    )
+    sheet.text(0.15, top + 1.25, "④ the best next token after each position", 12.5, ha="left")
     return sheet.figure
 
 

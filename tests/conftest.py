@@ -85,8 +85,8 @@ FAST = [
         "toolkit/test_device.py",
         "toolkit/test_models.py",
         "toolkit/test_plots.py",
-        "toolkit/test_tasks.py",
-        "toolkit/test_text.py",
+        "toolkit/corpora/test_tasks.py",
+        "toolkit/corpora/test_text.py",
     )
 ]
 

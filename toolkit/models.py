@@ -2,7 +2,7 @@
 
     bert = load("bert")
     bert.model, bert.tokenizer, bert.config
-    bert_lab.fill_mask(bert.model, bert.tokenizer, "Return the [MASK] of items.")
+    fine_tuning.fill_mask(bert.model, bert.tokenizer, "Return the [MASK] of items.")
 
     translator = load("transformer-en-zh")
     translator.translate(["March 5, 2021 and 13 days"])

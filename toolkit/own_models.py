@@ -25,22 +25,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import (
-    bert_lab,
-    code_corpus,
-    device,
-    docstrings,
-    models,
-    plots,
-    position_lab,
-    tasks,
-    training,
-    transformer_lab,
-    widgets,
-)
-from toolkit.code_corpus import END, START
+from toolkit import device, models, plots, training, widgets
+from toolkit.bert import fine_tuning
+from toolkit.corpora import code_corpus, docstrings, tasks
+from toolkit.corpora.code_corpus import END, START
+from toolkit.corpora.translation import BOS, EOS, PAD, collate, tokenize
+from toolkit.positional_encoding import measures
 from toolkit.pretrain import bert, common, gpt, translator
-from toolkit.translation import BOS, EOS, PAD, collate, tokenize
+from toolkit.transformer import translation_task
 
 Item = TypeVar("Item")
 MAX_LENGTH = 60  # tokens of a translation at most
@@ -232,7 +224,7 @@ def look_tensors(shipped: ShippedWeights) -> dict[str, Tensor]:
 
 def translate_recurrently(translator: nn.Module, shipped: ShippedWeights, text: str) -> str:
     """A translation by greedy search, with a translator that has `start` and `step`."""
-    ids = transformer_lab.greedy_recurrent(translator, shipped.source(text), MAX_LENGTH)  # (1, n)
+    ids = translation_task.greedy_recurrent(translator, shipped.source(text), MAX_LENGTH)  # (1, n)
     return shipped.tokenizer.decode(ids[0])
 
 
@@ -240,7 +232,7 @@ def alignment(translator: RecurrentTranslator, shipped: ShippedWeights, text: st
     """A translation, and where each of its tokens looks in the source, as a table to display."""
     from IPython.display import HTML
 
-    ids = transformer_lab.greedy_recurrent(translator, shipped.source(text), MAX_LENGTH)[0]  # (n,)
+    ids = translation_task.greedy_recurrent(translator, shipped.source(text), MAX_LENGTH)[0]  # (n,)
     weights = torch.stack(translator.attn_weights, 1)[0]  # (n, S)
     rows = [*shipped.tokenizer.tokens(ids), "<eos>"][: len(weights)]
     caption = f"{text} → {shipped.tokenizer.decode(ids)}"
@@ -477,7 +469,7 @@ def gaps(model: nn.Module, shipped: ShippedWeights, text: str, k: int = 5) -> st
         model: with `bert` and `mlm`.
     """
     lines = []
-    for blank in bert_lab.fill_mask(model, shipped.tokenizer, text, k):
+    for blank in fine_tuning.fill_mask(model, shipped.tokenizer, text, k):
         guesses = (f"{piece} {share:.0%}" for piece, share in blank.guesses)
         lines.append(f"position {blank.position}: {', '.join(guesses)}")
     return "\n".join(lines)
@@ -518,7 +510,7 @@ def sentence_pairs(
                 a, b = first[:28], second[:28]
                 ids = [special.cls, *a, special.sep, *b, special.sep]
                 rows.append((ids, [0] * (len(a) + 2) + [1] * (len(b) + 1)))
-            made = bert_lab.Rows.of(rows)
+            made = fine_tuning.Rows.of(rows)
             labels = torch.tensor([label for *_, label in part])
             yield made.ids, made.token_type_ids, made.mask, labels
 
@@ -645,7 +637,7 @@ def learn_to_look_back(
     """Train an encoder to name the token some positions before, on rows of one length.
 
     Args:
-        encoder: ids (B, T) -> logits (B, T, symbols), such as `position_lab.Encoder`.
+        encoder: ids (B, T) -> logits (B, T, symbols), such as `measures.Encoder`.
         back: how far back the token stands.
 
     Returns:
@@ -661,7 +653,7 @@ def learn_to_look_back(
 
     preset = device.preset("cpu")
     training.fit(encoder, loss, steps, lr=5e-3, preset=preset, progress=False)
-    return position_lab.right_by_position(
+    return measures.right_by_position(
         encoder, *tasks.recall_back(200, 2 * length, back, symbols, draw)
     )
 

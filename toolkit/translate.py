@@ -45,11 +45,9 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from toolkit import command_line, device, public_data, training, transformer_lab
-from toolkit.files import write_whole
-from toolkit.seq2seq_lab import bleu, exact_rate
-from toolkit.transformer_lab import Search, TranslationTask
-from toolkit.translation import (
+from toolkit import command_line, device, training
+from toolkit.corpora import public_data
+from toolkit.corpora.translation import (
     EOS,
     PAD,
     SPECIALS,
@@ -59,6 +57,10 @@ from toolkit.translation import (
     detokenize,
     tokenize,
 )
+from toolkit.files import write_whole
+from toolkit.seq2seq.measures import bleu, exact_rate
+from toolkit.transformer import translation_task
+from toolkit.transformer.translation_task import Search, TranslationTask
 
 MODEL = "solutions.transformer"
 WEIGHTS = "model.safetensors"
@@ -398,7 +400,7 @@ def prepare(
 
     Raises:
         Problem: `folder` holds other data; nothing to train on.
-        ValueError: as `toolkit.public_data.wmt14`.
+        ValueError: as `toolkit.corpora.public_data.wmt14`.
     """
     wanted = _fingerprint(settings, data)
     meta = folder / "meta.json"
@@ -584,7 +586,7 @@ class Translator:
 
     def _search(self, beam: int, alpha: float) -> Search:
         if beam > 1:
-            return transformer_lab.by_beam(self.module.beam_search, beam, alpha)
+            return translation_task.by_beam(self.module.beam_search, beam, alpha)
         return getattr(self.module, "cached_greedy_decode", self.module.greedy_decode)
 
 
@@ -911,7 +913,7 @@ def _train(
 
     history = training.fit(
         model, loss, settings.steps, lr=settings.lr, clip=settings.clip,
-        schedule=factor if noam else settings.schedule, optimiser=transformer_lab.adam,
+        schedule=factor if noam else settings.schedule, optimiser=translation_task.adam,
         accumulate=accumulate, seed=settings.seed, preset=preset,
         validate=None if validation is None else validate, validate_every=settings.save_every,
         checkpoint=out / "resume.pt", checkpoint_every=settings.save_every, progress=world.first,
@@ -1112,14 +1114,14 @@ def _evaluate_command(
             task = replace(task, test=task.test[:limit])
             sources = [pair.source for pair in task.test]
             texts = loaded.translate(sources, beam, alpha, strict=False)
-            found = transformer_lab.scores(task.test, texts)
+            found = translation_task.scores(task.test, texts)
         else:
             pairs = list(
                 public_data.wmt14(split, settings.source, settings.target, folder=data, limit=limit)
             )
             texts = loaded.translate([pair.source for pair in pairs], beam, alpha)
             found = {
-                "all": transformer_lab.Score(
+                "all": translation_task.Score(
                     exact_rate(texts, pairs), bleu(texts, pairs), len(pairs)
                 )
             }

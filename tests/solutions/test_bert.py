@@ -33,7 +33,7 @@ from tests.solutions.common import (
     same_with_gradients,
     within_rate,
 )
-from toolkit.bert_lab import fill_mask
+from toolkit.bert.fine_tuning import fill_mask
 
 SOURCE = Path(br.__file__).parent  # a file a unit
 # Repeatable, and without a limit on the time of an example: this machine may be busy.

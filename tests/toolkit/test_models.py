@@ -13,9 +13,12 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from toolkit import bert_lab, code_corpus, docstrings, gpt_lab, library_prose, models
+from toolkit import models
+from toolkit.bert import fine_tuning
+from toolkit.corpora import code_corpus, docstrings, library_prose
+from toolkit.gpt import measures as gpt_measures
 from toolkit.pretrain import bert, common, gpt, measures, translator
-from toolkit.transformer_lab import scores
+from toolkit.transformer.translation_task import scores
 
 SHIPPED = sorted(path.name for path in models.FOLDER.iterdir() if path.is_dir())
 TRANSLATORS = [name for name in SHIPPED if models.KINDS[name][0] is translator]
@@ -99,10 +102,10 @@ class TestMetrics:
     def test_what_gpt_writes_ends_and_mostly_compiles(self) -> None:
         made = models.load("gpt")
         corpus = code_corpus.Corpus((), made.tokenizer, gpt.LENGTH)
-        samples = gpt_lab.sample(made.model, corpus, made.module, 40, temperature=0.7, seed=1)
+        samples = gpt_measures.sample(made.model, corpus, made.module, 40, temperature=0.7, seed=1)
         ended = [sample for sample in samples if sample.finished]
         assert len(ended) >= 0.8 * len(samples)
-        assert sum(gpt_lab.compiles(s.text) for s in ended) >= 0.6 * len(ended)
+        assert sum(gpt_measures.compiles(s.text) for s in ended) >= 0.6 * len(ended)
 
     def test_a_head_of_bert_has_a_pattern(self) -> None:
         made = models.load("bert")
@@ -154,7 +157,7 @@ class TestAnswers:
             ("This method should [MASK] called from a subclass.", {"be"}),
             ("The default value is [MASK].", {"none", "false", "true", "0", "1", "used"}),
         ):
-            guesses = bert_lab.fill_mask(made.model, made.tokenizer, text, 5)[0].guesses
+            guesses = fine_tuning.fill_mask(made.model, made.tokenizer, text, 5)[0].guesses
             assert sense & {piece for piece, _ in guesses}
 
 

@@ -17,11 +17,13 @@ import solutions.attention
 import solutions.bert
 import solutions.gpt
 import solutions.transformer
-from toolkit import code_corpus, device, library_prose, models, transformer_lab
-from toolkit.bert_heads import weights
+from toolkit import device, models
+from toolkit.bert.attention_heads import weights
+from toolkit.corpora import code_corpus, library_prose
+from toolkit.corpora.translation import make_pairs
 from toolkit.pretrain import __main__ as command
 from toolkit.pretrain import bert, common, gpt, measures, translator
-from toolkit.translation import make_pairs
+from toolkit.transformer import translation_task
 
 MODULES = ("json.decoder", "shlex", "heapq", "csv", "tempfile", "argparse", "queue", "difflib")
 
@@ -35,7 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         f for f in code_corpus.read(MODULES, gpt.LONGEST)
         if f.split == "train" and len(f.text) > code_corpus.LONGEST
     )  # fmt: skip
-    task = transformer_lab.TranslationTask.make("en", "zh", pairs=300, test=120, most_items=1)
+    task = translation_task.TranslationTask.make("en", "zh", pairs=300, test=120, most_items=1)
     monkeypatch.setattr(library_prose, "read", lambda: documents)
     monkeypatch.setattr(gpt, "functions", lambda: functions)
     monkeypatch.setattr(gpt, "long_functions", lambda: longer)

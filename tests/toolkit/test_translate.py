@@ -22,9 +22,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from toolkit import public_data, translate
+from toolkit import translate
+from toolkit.corpora import public_data
+from toolkit.corpora.translation import BOS, EOS, PAD, SPECIALS, make_pairs
 from toolkit.translate import Pieces, Problem, Settings, load, main, train
-from toolkit.translation import BOS, EOS, PAD, SPECIALS, make_pairs
 
 ROOT = Path(__file__).parents[2]
 TINY = replace(
@@ -523,7 +524,7 @@ def test_the_paper_is_what_the_preset_says() -> None:
     assert (paper.vocab_size, paper.batch_tokens, paper.warmup_steps) == (37_000, 25_000, 4000)
     assert (paper.smoothing, paper.average, paper.beam, paper.alpha) == (0.1, 5, 4, 0.6)
     assert (paper.steps, paper.schedule, paper.lr) == (100_000, "inverse-sqrt", 1.0)
-    adam = translate.transformer_lab.adam([torch.nn.Parameter(torch.zeros(1))], 1.0)
+    adam = translate.translation_task.adam([torch.nn.Parameter(torch.zeros(1))], 1.0)
     assert adam.defaults["betas"] == (0.9, 0.98)
     assert adam.defaults["eps"] == 1e-9
 

@@ -17,7 +17,9 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import bert_lab, docstrings, library_prose, training
+from toolkit import training
+from toolkit.bert import fine_tuning
+from toolkit.corpora import docstrings, library_prose
 from toolkit.pretrain import common
 from toolkit.pretrain.common import Job
 
@@ -165,7 +167,7 @@ def train(job: Job) -> None:
     rows = encode(train_texts, known)
     job.say(f"bert: {sum(len(s) for d in rows for s in d):,} tokens in {len(rows):,} documents")
     validation = encode(library_prose.split(documents, "validation"), known)
-    model = bert_lab.start(make(parts, config))
+    model = fine_tuning.start(make(parts, config))
     curves = common.Curves(job.out / "training" / "curves.jsonl")
     total = plan["steps"] + plan["more_steps"]
     for number, (steps, batch) in enumerate(
@@ -200,12 +202,14 @@ def _cycle(
         found = evaluate(model, validation, parts, words, most=400)
         return {f"held_out_{name}": value for name, value in found.items()}
 
-    common.fit(watch, loss, check, lr=lr, schedule="warm-up", seed=number, optimiser=bert_lab.adam)
+    common.fit(
+        watch, loss, check, lr=lr, schedule="warm-up", seed=number, optimiser=fine_tuning.adam
+    )
 
 
 def _feed(
     rows: Documents, parts: Any, batch: int, number: int
-) -> Iterator[tuple[bert_lab.Rows, Tensor]]:
+) -> Iterator[tuple[fine_tuning.Rows, Tensor]]:
     """Batches of pairs without end; each pass through the documents draws runs and pairs anew.
 
     number: of the first pass, from which all its chance comes.
@@ -214,20 +218,20 @@ def _feed(
         with training.seeded(number):
             pairs = parts.next_sentence_pairs(runs(rows, random.Random(number)))
             inputs, labels = _inputs(pairs, parts)
-            orders = bert_lab._orders(inputs.mask.sum(1), batch)
+            orders = fine_tuning._orders(inputs.mask.sum(1), batch)
         for order in orders:
             yield inputs.take(order, torch.device("cpu")), labels[order]
         number += 1
 
 
-def _inputs(pairs: Sequence[tuple], parts: Any) -> tuple[bert_lab.Rows, Tensor]:
+def _inputs(pairs: Sequence[tuple], parts: Any) -> tuple[fine_tuning.Rows, Tensor]:
     longest = 2 * LONG[1] + 3
-    rows = bert_lab.Rows.of([parts.build_input(a, b, longest) for a, b, _ in pairs])
+    rows = fine_tuning.Rows.of([parts.build_input(a, b, longest) for a, b, _ in pairs])
     return rows, torch.tensor([label for _, _, label in pairs])
 
 
 def _loss(
-    model: nn.Module, batch: bert_lab.Rows, labels: Tensor, parts: Any, words: int, job: Job,
+    model: nn.Module, batch: fine_tuning.Rows, labels: Tensor, parts: Any, words: int, job: Job,
     watch: common.Watch,
 ) -> tuple[Tensor, int]:  # fmt: skip
     where = job.preset.device
@@ -270,7 +274,7 @@ def evaluate(
         if most is not None and most < len(pairs):
             pairs = random.sample(pairs, most)
         inputs, labels = _inputs(pairs, parts)
-        for order in bert_lab._orders(inputs.mask.sum(1), 32):
+        for order in fine_tuning._orders(inputs.mask.sum(1), 32):
             batch = inputs.take(order, where)
             ids, targets = parts.mask_tokens(batch.ids.cpu(), words)
             ids, targets = ids.to(where), targets.to(where)  # (B, T) both
@@ -305,6 +309,6 @@ def answers(model: nn.Module, known: docstrings.Pieces, k: int = 5) -> list[list
     """The best pieces for the [MASK] of each of `QUESTIONS`, with their probabilities."""
     found = []
     for question in QUESTIONS:
-        blank = bert_lab.fill_mask(model, known, question, k)[0]
+        blank = fine_tuning.fill_mask(model, known, question, k)[0]
         found.append([[piece, round(share, 4)] for piece, share in blank.guesses])
     return found

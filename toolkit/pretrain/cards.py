@@ -181,9 +181,9 @@ def _by_length(shipped: Any) -> str:
 def _bert(shipped: Any) -> tuple[str, str, str]:
     data = (
         _PYTHON.format(version=platform.python_version()) + ": docstrings with signatures, comments"
-        " and the topics of `help`, of all modules (`toolkit.library_prose`). Docstrings that the "
-        "chapter's tasks hold out are held out here; a sentence that is held out is nowhere in "
-        "training. Sentences are joined to runs, as in the paper."
+        " and the topics of `help`, of all modules (`toolkit.corpora.library_prose`). "
+        "Docstrings that the chapter's tasks hold out are held out here; a sentence that is held "
+        "out is nowhere in training. Sentences are joined to runs, as in the paper."
     )
     about = (
         "The BERT of the book (`solutions.bert.BertForPreTraining`), pre-trained on masked pieces "
@@ -202,7 +202,7 @@ def _gpt(shipped: Any) -> tuple[str, str, str]:
         _PYTHON.format(version=platform.python_version()) + ": functions and methods of at most 280"
         " characters of all modules, and the inside of longer ones, without docstrings, comments "
         "and decorators, as `ast.unparse` writes them. Modules are held out whole "
-        "(`toolkit.code_corpus.HELD_OUT`)."
+        "(`toolkit.corpora.code_corpus.HELD_OUT`)."
     )
     about = (
         "The GPT of the book (`solutions.gpt.GPT`), which writes short Python functions. "

@@ -23,8 +23,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import code_corpus, gpt_lab, library_prose, translate
-from toolkit.code_corpus import END, NAMES, PAD, SPECIAL, START, Corpus, Function
+from toolkit import translate
+from toolkit.corpora import code_corpus, library_prose
+from toolkit.corpora.code_corpus import END, NAMES, PAD, SPECIAL, START, Corpus, Function
+from toolkit.gpt import measures
 from toolkit.pretrain import common
 from toolkit.pretrain.common import Job
 
@@ -136,7 +138,7 @@ def long_functions() -> tuple[Function, ...]:
 
 
 def corpus(tokens: Tokens, length: int = LENGTH) -> Corpus:
-    """The functions that a context of `length` tokens holds, for the tools of `gpt_lab`."""
+    """The functions that a context of `length` tokens holds, for the tools of `measures`."""
     kept = tuple(f for f in functions() if len(tokens.encode(f.text)) + 2 <= length)
     return Corpus(kept, tokens, length)
 
@@ -181,7 +183,7 @@ def train(job: Job) -> None:
     curves = common.Curves(job.out / "training" / "curves.jsonl")
     for name, sizes in reversed(SIZES[kind].items()):  # the one that is shipped first
         config = {"vocab_size": len(made.tokens)} | _SHAPE | sizes
-        model = gpt_lab.start(make(job.module, config), job.module)
+        model = measures.start(make(job.module, config), job.module)
         watch = common.Watch(job, name, plan["steps"], model, curves)
         _fit(watch, documents, made, plan)
         if name == "gpt":
@@ -329,11 +331,11 @@ def judge_samples(
         would compile; novel: share of all that is no function of the training part; copied:
         tokens of the longest run of all samples that stands in a training function, short or long.
     """
-    samples = gpt_lab.sample(model, made, parts, count, temperature=temperature, seed=seed)
+    samples = measures.sample(model, made, parts, count, temperature=temperature, seed=seed)
     ended = [s for s in samples if s.finished]
     known = {f.text for f in made.of("train")}
     rows = [made.tokens.encode(f.text) for f in (*made.of("train"), *long_functions())]
-    good = [gpt_lab.compiles(s.text) for s in ended]
+    good = [measures.compiles(s.text) for s in ended]
     return {
         "finished": len(ended) / len(samples),
         "compiles": statistics.fmean(good) if good else 0.0,

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from toolkit import bert_lab, docstrings, library_prose, translation
-from toolkit.bert_heads import kinds, weights
+from toolkit.bert import fine_tuning
+from toolkit.bert.attention_heads import kinds, weights
+from toolkit.corpora import docstrings, library_prose, translation
 from toolkit.pretrain import bert, gpt, translator
 
 TASK_SEEDS = (0, 1, 2)  # of fine-tuning; the pre-trained model is one
@@ -53,7 +54,7 @@ def tasks(shipped: Any, seeds: Sequence[int] = TASK_SEEDS) -> dict[str, float]:
     corpus = docstrings.Corpus(docstrings.read(), shipped.tokenizer)
     found = {}
     for way, (short, lr) in TASK_WAYS.items():
-        made = bert_lab.compare(
+        made = fine_tuning.compare(
             shipped.model, corpus, docstrings.make_tasks(corpus), shipped.module, seeds=seeds,
             ways=(way,), lr=lr,
         )  # fmt: skip

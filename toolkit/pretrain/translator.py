@@ -22,13 +22,15 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit import training, transformer_lab, translation
+from toolkit import training
+from toolkit.corpora import translation
+from toolkit.corpora.translation import EOS, PAD, SPECIALS, UNK, Pair, collate, detokenize, tokenize
 from toolkit.pretrain import common
 from toolkit.pretrain.common import Job
-from toolkit.seq2seq_lab import exact_rate
-from toolkit.transformer_lab import TranslationTask, matching_width, parameters, scores
+from toolkit.seq2seq.measures import exact_rate
+from toolkit.transformer import translation_task
+from toolkit.transformer.translation_task import TranslationTask, matching_width, parameters, scores
 from toolkit.translate import on_fast_path
-from toolkit.translation import EOS, PAD, SPECIALS, UNK, Pair, collate, detokenize, tokenize
 
 NEEDED = {
     "transformer": (
@@ -185,7 +187,7 @@ def make(kind: str, module: Any, config: dict[str, Any]) -> nn.Module:
         width, words, step = config["width"], config["vocab_size"], None
         if config.get("attention", True):
             step = module.AttentionDecoderStep(width, width, width, width)
-        return transformer_lab.recurrent_rival(words, words, width, step)
+        return translation_task.recurrent_rival(words, words, width, step)
     names = {*SIZES[kind]["cpu"], "norm_first"}
     sizes = {name: config[name] for name in names}
     model = module.make_model(config["vocab_size"], config["vocab_size"], **sizes)
@@ -195,7 +197,7 @@ def make(kind: str, module: Any, config: dict[str, Any]) -> nn.Module:
 def search(kind: str, module: Any) -> Callable[[nn.Module, Tensor, int], Tensor]:
     """Greedy search for a kind of translator."""
     if kind == "recurrent":
-        return transformer_lab.greedy_recurrent
+        return translation_task.greedy_recurrent
     return getattr(module, "cached_greedy_decode", module.greedy_decode)
 
 
@@ -360,7 +362,7 @@ def _fit(
 
     common.fit(
         watch, loss, check, checks=8, lr=plan["lr"], schedule=schedule,
-        optimiser=transformer_lab.adam, seed=0,
+        optimiser=translation_task.adam, seed=0,
     )  # fmt: skip
     if kind == "transformer":
         common.save_weights(saved / f"{watch.steps:07d}.safetensors", model, half=False)

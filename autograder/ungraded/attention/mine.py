@@ -10,7 +10,9 @@ from solutions import attention as mine
 import torch
 from torch.nn.functional import cross_entropy
 
-from toolkit import attention_lab, own_models, position_lab
+from toolkit import own_models
+from toolkit.attention import heads
+from toolkit.positional_encoding import measures
 
 shipped = own_models.read("recurrent-en-zh")
 width = shipped.sizes["width"]
@@ -30,9 +32,9 @@ print(len(translator.made), "attentions of yours")
 
 # %%
 # Two layers of your self-attention, from random weights
-task, draw = attention_lab.Referents(), torch.Generator().manual_seed(0)
+task, draw = heads.Referents(), torch.Generator().manual_seed(0)
 words = len(task.words)
-model = position_lab.Encoder(words, words, 32, attention=lambda: mine.SelfAttention(32, 32))
+model = measures.Encoder(words, words, 32, attention=lambda: mine.SelfAttention(32, 32))
 optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
 losses = []
 seconds = 30  # longer learns more

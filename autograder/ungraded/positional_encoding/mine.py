@@ -10,7 +10,8 @@ from solutions import positional_encoding as mine
 import torch
 from torch.nn.functional import layer_norm
 
-from toolkit import own_models, position_lab
+from toolkit import own_models
+from toolkit.positional_encoding import measures
 
 shipped = own_models.read("bert")
 names, at = shipped.tokenizer.names, shipped.tensors("bert.embeddings.")
@@ -41,11 +42,9 @@ for name, position in (("yours", mine.PositionalEncoding(96)), ("none", torch.nn
 # Three ways to tell the order, trained on rows of 16
 steps = 400  # more learn more
 encoders = {
-    "sinusoidal": position_lab.Encoder(8, 8, 32, mine.PositionalEncoding(32)),
-    "learned": position_lab.Encoder(8, 8, 32, mine.LearnedPositions(32, 32)),
-    "relative": position_lab.Encoder(
-        8, 8, 32, attention=lambda: mine.RelativeSelfAttention(32, 4, 4)
-    ),
+    "sinusoidal": measures.Encoder(8, 8, 32, mine.PositionalEncoding(32)),
+    "learned": measures.Encoder(8, 8, 32, mine.LearnedPositions(32, 32)),
+    "relative": measures.Encoder(8, 8, 32, attention=lambda: mine.RelativeSelfAttention(32, 4, 4)),
 }
 found = {name: own_models.learn_to_look_back(one, steps) for name, one in encoders.items()}
 own_models.by_position(found, "which token stood three back?")

@@ -5,7 +5,8 @@ from solutions.positional_encoding.relative import LearnedPositions, RelativeSel
 
 # isort: split
 # %%
-from toolkit import own_models, position_lab
+from toolkit import own_models
+from toolkit.positional_encoding import measures
 
 shipped = own_models.read("bert")
 positions = LearnedPositions(128, 96)
@@ -13,8 +14,8 @@ positions.load_state_dict({"table.weight": shipped.state["bert.embeddings.positi
 own_models.similarity_map(positions.table.weight[:60], title="positions 0 to 59 of BERT")
 
 # %%
-learned = position_lab.Encoder(8, 8, 32, positions=LearnedPositions(32, 32))
-relative = position_lab.Encoder(8, 8, 32, attention=lambda: RelativeSelfAttention(32, 4, 4))
+learned = measures.Encoder(8, 8, 32, positions=LearnedPositions(32, 32))
+relative = measures.Encoder(8, 8, 32, attention=lambda: RelativeSelfAttention(32, 4, 4))
 steps = 400
 found = {
     "learned": own_models.learn_to_look_back(learned, steps),

@@ -8,7 +8,8 @@ from solutions import transformer as mine
 # The shipped weights in your model
 import torch
 
-from toolkit import own_models, transformer_lab
+from toolkit import own_models
+from toolkit.transformer import translation_task
 
 shipped = own_models.read("transformer-en-de")
 model = mine.make_model(**shipped.sizes, tie_embeddings=True).eval()
@@ -21,7 +22,7 @@ for text in ("8:15 PM", "Germany and Japan", "March 5, 2021 and 13 days"):
 # %%
 # Where the heads of its last layer look in the source
 target = torch.tensor([[own_models.BOS, *written]])
-maps = transformer_lab.attention_maps(model, source, target)
+maps = translation_task.attention_maps(model, source, target)
 rows = [*shipped.tokenizer.tokens(written), "<eos>"]
 own_models.attention_maps(maps.cross[1, 0], rows, shipped.words(text))
 

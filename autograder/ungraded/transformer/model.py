@@ -7,7 +7,8 @@ from solutions.transformer.model import make_model
 
 # isort: split
 # %%
-from toolkit import own_models, transformer_lab
+from toolkit import own_models
+from toolkit.transformer import translation_task
 
 shipped = own_models.read("transformer-en-de")
 model = make_model(**shipped.sizes, tie_embeddings=True).eval()
@@ -18,6 +19,6 @@ for text in ("March 5, 2021 and 13 days", "8:15 PM", "Germany and Japan"):
 
 # %%
 target = torch.tensor([[own_models.BOS, *written]])
-maps = transformer_lab.attention_maps(model, shipped.source(text), target)
+maps = translation_task.attention_maps(model, shipped.source(text), target)
 rows = [*shipped.tokenizer.tokens(written), "<eos>"]
 own_models.attention_maps(maps.cross[1, 0], rows, shipped.words(text))  # of the last layer

@@ -255,18 +255,20 @@ def test_editing_anything_else_does_not(checkout, before):
 
 
 def test_a_module_of_the_toolkit_counts_once_something_uses_it(checkout):
-    used, notebook = checkout / "toolkit" / "tasks.py", checkout / "exercises" / UNIT
+    used, notebook = checkout / "toolkit" / "corpora" / "tasks.py", checkout / "exercises" / UNIT
     assert used not in dependencies(UNIT, checkout)
     source = paths.solution(UNIT, checkout)
     content = source.read_text()
-    source.write_text(content + "\n\ndef later():\n    from toolkit import tasks\n")
+    source.write_text(content + "\n\ndef later():\n    from toolkit.corpora import tasks\n")
     assert used in dependencies(UNIT, checkout)
     source.write_text(content)
     assert used not in dependencies(UNIT, checkout)
     notebook = notebook / f"{UNIT}.ipynb"
     text = notebook.read_text()
     assert '"import torch' in text
-    notebook.write_text(text.replace('"import torch', '"import toolkit.tasks\\nimport torch', 1))
+    notebook.write_text(
+        text.replace('"import torch', '"import toolkit.corpora.tasks\\nimport torch', 1)
+    )
     assert used in dependencies(UNIT, checkout)
     assert checkout / "toolkit" / "__init__.py" in dependencies(UNIT, checkout)
 

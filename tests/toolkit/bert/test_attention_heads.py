@@ -1,0 +1,48 @@
+"""What is measured of the shipped BERT's heads, on rows small enough to check."""
+
+import torch
+
+from toolkit.attention.heads import without_head
+from toolkit.bert import attention_head_pictures, attention_heads
+from toolkit.bert.fine_tuning import masked_input
+from toolkit.models import load
+
+
+def test_attn_weights_rebuild_the_layers_output() -> None:
+    shipped = load("bert")
+    bert = shipped.model.bert
+    ids, segments = masked_input(shipped.tokenizer, "Open the file.", "Close it.")
+    with torch.no_grad():
+        x = bert.embeddings(ids, segments)
+        attention = bert.layers[0].attention
+        value = attention.v_proj(x).unflatten(-1, (4, -1)).transpose(1, 2)
+        weights = attention_heads.attn_weights(bert, ids, segments)[:, 0]
+        mixed = attention.out_proj((weights @ value).transpose(1, 2).flatten(2))
+        torch.testing.assert_close(mixed, attention(x), atol=1e-5, rtol=1e-4)
+
+
+def test_kinds_of_keys_by_hand() -> None:
+    found = attention_heads.kinds(torch.tensor([[2, 7, 8, 7, 3]]))  # [CLS] a b a [SEP]
+    assert found["previous"][0].nonzero().tolist() == [[1, 0], [2, 1], [3, 2], [4, 3]]
+    assert found["same token"][0].nonzero().tolist() == [[1, 3], [3, 1]]
+    assert found["[SEP]"][0].nonzero()[:, 1].unique().tolist() == [4]
+
+
+def test_a_head_that_is_cut_comes_back() -> None:
+    model = load("bert").model.bert
+    weight = model.layers[1].attention.out_proj.weight
+    before = weight.detach().clone()
+    with without_head(model, 1, 2):
+        assert not weight[:, 48:72].any()
+        assert torch.equal(weight[:, :48], before[:, :48])
+    assert torch.equal(weight, before)
+
+
+def test_stored_heads_are_all_there_and_can_be_drawn() -> None:
+    heads, even, loss, tokens = attention_heads.read()
+    assert len(heads) == 16
+    assert set(even) == set(attention_heads.TARGETS)
+    assert loss > 3
+    assert tokens > 5000
+    attention_head_pictures.looks(heads, even)
+    attention_head_pictures.cuts(heads)

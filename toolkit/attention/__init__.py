@@ -1,0 +1,1 @@
+"""What the pages on attention are given: the small example, its pictures, and heads."""

@@ -1,0 +1,1 @@
+"""What the pages on BERT are given: pictures, fine-tuning, attention heads, stored experiments."""

@@ -1,0 +1,230 @@
+"""Where the shipped BERT's attention heads look, and what the loss is without them.
+
+    python -m toolkit.bert.attention_heads    # measures both on held-out text, a minute of one core
+
+The results lie in `toolkit/measured/`; `read` and `read_sep` read them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from toolkit import training
+from toolkit.attention.heads import without_head
+from toolkit.bert.fine_tuning import Rows
+from toolkit.corpora.docstrings import CLS, IGNORE, SEP, SPECIAL
+from toolkit.many_models import FOLDER, read_rows, write_rows
+from toolkit.models import Shipped, load
+from toolkit.pretrain import bert
+
+HEADS, LAST_SEP = FOLDER / "bert_heads.csv", FOLDER / "bert_last_sep.csv"
+PAIRS = 545  # all that the held-out text gives
+TARGETS = ("previous", "next", "itself", "[SEP]", "[CLS]", "same token")
+
+
+def held_out_rows(shipped: Shipped, count: int = PAIRS, seed: int = 0) -> Rows:
+    """Inputs of two runs of held-out sentences, half of them neighbours, as in pre-training."""
+    documents = bert.encode(shipped.held_out(), shipped.tokenizer)
+    with training.seeded(seed):
+        pairs = shipped.module.next_sentence_pairs(bert.runs(documents, random.Random(seed)))
+        chosen = random.sample(pairs, min(count, len(pairs)))
+        chosen.sort(key=lambda pair: len(pair[0]) + len(pair[1]))  # little padding in a batch
+        return bert._inputs(chosen, shipped.module)[0]
+
+
+@torch.no_grad()
+def attn_weights(
+    model: nn.Module, ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """The attention weights of every layer and head (B, N, H, T, T); ids (B, T)."""
+    with weights(model) as seen:
+        model(ids, token_type_ids, mask)
+    return torch.stack(seen, 1)
+
+
+@contextlib.contextmanager
+def weights(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects the attention weights (B, H, T, T) of every layer while a BERT is called.
+
+    They are computed again from the projections of each layer's self-attention, whatever kernel the
+    layer uses, and from the mask (B, T) that it is given.
+    """
+    seen: list[Tensor] = []
+
+    def look(attention: nn.Module, inputs: tuple[Any, ...]) -> None:
+        x, mask = (*inputs, None)[:2]  # (B, T, D), and (B, T) or None
+        q, k = projected(attention, x)
+        scores = q @ k.mT / q.shape[-1] ** 0.5  # (B, H, T, T)
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None, None], -torch.inf)
+        seen.append(scores.softmax(-1))
+
+    hooks = [
+        module.register_forward_pre_hook(look)
+        for module in model.modules()
+        if all(hasattr(module, name) for name in ("q_proj", "k_proj", "v_proj", "num_heads"))
+    ]
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def projected(attention: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys of all heads (B, H, T, d); x (B, T, D)."""
+    return tuple(
+        p(x).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+        for p in (attention.q_proj, attention.k_proj)
+    )
+
+
+def kinds(ids: Tensor) -> dict[str, Tensor]:
+    """For ids (B, T): which keys are of which kind for which query, each (B, T, T) bool."""
+    T = ids.shape[1]
+    at = torch.arange(T)
+    apart = (at - at[:, None]).expand(len(ids), T, T)  # key minus query
+    same = (ids[:, None] == ids[:, :, None]) & (apart != 0) & (ids >= SPECIAL)[:, None]
+    return {
+        "previous": apart == -1, "next": apart == 1, "itself": apart == 0,
+        "[SEP]": (ids == SEP)[:, None].expand(-1, T, -1),
+        "[CLS]": (ids == CLS)[:, None].expand(-1, T, -1), "same token": same,
+    }  # fmt: skip
+
+
+def shares(model: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
+    """How much attention goes to keys of each kind of `TARGETS`, on average over all queries.
+
+    Returns:
+        For each layer and head (N, H, kinds), and what even attention would give (kinds,).
+    """
+    total, even, queries = torch.zeros(()), torch.zeros(len(TARGETS)), 0
+    for chosen in torch.arange(len(rows.ids)).split(50):
+        part = rows.take(chosen, torch.device("cpu"))
+        found = attn_weights(model, part.ids, part.token_type_ids, part.mask)
+        found = found * part.mask[:, None, None, :, None]  # (B, N, H, T, T), no padded queries
+        flat = (part.mask / part.mask.sum(1, keepdim=True))[:, None] * part.mask[:, :, None]
+        of = torch.stack(list(kinds(part.ids).values())).float()  # (kinds, B, T, T)
+        total = total + torch.einsum("bnhqk,cbqk->nhc", found, of)
+        even += torch.einsum("bqk,cbqk->c", flat, of)
+        queries += int(part.mask.sum())
+    return total / queries, even / queries
+
+
+@torch.no_grad()
+def token_losses(model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor) -> Tensor:
+    """The loss at each masked position, in order (n,); `rows.mask` says what is attended to."""
+    found = []
+    for chosen in torch.arange(len(rows.ids)).split(50):
+        part = rows.take(chosen, torch.device("cpu"))
+        T = part.ids.shape[1]
+        ids, wanted = corrupted[chosen, :T], labels[chosen, :T]
+        hidden, _ = model.bert(ids, part.token_type_ids, part.mask)
+        at = wanted != IGNORE
+        found.append(F.cross_entropy(model.mlm(hidden[at]), wanted[at], reduction="none"))
+    return torch.cat(found)
+
+
+# --------------------------------------------------------------------------- stored measurements
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is known of a head: shares of its attention by `TARGETS`, and the loss without it.
+
+    change: of the loss of masked tokens, in nats, when the head returns zeros; error: its standard
+    error over the tokens.
+    """
+
+    shares: dict[str, float]
+    change: float
+    error: float
+
+
+def _change(found: Tensor, before: Tensor) -> dict[str, float]:
+    difference = found - before
+    error = difference.std() / len(difference) ** 0.5
+    return {"change": round(difference.mean().item(), 4), "error": round(error.item(), 4)}
+
+
+def measure() -> None:
+    """Measure all heads and the closing [SEP] on the held-out text, and write the files."""
+    shipped = load("bert")
+    model, rows = shipped.model, held_out_rows(shipped)
+    with training.seeded(1):
+        corrupted, labels = shipped.module.mask_tokens(rows.ids, len(shipped.tokenizer))
+    before = token_losses(model, rows, corrupted, labels)
+    of, even = shares(model.bert, rows)
+    made: list[dict[str, object]] = [
+        {"layer": "even", "head": ""} | dict(zip(TARGETS, _rounded(even), strict=True))
+        | {"change": before.mean().item(), "error": len(before)}
+    ]  # fmt: skip
+    for layer in range(of.shape[0]):
+        for head in range(of.shape[1]):
+            with without_head(model.bert, layer, head):
+                found = token_losses(model, rows, corrupted, labels)
+            part = dict(zip(TARGETS, _rounded(of[layer, head]), strict=True))
+            made.append({"layer": layer, "head": head} | part | _change(found, before))
+    write_rows(HEADS, made)
+
+    last = rows.mask.sum(1, keepdim=True) - 1  # (B, 1), where the closing [SEP] stands
+    at = torch.arange(rows.ids.shape[1])
+    asked = labels != IGNORE
+    before_sep = ((last - at).expand_as(asked) == 1)[asked]  # (n,)
+    first = ((rows.ids == SEP) & (at != last)).int().argmax(1, keepdim=True)
+    hidden = {"closing [SEP]": last, "first [SEP]": first, "[CLS]": torch.zeros_like(last)}
+    made = []
+    for cut in ((), (0, 3)):
+        with without_head(model.bert, *cut) if cut else contextlib.nullcontext():
+            before = token_losses(model, rows, corrupted, labels)
+            for name, where in list(hidden.items())[: 1 if cut else None]:
+                part = Rows(rows.ids, rows.token_type_ids, rows.mask & (at != where))
+                found = token_losses(model, part, corrupted, labels)
+                for place, chosen in {"last": before_sep, "others": ~before_sep}.items():
+                    made.append({"hidden": name, "without": ".".join(map(str, cut)),
+                                 "positions": place, "count": int(chosen.sum()),
+                                 "before": round(before[chosen].mean().item(), 4)}
+                                | _change(found[chosen], before[chosen]))  # fmt: skip
+    write_rows(LAST_SEP, made)
+
+
+def _rounded(values: Tensor) -> list[float]:
+    return [round(value, 4) for value in values.tolist()]
+
+
+def read() -> tuple[dict[tuple[int, int], Head], dict[str, float], float, int]:
+    """The heads by (layer, head), what even attention gives, and the loss of so many tokens."""
+    even, *rows = read_rows(HEADS)
+    heads = {
+        (int(row["layer"]), int(row["head"])): Head(
+            {name: float(row[name]) for name in TARGETS}, float(row["change"]), float(row["error"])
+        )
+        for row in rows
+    }
+    return heads, {n: float(even[n]) for n in TARGETS}, float(even["change"]), int(even["error"])
+
+
+def read_sep() -> dict[tuple[str, str, str], dict[str, float]]:
+    """What concealing [SEP] or [CLS] changes: by what, which head is cut ("": none), and where.
+
+    Where: at the "last" token before the closing [SEP], or at the "others".
+    """
+    return {
+        (row["hidden"], row["without"], row["positions"]): {
+            name: float(row[name]) for name in ("count", "before", "change", "error")
+        }
+        for row in read_rows(LAST_SEP)
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    measure()

@@ -1,0 +1,1 @@
+"""Text and tasks to train on, without a download: Python's library, translation pairs, rules."""

@@ -1,0 +1,1 @@
+"""What the pages on tokens and positions are given: pictures, measures, stored experiments."""

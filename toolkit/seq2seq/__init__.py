@@ -1,0 +1,1 @@
+"""What the pages on sequence to sequence are given: an example, diagrams, measures, experiments."""

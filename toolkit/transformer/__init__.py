@@ -1,0 +1,1 @@
+"""What the pages on the Transformer are given: pictures, a translation task, stored experiments."""

@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Positions: learned and relative
 #
-# At the end of this unit positions are learned, and attention looks at distances instead of
-# places, in three ways: with vectors for distances, with rotations (RoPE), and with a penalty that
+# At the end of this unit positions are learned, and attention uses distances instead of
+# positions, in three ways: with vectors for distances, with rotations (RoPE), and with a penalty that
 # grows with the distance (ALiBi).
 
 # %%
@@ -132,12 +132,12 @@ class LearnedPositions(nn.Module):
 # occurred in training, and nothing forces the learned layers to treat them sensibly. That moving by
 # an offset is one rotation makes it *possible* to learn an attention by distance that works
 # everywhere; it doesn't make training find it. The paper says no more than that sinusoids *may*
-# allow longer sequences. In an experiment with a small encoder that names the token three places
+# allow longer sequences. In an experiment with a small encoder that names the token three positions
 # back, the accuracy falls from 100 percent inside the training length to little more than chance
 # behind it, for sinusoids just as for learned positions.
 #
 # *Clipped relative positions:* the vectors belong to distances, and all distances up to the clip
-# occur in training at many positions; greater ones share one vector. So the pair *three places
+# occur in training at many positions; greater ones share one vector. So the pair *three positions
 # back* looks the same at position 35 as at 10, and such a task carries over. It is no guarantee:
 # the softmax runs over more keys than ever in training, and beyond the clip distances can't be told
 # apart.
@@ -424,7 +424,7 @@ def fast_relative_self_attention(
 #    cosine and sine of the angle
 #    $m\,\omega_i$, for $i = 0, \dots, \text{head\_dim}/2 - 1$. <!-- id: angles -->
 # 2. `forward(x, position_ids=None)` takes `x` `(..., T, head_dim)` and **rotates** every pair by its
-#    angle; <!-- id: rotates --> each feature stays at its place. <!-- id: same-place -->
+#    angle; <!-- id: rotates --> each feature stays where it is. <!-- id: same-place -->
 # 3. **Which features are a pair?** `interleaved=False`: $i$ and $i + \text{head\_dim}/2$, as in
 #    GPT-NeoX and in Hugging Face's LLaMA (`rotate_half`). <!-- id: half-pairs -->
 #    `interleaved=True`: the neighbours $2i$ and $2i + 1$, as in the paper and in GPT-J.
@@ -453,7 +453,7 @@ def fast_relative_self_attention(
 # *Example.* `head_dim` 4 and base 100 have the frequencies $(1, 0.1)$. At position 1 the vector
 # $(1, 0, 0, 1)$ becomes $(0.5403, -0.0998, 0.8415, 0.9950)$: features 0 and 2, $(1, 0)$, turn by 1,
 # and features 1 and 3, $(0, 1)$, by 0.1. With `interleaved=True` it becomes
-# $(0.5403, 0.8415, -0.0998, 0.9950)$: the same two pairs, other places.
+# $(0.5403, 0.8415, -0.0998, 0.9950)$: the same two pairs, other positions in the vector.
 #
 # Book: `pos-rope`.
 #

@@ -14,8 +14,8 @@
 # %% [markdown]
 # # Positions: sinusoids
 #
-# At the end of this unit every place has its code, from binary digits to sinusoids in two
-# layouts, and a move by some places is a rotation.
+# At the end of this unit every position has its code, from binary digits to sinusoids in two
+# layouts, and a move by some positions is a rotation.
 
 # %%
 """Codes of positions: binary, sinusoidal in two layouts, and what moving does to them."""
@@ -536,7 +536,7 @@ def half_and_half_table(length: int, d_model: int, base: float = 10000.0) -> Ten
 #
 # <details><summary>Hint 1</summary>
 #
-# `t[:, columns]` has in its column `j` the column `columns[j]` of `t`. So ask, for every place of
+# `t[:, columns]` has in its column `j` the column `columns[j]` of `t`. So ask, for every column of
 # the *new* table, where its content stood in the old one.
 #
 # </details>

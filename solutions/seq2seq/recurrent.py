@@ -369,7 +369,7 @@ class LSTMCell(nn.Module):
 #   <!-- id: not-called -->
 #
 # *Example.* With the mask `[True, True, False]`, `states[:, 2]` is 0 and `final` equals
-# `states[:, 1]`. The token at the third place may be any in the vocabulary: nothing changes.
+# `states[:, 1]`. The token at the third position may be any in the vocabulary: nothing changes.
 #
 # Book: `seq-encoder`.
 #

@@ -275,7 +275,7 @@ def decode(ids: list[int], vocabulary: list[str]) -> list[str]:
 #
 # <details><summary>Hint 1</summary>
 #
-# Begin with a tensor full of `PAD` and a mask full of `False`, and write into the first places of
+# Begin with a tensor full of `PAD` and a mask full of `False`, and write into the first entries of
 # each row. (Both are yours, so writing into them is not "changing an input".)
 #
 # </details>

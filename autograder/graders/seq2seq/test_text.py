@@ -123,7 +123,7 @@ def test_vocabulary_refusals(student):
 @promises("specials-once")
 @exercise("build_vocabulary")
 def test_vocabulary_specials_in_the_text(student, reference, draw):
-    """A special token that stands in the text is not entered twice, nor does it take a place."""
+    """A special token that stands in the text is not entered twice, nor does it take an entry."""
     sentences = [["<unk>", "a", "<unk>"], ["<pad>", "b", "b", "<eos>", "<bos>"]]
     for size in (None, 5, 6):
         seen = student.observe("build_vocabulary", sentences, grad=False, max_size=size)
@@ -164,7 +164,7 @@ WORDS = [*SPECIALS, "the", "cat", "sat", "on", "a", "mat"]
 @promises("ids")
 @exercise("encode")
 def test_encode_known(student, reference, draw):
-    """Each token becomes its place in the vocabulary."""
+    """Each token becomes its index in the vocabulary."""
     for tokens in [["cat"], ["the", "cat", "sat"], sentence(draw, 9, WORDS[4:])]:
         same_list(
             student.encode(tokens, WORDS),
@@ -278,7 +278,7 @@ def same_text(student, reference, ids, vocabulary=WORDS):
 @promises("dropped")
 @exercise("decode")
 def test_decode_words(student, reference, draw):
-    """Each id becomes the word at its place; an unknown word stays visible as <unk>."""
+    """Each id becomes the word at its index; an unknown word stays visible as <unk>."""
     for ids in [[5], [4, 5, 6], [4, UNK, 9], [UNK, 4, UNK], draw.integers(3, 10, 8).tolist()]:
         same_text(student, reference, ids)
     same_text(student, reference, [5, 4, 5, 6], [*SPECIALS, "", "a", " "])

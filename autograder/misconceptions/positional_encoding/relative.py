@@ -762,7 +762,7 @@ add(
 )
 add(
     "rotary_neighbours_not_put_back",
-    "With interleaved=True you join the rotated features as halves; put each pair back to places "
+    "With interleaved=True you join the rotated features as halves; put each pair back to columns "
     "2i and 2i + 1.",
     (STACKED, "torch.cat(rotated, dim=-1)"),
 )

@@ -677,7 +677,7 @@ EVEN_WIDTH = "if d_model < 2 or d_model % 2 != 0:"
 add(
     "columns_inverse",
     "Your columns lead the other way, from half and half to interleaved; entry c says which "
-    "interleaved column comes to place c.",
+    "interleaved column becomes column c.",
     (COLUMNS, f"{COLUMNS}.argsort()"),
 )
 add(

@@ -35,7 +35,7 @@ add(
 add(
     "merge_second_kept",
     "The second id of a merged pair stays behind the new id; the new id replaces both, so move on "
-    "by two places after a merge.",
+    "by two positions after a merge.",
     ("position += 2", "position += 1"),
 )
 add(
@@ -89,8 +89,8 @@ add(
 )
 add(
     "merge_last_lost",
-    "The last id is lost when it belongs to no pair; a loop over pairs ends one place before the "
-    "end, so add what is left.",
+    "The last id is lost when it belongs to no pair; a loop over pairs ends one position before "
+    "the end, so add what is left.",
     ("while position < len(ids):", "while position < len(ids) - 1:"),
 )
 add(
@@ -176,8 +176,8 @@ add(
 )
 add(
     "bpe_overlaps_once",
-    "You count (a, a) in aaa once; every place where the two stand side by side counts, and there "
-    "are two.",
+    "You count (a, a) in aaa once; every position where the two stand side by side counts, and "
+    "there are two.",
     code=_train("""
     words = [list(chunk.encode("utf-8")) for chunk in chunks(text)]
     merges = []
@@ -234,7 +234,7 @@ add(
 )
 add(
     "bpe_longest_chunks",
-    "You choose the pair that stands in most chunks; count every place where it stands, several "
+    "You choose the pair that stands in most chunks; count every position where it stands, several "
     "times in one chunk too.",
     ("for pair in itertools.pairwise(ids):", "for pair in set(itertools.pairwise(ids)):"),
 )
@@ -341,7 +341,7 @@ add(
 )
 add(
     "encode_longest_match",
-    "You take the longest known token at each place; BPE replays its merges in the order of "
+    "You take the longest known token at each position; BPE replays its merges in the order of "
     "learning, which may cut a chunk otherwise.",
     code=_encode("""
         pieces = [bytes([value]) for value in range(256)]
@@ -537,7 +537,7 @@ add(
 )
 add(
     "wordpiece_changes_its_vocabulary",
-    "The vocabulary is sorted in place; a piece's place in it is its id, so leave it as it is.",
+    "The vocabulary is sorted in place; a piece's index in it is its id, so leave it as it is.",
     ("known = set(vocabulary)", "vocabulary.sort(key=len)\n    known = set(vocabulary)"),
 )
 add(

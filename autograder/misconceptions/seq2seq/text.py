@@ -72,7 +72,7 @@ add(
 )
 add(
     "vocabulary_specials_take_a_place",
-    "A special token in the text takes a place among the max_size entries; leave specials out "
+    "A special token in the text takes an entry among the max_size entries; leave specials out "
     "before you cut the list, not after.",
     ("counts.pop(special, None)", "pass"),
     (
@@ -175,7 +175,7 @@ add(
 )
 add(
     "encode_without_specials_offset",
-    "Your ids are 4 too small: they count from the first ordinary word. A token's id is its place "
+    "Your ids are 4 too small: they count from the first ordinary word. A token's id is its index "
     "in the whole vocabulary, specials included.",
     ("enumerate(vocabulary)", "enumerate(vocabulary[4:])"),
 )

@@ -16,6 +16,7 @@ every step slips to any day with probability 0.3.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -114,6 +115,33 @@ def best_from_both(ids: Tensor) -> Tensor:
 def log_likelihood(ids: Tensor) -> Tensor:
     """log p(text) of texts (N, T) in the language: (N,)."""
     return best_from_left(ids).gather(-1, ids[..., None])[..., 0].sum(1)
+
+
+def best_losses(mask_prob: float = MASK_PROB) -> dict[str, float]:
+    """Exact losses of the perfect models: nats per predicted token, averaged over all texts.
+
+    Returns:
+        "left to right", "masked" (each token with probability mask_prob), and "one masked" (one
+        token at a time, as for a pseudo-log-likelihood).
+    """
+    every = torch.cartesian_prod(*[torch.arange(DAYS)] * LENGTH)
+    joint = log_likelihood(every).double().exp().view((DAYS,) * LENGTH)
+    entropy = {}  # of the tokens at a set of positions
+    for known in itertools.product((False, True), repeat=LENGTH):
+        away = [t for t in range(LENGTH) if not known[t]]
+        p = joint.sum(away) if away else joint
+        entropy[known] = -(p * p.log()).sum().item()
+    losses = {"left to right": entropy[(True,) * LENGTH] / LENGTH}
+    loss, chance, targets = [0.0] * (LENGTH + 1), 0.0, 0.0  # sums by the number of masked tokens
+    for known, given in entropy.items():
+        masked = [t for t in range(LENGTH) if not known[t]]
+        for t in masked:
+            loss[len(masked)] += entropy[(*known[:t], True, *known[t + 1 :])] - given
+    for count in range(1, LENGTH + 1):
+        weight = mask_prob**count * (1 - mask_prob) ** (LENGTH - count)
+        chance += weight * loss[count]
+        targets += weight * count * math.comb(LENGTH, count)
+    return losses | {"masked": chance / targets, "one masked": loss[1] / LENGTH}
 
 
 def likeliest_stride(ids: Tensor) -> Tensor:

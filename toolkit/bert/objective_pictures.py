@@ -57,7 +57,7 @@ def needed_for(edges: Sequence[tuple[Node, Node]], goal: Node) -> set[Node]:
 
 def who_sees_whom(marked: int = 2) -> Figure:
     """The connections of BERT, GPT and ELMo; what the top vector of one token depends on."""
-    figure, axes = plt.subplots(1, 3, figsize=(6.2, 2.9))
+    figure, axes = plt.subplots(1, 3, figsize=(5.4, 2.7))
     heights = {"BERT": (0, 1.5, 3), "GPT": (0, 1.5, 3), "ELMo": (0, 1, 2, 3)}
     for ax, (model, levels) in zip(axes, heights.items(), strict=True):
         edges = connections(model)
@@ -111,7 +111,7 @@ def _band(ax: Axes, x: Sequence[float], values: Tensor, label: str, color: str, 
 
 def learning_curves(rows: Rows) -> Figure:
     """Excess loss of the three objectives by steps and by predicted tokens."""
-    figure, axes = plt.subplots(1, 2, figsize=(6.0, 3.6), sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(5.2, 3.4), sharey=True)
     for objective, color, line in zip(OBJECTIVES, PALETTE, ("o-", "s-", "^:"), strict=False):
         steps, targets, values = excess(rows, objective)
         _band(axes[0], steps, values, objective, color, line)
@@ -120,7 +120,7 @@ def learning_curves(rows: Rows) -> Figure:
         ax.set(xlabel=title, xscale="log", yscale="log")
         ax.minorticks_off()
     axes[0].set_xticks([50, 200, 800, LOOKS[-1]], ["50", "200", "800", f"{LOOKS[-1]:,}"])
-    axes[1].set_xticks([1e3, 1e4, 1e5], ["1,000", "10,000", "100,000"])
+    axes[1].set_xticks([1e4, 1e5], ["10,000", "100,000"])
     axes[0].set_yticks([0.01, 0.03, 0.1, 0.3, 1], ["0.01", "0.03", "0.1", "0.3", "1"])
     axes[0].set_ylabel("loss beyond the best possible")
     handles, labels = axes[0].get_legend_handles_labels()
@@ -147,7 +147,7 @@ def reading_curves(rows: Rows, best: float) -> Figure:
     Args:
         best: the share that the best possible reader has right.
     """
-    figure, ax = plt.subplots(figsize=(6.0, 4.2))
+    figure, ax = plt.subplots(figsize=(5.2, 4.2))
     names = (
         "both sides, masked LM", "left to right, LM", "left to right, LM, early",
         "both sides, new", "left to right, new",
@@ -172,7 +172,7 @@ def reading_curves(rows: Rows, best: float) -> Figure:
 
 def token_scores(sentences: Mapping[str, Sequence[tuple[str, float]]]) -> Figure:
     """The log-probability of each token given all others, a panel for each sentence."""
-    figure, axes = plt.subplots(1, len(sentences), figsize=(6.0, 2.7), sharex=True)
+    figure, axes = plt.subplots(1, len(sentences), figsize=(5.2, 2.7), sharex=True)
     for ax, (title, scored), color in zip(axes, sentences.items(), PALETTE, strict=False):
         values = [value for _, value in scored]
         ax.barh(range(len(values)), values, color=color, height=0.62)
@@ -187,6 +187,7 @@ def token_scores(sentences: Mapping[str, Sequence[tuple[str, float]]]) -> Figure
         ax.set(title=title, xlabel="log-probability", xlim=(min(values) - 3.2, 0))
     low = min(value for scored in sentences.values() for _, value in scored)
     axes[0].set_xlim(low - 3.2, 0)
+    axes[0].locator_params(axis="x", nbins=4, integer=True)
     return figure
 
 
@@ -213,7 +214,7 @@ def judged(rows: Rows, writer: str, way: str) -> tuple[float, float]:
 
 def writing_bars(rows: Rows) -> Figure:
     """How surprising the language finds what was written, in nats per token."""
-    figure, ax = plt.subplots(figsize=(6.0, 4.1))
+    figure, ax = plt.subplots(figsize=(5.2, 4.1))
     kinds = {"the language": INK, "any days": GREY, "masked": PALETTE[0], "best masked": PALETTE[2]}
     for row, (_, writer, way) in enumerate(WAYS):
         middle, spread = judged(rows, writer, way)

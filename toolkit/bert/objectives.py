@@ -69,7 +69,7 @@ class CausalAttention(nn.Module):
 
 
 def left_to_right(model: nn.Module) -> nn.Module:
-    """A copy of a model whose attention sees no later place: nothing else is different.
+    """A copy of a model whose attention sees no later position: nothing else is different.
 
     Names and values of the parameters are the same, so that `load_state_dict` works both ways.
 
@@ -99,10 +99,10 @@ def dependence(states: Callable[[Tensor], Tensor], ids: Tensor, other: int) -> T
 
     Args:
         states: ids (B, T) -> (B, T, D).
-        ids: (T,). other: the id that is put at one place after the other; none of `ids`.
+        ids: (T,). other: the id that replaces one token after the other; none of `ids`.
 
     Returns:
-        (T, T) bool: row i is True at j if the output at place i moves when token j is exchanged.
+        (T, T) bool: row i is True at j if the output at position i moves when token j is replaced.
     """
     if bool((ids == other).any()):
         raise ValueError(f"{other} is one of the ids, so exchanging for it changes nothing")
@@ -154,15 +154,24 @@ def _begin(count: int, prefix: Sequence[int]) -> Tensor:
 @torch.no_grad()
 def sample_appending(
     model: nn.Module, count: int, length: int, *, prefix: Sequence[int] = (),
-    temperature: float = 1.0, seed: int = 0,
+    temperature: float = 1.0, seed: int = 0, sep: bool = True,
 ) -> Tensor:  # fmt: skip
     """A masked model made to write from left to right: [CLS] tokens [MASK] [SEP], again and again.
 
-    Returns and arguments as `sample_left_to_right`.
+    Args:
+        count, length: how many texts, and of how many tokens each.
+        prefix: ids that every text begins with.
+        temperature: of the softmax that tokens are drawn from.
+        seed: of the draws.
+        sep: put [SEP] after the [MASK], as at the end of a text; without it nothing follows.
+
+    Returns:
+        ids (count, length), the prefix included.
     """
     ids, draw = _begin(count, prefix), torch.Generator().manual_seed(seed)
+    end = ids.new_tensor([[MASK, SEP] if sep else [MASK]]).repeat(count, 1)
     while ids.shape[1] <= length:
-        asked = torch.cat([ids, ids.new_tensor([[MASK, SEP]]).repeat(count, 1)], 1)  # (B, n + 2)
+        asked = torch.cat([ids, end], 1)  # (B, n + 2), or (B, n + 1) without [SEP]
         new = _draw(scores_at(model, asked, asked == MASK), temperature, draw)  # (B,)
         ids = torch.cat([ids, new[:, None]], 1)
     return ids[:, 1:]
@@ -173,15 +182,15 @@ def sample_filling(
     model: nn.Module, count: int, length: int, *, sweeps: int = 2, prefix: Sequence[int] = (),
     temperature: float = 1.0, seed: int = 0, history: list[Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
-    """Samples of a masked model by filling in: all [MASK] at first, one place at a time.
+    """Samples of a masked model by filling in: all [MASK] at first, one position at a time.
 
-    In every sweep each place is masked once more, in a random order, and drawn given all others
+    In every sweep each position is masked once more, in a random order, and drawn given all others
     (Wang and Cho 2019; Gibbs sampling, if the conditionals belonged to one distribution).
 
     Args:
         history: if a list is given, the ids (count, length) after each draw are appended to it.
 
-    Returns and other arguments as `sample_left_to_right`.
+    Returns and other arguments as `sample_appending`.
     """
     draw = torch.Generator().manual_seed(seed)
     free = length - len(prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,24 @@ def test_the_chosen_learning_rate_is_not_at_an_end(objective: str) -> None:
               if r["objective"] == objective and r["part"] == "search"]  # fmt: skip
     lrs = {float(r["lr"]) for r in search}
     assert min(lrs) < experiments.best_lr(search, "excess", least=True) < max(lrs)
+
+
+def test_exact_losses_agree_with_many_random_texts() -> None:
+    exact = experiments.best_losses()
+    ids, _ = experiments.texts(20_000, draw=torch.Generator().manual_seed(4))
+    left = -experiments.log_likelihood(ids).mean().item() / LENGTH
+    assert exact["left to right"] == pytest.approx(left, abs=0.02)
+    one = 0.0
+    for t in range(LENGTH):
+        given = ids.clone()
+        given[:, t] = MASK
+        found = experiments.best_from_both(given)[:, t].gather(-1, ids[:, t : t + 1])
+        one -= found.mean().item() / LENGTH
+    assert exact["one masked"] == pytest.approx(one, abs=0.02)
+    chosen = torch.rand(ids.shape, generator=torch.Generator().manual_seed(5)) < 0.15
+    found = experiments.best_from_both(ids.masked_fill(chosen, MASK)).gather(-1, ids[..., None])
+    assert exact["masked"] == pytest.approx(-found[..., 0][chosen].mean().item(), abs=0.03)
+
+
+def test_where_all_is_masked_nothing_is_known() -> None:
+    assert experiments.best_losses(mask_prob=1.0)["masked"] == pytest.approx(math.log(DAYS))

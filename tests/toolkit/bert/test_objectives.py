@@ -102,7 +102,16 @@ def test_pseudo_log_likelihood_is_the_chapters() -> None:
 # --------------------------------------------------------------------------- generation
 
 
-def test_filling_in_draws_each_place_once_a_sweep() -> None:
+@pytest.mark.parametrize("sep", [True, False])
+def test_appending_reads_one_mask_at_the_end_and_a_sep_behind_it_if_wanted(sep: bool) -> None:
+    model, seen = make(), []
+    model.bert.register_forward_pre_hook(lambda _, given: seen.append(given[0][0].tolist()))
+    found = lab.sample_appending(model, 1, 3, sep=sep)[0].tolist()
+    end = [lab.MASK, lab.SEP] if sep else [lab.MASK]
+    assert seen == [[lab.CLS, *found[:t], *end] for t in range(3)]
+
+
+def test_filling_in_draws_each_position_once_a_sweep() -> None:
     history: list[Tensor] = []
     found = lab.sample_filling(make(), 2, 5, sweeps=2, history=history)
     assert len(history) == 10

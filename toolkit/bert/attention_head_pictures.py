@@ -1,15 +1,15 @@
-"""Pictures of the page on BERT's attention heads: where they look, and the loss without them."""
+"""Pictures of the page on BERT's attention heads: shares of attention, and losses without them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from toolkit import widgets
-from toolkit.bert.attention_heads import TARGETS, Head
+from toolkit.bert.attention_heads import TARGETS, TASKS, Head
 from toolkit.plots import INK, PALETTE
 
 Heads = Mapping[tuple[int, int], Head]
@@ -17,7 +17,7 @@ Heads = Mapping[tuple[int, int], Head]
 
 def looks(heads: Heads, even: Mapping[str, float]) -> Figure:
     """Shares of each head's attention in percent, darker where they exceed even attention."""
-    figure, ax = plt.subplots(figsize=(5.8, 5.6))
+    figure, ax = plt.subplots(figsize=(4.9, 5.2))
     rows = [[100 * even[name] for name in TARGETS]]
     rows += [[100 * head.shares[name] for name in TARGETS] for head in heads.values()]
     ax.imshow(rows, cmap="Blues", vmin=0, vmax=60, aspect="auto")
@@ -36,21 +36,28 @@ def looks(heads: Heads, even: Mapping[str, float]) -> Figure:
     return figure
 
 
-def cuts(heads: Heads) -> Figure:
-    """How much the loss of masked tokens grows when one head returns zeros."""
-    figure, ax = plt.subplots(figsize=(5.8, 4.4))
-    names = [f"{layer}.{head}" for layer, head in heads]
-    values = [head.change for head in heads.values()]
-    errors = [head.error for head in heads.values()]
-    colours = [PALETTE[layer % len(PALETTE)] for layer, _ in heads]
-    ax.barh(range(len(names)), values, xerr=errors, color=colours, ecolor=INK, height=0.7)
-    for y, (value, error) in enumerate(zip(values, errors, strict=True)):
-        ax.text(max(value, 0) + error + 0.015, y, f"{round(value, 3) + 0.0:.3f}", va="center",
-                fontsize=9.5)  # fmt: skip
-    ax.set_yticks(range(len(names)), names)
-    ax.invert_yaxis()
-    ax.set(xlabel="more loss without the head (nats)", ylabel="layer.head")
-    ax.set_xlim(right=1.2 * max(values))
+def cuts(found: Mapping[tuple[str, str], Mapping[str, float]], names: Sequence[str]) -> Figure:
+    """How much the losses of both tasks grow when one head returns zeros.
+
+    Args:
+        found: as `toolkit.bert.attention_heads.read_cuts` returns it.
+        names: of the heads, such as "0.2".
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(4.9, 4.9), sharey=True, sharex=True)
+    colours = [PALETTE[int(name[0]) % len(PALETTE)] for name in names]
+    for ax, task in zip(axes, TASKS, strict=True):
+        values = [found[name, task]["change"] for name in names]
+        errors = [found[name, task]["error"] for name in names]
+        ax.barh(range(len(names)), values, xerr=errors, color=colours, ecolor=INK, height=0.7)
+        for y, (value, error) in enumerate(zip(values, errors, strict=True)):
+            text = f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
+            ax.text(max(value, 0) + error + 0.03, y, text, va="center")
+        ax.set_title(task, fontsize=10)
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    axes[0].set_ylabel("layer.head")
+    axes[0].set(xlim=(None, 1.55), xticks=(0, 0.5, 1))
+    figure.supxlabel("more loss without the head (nats)", fontsize=10)
     return figure
 
 

@@ -1,8 +1,8 @@
-"""Where the shipped BERT's attention heads look, and what the loss is without them.
+"""Where the shipped BERT's attention heads look, and what both losses are without them.
 
-    python -m toolkit.bert.attention_heads    # measures both on held-out text, a minute of one core
+    python -m toolkit.bert.attention_heads  # measures all on held-out text, some minutes of a core
 
-The results lie in `toolkit/measured/`; `read` and `read_sep` read them.
+The results lie in `toolkit/measured/`; `read`, `read_cuts` and `read_sep` read them.
 """
 
 from __future__ import annotations
@@ -26,18 +26,26 @@ from toolkit.models import Shipped, load
 from toolkit.pretrain import bert
 
 HEADS, LAST_SEP = FOLDER / "bert_heads.csv", FOLDER / "bert_last_sep.csv"
+CUTS = FOLDER / "bert_heads_cut.csv"
 PAIRS = 545  # all that the held-out text gives
 TARGETS = ("previous", "next", "itself", "[SEP]", "[CLS]", "same token")
+TASKS = ("masked tokens", "next sentence")
+Cuts = tuple[tuple[int, int], ...]  # (layer, head) of each head that is cut
 
 
 def held_out_rows(shipped: Shipped, count: int = PAIRS, seed: int = 0) -> Rows:
     """Inputs of two runs of held-out sentences, half of them neighbours, as in pre-training."""
+    return held_out_pairs(shipped, count, seed)[0]
+
+
+def held_out_pairs(shipped: Shipped, count: int = PAIRS, seed: int = 0) -> tuple[Rows, Tensor]:
+    """The inputs of `held_out_rows`, and whether each second text is a random one (B,)."""
     documents = bert.encode(shipped.held_out(), shipped.tokenizer)
     with training.seeded(seed):
         pairs = shipped.module.next_sentence_pairs(bert.runs(documents, random.Random(seed)))
         chosen = random.sample(pairs, min(count, len(pairs)))
         chosen.sort(key=lambda pair: len(pair[0]) + len(pair[1]))  # little padding in a batch
-        return bert._inputs(chosen, shipped.module)[0]
+        return bert._inputs(chosen, shipped.module)
 
 
 @torch.no_grad()
@@ -133,6 +141,35 @@ def token_losses(model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor
     return torch.cat(found)
 
 
+@torch.no_grad()
+def task_losses(
+    model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor, is_random: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """For each of `TASKS` the losses, one a masked token or pair, and which answers are right."""
+    found: dict[str, list[tuple[Tensor, Tensor]]] = {task: [] for task in TASKS}
+    for chosen in torch.arange(len(rows.ids)).split(50):
+        part = rows.take(chosen, torch.device("cpu"))
+        T = part.ids.shape[1]
+        hidden, pooled = model.bert(corrupted[chosen, :T], part.token_type_ids, part.mask)
+        at = labels[chosen, :T] != IGNORE
+        for task, logits, wanted in (
+            (TASKS[0], model.mlm(hidden[at]), labels[chosen, :T][at]),
+            (TASKS[1], model.nsp(pooled), is_random[chosen]),
+        ):
+            losses = F.cross_entropy(logits, wanted, reduction="none")
+            found[task].append((losses, logits.argmax(-1) == wanted))
+    return {task: tuple(map(torch.cat, zip(*parts, strict=True))) for task, parts in found.items()}
+
+
+@contextlib.contextmanager
+def without_heads(model: nn.Module, cut: Cuts) -> Iterator[None]:
+    """In the block that it begins, several heads return zeros."""
+    with contextlib.ExitStack() as stack:
+        for layer, head in cut:
+            stack.enter_context(without_head(model, layer, head))
+        yield
+
+
 # --------------------------------------------------------------------------- stored measurements
 
 
@@ -157,6 +194,7 @@ def _change(found: Tensor, before: Tensor) -> dict[str, float]:
 
 def measure() -> None:
     """Measure all heads and the closing [SEP] on the held-out text, and write the files."""
+    measure_cuts()
     shipped = load("bert")
     model, rows = shipped.model, held_out_rows(shipped)
     with training.seeded(1):
@@ -179,6 +217,11 @@ def measure() -> None:
     at = torch.arange(rows.ids.shape[1])
     asked = labels != IGNORE
     before_sep = ((last - at).expand_as(asked) == 1)[asked]  # (n,)
+    stop = labels[asked] == shipped.tokenizer.names.index(".")  # (n,)
+    groups = {
+        "last": before_sep, "others": ~before_sep,
+        "last, full stop": before_sep & stop, "last, another": before_sep & ~stop,
+    }  # fmt: skip
     first = ((rows.ids == SEP) & (at != last)).int().argmax(1, keepdim=True)
     hidden = {"closing [SEP]": last, "first [SEP]": first, "[CLS]": torch.zeros_like(last)}
     made = []
@@ -188,12 +231,38 @@ def measure() -> None:
             for name, where in list(hidden.items())[: 1 if cut else None]:
                 part = Rows(rows.ids, rows.token_type_ids, rows.mask & (at != where))
                 found = token_losses(model, part, corrupted, labels)
-                for place, chosen in {"last": before_sep, "others": ~before_sep}.items():
+                for group, chosen in groups.items():
                     made.append({"hidden": name, "without": ".".join(map(str, cut)),
-                                 "positions": place, "count": int(chosen.sum()),
+                                 "positions": group, "count": int(chosen.sum()),
                                  "before": round(before[chosen].mean().item(), 4)}
                                 | _change(found[chosen], before[chosen]))  # fmt: skip
     write_rows(LAST_SEP, made)
+
+
+def measure_cuts(count: int = PAIRS) -> None:
+    """Measure both tasks without each head, each layer's heads, and all above the first layer."""
+    shipped = load("bert")
+    model, (rows, is_random) = shipped.model, held_out_pairs(shipped, count)
+    with training.seeded(1):
+        corrupted, labels = shipped.module.mask_tokens(rows.ids, len(shipped.tokenizer))
+    layers, heads = shipped.config["num_layers"], shipped.config["num_heads"]
+    every = [[(layer, head) for head in range(heads)] for layer in range(layers)]
+    cuts: dict[str, Cuts] = {"none": ()}
+    cuts |= {f"{layer}.{head}": ((layer, head),) for row in every for layer, head in row}
+    cuts |= {f"layer {layer}": tuple(row) for layer, row in enumerate(every)}
+    cuts["above the first"] = tuple(pair for row in every[1:] for pair in row)
+    made: list[dict[str, object]] = []
+    before: dict[str, tuple[Tensor, Tensor]] = {}
+    for name, cut in cuts.items():
+        with without_heads(model.bert, cut):
+            found = task_losses(model, rows, corrupted, labels, is_random)
+        before = before or found
+        for task, (losses, right) in found.items():
+            made.append({"without": name, "task": task, "count": len(losses),
+                         "loss": round(losses.mean().item(), 4)}
+                        | _change(losses, before[task][0])
+                        | {"accuracy": round(right.float().mean().item(), 4)})  # fmt: skip
+    write_rows(CUTS, made)
 
 
 def _rounded(values: Tensor) -> list[float]:
@@ -212,10 +281,24 @@ def read() -> tuple[dict[tuple[int, int], Head], dict[str, float], float, int]:
     return heads, {n: float(even[n]) for n in TARGETS}, float(even["change"]), int(even["error"])
 
 
+def read_cuts() -> dict[tuple[str, str], dict[str, float]]:
+    """Loss, its change and standard error, and accuracy, by what is cut and by task.
+
+    What is cut: "none", a head such as "0.2", "layer 2" with all its heads, "above the first".
+    """
+    return {
+        (row["without"], row["task"]): {
+            name: float(row[name]) for name in ("count", "loss", "change", "error", "accuracy")
+        }
+        for row in read_rows(CUTS)
+    }
+
+
 def read_sep() -> dict[tuple[str, str, str], dict[str, float]]:
     """What concealing [SEP] or [CLS] changes: by what, which head is cut ("": none), and where.
 
-    Where: at the "last" token before the closing [SEP], or at the "others".
+    Where: at the "last" token before the closing [SEP], or at the "others"; of the last also those
+    that are a full stop ("last, full stop") and those that aren't ("last, another").
     """
     return {
         (row["hidden"], row["without"], row["positions"]): {

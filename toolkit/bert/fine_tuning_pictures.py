@@ -47,23 +47,23 @@ def two_stages(encoder: int, new: int) -> Figure:
     Args:
         encoder, new: numbers of parameters.
     """
-    sheet = Sheet(14.6, 8.9)
+    sheet = Sheet(14.6, 7.7)
     for x, name, text, head, title in (
         (3.5, "pre", "text without labels", "MLM and NSP heads,\nthen left out",
          "pre-training, once"),
         (11.1, "fine", "labelled examples", "new head\n" + f"{new:,} parameters",
          "fine-tuning, for each task"),
     ):  # fmt: skip
-        sheet.text(x, 8.5, title, 12.5)
-        sheet.node(f"{name}.head", x, 6.7, head, "output" if name == "fine" else "plain",
-                   width=5.4, height=1.9, size=11.5)  # fmt: skip
-        sheet.node(f"{name}.bert", x, 3.4, f"encoder\n{encoder:,}\nparameters", "weights",
-                   width=5.4, height=2.6, size=11.5)  # fmt: skip
-        sheet.words(f"{name}.in", x, 0.6, text, width=5.4, size=11.5)
+        sheet.text(x, 7.3, title, 13)
+        sheet.node(f"{name}.head", x, 5.8, head, "output" if name == "fine" else "plain",
+                   width=6.0, height=1.7, size=12.5)  # fmt: skip
+        sheet.node(f"{name}.bert", x, 2.95, f"encoder\n{encoder:,}\nparameters", "weights",
+                   width=6.0, height=2.4, size=12.5)  # fmt: skip
+        sheet.words(f"{name}.in", x, 0.55, text, width=6.0, size=12.5)
         sheet.link(f"{name}.in", f"{name}.bert", start="top", end="bottom")
         sheet.link(f"{name}.bert", f"{name}.head", start="top", end="bottom")
     sheet.link("pre.bert", "fine.bert", start="right", end="left", color=PALETTE[1])
-    sheet.text(7.3, 3.95, "copy", 11.5, color=PALETTE[1])
+    sheet.text(7.3, 3.45, "copy", 12.5, color=PALETTE[1])
     return sheet.figure
 
 
@@ -83,11 +83,11 @@ PANELS: tuple[tuple[str, str, tuple[str, ...], tuple[int, ...], str], ...] = (
 
 def four_heads() -> Figure:
     """What is added to BERT for each kind of task, and which hidden states it reads."""
-    sheet = Sheet(14.6, 19.2)
+    sheet = Sheet(14.6, 17.2)
     wide = 1.58
     for number, (name, answer, tokens, read, added) in enumerate(PANELS):
-        low = 19.2 - 4.8 * (number + 1)
-        sheet.text(0.1, low + 4.5, f"{name}: {answer}", 12, ha="left")
+        low = 17.2 - 4.3 * (number + 1)
+        sheet.text(0.1, low + 3.95, f"{name}: {answer}", 13, ha="left")
         second = False
         for place, token in enumerate(tokens):
             x = 0.1 + wide * (place + 0.5)
@@ -95,38 +95,38 @@ def four_heads() -> Figure:
             special = token.startswith("[")
             sheet.node(f"{name}.{place}", x, low + 0.75, token,
                        "plain" if special else "value" if second else "query",
-                       width=wide - 0.06, height=0.95, size=10)  # fmt: skip
-            sheet.node(f"{name}.h{place}", x, low + 2.2, f"$h_{{{place}}}$",
-                       "output" if used else "plain", width=wide - 0.3, height=0.9,
-                       size=11)  # fmt: skip
-            sheet.arrow((x, low + 1.22), (x, low + 1.75))
+                       width=wide - 0.06, height=0.95, size=11.5)  # fmt: skip
+            sheet.node(f"{name}.h{place}", x, low + 1.98, f"$h_{{{place}}}$",
+                       "output" if used else "plain", width=wide - 0.3, height=0.85,
+                       size=13)  # fmt: skip
+            sheet.arrow((x, low + 1.22), (x, low + 1.55))
             if used:
-                sheet.arrow((x, low + 2.65), (x, low + 3.15), color=PALETTE[1])
+                sheet.arrow((x, low + 2.4), (x, low + 2.73), color=PALETTE[1])
             second |= token == "[SEP]"
         left = 0.1 + wide * read[0]
-        width = max(wide * len(read), 0.285 * len(added) + 0.5)
+        width = max(wide * len(read), 0.3 * len(added) + 0.5)
         left = min(left, 14.5 - width)
-        sheet.node(f"{name}.head", left + width / 2, low + 3.6, added, "key", width=width,
-                   height=0.9, size=11)  # fmt: skip
+        sheet.node(f"{name}.head", left + width / 2, low + 3.15, added, "key", width=width,
+                   height=0.85, size=12)  # fmt: skip
     return sheet.figure
 
 
 def axes_of_softmax(tokens: Sequence[str], logits: Tensor) -> Figure:
     """Start and end logits (T, 2), their softmax over positions, and over the two columns."""
-    figure, panels = plt.subplots(1, 3, figsize=(5.8, 2.7))
+    figure, panels = plt.subplots(1, 3, figsize=(5.4, 2.6))
     for ax, values, title, high, form in (
         (panels[0], logits, "logits", 4.0, "g"),
-        (panels[1], logits.softmax(0), "over positions", 1.3, ".2f"),
-        (panels[2], logits.softmax(1), "over columns", 1.3, ".2f"),
+        (panels[1], logits.softmax(0), "softmax over\npositions", 1.3, ".2f"),
+        (panels[2], logits.softmax(1), "softmax over\nstart, end", 1.3, ".2f"),
     ):
-        shown = values.tolist()
         plots.attention_map(
             ax, values, list(tokens), ["start", "end"], title=title, numbers=form,
             limits=(0, high), row_label="", column_label="",
         )  # fmt: skip
         ax.set_xticks([0, 1], ["start", "end"], rotation=0, ha="center")
-        ax.tick_params(labelsize=10.5)
-        assert len(shown) == len(tokens)
+        ax.tick_params(labelsize=11.5)
+        for text in ax.texts:
+            text.set_fontsize(12)
         if ax is not panels[0]:
             ax.set_yticks([])
     return figure

@@ -40,7 +40,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def batch_picture() -> Figure:
     """The batch: what is read, what is to be predicted, and each prediction's loss."""
-    figure, axes = plt.subplots(2, 1, figsize=(5.4, 3.3))
+    figure, axes = plt.subplots(2, 1, figsize=(4.9, 3.0))
     for ax, (text, chosen), (label, share) in zip(axes, BATCH, PAIRS, strict=True):
         end = 0.0
         for position, token in enumerate(text.split()):
@@ -72,24 +72,27 @@ def curves(rows: Sequence[Mapping[str, str]], frequency: float) -> Figure:
         rows: of `toolkit.models.Shipped.curves`.
         frequency: the loss of predicting by the tokens' frequency alone.
     """
-    figure, axes = plt.subplots(2, 1, figsize=(5.8, 4.7), sharex=True)
-    for kind, name, colour in (("mlm", "masked tokens", PALETTE[0]),
-                               ("nsp", "next sentence", PALETTE[1])):  # fmt: skip
+    figure, axes = plt.subplots(2, 1, figsize=(4.9, 4.1), sharex=True)
+    for kind, colour in (("mlm", PALETTE[0]), ("nsp", PALETTE[1])):
         losses = torch.tensor([float(row[f"{kind}_loss"]) for row in rows if row[f"{kind}_loss"]])
         steps = [int(row["step"]) / 1000 for row in rows if row[f"{kind}_loss"]]
         held = [row for row in rows if row["held_out_mlm_loss"]]
         at = [int(row["step"]) / 1000 for row in held]
         axes[0].plot(steps, losses, color=colour, lw=0.8)
         axes[0].plot(at, [float(row[f"held_out_{kind}_loss"]) for row in held], "o",
-                     color=colour, ms=4, label=name)  # fmt: skip
+                     color=colour, ms=4)  # fmt: skip
         axes[1].plot(at, [float(row[f"held_out_{kind}_accuracy"]) for row in held], "o-",
-                     color=colour, ms=4, label=name)  # fmt: skip
+                     color=colour, ms=4)  # fmt: skip
     axes[0].axhline(frequency, color=INK, ls=":", lw=1)
-    axes[0].text(33, frequency + 0.12, "by frequency alone", ha="right", fontsize=9.5)
+    axes[0].text(11, frequency + 0.15, "by frequency alone", ha="center", va="bottom")
     axes[1].axhline(0.5, color=PALETTE[1], ls=":", lw=1)
+    for ax in axes:  # the learning rate begins its second cycle
+        ax.axvline(22, color=INK, lw=0.6)
+    axes[0].text(22.5, 8, "learning rate\nrises again", ha="left", va="top")
     axes[0].set(ylabel="loss (nats)", ylim=(0, 8.5))
     axes[1].set(ylabel="held-out accuracy", ylim=(0, 1), xlabel="thousand steps")
-    axes[0].legend(loc="center right", bbox_to_anchor=(1, 0.3))
+    for y, name, colour in ((2.9, "masked tokens", PALETTE[0]), (1.2, "next sentence", PALETTE[1])):
+        axes[0].text(11, y, name, ha="center", va="center", color=colour)
     return figure
 
 

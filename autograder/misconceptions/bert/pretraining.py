@@ -576,8 +576,8 @@ COUNTED = "mlm = total / (labels != IGNORE).sum().clamp(min=1)"
 SUMMED = "return mlm + F.cross_entropy(nsp_logits, is_random)"
 add(
     "loss_nsp_ignores_zero",
-    "Your loss of the pairs leaves out class 0, as a loss with ignore_index=0 does that both tasks "
-    "share: true pairs then teach nothing. Give it a loss of its own.",
+    "Your loss of the pairs leaves out class 0, so true pairs teach nothing: ignore_index=0 is "
+    "meant for padding. Give the pairs a loss of their own.",
     (SUMMED, "return mlm + F.cross_entropy(nsp_logits, is_random, ignore_index=0)"),
     read="brt-codertimo",
 )
@@ -599,7 +599,7 @@ add(
 )
 add(
     "loss_nan_without_labels",
-    "Without any label your loss is 0 / 0, and the gradient NaN; that part is then 0.",
+    "Without any label your loss is 0 / 0, which is NaN; that part must then be 0.",
     (COUNTED, "mlm = total / (labels != IGNORE).sum()"),
 )
 add(

@@ -45,4 +45,41 @@ def test_stored_heads_are_all_there_and_can_be_drawn() -> None:
     assert loss > 3
     assert tokens > 5000
     attention_head_pictures.looks(heads, even)
-    attention_head_pictures.cuts(heads)
+
+
+def test_stored_cuts_agree_with_the_heads_and_can_be_drawn() -> None:
+    heads, _, loss, tokens = attention_heads.read()
+    cuts = attention_heads.read_cuts()
+    names = [f"{layer}.{head}" for layer, head in heads]
+    assert {task for _, task in cuts} == set(attention_heads.TASKS)
+    assert abs(cuts["none", "masked tokens"]["loss"] - loss) < 1e-3
+    assert cuts["none", "masked tokens"]["count"] == tokens
+    for name, head in zip(names, heads.values(), strict=True):
+        assert abs(cuts[name, "masked tokens"]["change"] - head.change) < 1e-3
+    drawn = attention_head_pictures.cuts(cuts, names)
+    assert [ax.get_title(loc="left") for ax in drawn.axes] == list(attention_heads.TASKS)
+
+
+def test_losses_of_both_tasks_agree_with_the_model() -> None:
+    shipped = load("bert")
+    rows, is_random = attention_heads.held_out_pairs(shipped, 4)
+    torch.manual_seed(0)
+    corrupted, labels = shipped.module.mask_tokens(rows.ids, 3000)
+    found = attention_heads.task_losses(shipped.model, rows, corrupted, labels, is_random)
+    mlm, nsp = (losses.mean() for losses, _ in found.values())
+    with torch.no_grad():
+        logits = shipped.model(corrupted, rows.token_type_ids, rows.mask)
+        whole = shipped.module.pretraining_loss(*logits, labels, is_random)
+    torch.testing.assert_close(mlm + nsp, whole, atol=1e-5, rtol=1e-5)
+    same = attention_heads.token_losses(shipped.model, rows, corrupted, labels)
+    torch.testing.assert_close(found["masked tokens"][0], same)
+
+
+def test_the_last_position_is_split_by_its_token() -> None:
+    sep = attention_heads.read_sep()
+    last, stop, another = (
+        sep["closing [SEP]", "", name] for name in ("last", "last, full stop", "last, another")
+    )
+    assert last["count"] == stop["count"] + another["count"]
+    mean = stop["change"] * stop["count"] + another["change"] * another["count"]
+    assert abs(mean / last["count"] - last["change"]) < 1e-3

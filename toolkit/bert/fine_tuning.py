@@ -359,7 +359,7 @@ def _regression(
 
 def bag_of_words(
     task: Task, corpus: Corpus, *, labelled: int | None = None, seed: int = 0,
-    most_test: int | None = None,
+    most_test: int | None = None, compare: bool = True,
 ) -> Result:  # fmt: skip
     """Logistic regression on counts, with the same labelled examples as `fine_tune`.
 
@@ -368,6 +368,9 @@ def bag_of_words(
     * "tagging": each word by its pieces and those of two words on either side.
     * "span": each place of the passage by its piece and the three on either side, each with
       whether the question has it, too; the same again for the end. [CLS] has a feature of its own.
+
+    Args:
+        compare: of "span"; False leaves out what the question has.
     """
     began = time.process_time()
     few = few_examples(task, labelled, seed)
@@ -382,7 +385,7 @@ def bag_of_words(
     elif task.kind == "tagging":
         guesses, targets = _bag_tags(task, few, test, words), torch.zeros(0)
     else:
-        guesses, targets = _bag_spans(few, test, words)
+        guesses, targets = _bag_spans(few, test, words, compare)
     scores = _metrics(task, test, guesses, targets)
     metric = METRICS[task.kind]
     used = time.process_time() - began
@@ -444,7 +447,7 @@ def _bag_tags(
 
 
 def _bag_spans(
-    few: Sequence[Example], test: Sequence[Example], words: int
+    few: Sequence[Example], test: Sequence[Example], words: int, compare: bool
 ) -> tuple[list[tuple[int, int]], Tensor]:
     reach, slots = 3, 7
 
@@ -454,7 +457,7 @@ def _bag_spans(
         x = torch.zeros(len(examples), longest, 2 * slots, dtype=torch.int64)
         exists = torch.zeros(len(examples), longest, dtype=torch.bool)
         for n, e in enumerate(examples):
-            asked = set(e.first)
+            asked = set(e.first) if compare else set()
             x[n, 0, 0] = slots * (words + 1) + 1
             exists[n, : len(e.second) + 1] = True
             for k in range(len(e.second)):

@@ -184,13 +184,18 @@ _BARS = (
     "table.ends :is(td,th,caption){border:0!important;padding:.05em .6em;text-align:left;"
     "background:none!important;color:inherit;font-weight:normal;line-height:1.35;font-size:.9em}"
     "table.ends caption{caption-side:top}table.ends td{min-width:6.5em}"
+    "table.ends td span{display:inline-block;width:2.9em;padding-right:.5em;text-align:right}"
     "table.ends i{display:inline-block;height:.75em;vertical-align:-.05em}"
     "table.ends tr.y th{font-weight:bold!important}</style>"
 )
 
 
+def _signed(value: float | Tensor) -> str:
+    return f"{value:.2f}".replace("-", "−")
+
+
 def span_page(answers: Mapping[str, Mapping[str, Any]]) -> Any:
-    """Start and end probabilities over the passage, for several questions about it.
+    """Start and end logits in the passage and bars of their softmax, for several questions.
 
     Args:
         answers: stored answers by what the question asks for.
@@ -204,9 +209,9 @@ def span_page(answers: Mapping[str, Mapping[str, Any]]) -> Any:
         for k, token in enumerate(one["tokens"][:last]):  # the signature
             right = one["right"] is not None and one["right"][0] <= k <= one["right"][1]
             cells = "".join(
-                f"<td><i style='background:{colour};width:{4.6 * share[k]:.2f}em'></i> "
-                f"{share[k]:.2f}</td>"
-                for share, colour in ((start.softmax(0), PALETTE[0]), (end.softmax(0), PALETTE[1]))
+                f"<td><span>{_signed(logits[k])}</span><i style='background:{colour};"
+                f"width:{4.6 * logits.softmax(0)[k]:.2f}em'></i></td>"
+                for logits, colour in ((start, PALETTE[0]), (end, PALETTE[1]))
             )
             rows.append(
                 f"<tr{' class=y' if right else ''}><th scope=row>{html.escape(token)}</th>"
@@ -222,7 +227,7 @@ def span_page(answers: Mapping[str, Mapping[str, Any]]) -> Any:
             wanted = " ".join(one["tokens"][one["right"][0] : one["right"][1] + 1])
         caption = (
             f"{html.escape(one['question'])}<br>best pair: <b>{html.escape(said)}</b>, sum "
-            f"{sums.max():.2f}<br>no answer: {one['null']:.2f}<br>right: <b>{wanted}</b>"
+            f"{_signed(sums.max())}<br>no answer: {_signed(one['null'])}<br>right: <b>{wanted}</b>"
         )
         head = "<tr><th></th><th scope=col>start</th><th scope=col>end</th></tr>"
         return f"{_BARS}<table class=ends><caption>{caption}</caption>{head}{''.join(rows)}</table>"
@@ -310,7 +315,7 @@ def four_tasks(found: Mapping[tuple[str, str, int], Found], main: Mapping[str, i
         range(len(main)), [f"{t}\n{METRIC[t]}\n{n} labels" for t, n in main.items()], fontsize=10.5
     )
     ax.invert_yaxis()
-    ax.set(xlim=(0, 108), xlabel="percent of the test")
+    ax.set(xlim=(0, 108), xlabel="percent of the test examples")
     figure.legend(loc="outside lower center", ncols=2, fontsize=10.5)
     return figure
 
@@ -345,7 +350,7 @@ def by_labels(
                ylim=(0, 100 if task == "module" else 75))  # fmt: skip
         ax.set_xticks(sizes, [str(n) for n in sizes])
         ax.minorticks_off()
-    axes[0].set_ylabel("percent of the test")
+    axes[0].set_ylabel("percent of the test examples")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10.5)
     return figure
@@ -354,12 +359,12 @@ def by_labels(
 def curves(found: Mapping[tuple[str, str, int], Found], shown: Mapping[str, int]) -> Figure:
     """Validation metric in the course of fine-tuning, a line a seed; dots: the weights kept.
 
-    Where a random network was also trained on, its early stop is marked by a cross.
+    Where a random network was also trained on, a cross marks where early stopping would end it.
 
     Args:
         shown: number of labelled examples by task.
     """
-    figure, axes = plt.subplots(1, len(shown), figsize=(5.8, 3.8), sharey=True)
+    figure, axes = plt.subplots(len(shown), 1, figsize=(5.8, 5.6), sharex=True, sharey=True)
     for ax, (task, labelled) in zip(axes, shown.items(), strict=True):
         for way in ("pre-trained", "random"):
             long = found.get((task, LONG, labelled)) if way == "random" else None
@@ -372,10 +377,10 @@ def curves(found: Mapping[tuple[str, str, int], Found], shown: Mapping[str, int]
                 if long:
                     end = len(found[task, way, labelled].curves[seed]) - 1
                     ax.plot([steps[end]], [100 * curve[end]], "x", ms=9, mew=2.4, color=INK,
-                            zorder=3)  # fmt: skip
-        ax.set(title=f"{task}, {labelled} labels", xlabel="step", ylim=(0, 80))
+                            zorder=3, label="early stop" if seed == 0 else None)  # fmt: skip
+        ax.set(title=f"{task}, {labelled} labels", ylabel="validation, percent", ylim=(0, 80))
         ax.set_xlim(left=0)
-    axes[0].set_ylabel("percent of the validation")
+    axes[-1].set_xlabel("step")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10.5)
     return figure

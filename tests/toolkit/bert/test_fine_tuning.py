@@ -137,6 +137,9 @@ def test_bags_of_words_learn_by_heart_and_beat_one_answer(
     assert more.score < 1
     if name != "pair":  # there the words say nearly nothing
         assert more.score > (1.0 if name == "tagging" else 1.2) * fine_tuning.majority(task)
+    if name == "span":
+        blind = fine_tuning.bag_of_words(task, corpus, labelled=120, compare=False)
+        assert blind.score < more.score - 0.1
 
 
 def test_answers_are_compared_where_they_stand(tasks: dict[str, d.Task]) -> None:

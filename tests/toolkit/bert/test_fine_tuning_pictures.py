@@ -31,6 +31,22 @@ def test_each_head_reads_the_states_that_its_task_needs() -> None:
     assert [panel[3] for panel in pictures.PANELS] == [(0,), (0,), (4, 5, 6, 7), (1, 2, 3, 4)]
 
 
+def test_the_logits_of_a_span_are_shown_with_their_sums() -> None:
+    one = {
+        "question": "What is <b>?", "tokens": ["f", "=", "none"], "start": [-1.0, 0, 2.5],
+        "end": [0.25, 0, 1.5], "null": -8.0, "right": [2, 2],
+    }  # fmt: skip
+    waiting, page = [pictures.span_page({"b": one})], ""
+    while waiting:
+        widget = waiting.pop()
+        waiting += getattr(widget, "children", ())
+        page += str(getattr(widget, "value", ""))
+    assert "sum 4.00" in page
+    assert "no answer: −8.00" in page
+    assert "<span>−1.00</span>" in page
+    assert "What is &lt;b&gt;?" in page
+
+
 def test_words_are_escaped() -> None:
     text = pictures.chips({"words": ["<b>", "x"], "shares": [0.2, 0.9], "right": [0, 1]})
     assert "&lt;b&gt;" in text

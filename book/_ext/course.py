@@ -7,7 +7,7 @@ later chapter adds rows to `coverage.csv` and appears in every table; no page ha
 
 What the units hold is read from `exercises/`, where it is generated.
 
-Directives: `{chapters}`, `{units}`, `{last-cells}`, `{errata} 001` (one document),
+Directives: `{chapters}`, `{chapter-map}`, `{units}`, `{last-cells}`, `{errata} 001` (one document),
 `{coverage} attention` (one chapter), `{errata-counts}`, `{coverage-counts}`, `{terms}`.
 """
 
@@ -136,6 +136,25 @@ class Chapters(CourseDirective):
         return self.table(["Chapter", "What you build", ""], body, "course-chapters")
 
 
+class ChapterMap(CourseDirective):
+    """A map of the chapters, links to all but the one whose page this is, which is marked."""
+
+    def run(self) -> list[nodes.Node]:
+        here, stations = self.env.docname, []
+        for number, row in enumerate(self.rows("chapters.csv"), start=1):
+            page, name = paths.first_page(row["name"]), f"{number}. {escape(row['title'])}"
+            if page == here:
+                name = f'<span aria-current="page">{name} <small>you are here</small></span>'
+            elif page in self.env.found_docs:
+                target = escape(self.env.app.builder.get_relative_uri(here, page))
+                name = f'<a href="{target}">{name}</a>'
+            else:
+                name = f"<span>{name}</span>"
+            stations.append(f"<li>{name}</li>")
+        whole = f'<nav class="course-map" aria-label="Chapters"><ol>{"".join(stations)}</ol></nav>'
+        return [nodes.raw("", whole, format="html")]
+
+
 class Units(CourseDirective):
     """The units of the course: what each asks for, and whose answers its given parts hold."""
 
@@ -236,8 +255,10 @@ class Terms(CourseDirective):
         for row in sorted(self.rows("glossary.csv"), key=lambda row: row["term"].lower()):
             name = "term-" + nodes.make_id(row["term"])
             linked = f"[{row['term']}](#{row['section']})" if row["section"] else row["term"]
+            also = f" Also: {row['also'].replace(';', ',')}." if row["also"] else ""
             body.append([[nodes.inline("", "", *self.inline(linked), ids=[name])],
-                         [nodes.Text(row["chinese"])], self.inline(row["meaning"])])  # fmt: skip
+                         [nodes.Text(row["chinese"])],
+                         self.inline(row["meaning"] + also)])  # fmt: skip
         return self.table(["Term", "In the documents", "Meaning"], body, "course-terms")
 
 
@@ -342,6 +363,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("course_edition", False, "env", bool)
     app.add_node(place)
     app.add_directive("chapters", Chapters)
+    app.add_directive("chapter-map", ChapterMap)
     app.add_directive("units", Units)
     app.add_directive("last-cells", LastCells)
     app.add_directive("errata", Errata)

@@ -232,3 +232,15 @@ def test_the_glossary_gives_sixty_terms_or_more_in_order() -> None:
     assert names == sorted(set(names), key=str.lower)
     assert sum(bool(CHINESE.search(row["chinese"])) for row in terms) >= 60
     assert all(row["meaning"].endswith(".") for row in terms)
+
+
+def test_a_name_belongs_to_one_term_of_the_glossary() -> None:
+    plain = [
+        name
+        for row in rows("glossary.csv")
+        for name in {
+            re.sub(r"[-\s]", "", name.lower()).removesuffix("s")
+            for name in (row["term"], *filter(None, row["also"].split("; ")))
+        }
+    ]
+    assert sorted(set(plain)) == sorted(plain)

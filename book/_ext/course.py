@@ -5,17 +5,19 @@ and chapters are, `errata.csv` what the source documents got wrong, `glossary.cs
 later chapter adds rows to `coverage.csv` and appears in every table; no page has to be edited.
 `moved.csv` lists addresses that pages once had, which lead to where the pages are now.
 
-What the units hold is read from `exercises/`, where it is generated.
+What the units hold is read from `exercises/`, where it is generated. `paths.csv` says which units
+a course takes in which week; what that comes to is added up here.
 
-Directives: `{chapters}`, `{chapter-map}`, `{units}`, `{last-cells}`, `{errata} 001` (one document),
-`{coverage} attention` (one chapter), `{errata-counts}`, `{coverage-counts}`, `{terms}`.
+Directives: `{chapters}`, `{chapter-map}`, `{units}`, `{workload}`, `{weeks} 14` (one path),
+`{last-cells}`, `{errata} 001` (one document), `{coverage} attention` (one chapter),
+`{errata-counts}`, `{coverage-counts}`, `{terms}`.
 """
 
 from __future__ import annotations
 
-import ast
 import csv
 import json
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -32,6 +34,8 @@ from sphinx.util.docutils import SphinxDirective
 from autograder.assignments.last_cells import what_they_do
 from autograder.common import paths
 from autograder.units.assignment import load
+from autograder.units.workload import Week, given_of, weeks, workloads
+from toolkit.book import contents
 
 logger = logging.getLogger(__name__)
 KINDS = ("concept", "formula", "code", "claim", "system", "figure", "erratum")
@@ -160,17 +164,10 @@ class Units(CourseDirective):
 
     def run(self) -> list[nodes.Node]:
         body = []
-        asked: dict[str, set[str]] = {}
         for unit in paths.units():
             self.env.note_dependency(str(paths.EXERCISES / unit / "assignment.json"))
             chapter, assignment = paths.chapter_of(unit), load(unit)
-            given = defined(paths.given(unit))
-            holds = [
-                f"`{before.removeprefix(chapter + '-')}`"
-                for before, names in asked.items()
-                if paths.chapter_of(before) == chapter and given & names
-            ]
-            asked[unit] = set(assignment.names)
+            holds = [f"`{before.removeprefix(chapter + '-')}`" for before in given_of(unit)]
             numbers = [
                 str(len(assignment.exercises)),
                 str(len(assignment.questions) or "–"),
@@ -184,12 +181,60 @@ class Units(CourseDirective):
         return self.table(head, body, "course-units")
 
 
-def defined(file: Path) -> set[str]:
-    """The functions and classes that a Python file defines; none if it is not there."""
-    if not file.exists():
-        return set()
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+def hours(minutes: int) -> str:
+    """Minutes as one plans them: `1.8 h`."""
+    return f"{minutes / 60:.1f} h"
+
+
+def title_of(page: str) -> str:
+    """The title of a page of the book, from its source."""
+    source = (paths.BOOK / f"{page}.md").read_text(encoding="utf-8")
+    return re.search(r"^# (.+)$", re.sub(r"(?s)```.*?```", "", source), re.MULTILINE)[1]
+
+
+class Workloads(CourseDirective):
+    """The units of the course with the pages to read first, and the hours that these take."""
+
+    def run(self) -> list[nodes.Node]:
+        body = []
+        for one in workloads(contents()).values():
+            pages: list[nodes.Node] = []
+            for page in one.pages:
+                self.env.note_dependency(str(paths.BOOK / f"{page}.md"))
+                pages += [nodes.Text(", ")] if pages else []
+                pages.append(place("", page=page, anchor="", text=title_of(page)))
+            body.append([[nodes.literal("", one.unit)], pages, [nodes.Text(hours(one.reading))]])
+        return self.table(["Unit", "Read first", "Reading"], body, "course-workload")
+
+
+class Weeks(CourseDirective):
+    """The weeks of one path through the course, from `paths.csv`, and their sums."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        body, plan = [], weeks(self.rows("paths.csv"), self.arguments[0], contents())
+        for week in plan:
+            taken: list[list[nodes.Node]] = [[nodes.literal("", unit)] for unit in week.units]
+            if not week.units:
+                taken = [
+                    [place("", page=page, anchor="", text=title_of(page))] for page in week.pages
+                ]
+            taken += [self.inline(week.remark)] if week.remark else []
+            what = [node for n, part in enumerate(taken)
+                    for node in ([nodes.Text(", ")] if n else []) + part]  # fmt: skip
+            body.append([[nodes.Text(week.number)], what, *self.sums([week])])
+        body.append([[nodes.Text("all")], [nodes.Text(f"{sum(len(w.units) for w in plan)} units")],
+                     *self.sums(plan)])  # fmt: skip
+        head = ["Week", "Units", "Reading", "Exercises", "Together", "Points"]
+        return self.table(head, body, "course-weeks")
+
+    def sums(self, plan: list[Week]) -> list[list[nodes.Node]]:
+        """Hours of reading, of exercises and of both, and points."""
+        reading, writing = sum(w.reading for w in plan), sum(w.writing for w in plan)
+        points = sum(week.points for week in plan)
+        numbers = [hours(reading), hours(writing) if writing else "–", hours(reading + writing)]
+        return [[nodes.Text(number)] for number in (*numbers, f"{points:g}" if points else "–")]
 
 
 class LastCells(CourseDirective):
@@ -365,6 +410,8 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("chapters", Chapters)
     app.add_directive("chapter-map", ChapterMap)
     app.add_directive("units", Units)
+    app.add_directive("workload", Workloads)
+    app.add_directive("weeks", Weeks)
     app.add_directive("last-cells", LastCells)
     app.add_directive("errata", Errata)
     app.add_directive("errata-counts", ErrataCounts)

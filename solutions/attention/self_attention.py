@@ -172,8 +172,7 @@ def scaled_dot_product_attention(
 # fails (for instance $q = k$, where the mean is $d_k$, or learned projections that have grown), the
 # variance is no longer $d_k$ and the divisor only a sensible starting point.
 #
-# *Marking:* 1 point for the variance $d_k$ and its assumption, 1 for saturation and vanishing
-# gradients, 1 for why the square root.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -400,7 +399,7 @@ def decoder_mask(lengths: Tensor, max_length: int | None = None) -> Tensor:
 # case be left out of the loss. A causal mask in cross-attention would be wrong: the whole source is
 # known.
 #
-# *Marking:* 1 point per row of the table with its reason.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]

@@ -867,10 +867,7 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
 # input of pre-training and still not in that of fine-tuning. So it gives more variety and leaves
 # the mismatch as it was; ELECTRA, whose discriminator never sees [MASK], removes it.
 #
-# *Marking:* 1 point for the mismatch ([MASK] is absent in fine-tuning, and with [MASK] alone
-# unmasked positions get no prediction), 1 for what kept and random tokens do together **and** why 1.5
-# percent are harmless, 1 for the draw per chosen token and for saying that dynamic masking leaves
-# the mismatch.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -912,8 +909,5 @@ def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
 # on next-sentence prediction, a model is near chance on sentence order (52 percent); trained on
 # order, it solves most of the other (79 percent). (Lan et al., 2020, section 4.6.)
 #
-# *Marking:* 1 point for topic as a sufficient cue that comes from the way negatives are drawn, 1
-# for an explanation of the two findings that names a difference in the set-up (input, length,
-# negatives) and not only "more data", 1 for sentence order: same document for both classes, hence
-# no topic cue.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION

@@ -391,10 +391,7 @@ def language_model_loss(logits: Tensor, ids: Tensor, mask: Tensor | None = None)
 # by order, not by removing it: every token is context for those behind it and target of the one
 # before it at the same time.
 #
-# *Marking:* 1 point for the mask as the reason (each position depends on its past only, in all blocks)
-# **and** what it saves, $T - 1$ passes; 1 for the missing shift: the target stands in the input,
-# since $j \le i$ includes $i$, and copying is learned; 1 for the comparison with BERT (tokens must
-# be hidden there, so only a part can be targets).
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]

@@ -791,10 +791,7 @@ def answer_scores(
 # against a prompt with the description alone. The paper itself (Brown et al., 2020, section 5)
 # leaves open whether tasks are learned anew or recognised.
 #
-# *Marking:* 1 point for what changes: activations and not parameters, no gradient, with fine-tuning
-# as the contrast; 1 for where the examples act (keys and values in the context, by attention)
-# **and** that nothing remains, with a limit or cost that follows from it; 1 for conditioning or
-# recognising a task as an explanation, with a way to tell it from learning a new one.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 

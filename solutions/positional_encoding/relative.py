@@ -145,9 +145,7 @@ class LearnedPositions(nn.Module):
 # *Test:* train on short lengths, evaluate on longer ones from the same source, position by position
 # rather than by an average that hides the break, against chance and against the training range.
 #
-# *Marking:* 1 point for learned positions (no row, or an untrained one), 1 for sinusoids (code
-# exists, performance not assured, "may"), 1 for relative positions with their limit and a sound
-# test.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]

@@ -345,9 +345,7 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 # the same for all positions. With the sine alone $\sin(\omega(p + k))$ is not a linear function of
 # $\sin(\omega p)$.
 #
-# *Marking:* 1 point for the fault of each of the two single functions together (shrinking
-# differences; repetition against resolution), 1 for fast and slow frequencies working together, 1
-# for the cosine.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]

@@ -271,8 +271,7 @@ def sequence_loss(logits: Tensor, targets: Tensor, pad: int = PAD) -> Tensor:
 # arrives at $0.6 \cdot 0.5 = 0.30$, but `y` and its continuation have $0.4 \cdot 0.95 = 0.38$. The
 # step-wise maximum would be right only if later distributions didn't depend on earlier choices.
 #
-# *Marking:* 1 point for training (over parameters, data fixed), 1 for decoding (over sequences,
-# parameters fixed), 1 for an example whose numbers are right.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -634,6 +633,5 @@ def beam_search(
 # length doesn't depend on $T$; the price is $T$ scores at each step. The Transformer's encoder
 # likewise returns one vector for every position.
 #
-# *Marking:* 1 point for a capacity that is fixed while the content grows, 1 for why the width only
-# moves the limit, 1 for all states with the shape `(B, T, H)` and a context for each step.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION

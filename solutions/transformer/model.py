@@ -550,9 +550,7 @@ class Decoder(nn.Module):
 # 2020.) In its favour, post-norm is often at least as good where it does train: in a deep pre-norm
 # stack the last layers change the sum only a little.
 #
-# *Marking:* 1 point for the two formulas with the right names (words and paper: post-norm; code:
-# pre-norm), 1 for the free residual connection in pre-norm against the norms on it in post-norm, 1
-# for the growing sum with its final norm **and** a consequence for training.
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]
@@ -800,9 +798,7 @@ class EncoderDecoder(nn.Module):
 # causal mask: only the last position runs through the layers, and it may see everything in the
 # cache.
 #
-# *Marking:* 1 point for the first with its conditions (padding on the right, ignored by the loss),
-# 1 for the second with the reason (memory has vectors at padding), 1 for the third (last position
-# changes for $N \ge 2$, or the cache).
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
 
 # %% [markdown]

@@ -24,6 +24,8 @@ from autograder.verification.verify import graders_of
 IDIOMS = {
     "a / b": "a quotient does not say of what; a path looks like one",
     "a + b": "nor does a sum",
+    "nn.Embedding(a, b)": "a layer of two sizes does not say what for",
+    "nn.Linear(a, b)": "nor does this one",
     "optimizer.zero_grad()\nloss.backward()": "every training loop with PyTorch has both",
     "optimizer.step()\nlosses.append(loss.item())": "and every one that keeps its losses these",
 }

@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 RUN    := OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python
 STAMP  := $(VENV)/.ready
 
-.PHONY: course test book exercises demo serve bench verify verify-full lint clean help
+.PHONY: course test book pdf exercises demo serve bench verify verify-full lint clean help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -21,6 +21,9 @@ test: $(STAMP) ## every test, the built book and the graders' own test included
 
 book: $(STAMP) ## build the book alone; EDITION=course: without the answers to exercises
 	@$(RUN) -m toolkit.book $(if $(EDITION),--edition $(EDITION))
+
+pdf: $(STAMP) ## print the built book into one PDF; EDITION=course, PAPER=Letter
+	@$(RUN) -m toolkit.pdf $(if $(EDITION),--edition $(EDITION)) $(if $(PAPER),--paper $(PAPER))
 
 exercises: $(STAMP) ## regenerate the students' notebooks after editing solutions/
 	@$(RUN) -m autograder build

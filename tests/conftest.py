@@ -116,7 +116,7 @@ def browser() -> Iterator[Any]:
     """One Chromium per test process; Playwright allows no second one beside it."""
     if shutil.which("chromium") is None:
         pytest.skip("no browser here: sudo apt-get install chromium")
-    from autograder.benchmarks.pages import chromium
+    from toolkit.browser import chromium
 
     with chromium() as launched:
         yield launched

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import shutil
 import statistics
 import threading
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autograder.benchmarks.timing import Figure
+from toolkit.browser import VIEWS, chromium, wait_for_formulas
 
 SLOWER = 4
 VISITS = 5
@@ -78,8 +78,7 @@ def _visit(browser: Any, url: str) -> float:
     started = time.perf_counter()
     page.goto(url, wait_until="domcontentloaded")
     wait_for_formulas(page)
-    views = 'script[type="application/vnd.jupyter.widget-view+json"]'
-    if page.locator(f"{views}, {CONTROLS}").count():
+    if page.locator(f"{VIEWS}, {CONTROLS}").count():
         control = page.wait_for_selector(CONTROLS, state="attached")
         while not control.evaluate(ANSWERED):
             # Again and again: a control may be there before anything listens to it.
@@ -90,13 +89,6 @@ def _visit(browser: Any, url: str) -> float:
     seconds = time.perf_counter() - started
     context.close()
     return seconds
-
-
-def wait_for_formulas(page: Any) -> None:
-    """Return when MathJax has set all formulas of an open page; at once where there are none."""
-    if page.locator("span.math, div.math").count():
-        page.wait_for_function("window.MathJax?.startup?.promise !== undefined")
-        page.evaluate("MathJax.startup.promise.then(() => true)")
 
 
 def _use(page: Any, control: Any) -> None:
@@ -124,22 +116,3 @@ def _serving(folder: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-
-
-@contextmanager
-def chromium() -> Iterator[Any]:
-    """A browser of Playwright's; it is closed afterwards.
-
-    Raises:
-        RuntimeError: there is none.
-    """
-    executable = shutil.which("chromium")
-    if executable is None:
-        raise RuntimeError("No browser here: sudo apt-get install chromium.")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        browser = playwright.chromium.launch(executable_path=executable, args=arguments)
-        yield browser
-        browser.close()

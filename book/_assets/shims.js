@@ -1,5 +1,5 @@
-/* Loaded before everything else (priority 100). Four repairs: widgets work in a static page, and
-   everything can be reached and has a name. */
+/* Loaded before everything else (priority 100). Five repairs: widgets work in a static page,
+   everything can be reached and has a name, and a dark page prints dark on white. */
 
 /* 1. The theme's Font Awesome replaces every <i> that appears later by an <svg>; ipywidgets still holds
       the <i> of its Play buttons and throws. Icons that are in the page from the start are unaffected. */
@@ -50,7 +50,6 @@ document.addEventListener("DOMContentLoaded", function () {
   all(".search-button-field", function (button) {
     button.setAttribute("aria-label", button.textContent.trim().replace(/\s+/g, " "));
   });
-  all(".citation-list[role=list]", function (list) { list.removeAttribute("role"); });
   all(".bd-sidenav summary", function (arrow) {
     var chapter = arrow.closest("li").querySelector("a");
     if (chapter) arrow.setAttribute("aria-label", "Pages of " + chapter.textContent.trim());
@@ -75,13 +74,15 @@ document.addEventListener("DOMContentLoaded", function () {
 (function () {
   var boxes = "div.math, mjx-container[display], .pst-scrollable-table-container, .cell_output, pre, table, " +
     ".heats, [style*='overflow-x']";
-  function mark() {
-    document.querySelectorAll(".bd-article mjx-container:not([display])").forEach(function (formula) {
-      var column = formula.closest("p, li, td, th, dd") || formula.parentElement;
+  function mark(root) {
+    root.querySelectorAll("mjx-container:not([display])").forEach(function (formula) {
+      /* Of what runs within a line, such as a cell's text on a phone, the width counts as 0. */
+      var column = formula.parentElement;
+      while (column.clientWidth === 0 && column !== document.body) column = column.parentElement;
       var drawn = formula.querySelector("mjx-math");
       formula.classList.toggle("course-wide", drawn && drawn.scrollWidth > column.clientWidth + 1);
     });
-    document.querySelectorAll(".bd-article :is(" + boxes + "), .bd-article .course-wide").forEach(function (box) {
+    root.querySelectorAll(boxes + ", .course-wide").forEach(function (box) {
       var scrolls = /auto|scroll/.test(getComputedStyle(box).overflowX);
       var wide = scrolls && box.scrollWidth > box.clientWidth + 1;
       if (wide) box.setAttribute("tabindex", "0");
@@ -90,9 +91,35 @@ document.addEventListener("DOMContentLoaded", function () {
     });
   }
   window.addEventListener("load", function () {
-    mark();
-    window.addEventListener("resize", mark);
+    var article = document.querySelector(".bd-article"), changed = new Set();
+    if (!article) return;
+    function all() { mark(article); }
+    all();
+    window.addEventListener("resize", all);
     if (window.MathJax && window.MathJax.startup && window.MathJax.startup.promise)
-      window.MathJax.startup.promise.then(mark);
+      window.MathJax.startup.promise.then(all);
+    /* What is unfolded, and the next frame of a widget, may be wider than what stood there. */
+    article.addEventListener("toggle", function (event) { mark(event.target); }, true);
+    new MutationObserver(function (changes) {
+      var waiting = changed.size > 0;
+      changes.forEach(function (change) {
+        var output = change.target.closest(".cell_output");
+        if (output) changed.add(output);
+      });
+      if (!waiting && changed.size) requestAnimationFrame(function () {
+        changed.forEach(function (output) { mark(output.parentElement); });
+        changed.clear();
+      });
+    }).observe(article, { childList: true, subtree: true });
   });
+})();
+
+/* 5. Paper is white: a page that is dark on the screen is printed in the light theme. */
+(function () {
+  var root = document.documentElement, theme;
+  window.addEventListener("beforeprint", function () {
+    theme = root.dataset.theme;
+    root.dataset.theme = "light";
+  });
+  window.addEventListener("afterprint", function () { root.dataset.theme = theme; });
 })();

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from autograder.benchmarks.pages import wait_for_formulas
+from tests.book import axe
+from tests.book.paper import SHEET, TOO_WIDE
 from toolkit.book import contents
+from toolkit.browser import VIEWS, wait_for_formulas, wait_for_widgets
 
 pytestmark = [
     pytest.mark.book,
@@ -95,8 +97,10 @@ class Visit:
     silent_pictures: list[str] = field(default_factory=list)
     faint: dict[str, list[str]] = field(default_factory=dict)
     texts: int = 0
+    barriers: list[axe.Finding] = field(default_factory=list)
     width: int = 0
     too_wide: list[str] = field(default_factory=list)
+    beyond_paper: list[str] = field(default_factory=list)
 
 
 @pytest.fixture(scope="session")
@@ -104,18 +108,22 @@ def visit(browser: Any, site: Path) -> Iterator[Any]:
     """Visit a page, once."""
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     visits: dict[str, Visit] = {}
+    known: set[str] = set()
 
     def go(name: str) -> Visit:
         if name not in visits:
-            visits[name] = look(context, site / f"{name}.html")
+            visits[name] = look(context, site / f"{name}.html", known)
         return visits[name]
 
     yield go
     context.close()
 
 
-def look(context: Any, file: Path) -> Visit:
-    """Open a page from disk, wait for what it loads, and write down what there is to see."""
+def look(context: Any, file: Path, known: set[str]) -> Visit:
+    """Open a page from disk, wait for what it loads, and write down what there is to see.
+
+    Kinds of text that other pages had are in `known`, for `axe.findings`.
+    """
     found, page = Visit(), context.new_page()
     page.on("request", lambda r: found.requests.append(r.url))
     page.on("requestfailed", lambda r: found.errors.append(f"not loaded: {r.url}"))
@@ -124,14 +132,8 @@ def look(context: Any, file: Path) -> Visit:
     page.goto(file.as_uri(), wait_until="load")
     found.formulas = page.locator("span.math, div.math").count()
     wait_for_formulas(page)
-    views = 'script[type="application/vnd.jupyter.widget-view+json"]'
-    found.widgets = page.locator(views).count()
-    if found.widgets:
-        page.wait_for_function(
-            "n => document.querySelectorAll('.widget-subarea').length >= n"
-            " && [...document.querySelectorAll('.widget-subarea')].every(e => e.children.length)",
-            arg=found.widgets,
-        )
+    found.widgets = page.locator(VIEWS).count()
+    wait_for_widgets(page)
     page.evaluate("window.scrollTo(0, document.body.scrollHeight)")  # lazy pictures too
     page.wait_for_load_state("networkidle")
 
@@ -143,14 +145,18 @@ def look(context: Any, file: Path) -> Visit:
     )
     found.unmoved = move_widgets(page)
     page.evaluate("document.activeElement.blur()")
-    # Colours fade from one theme to the other; what counts is where they end.
-    page.add_style_tag(content="*, *::before, *::after { transition: none !important }")
-    for theme in ("light", "dark"):
+    axe.prepare(page)
+    for theme, only in (("light", ""), ("dark", "colours")):
         page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
         found.texts, found.faint[theme] = page.evaluate(FAINT)
+        found.barriers += axe.findings(page, theme, only, known)
 
+    # The page's own listeners, which came first, have answered the new width by then.
+    page.evaluate("""() => { window.narrowed = new Promise(done => addEventListener('resize',
+        () => requestAnimationFrame(() => setTimeout(done)), {once: true})); }""")
     page.set_viewport_size({"width": 390, "height": 844})
-    page.wait_for_timeout(100)
+    page.evaluate("window.narrowed")
+    found.barriers += axe.findings(page, "phone", "structure")
     found.width = page.evaluate("document.documentElement.scrollWidth")
     if found.width > 390:
         found.too_wide = page.evaluate(
@@ -158,6 +164,11 @@ def look(context: Any, file: Path) -> Visit:
               .filter(e => e.getBoundingClientRect().right > innerWidth + 1).slice(0, 5)
               .map(e => e.tagName + '.' + e.className + ' ' + e.getBoundingClientRect().right)"""
         )
+
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": SHEET, "height": 900})
+    page.wait_for_timeout(100)
+    found.beyond_paper = page.evaluate(TOO_WIDE)
     page.close()
     return found
 
@@ -233,9 +244,23 @@ def test_a_phone_needs_no_sideways_scrolling(visit: Any, name: str) -> None:
     assert page.width <= 390, page.too_wide
 
 
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_cut_off_on_paper(visit: Any, name: str) -> None:
+    assert visit(name).beyond_paper == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_text_stands_out_from_its_background(visit: Any, name: str, theme: str) -> None:
     page = visit(name)
     assert page.texts > 3
     assert page.faint[theme] == []
+
+
+@pytest.mark.parametrize("setting", ["light", "dark", "phone"])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing_that_keeps_people_out(visit: Any, name: str, setting: str) -> None:
+    # What is left are head cells with a formula alone: axe does not read MathML, people hear it.
+    barriers = [one for one in visit(name).barriers if one.impact != "minor"]
+    found = [str(one) for one in barriers if one.setting == setting]
+    assert not found, f"{name}, {len(found)} findings\n" + "\n".join(found)

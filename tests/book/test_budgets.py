@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from autograder.benchmarks.pages import WINDOW, wait_for_formulas
+from autograder.benchmarks.pages import WINDOW
 from toolkit.book import SOURCE, done
+from toolkit.browser import wait_for_formulas
 from toolkit.legibility import BUDGETS, over_budget, source_figures
 
 pytestmark = [pytest.mark.book, pytest.mark.browser]

@@ -229,7 +229,7 @@ def span_page(answers: Mapping[str, Mapping[str, Any]]) -> Any:
             f"{html.escape(one['question'])}<br>best pair: <b>{html.escape(said)}</b>, sum "
             f"{_signed(sums.max())}<br>no answer: {_signed(one['null'])}<br>right: <b>{wanted}</b>"
         )
-        head = "<tr><th></th><th scope=col>start</th><th scope=col>end</th></tr>"
+        head = "<tr><td></td><th scope=col>start</th><th scope=col>end</th></tr>"
         return f"{_BARS}<table class=ends><caption>{caption}</caption>{head}{''.join(rows)}</table>"
 
     return widgets.frames({"question": list(answers)}, draw)

@@ -174,7 +174,7 @@ def swapped_page(shipped: Shipped, word: str, left_only: bool) -> str:
     best = guesses(shipped, word, left_only=left_only)
     line = f"[CLS] the <b>[MASK]</b> is <b>{html.escape(word)}</b> [SEP] close it [SEP]"
     if left_only:
-        line = "[CLS] the <b>[MASK]</b> <span style='opacity:.55'>(the rest is out of sight)</span>"
+        line = "[CLS] the <b>[MASK]</b> <span style='opacity:.8'>(the rest is out of sight)</span>"
     return f"<p>{line}</p>" + bars(list(best), torch.tensor([*best.values()]))
 
 

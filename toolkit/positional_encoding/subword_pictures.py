@@ -93,7 +93,7 @@ def merging(text: str, merges: Sequence[Pair], done: int, encode: Encode, most: 
         rest = "<p>No pair is left.</p>"
     total = sum(len(found) * number for found, number in words.items())
     said = f"After {done} merges: {total} tokens" if done != 1 else f"After 1 merge: {total} tokens"
-    head = "<tr><th>pair</th><th>ids</th><th>count</th><th></th></tr>" if ranked else ""
+    head = "<tr><th>pair</th><th>ids</th><th>count</th><td></td></tr>" if ranked else ""
     return (
         f"{STYLE}<div class=subwords><p><b>{said}</b></p><div class=sides>"
         f"<table>{rows}</table><div><table>{head}{listed}</table>{rest}</div></div></div>"
@@ -113,7 +113,9 @@ def compared(head: Sequence[str], rows: Sequence[tuple[str, Sequence[Sequence[st
     """
     if any(len(columns) + 1 != len(head) for _, columns in rows):
         raise ValueError(f"each line needs {len(head) - 1} columns of pieces")
-    top = "".join(f"<th scope=col>{html.escape(name)}</th>" for name in head)
+    top = "".join(
+        f"<th scope=col>{html.escape(name)}</th>" if name else "<td></td>" for name in head
+    )
     lines = "".join(
         f"<tr><th scope=row>{html.escape(name)}</th>"
         + "".join(

@@ -1,6 +1,6 @@
 """How a trained Transformer writes: a search tree with ends of its own, and a cache step by step.
 
-«es regnet stark» again, whose tree has two words a sentence in `toolkit.seq2seq`. Here sentences
+«es regnet stark» again, whose tree has two words a sentence in `seq2seq_pictures`. Here sentences
 have two to four words, so that their length matters.
 """
 
@@ -136,13 +136,11 @@ def tree_page(beam_size: int, alpha: float) -> str:
         mark = " class=best" if said == best else ""
         name = html.escape(said.removesuffix(" <eos>"))
         lines.append(f"<tr><th scope=row{mark}>{name}</th>{cells}</tr>")
-    head = "".join(
-        f"<th scope=col>{name}</th>" for name in ("", "|y|", "P", "log P", "lp", "score")
-    )
+    head = "".join(f"<th scope=col>{name}</th>" for name in ("|y|", "P", "log P", "lp", "score"))
     return (
         f"{_TREE}<div class=twigs>&lt;bos&gt;{_twig('', 1.0, found.kept, best)}</div>"
         "<div style='overflow-x:auto'><table class=ends>"
-        f"<tr>{head}</tr>{''.join(lines)}</table></div>"
+        f"<tr><td></td>{head}</tr>{''.join(lines)}</table></div>"
     )
 
 

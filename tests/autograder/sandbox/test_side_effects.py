@@ -184,6 +184,21 @@ def test_an_answer_that_the_code_still_uses():
     assert facts(table(), X) == [side_effects.SHARED]
 
 
+def test_an_argument_that_the_code_still_uses():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = {}
+
+        def forward(self, x):
+            key = tuple(x.flatten().tolist())
+            before = self.seen.get(key, x)
+            self.seen[key] = x
+            return 2 * before
+
+    assert facts_of_module(Remembers, X) == [side_effects.KEPT]
+
+
 def test_tensors_that_are_laid_out_otherwise():
     assert facts(lambda x: x.view(-1).sum(), X) == [side_effects.STRIDES]
     assert facts(lambda x: x * x.stride(0), X) == [side_effects.STRIDES]

@@ -15,11 +15,18 @@ from autograder.judging.grader_marks import aspect, exercise, hidden, promises
 
 
 def same_masked_scores(mine, theirs, query, key, masks):
-    """With each mask, words -> mask, the scores agree, and at last without one."""
-    for case, mask in {**masks, "no mask, after calls with one": None}.items():
+    """With each mask, words -> mask, the scores agree, and then without one, for other queries."""
+    for case, mask in masks.items():
         expectations.close(
             mine(query, key, mask), theirs(query, key, mask), what="the masked scores", case=case
         )
+    other = query.flip(0)
+    expectations.close(
+        mine(other, key),
+        theirs(other, key),
+        what="the scores",
+        case="no mask, after calls with one",
+    )
 
 
 def masks_of(draw, *shapes):
@@ -45,7 +52,7 @@ def empty_rows(draw, batch, queries, keys):
 def test_dot_score_values(student, reference, draw):
     """Each score is the inner product of one query with one key, and nothing is learned."""
     mine, theirs = pair(student, reference, "DotScore")
-    for batch, queries, keys, width in [(2, 3, 5, 7), (1, 2, 3, 4), (1, 1, 1, 3)]:
+    for batch, queries, keys, width in [(2, 3, 5, 7), (2, 1, 3, 4), (2, 3, 2, 1), (1, 1, 1, 3)]:
         query, key = draw.normal(batch, queries, width), draw.normal(batch, keys, width)
         case = sizes(B=batch, Tq=queries, Tk=keys, D=width)
         expectations.close(mine(query, key), theirs(query, key), what="the scores", case=case)
@@ -58,7 +65,7 @@ def test_dot_score_mask(student, reference, draw):
     """Where the mask is False the score is -inf; where it is True nothing changes."""
     mine, theirs = pair(student, reference, "DotScore")
     for batch, queries, keys in [(2, 3, 4), (1, 2, 2)]:
-        query, key = draw.normal(batch, queries, 3), draw.normal(batch, keys, 3)
+        query, key = draw.normal(batch, queries, 5), draw.normal(batch, keys, 5)
         mask = draw.mask(batch, queries, keys, keep=0.6)
         expectations.close(
             mine(query, key, mask),
@@ -151,7 +158,7 @@ def test_bilinear_values(student, reference, draw):
     """Each score is query · W · key, with the same W for every pair."""
     for batch, queries, keys, query_dim, key_dim in [
         (2, 3, 5, 4, 2),
-        (1, 2, 3, 4, 4),
+        (2, 1, 3, 4, 4),
         (1, 1, 1, 1, 1),
     ]:
         mine, theirs = pair(
@@ -281,7 +288,7 @@ def test_additive_values(student, reference, draw):
     """Each score is v · tanh(W_q query + W_k key)."""
     for batch, queries, keys, query_dim, key_dim, hidden_dim in [
         (2, 3, 5, 4, 2, 6),
-        (1, 2, 2, 3, 3, 3),
+        (2, 1, 2, 3, 3, 3),
         (1, 1, 1, 1, 1, 1),
     ]:
         mine, theirs = additive_pair(student, reference, draw, query_dim, key_dim, hidden_dim)
@@ -324,11 +331,8 @@ def test_additive_float64(student, reference, draw):
     """In double precision the scores are float64; large inputs saturate without trouble."""
     mine, theirs = additive_pair(student, reference, draw, 3, 3, 4, dtype=torch.float64)
     query, key = draw.normal(2, 2, 3).double(), draw.normal(2, 4, 3).double()
-    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
-    query = query * 1000
-    expectations.close(
-        mine(query, key), theirs(query, key), what="the scores", case="large queries"
-    )
+    for case, given in [("float64", query), ("large queries", query * 1000)]:
+        expectations.close(mine(given, key), theirs(given, key), what="the scores", case=case)
 
 
 @hidden
@@ -385,7 +389,7 @@ def test_concat_values(student, reference, draw):
     """Each score is v · tanh(W [query; key]), the query first."""
     for batch, queries, keys, query_dim, key_dim, hidden_dim in [
         (2, 3, 5, 4, 2, 6),
-        (1, 2, 2, 3, 3, 3),
+        (2, 1, 2, 3, 3, 3),
         (1, 1, 1, 1, 1, 1),
     ]:
         mine, theirs = concat_pair(student, reference, draw, query_dim, key_dim, hidden_dim)
@@ -432,7 +436,7 @@ def test_concat_query_matters(student, draw):
 @promises("dtype-kept")
 @exercise("ConcatScore")
 def test_concat_layout_and_dtype(student, reference, draw):
-    """Equal sizes, strided inputs and double precision work."""
+    """Equal sizes, strided inputs, double precision and large queries work."""
     mine, theirs = concat_pair(student, reference, draw, 3, 3, 3)
     query, key = draw.normal(3, 3, 3), draw.normal(3, 3, 3)
     expectations.close(mine(query, key), theirs(query, key), what="the scores", case="all sizes 3")
@@ -442,7 +446,8 @@ def test_concat_layout_and_dtype(student, reference, draw):
     )
     mine, theirs = concat_pair(student, reference, draw, 2, 3, 4, dtype=torch.float64)
     query, key = draw.normal(2, 2, 2).double(), draw.normal(2, 4, 3).double()
-    expectations.close(mine(query, key), theirs(query, key), what="the scores", case="float64")
+    for case, given in [("float64", query), ("large queries", query * 1000)]:
+        expectations.close(mine(given, key), theirs(given, key), what="the scores", case=case)
 
 
 @hidden
@@ -470,7 +475,7 @@ def test_concat_gradients(student, reference, draw):
 def test_softmax_values(student, reference, draw):
     """Without a mask, the exponentials of each row are divided by their sum."""
     for shape in [(2, 3, 5), (2, 3), (3,), (1, 1)]:
-        scores = draw.normal(*shape, scale=1.5)
+        scores = draw.normal(*shape, scale=3.0)  # some weights are small, but not 0
         actual = student.masked_softmax(scores)
         expectations.close(
             actual,
@@ -597,9 +602,9 @@ def test_softmax_large_scores(student, reference, draw):
 def test_softmax_refuses_bad_masks(student, draw):
     """A mask that is not boolean, or does not broadcast to the scores, raises a ValueError."""
     scores = draw.normal(2, 3)
-    types = (torch.uint8, torch.float16, torch.int64, torch.float32)
+    types = ["uint8", "int8", "float16", "bfloat16", "int32", "int64", "float32", "float64"]
     for case, mask in [
-        *((f"a mask of {str(kind)[6:]}", torch.ones(2, 3, dtype=kind)) for kind in types),
+        *((f"a mask of {name}", torch.ones(2, 3, dtype=getattr(torch, name))) for name in types),
         ("a mask of shape (2, 4) for scores of shape (2, 3)", torch.ones(2, 4).bool()),
         ("a mask of shape (4, 2, 3) for scores of shape (2, 3)", torch.ones(4, 2, 3).bool()),
         ("a mask of shape (1, 2, 3) for scores of shape (2, 3)", torch.ones(1, 2, 3).bool()),
@@ -852,9 +857,9 @@ def test_decoder_mask(student, reference, draw):
     """Padded source positions get the weight 0 and do not enter the context."""
     for batch, length in [(3, 5), (3, 3), (1, 2)]:
         mine, theirs = decoder_pair(student, reference, draw, 2, 3, 4, 3)
-        inputs = decoder_inputs(draw, batch, length, 2, 3, 4)
         mask = draw.mask(batch, length, keep=0.6)
         for case, given in [("", mask), (", no mask, after a call with one", None)]:
+            inputs = decoder_inputs(draw, batch, length, 2, 3, 4)
             got, want = mine(*inputs, given), theirs(*inputs, given)
             same_results(got, want, DECODED, sizes(B=batch, T=length) + case)
 
@@ -1044,7 +1049,7 @@ def test_dropout_rate(student, draw):
 def test_dropout_scales_survivors(student, draw):
     """Weights that survive are divided by 1 - dropout; those that are given stay as they are."""
     weights = positive(draw, 8, 20)
-    for p in (0.5, 0.25):
+    for p in (0.5, 0.25, 0.8):
         seen = student.observe("attention_dropout", weights, p, True, grad=False)
         dropped = seen.value
         expectations.shape(dropped, (8, 20), what="the result")

@@ -106,6 +106,12 @@ add(
     (DOT, "(query.unsqueeze(2) * key.unsqueeze(1)).sum(dim=-1)"),
 )
 add(
+    "dot_squeezed_query",
+    "A single query for several examples goes wrong: squeeze(1) removes its dimension, and the "
+    "batch is taken for queries. Leave the query (B, Tq, D).",
+    (DOT, "query.squeeze(1) @ key.transpose(1, 2)"),
+)
+add(
     "dot_widths_unchecked",
     "Queries and keys of different widths are not refused with a ValueError; compare the last "
     "sizes first and raise it yourself.",
@@ -260,6 +266,11 @@ add(
     (TANH, "torch.tanh(q * k)"),
 )
 add(
+    "additive_clamped",
+    "Your scores match a clamp before the tanh, which stops growing by itself; leave it out.",
+    (TANH, "torch.tanh((q + k).clamp(-3, 3))"),
+)
+add(
     "additive_without_energy",
     "Your scores match summing the hidden units; the learned vector `energy` weighs them.",
     ("self.energy(hidden).squeeze(-1)", "hidden.sum(dim=-1)"),
@@ -369,6 +380,11 @@ add(
     "Your scores match a tanh around the energy; the tanh comes before it: v · tanh(...).",
     (CONCAT_TANH, "self.projection(pairs)"),
     ("self.energy(hidden).squeeze(-1)", "torch.tanh(self.energy(hidden)).squeeze(-1)"),
+)
+add(
+    "concat_clamped",
+    "Your scores match a clamp before the tanh, which stops growing by itself; leave it out.",
+    (CONCAT_TANH, "torch.tanh(self.projection(pairs).clamp(-3, 3))"),
 )
 add(
     "concat_without_energy",
@@ -753,6 +769,28 @@ add(
     read="att-masks",
 )
 add(
+    "softmax_small_integers_accepted",
+    "A mask of int8 is accepted; raise a ValueError unless mask.dtype is torch.bool.",
+    (
+        "if mask.dtype != torch.bool:",
+        "if mask.dtype == torch.int8:\n"
+        "            mask = mask.bool()\n"
+        "        if mask.dtype != torch.bool:",
+    ),
+    read="att-masks",
+)
+add(
+    "softmax_half_accepted",
+    "A mask of float16 is accepted; raise a ValueError unless mask.dtype is torch.bool.",
+    (
+        "if mask.dtype != torch.bool:",
+        "if mask.dtype == torch.float16:\n"
+        "            mask = mask.bool()\n"
+        "        if mask.dtype != torch.bool:",
+    ),
+    read="att-masks",
+)
+add(
     "softmax_leading_ones",
     "A mask with more dimensions than the scores is accepted where the additional ones are 1; the "
     "exercise refuses it.",
@@ -1061,6 +1099,11 @@ add(
     "Your surviving weights are divided by dropout; divide by the share that survives, 1 - "
     "dropout.",
     (DROP, "return attn_weights * keep / dropout"),
+)
+add(
+    "dropout_scale_limited",
+    "At dropout > 0.5 your surviving weights are doubled only; divide by 1 - dropout at any rate.",
+    (DROP, "return attn_weights * keep / max(1.0 - dropout, 0.5)"),
 )
 add(
     "dropout_scaled_in_evaluation",

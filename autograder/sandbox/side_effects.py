@@ -151,8 +151,12 @@ class _Inquiry:
             yield change
 
     def _others(self) -> list[dict[str, Any]]:
-        """Arguments of other questions."""
-        return [_flipped(self._given), _longer(self._given)]
+        """Arguments of other questions.
+
+        Both have other values: `_longer` leaves many a tensor as it is, which may be kept.
+        """
+        flipped = _flipped(self._given)
+        return [flipped, _longer(flipped)]
 
     def _spoil_and_ask(self, answer: Any) -> None:
         """This comes last: what is spoilt outside the modules stays so."""

@@ -53,6 +53,19 @@ class Keeps(nn.Module):
         return self.mask.clone()
 
 
+class KeepsKeys(nn.Module):
+    """Gives scores for the keys of an earlier call, unless keys of another shape come."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys = torch.zeros(0)
+
+    def forward(self, query, key):
+        if self.keys.shape != key.shape:
+            self.keys = key.clone()
+        return query @ self.keys.mT
+
+
 class Counts(nn.Module):
     """Gives another answer each time."""
 
@@ -178,6 +191,11 @@ def test_another_answer_without_gradients():
 @pytest.mark.parametrize("module", [Keeps, Counts])
 def test_what_is_kept_from_an_earlier_call(module):
     assert facts_of_module(module, X) == [side_effects.MEMORY]
+
+
+def test_keys_that_are_kept_where_the_next_question_has_more_queries_only():
+    query, key = torch.randn(2, 3, 5), torch.randn(2, 4, 5)
+    assert facts_of_module(KeepsKeys, query, key) == [side_effects.MEMORY]
 
 
 def test_an_answer_that_the_code_still_uses():

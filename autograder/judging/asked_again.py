@@ -80,6 +80,10 @@ SAYS = {
         "When the caller writes into an answer of your {name}, the next answer changes: you return "
         "a tensor or a list that your code uses again. Return a copy of it, a tensor's `.clone()`."
     ),
+    side_effects.KEPT: (
+        "Your {name} keeps a tensor or a list that it is given and uses it in the next call as "
+        "well. Work with what each call is given."
+    ),
     side_effects.STRIDES: (
         "Your {name} fails, or answers differently, where a tensor that it is given is not "
         "contiguous, as after `.transpose`. Where you have `.view`, write `.reshape`."

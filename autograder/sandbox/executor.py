@@ -422,7 +422,8 @@ class Executor:
         if request.get("spoil"):
             modules = self.handles.values()
             owned = {p.untyped_storage().data_ptr() for m in modules for p in m.parameters()}
-            side_effects.spoil([value, given_back, used], owned)
+            taken = [] if request["spoil"] == side_effects.SHARED else used
+            side_effects.spoil([value, given_back, taken], owned)
         return {
             "kind": "value",
             "value": answer,

@@ -34,6 +34,7 @@ MODE = "mode"  # the other one of train and eval, another answer
 GRADIENT = "gradient"  # other answers with and without gradients
 MEMORY = "memory"  # after another call, another answer
 SHARED = "shared"  # after the caller has written over an answer, another one
+KEPT = "kept"  # after the caller has written over what was given, another answer
 STRIDES = "strides"  # the same tensors, laid out otherwise in memory, another answer
 SPECIAL_ROW = "special row"  # an embedding has a row that learns nothing
 PARAMETERS = "parameters"  # the call changes the module's own, or those of a module it is given
@@ -102,7 +103,7 @@ class _Inquiry:
             self._find_out()
         known = {*self._facts, *self._expected}
         if not self._chance_only and UNSEEDED not in self._facts:
-            if not {WEIGHTS, MEMORY, SHARED} & known:
+            if not {WEIGHTS, MEMORY, SHARED, KEPT} & known:
                 self._look_at_weights()
             if not {ROWS, MEMORY, CHANCE, EACH_TIME} & known:
                 self._look_at_rows()
@@ -119,7 +120,8 @@ class _Inquiry:
         answer = self._afresh()
         once = [self._try(**other), self._try(**further), self._try()]
         self._make()
-        if not {STRIDES, CHANCE} & set(self._expected):
+        expected = set(self._expected)
+        if not {STRIDES, CHANCE} & expected:
             further = _laid_out(further)
         again = [self._try(**further), self._try(**other)]
         rest = [self._try(**change) for change in self._changes()]
@@ -127,7 +129,7 @@ class _Inquiry:
             self._try(**_longer(_longer(further)), **self._other_mode())
         if not alike(once, [*again[::-1], answer]) or not all(alike(answer, one) for one in rest):
             return False
-        if SHARED not in self._expected:
+        if not {SHARED, KEPT} & expected:
             self._spoil_and_ask(answer)
         return True
 
@@ -149,13 +151,21 @@ class _Inquiry:
             yield change
 
     def _others(self) -> list[dict[str, Any]]:
-        """Arguments of other questions."""
-        return [_flipped(self._given), _longer(self._given)]
+        """Arguments of other questions.
+
+        Both have other values: `_longer` leaves many a tensor as it is, which may be kept.
+        """
+        flipped = _flipped(self._given)
+        return [flipped, _longer(flipped)]
 
     def _spoil_and_ask(self, answer: Any) -> None:
         """This comes last: what is spoilt outside the modules stays so."""
         self._try(spoil=True)
-        self._note_unless(SHARED, answer, self._try())
+        if alike(answer, self._try()):
+            return
+        self._make()
+        self._try(spoil=SHARED)
+        self._facts.add(KEPT if alike(answer, self._try()) else SHARED)
 
     def _find_out(self) -> None:
         """What it is that matters, one thing after the other."""

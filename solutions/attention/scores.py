@@ -383,8 +383,8 @@ class ConcatScore(nn.Module):
 #    <!-- id: softmax-along-dim -->
 # 2. `mask` is `None` or bool, broadcastable to the shape of `scores`; `True` = may attend.
 #    **Masked positions** get the weight 0, exactly, <!-- id: masked-weights-zero --> whatever score
-#    stands there, NaN and infinity included: it has no influence on the other weights.
-#    <!-- id: masked-scores-ignored -->
+#    stands there, NaN and infinity included: it has no influence on the other weights,
+#    <!-- id: masked-scores-ignored --> and its gradient is 0. <!-- id: masked-gradient -->
 # 3. A score of $-\infty$ counts as masked. <!-- id: minus-infinity-masked -->
 # 4. A **fully masked** slice along `dim` gets the weights 0, not NaN, <!-- id: fully-masked-slice -->
 #    and its gradient is finite. <!-- id: fully-masked-gradient -->

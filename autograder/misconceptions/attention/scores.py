@@ -90,6 +90,28 @@ add(
     read="att-masks",
 )
 add(
+    "dot_reshaped",
+    "Your scores match a key that is reshaped to (B, D, Tk), which mixes its numbers up; transpose "
+    "it: key.transpose(1, 2).",
+    (DOT, "query @ key.reshape(key.shape[0], key.shape[2], key.shape[1])"),
+)
+add(
+    "dot_width_one_accepted",
+    "A query or a key that is 1 wide passes where the other is wider, since broadcasting repeats "
+    "its number; refuse any two widths that differ.",
+    (
+        "if query.shape[-1] != key.shape[-1]:",
+        "if query.shape[-1] != key.shape[-1] and 1 not in (query.shape[-1], key.shape[-1]):",
+    ),
+    (DOT, "(query.unsqueeze(2) * key.unsqueeze(1)).sum(dim=-1)"),
+)
+add(
+    "dot_squeezed_query",
+    "A single query for several examples goes wrong: squeeze(1) removes its dimension, and the "
+    "batch is taken for queries. Leave the query (B, Tq, D).",
+    (DOT, "query.squeeze(1) @ key.transpose(1, 2)"),
+)
+add(
     "dot_widths_unchecked",
     "Queries and keys of different widths are not refused with a ValueError; compare the last "
     "sizes first and raise it yourself.",
@@ -161,6 +183,12 @@ add(
     (BILINEAR, f"{BILINEAR} / math.sqrt(key.shape[-1])"),
 )
 add(
+    "bilinear_scaled_by_query",
+    "Your scores match dividing by √query_dim; the bilinear score is not scaled, since W can learn "
+    "its own scale.",
+    (BILINEAR, f"{BILINEAR} / math.sqrt(query.shape[-1])"),
+)
+add(
     "bilinear_mask_ignored",
     "Your scores match ignoring the mask; where it is False the score must be -inf.",
     (IF_MASK, "if False:"),
@@ -211,6 +239,16 @@ add(
     (TANH, "torch.relu(q + k)"),
 )
 add(
+    "additive_subtracted",
+    "Your scores match tanh(W_q q - W_k k); the projections are added.",
+    (TANH, "torch.tanh(q - k)"),
+)
+add(
+    "additive_scaled",
+    "Your scores match dividing by √hidden_dim; the additive score is not scaled.",
+    ("self.energy(hidden)", "(self.energy(hidden) / math.sqrt(hidden.shape[-1]))"),
+)
+add(
     "additive_tanh_each",
     "Your scores match tanh(W_q q) + tanh(W_k k); add the two projections first and take the tanh "
     "of the sum, or query and key never interact.",
@@ -226,6 +264,11 @@ add(
     "additive_multiplied",
     "Your scores match tanh(W_q q · W_k k), element by element; the projections are added.",
     (TANH, "torch.tanh(q * k)"),
+)
+add(
+    "additive_clamped",
+    "Your scores match a clamp before the tanh, which stops growing by itself; leave it out.",
+    (TANH, "torch.tanh((q + k).clamp(-3, 3))"),
 )
 add(
     "additive_without_energy",
@@ -339,6 +382,11 @@ add(
     ("self.energy(hidden).squeeze(-1)", "torch.tanh(self.energy(hidden)).squeeze(-1)"),
 )
 add(
+    "concat_clamped",
+    "Your scores match a clamp before the tanh, which stops growing by itself; leave it out.",
+    (CONCAT_TANH, "torch.tanh(self.projection(pairs).clamp(-3, 3))"),
+)
+add(
     "concat_without_energy",
     "Your scores match summing the hidden units; the learned vector `energy` weighs them.",
     ("self.energy(hidden).squeeze(-1)", "hidden.sum(dim=-1)"),
@@ -396,6 +444,57 @@ add(
     read="att-masks",
 )
 
+# What happens to all four.
+KEPT_MASK = """if mask is None:
+            mask = getattr(self, "last", None)
+        self.last = mask
+        if mask is not None and mask.broadcast_to(scores.shape).shape == scores.shape:"""
+for name, score in {
+    "dot": "DotScore",
+    "bilinear": "BilinearScore",
+    "additive": "AdditiveScore",
+    "concat": "ConcatScore",
+}.items():
+    add = mistakes_in(MISCONCEPTIONS, score, "att-scores")
+    add(
+        f"{name}_softmax",
+        "Your result holds weights, after a softmax; a score module gives the scores themselves.",
+        ("return scores", "return scores.softmax(dim=-1)"),
+    )
+    add(
+        f"{name}_mask_times_infinity",
+        "You multiply the mask by -inf, and 0 · (-inf) is NaN where the mask is True; write -inf "
+        "with masked_fill(~mask, ...).",
+        (FILL, 'scores + (~mask) * float("-inf")'),
+        read="att-masks",
+    )
+    add(
+        f"{name}_mask_lowest",
+        "Your masked scores are the lowest finite number; this exercise asks for -inf.",
+        ('float("-inf")', "torch.finfo(scores.dtype).min"),
+        read="att-masks",
+    )
+    add(
+        f"{name}_empty_rows_kept",
+        "A fully masked row keeps its scores; -inf stands wherever the mask is False, and "
+        "masked_softmax deals with such a row.",
+        (FILL, 'scores.masked_fill(~mask & mask.any(dim=-1, keepdim=True), float("-inf"))'),
+        read="att-masks",
+    )
+    add(
+        f"{name}_mask_of_nothing_ignored",
+        "You ignore a mask that is False everywhere; -inf stands wherever the mask is False, and "
+        "masked_softmax deals with rows of nothing else.",
+        (IF_MASK, "if mask is not None and mask.any():"),
+        read="att-masks",
+    )
+    add(
+        f"{name}_mask_kept",
+        "Without a mask you use the one of an earlier call; where mask is None nothing is masked.",
+        (IF_MASK, KEPT_MASK),
+        read="att-masks",
+    )
+
 # --------------------------------------------------------------------------------------------
 # Weights and context
 # --------------------------------------------------------------------------------------------
@@ -443,6 +542,18 @@ add(
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return torch.sigmoid(scores)
+"""),
+)
+add(
+    "softmax_uniform",
+    "Your weights match the same weight for every position that may be attended to; the scores "
+    "decide: exponentials divided by their sum.",
+    code=_softmax("""
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    numerator = (scores > float("-inf")).to(scores.dtype)
+    denominator = numerator.sum(dim=dim, keepdim=True)
+    return numerator / denominator.masked_fill(denominator == 0.0, 1.0)
 """),
 )
 add(
@@ -658,6 +769,55 @@ add(
     read="att-masks",
 )
 add(
+    "softmax_small_integers_accepted",
+    "A mask of int8 is accepted; raise a ValueError unless mask.dtype is torch.bool.",
+    (
+        "if mask.dtype != torch.bool:",
+        "if mask.dtype == torch.int8:\n"
+        "            mask = mask.bool()\n"
+        "        if mask.dtype != torch.bool:",
+    ),
+    read="att-masks",
+)
+add(
+    "softmax_half_accepted",
+    "A mask of float16 is accepted; raise a ValueError unless mask.dtype is torch.bool.",
+    (
+        "if mask.dtype != torch.bool:",
+        "if mask.dtype == torch.float16:\n"
+        "            mask = mask.bool()\n"
+        "        if mask.dtype != torch.bool:",
+    ),
+    read="att-masks",
+)
+add(
+    "softmax_leading_ones",
+    "A mask with more dimensions than the scores is accepted where the additional ones are 1; the "
+    "exercise refuses it.",
+    (
+        "mask = mask.broadcast_to(scores.shape)",
+        "while mask.dim() > scores.dim() and len(mask) == 1:\n"
+        "                mask = mask[0]\n"
+        "            mask = mask.broadcast_to(scores.shape)",
+    ),
+    read="att-masks",
+)
+add(
+    "softmax_masked_gradient",
+    "Your weights are right, but the gradient of a masked score is NaN: torch.where chooses after "
+    "exp, whose derivative is infinite there, and 0 · inf is NaN. Fill the scores before exp.",
+    code=_softmax("""
+    mask = torch.ones_like(scores, dtype=torch.bool) if mask is None else mask
+    mask = mask & (scores != float("-inf"))
+    top = scores.detach().masked_fill(~mask, float("-inf")).amax(dim=dim, keepdim=True)
+    top = top.masked_fill(top == float("-inf"), 0.0)
+    numerator = torch.where(mask, torch.exp(scores - top), 0.0)
+    denominator = numerator.sum(dim=dim, keepdim=True)
+    return numerator / denominator.masked_fill(denominator == 0.0, 1.0)
+"""),
+    read="att-masks",
+)
+add(
     "softmax_mask_shape_unchecked",
     "A mask that doesn't fit the scores is not refused with a ValueError; try to broadcast it to "
     "the shape of the scores, and turn the RuntimeError into a ValueError.",
@@ -737,6 +897,21 @@ add(
     "Weights and values of different lengths are not refused with a ValueError; compare "
     "weights.shape[-1] with values.shape[-2] first.",
     ("if attn_weights.shape[-1] != values.shape[-2]:", "if False:"),
+)
+add(
+    "context_length_one_accepted",
+    "A single weight, or a single value, passes where there are more of the other, since "
+    "broadcasting repeats it; refuse any two lengths that differ.",
+    (
+        "if attn_weights.shape[-1] != values.shape[-2]:",
+        "if attn_weights.shape[-1] != values.shape[-2] != 1 != attn_weights.shape[-1]:",
+    ),
+    (f"return {CONTEXT}", "return (attn_weights.unsqueeze(-1) * values.unsqueeze(1)).sum(dim=2)"),
+)
+add(
+    "context_softmax",
+    "Your context matches another softmax over the weights; they are used as they are.",
+    (f"return {CONTEXT}", "return attn_weights.softmax(dim=-1) @ values"),
 )
 add(
     "context_detached",
@@ -872,6 +1047,22 @@ add(
     read="att-masks",
 )
 add(
+    "decoder_mask_kept",
+    "Without a source_mask you use the one of an earlier call; where it is None nothing is masked.",
+    (
+        f"mask = None if source_mask is None else {STEP_MASK}",
+        "source_mask = self.last = getattr(self, 'last', None) if source_mask is None else "
+        f"source_mask\n        mask = None if source_mask is None else {STEP_MASK}",
+    ),
+    read="att-masks",
+)
+add(
+    "decoder_mask_of_nothing_ignored",
+    "You ignore a source_mask that is False everywhere; the weights and the context are 0 then.",
+    ("None if source_mask is None", "None if source_mask is None or not source_mask.any()"),
+    read="att-masks",
+)
+add(
     "decoder_squeeze",
     "Your weights lose every dimension of size 1, a batch of one included; name the dimension: "
     "squeeze(1).",
@@ -908,6 +1099,11 @@ add(
     "Your surviving weights are divided by dropout; divide by the share that survives, 1 - "
     "dropout.",
     (DROP, "return attn_weights * keep / dropout"),
+)
+add(
+    "dropout_scale_limited",
+    "At dropout > 0.5 your surviving weights are doubled only; divide by 1 - dropout at any rate.",
+    (DROP, "return attn_weights * keep / max(1.0 - dropout, 0.5)"),
 )
 add(
     "dropout_scaled_in_evaluation",
@@ -983,6 +1179,27 @@ add(
     "dropout_same_for_batch",
     "All heads and examples drop the same positions; draw random numbers of the full shape.",
     (KEEP, "torch.rand(attn_weights.shape[-2:]) >= dropout"),
+)
+add(
+    "dropout_largest_kept",
+    "The largest weight of a row is never dropped; each is drawn for itself, however large it is.",
+    (DROP, "keep = keep | (attn_weights == attn_weights.amax(dim=-1, keepdim=True))\n    " + DROP),
+)
+add(
+    "dropout_one_kept",
+    "Each row keeps at least one weight; each is drawn for itself, so that now and then a whole "
+    "row is dropped.",
+    (DROP, "keep = keep | ~keep.any(dim=-1, keepdim=True)\n    " + DROP),
+)
+add(
+    "dropout_needs_rows",
+    "Weights with a single dimension fail: you ask for two or more. They have any shape, so take "
+    "all of it: torch.rand(attn_weights.shape).",
+    (
+        KEEP,
+        "torch.rand(*attn_weights.shape[:-2], attn_weights.size(-2), attn_weights.size(-1))"
+        " >= dropout",
+    ),
 )
 add(
     "dropout_exact_count",

@@ -53,6 +53,19 @@ class Keeps(nn.Module):
         return self.mask.clone()
 
 
+class KeepsKeys(nn.Module):
+    """Gives scores for the keys of an earlier call, unless keys of another shape come."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys = torch.zeros(0)
+
+    def forward(self, query, key):
+        if self.keys.shape != key.shape:
+            self.keys = key.clone()
+        return query @ self.keys.mT
+
+
 class Counts(nn.Module):
     """Gives another answer each time."""
 
@@ -180,8 +193,28 @@ def test_what_is_kept_from_an_earlier_call(module):
     assert facts_of_module(module, X) == [side_effects.MEMORY]
 
 
+def test_keys_that_are_kept_where_the_next_question_has_more_queries_only():
+    query, key = torch.randn(2, 3, 5), torch.randn(2, 4, 5)
+    assert facts_of_module(KeepsKeys, query, key) == [side_effects.MEMORY]
+
+
 def test_an_answer_that_the_code_still_uses():
     assert facts(table(), X) == [side_effects.SHARED]
+
+
+def test_an_argument_that_the_code_still_uses():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = {}
+
+        def forward(self, x):
+            key = tuple(x.flatten().tolist())
+            before = self.seen.get(key, x)
+            self.seen[key] = x
+            return 2 * before
+
+    assert facts_of_module(Remembers, X) == [side_effects.KEPT]
 
 
 def test_tensors_that_are_laid_out_otherwise():

@@ -39,6 +39,8 @@ GENERATOR = "__generator__"
 RECORD = "__record__"
 # How PyTorch's own generator is called among the things that a function has changed in place.
 GLOBAL_GENERATOR = "torch.default_generator"
+# What is said to have changed where a call has kept something for a backward pass.
+GRAPH = "torch.autograd.graph"
 # The most that is taken out of a generator in an answer.
 MOST_LISTED = 10_000
 
@@ -180,6 +182,18 @@ def _listed(value: Any) -> Any:
             for key, item in value.items()
         }
     return value
+
+
+def _noting_graph(kept: list[bool], asked: bool | None) -> contextlib.AbstractContextManager[Any]:
+    """If asked, `kept` gets an entry for each tensor that is kept for a backward pass."""
+    if not asked:
+        return contextlib.nullcontext()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(True)
+        return tensor
+
+    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
 
 
 class _NotAModule(Exception):
@@ -396,7 +410,8 @@ class Executor:
         first = len(args)  # of those with a name
         named = dict(zip(kwargs, used[first:], strict=True))
         wanted = with_grad or request.get("autograd")
-        with contextlib.nullcontext() if wanted else torch.no_grad():
+        kept: list[bool] = []
+        with torch.set_grad_enabled(bool(wanted)), _noting_graph(kept, request.get("graph")):
             value = given_back = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
                 value = without_records(_listed(value))
@@ -408,6 +423,7 @@ class Executor:
             used = [without_records(value) for value in used]
         mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
+        mutated += [GRAPH] * bool(kept)
         grads: dict[str, torch.Tensor | None] = {}
         if not all(leaf.requires_grad for leaf in leaves):
             mutated.append(side_effects.REQUIRES_GRAD)

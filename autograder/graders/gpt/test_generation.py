@@ -19,7 +19,7 @@ from autograder.graders.parts import alive, by_parts, same_values, to_blame
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import Generator, StudentError
-from autograder.sandbox.executor import GLOBAL_GENERATOR
+from autograder.sandbox.executor import GLOBAL_GENERATOR, GRAPH
 from toolkit.kv_cache import KVCache, LayerCache
 
 # --------------------------------------------------------------------------------------------
@@ -220,6 +220,9 @@ def test_top_p_bounds(student, reference, draw):
     )
     for p in (1e-4, 1e-12, 0.9, 1.0):
         same_kept(student, reference, "keep_top_p", logits, p, f"three rows of 4 and p={p}")
+    # The first token has a probability of 1, rounded.
+    logits = torch.tensor([[0.0, 25.0, 1.0, 2.0]])
+    same_kept(student, reference, "keep_top_p", logits, 1.0, "the logits 0, 25, 1, 2 and p=1")
 
 
 @hidden
@@ -417,12 +420,13 @@ def test_sample_greedy(student, draw):
 @aspect
 @exercise("sample_token")
 def test_sample_certain(student, draw):
-    """Where one token alone is left, by -inf, top_k=1 or a tiny top_p, it is drawn."""
+    """Where -inf, top_k=1 or a tiny top_p leaves one token, it is drawn; large logits too."""
     logits = distinct(draw, 40, 5)
     certain(student, logits, "top_k=1, temperature=3", top_k=1, temperature=3.0)
     certain(student, logits, "top_p=0.01", top_p=0.01)
     alone = torch.where(logits == logits.amax(1, keepdim=True), logits, -torch.inf)
     certain(student, alone, "one entry that is not -inf")
+    certain(student, 1000 + logits, "logits around 1000, top_k=1", top_k=1)
 
 
 @promises("order-of-filters")
@@ -457,7 +461,8 @@ def test_sample_generator(student):
         found.append(tokens_of(seen.value, 30, 9, "a generator"))
         expectations.true(
             GLOBAL_GENERATOR not in seen.mutated,
-            "your sample_token draws from PyTorch's own generator although one is given.",
+            "your sample_token draws from PyTorch's own generator, or seeds it, although one is "
+            "given.",
         )
     expectations.true(
         torch.equal(found[0], found[1]),
@@ -646,11 +651,11 @@ def test_generate_greedy(student, reference, draw):
 @promises("last-tokens")
 @exercise("generate")
 def test_generate_context(student, reference, draw):
-    """The model sees the last model.context tokens, no more and no fewer."""
+    """The model sees the last model.max_length tokens, no more and no fewer."""
     table = table_of(draw, positions=8)
     for length, context, count in [(2, 4, 6), (7, 3, 4), (5, 5, 3), (3, 1, 2)]:
         ids = draw.integers(0, 6, 2, length)
-        case = f"T={length}, context={context}, max_new_tokens={count}, temperature=0"
+        case = f"T={length}, max_length={context}, max_new_tokens={count}, temperature=0"
         same_text(student, reference, table, ids, count, case, context, temperature=0.0)
 
 
@@ -835,6 +840,25 @@ def test_generate_mode(student, draw):
             "your generate changes the mode of the model, which is the caller's business: "
             f"{case} writes what it should in the other.",
         )
+
+
+@aspect
+@hidden
+@promises("no-gradient")
+@exercise("generate")
+def test_generate_gradient(student, draw):
+    """Nothing is kept for a backward pass."""
+    weight = {"weight": distinct(draw, 5, 5)}
+    model = chained(
+        student, student.module("nn.Embedding", state=weight, num_embeddings=5, embedding_dim=5)
+    )
+    model.method("__setattr__", "max_length", 8)
+    seen = student.recording("generate", model, torch.tensor([[2], [4]]), 2)
+    text_of(seen.value, torch.tensor([[2], [4]]), 2, 5, "two rows")
+    expectations.true(
+        GRAPH not in seen.mutated,
+        "your generate records gradients while the model runs; call it under torch.no_grad().",
+    )
 
 
 @hidden
@@ -1312,7 +1336,7 @@ def test_cached_post_norm(student, reference, draw):
 @promises("too-long")
 @exercise("cached_forward")
 def test_cached_bounds(student, reference, draw):
-    """Cached and new positions together may fill the context; more are refused by ValueError."""
+    """Cached and new positions together may fill max_length; more are refused by ValueError."""
     both = Cached(student, reference, draw, context=5)
     refuses(
         lambda ids, past: student.cached_forward(both.mine, ids, past),
@@ -1324,7 +1348,7 @@ def test_cached_bounds(student, reference, draw):
             ),
         },
     )
-    forward_in_steps(both, both.ids(draw, 2, 5), [3, 2], "context=5, steps of 3 and 2 tokens")
+    forward_in_steps(both, both.ids(draw, 2, 5), [3, 2], "max_length=5, steps of 3 and 2 tokens")
 
 
 @hidden

@@ -172,12 +172,12 @@ class Proxy:
         return self._ask({**request, "autograd": True}, f"Your {name}").value
 
     def recording(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
-        """Call function `name` where gradients are recorded, and see whether any are.
+        """Call function `name` where gradients may be recorded, and see whether any are.
 
         If something is kept for a backward pass, `executor.GRAPH` is in `mutated`.
         """
         request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
-        return self._ask({**request, "autograd": True, "graph": True}, f"Your {name}")
+        return self._ask({**request, "graph": True}, f"Your {name}")
 
     def module(
         self,

@@ -184,16 +184,17 @@ def _listed(value: Any) -> Any:
     return value
 
 
-def _noting_graph(kept: list[bool], asked: bool | None) -> contextlib.AbstractContextManager[Any]:
-    """If asked, `kept` gets an entry for each tensor that is kept for a backward pass."""
-    if not asked:
-        return contextlib.nullcontext()
+@contextlib.contextmanager
+def _noting_graph(kept: list[bool]) -> Iterator[None]:
+    """Within it `kept` gets an entry for each tensor that is kept for a backward pass."""
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept.append(True)
         return tensor
 
-    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    graph = torch.autograd.graph
+    with torch.enable_grad(), graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield
 
 
 class _NotAModule(Exception):
@@ -411,7 +412,8 @@ class Executor:
         named = dict(zip(kwargs, used[first:], strict=True))
         wanted = with_grad or request.get("autograd")
         kept: list[bool] = []
-        with torch.set_grad_enabled(bool(wanted)), _noting_graph(kept, request.get("graph")):
+        recorded = contextlib.nullcontext() if wanted else torch.no_grad()
+        with _noting_graph(kept) if request.get("graph") else recorded:
             value = given_back = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
                 value = without_records(_listed(value))

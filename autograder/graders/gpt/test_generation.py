@@ -410,6 +410,8 @@ def test_sample_greedy(student, draw):
     """Temperature 0 takes the largest logit, and the first of equal ones."""
     for batch in (1, 3):
         certain(student, distinct(draw, batch, 6), f"B={batch}, temperature=0", temperature=0.0)
+    case = "temperature=0, top_k=2, top_p=0.5"
+    certain(student, distinct(draw, 3, 6), case, temperature=0.0, top_k=2, top_p=0.5)
     logits = torch.tensor([[1.0, 4.0, 4.0, 0.0], [2.0, 2.0, 2.0, 2.0], [-1.0, -3.0, -2.0, -1.0]])
     got = tokens_of(student.sample_token(logits, 0), 3, 4, "equal logits, temperature=0")
     expectations.equal(
@@ -422,6 +424,7 @@ def test_sample_greedy(student, draw):
 def test_sample_certain(student, draw):
     """Where -inf, top_k=1 or a tiny top_p leaves one token, it is drawn; large logits too."""
     logits = distinct(draw, 40, 5)
+    certain(student, logits[:1], "B=1, top_k=1", top_k=1)
     certain(student, logits, "top_k=1, temperature=3", top_k=1, temperature=3.0)
     certain(student, logits, "top_p=0.01", top_p=0.01)
     alone = torch.where(logits == logits.amax(1, keepdim=True), logits, -torch.inf)
@@ -433,7 +436,7 @@ def test_sample_certain(student, draw):
 @exercise("sample_token", 2)
 def test_sample_shares(student):
     """Each token comes as often as the softmax says; the temperature sharpens or flattens it."""
-    logits = torch.tensor([0.4, 0.1, 0.3, 0.2]).log()
+    logits = torch.tensor([0.4, 0.1, 0.3, 0.2]).log() + 3.0  # which the softmax takes away
     same_shares(student, logits)
     for temperature in (0.5, 2.5):
         same_shares(student, logits, temperature=temperature)
@@ -786,6 +789,11 @@ def same_seeds(student, model, ids):
         expectations.true(
             not torch.equal(texts[one], texts[other]), "different seeds write one text."
         )
+    expectations.true(
+        not torch.equal(texts["one"][:, 3:], texts["other"][:, 2:-1]),
+        "the text of seed 6 is that of seed 5 from its second token on; seed one generator once, "
+        "before the loop.",
+    )
     free = [text_of(student.generate(model, ids, 12), ids, 12, 9, "no seed") for _ in range(2)]
     expectations.true(not torch.equal(*free), "without a seed two calls write the same text.")
     text = texts["one"]
@@ -896,7 +904,7 @@ def test_generate_seeded_shares(student):
     """With a seed too, temperature, top_k and top_p are passed on."""
     model = student.module("TableModel", table=FREE.expand(5, 5))
     ids = torch.zeros(DRAWS // 2, 1, dtype=torch.int64)
-    options = {"temperature": 2.0, "top_k": 4, "top_p": 0.8}
+    options = {"temperature": 5.0, "top_k": 4, "top_p": 0.68}  # Without one, others stay.
     case = f"the probabilities 0.2, 0.1, 0.4, 0.05, 0.25, a seed, {options}"
     as_written(student, model, ids, case, {**options, "seed": 77}, options)
 
@@ -1321,7 +1329,7 @@ def test_cached_from_nothing(student, reference, draw):
 @exercise("cached_forward", 2)
 def test_cached_one_by_one(student, reference, draw):
     """With pre-norm, token by token the logits are those of the model on the whole."""
-    both = Cached(student, reference, draw)
+    both = Cached(student, reference, draw, heads=3)
     forward_in_steps(both, both.ids(draw, 2, 5), [1] * 5, "pre-norm, five steps of one token")
 
 

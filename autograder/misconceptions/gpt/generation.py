@@ -121,6 +121,11 @@ add(
     ("min(k, logits.shape[-1])", "k"),
 )
 add(
+    "top_k_large_refused",
+    "A k larger than the vocabulary is refused; all tokens stay then.",
+    ("if k < 1:", "if k < 1 or k > logits.shape[-1]:"),
+)
+add(
     "top_k_in_place",
     "You change the logits that were given; return new ones.",
     (KEPT, "return logits.masked_fill_(logits < best[..., -1:], -math.inf)"),
@@ -354,6 +359,22 @@ add(
     ),
 )
 add(
+    "sample_squeezed",
+    "A batch of one loses its axis; squeeze the axis of the draws alone.",
+    (".squeeze(1)", ".squeeze()"),
+)
+add(
+    "sample_sigmoid",
+    "You take the sigmoid of each logit; the probabilities are the softmax of the row.",
+    (SHARES, "probabilities = torch.sigmoid(logits)"),
+)
+add(
+    "sample_greedy_without_filters_only",
+    "With top_k or top_p given you don't treat temperature 0 as a case of its own; it takes the "
+    "largest logit then too.",
+    ("if temperature == 0:", "if temperature == 0 and top_k is None and top_p is None:"),
+)
+add(
     "sample_softmax_overflows",
     "Your softmax overflows for large logits; take torch.softmax, which subtracts the largest "
     "first.",
@@ -490,6 +511,11 @@ add(
     ("if stop is not None and stopped.all():", "if stop and stopped.all():"),
 )
 add(
+    "generate_stop_hard_coded",
+    "You stop at END whatever stop is; stop says which id it is, and None that there is none.",
+    ("    stopped = torch.zeros", "    stop = END\n    stopped = torch.zeros"),
+)
+add(
     "generate_stop_forgotten",
     "You look at the newest tokens alone, so that writing ends only where all rows write stop at "
     "once; remember which rows have written it.",
@@ -548,6 +574,25 @@ add(
     (TOKEN, "if seed is not None:\n                " + SEEDED + "\n            " + TOKEN),
 )
 add(
+    "generate_seed_of_step",
+    "You seed the generator with seed and the step, so that one seed's text is another's shifted; "
+    "seed it once, before the loop.",
+    (
+        TOKEN,
+        "if seed is not None:\n                generator.manual_seed(seed + ids.shape[1])\n"
+        "            " + TOKEN,
+    ),
+)
+add(
+    "generate_seeded_temperature_ignored",
+    "With a seed your temperature has no effect; pass it on to sample_token.",
+    (
+        TOKEN,
+        "temperature = temperature if seed is None or temperature == 0 else 1.0\n            "
+        + TOKEN,
+    ),
+)
+add(
     "generate_temperature_ignored",
     "Your temperature has no effect; pass it on to sample_token.",
     (TOKEN, "token = sample_token(logits, 1.0, top_k, top_p, generator)"),
@@ -574,6 +619,11 @@ add(
         "    with torch.no_grad():\n",
         "    if hasattr(model, 'eval'):\n        model.eval()\n    with torch.no_grad():\n",
     ),
+)
+add(
+    "generate_zero_refused",
+    "max_new_tokens = 0 is refused; the text then stays as it is.",
+    ("if max_new_tokens < 0:", "if max_new_tokens < 1:"),
 )
 add(
     "generate_bad_input_accepted",
@@ -632,6 +682,15 @@ add(
     (
         VISIBLE,
         VISIBLE + "\n    visible = visible | (cache is not None)",
+    ),
+)
+add(
+    "cache_mask_after_softmax",
+    "You mask the weights after the softmax, so that they don't add up to 1; hide the scores "
+    "before it.",
+    (
+        "torch.softmax(scores.masked_fill(~visible, -math.inf), dim=3)",
+        "torch.softmax(scores, dim=3) * visible",
     ),
 )
 add(

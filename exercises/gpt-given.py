@@ -670,8 +670,8 @@ def generate(
     """Go on writing, one token after the other.
 
     Args:
-        model: ids (B, T) -> logits (B, T, V), with ``max_length``, the longest input; left in its
-            mode. It sees the last ``max_length`` tokens.
+        model: ids (B, T) -> logits (B, T, V), with ``max_length``, the longest input; run in the
+            mode in which it comes. It sees the last ``max_length`` tokens.
         ids: (B, T) int64, what is there already, at least one column.
         max_new_tokens: at least 0.
         temperature: as for ``sample_token``.

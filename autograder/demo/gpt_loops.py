@@ -413,7 +413,7 @@ def keep_top_p(logits, p):
         new = torch.full_like(row, -math.inf)
         total = 0.0
         for token in order:
-            if total < p:
+            if total < p or p == 1:
                 new[token] = row[token]
                 total += shares[token]
         rows.append(new)

@@ -327,7 +327,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     if not 0 < p <= 1:
         raise ValueError(f"p={p}")
     shares, order = logits.softmax(-1).sort(dim=-1, descending=True)
-    dropped = F.pad(shares.cumsum(-1)[..., :-1], (1, 0)) >= p
+    dropped = F.pad(shares.cumsum(-1)[..., :-1], (1, 0)) >= (p if p < 1 else math.inf)
     return logits.masked_fill(torch.zeros_like(dropped).scatter(-1, order, dropped), -torch.inf)
 
 

@@ -73,8 +73,9 @@ SAYS = {
         "that asks whether a tensor has `requires_grad`."
     ),
     side_effects.MEMORY: (
-        "The answer of your {name} depends on what it was asked before. One call keeps something "
-        "for the next, such as a mask or a state: make it anew in each call."
+        "The answer of your {name} depends on what it was asked before, or on chance that no seed "
+        "decides. Make what a call needs, such as a mask or a state, anew in each call, and draw "
+        "from no generator with a seed of its own."
     ),
     side_effects.SHARED: (
         "When the caller writes into an answer of your {name}, the next answer changes: you return "

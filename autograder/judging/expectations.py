@@ -292,9 +292,18 @@ def _short(value: Any) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def _number(value: torch.Tensor) -> str:
+def _number(value: torch.Tensor, digits: int = 4) -> str:
     item = value.item()
-    return f"{item:.4g}" if isinstance(item, float) else str(item)
+    return f"{item:.{digits}g}" if isinstance(item, float) else str(item)
+
+
+def _numbers(expected: torch.Tensor, actual: torch.Tensor) -> tuple[str, str]:
+    """Both, with so many digits that they look different."""
+    for digits in (4, 6, 9, 17):
+        left, right = _number(expected, digits), _number(actual, digits)
+        if left != right:
+            break
+    return left, right
 
 
 def _difference(actual: torch.Tensor, expected: torch.Tensor, what: str, case: str) -> str:
@@ -306,15 +315,14 @@ def _difference(actual: torch.Tensor, expected: torch.Tensor, what: str, case: s
     gap = (left - right).abs()
     wrong = ~(gap <= tolerance(expected)) & (left != right) & ~(left.isnan() & right.isnan())
     if expected.ndim == 0:
-        return (
-            f"{what} should be {_number(expected)}, "
-            f"but {_verb(what, 'is')} {_number(actual)}{_with(case)}."
-        )
+        wanted, got = _numbers(expected, actual)
+        return f"{what} should be {wanted}, but {_verb(what, 'is')} {got}{_with(case)}."
     worst = int(torch.where(wrong, gap.nan_to_num(math.inf), -1.0).flatten().argmax())
     index = _index(worst, expected.shape)
+    wanted, got = _numbers(expected[index], actual[index])
     return (
         f"{what} {_verb(what, 'is')} wrong {_rows(wrong)}{_with(case)}: at {list(index)} expected "
-        f"{_number(expected[index])}, got {_number(actual[index])}."
+        f"{wanted}, got {got}."
     )
 
 

@@ -171,6 +171,14 @@ class Proxy:
         request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
         return self._ask({**request, "autograd": True}, f"Your {name}").value
 
+    def recording(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
+        """Call function `name` where gradients may be recorded, and see whether any are.
+
+        If something is kept for a backward pass, `executor.GRAPH` is in `mutated`.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
+        return self._ask({**request, "graph": True}, f"Your {name}")
+
     def module(
         self,
         name: str,

@@ -39,6 +39,8 @@ GENERATOR = "__generator__"
 RECORD = "__record__"
 # How PyTorch's own generator is called among the things that a function has changed in place.
 GLOBAL_GENERATOR = "torch.default_generator"
+# What is said to have changed where a call has kept something for a backward pass.
+GRAPH = "torch.autograd.graph"
 # The most that is taken out of a generator in an answer.
 MOST_LISTED = 10_000
 
@@ -180,6 +182,19 @@ def _listed(value: Any) -> Any:
             for key, item in value.items()
         }
     return value
+
+
+@contextlib.contextmanager
+def _noting_graph(kept: list[bool]) -> Iterator[None]:
+    """Within it `kept` gets an entry for each tensor that is kept for a backward pass."""
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(True)
+        return tensor
+
+    graph = torch.autograd.graph
+    with torch.enable_grad(), graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield
 
 
 class _NotAModule(Exception):
@@ -396,7 +411,9 @@ class Executor:
         first = len(args)  # of those with a name
         named = dict(zip(kwargs, used[first:], strict=True))
         wanted = with_grad or request.get("autograd")
-        with contextlib.nullcontext() if wanted else torch.no_grad():
+        kept: list[bool] = []
+        recorded = contextlib.nullcontext() if wanted else torch.no_grad()
+        with _noting_graph(kept) if request.get("graph") else recorded:
             value = given_back = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
                 value = without_records(_listed(value))
@@ -408,6 +425,7 @@ class Executor:
             used = [without_records(value) for value in used]
         mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
+        mutated += [GRAPH] * bool(kept)
         grads: dict[str, torch.Tensor | None] = {}
         if not all(leaf.requires_grad for leaf in leaves):
             mutated.append(side_effects.REQUIRES_GRAD)

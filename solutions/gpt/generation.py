@@ -201,8 +201,8 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 #   most probable tokens whose probabilities, by the softmax of the row, add up to **at least** `p`.
 #   All others become $-\infty$. <!-- id: smallest-set -->
 #   The most probable token always stays, even if `p` is tiny. <!-- id: one-stays -->
-# * With `p=1` all stay. <!-- id: all-stay --> An entry that is $-\infty$ already stays so.
-#   <!-- id: impossible-stays -->
+# * With `p=1` all stay, even where a rounded sum is 1 before the last token. <!-- id: all-stay -->
+#   An entry that is $-\infty$ already stays so. <!-- id: impossible-stays -->
 # * The entries that stay are not changed, and each remains at its position. <!-- id: positions -->
 # * `ValueError` if `p` is 0 or less, or larger than 1. <!-- id: bad-p -->
 #
@@ -358,7 +358,8 @@ def sample_token(
 #   seeded with it. So equal seeds give equal texts, and the global generator is left alone.
 #   <!-- id: own-generator --> `None`:
 #   the global one.
-# * No gradient is recorded, and the model's mode is left as it is. <!-- id: mode-kept -->
+# * No gradient is recorded. <!-- id: no-gradient --> The model runs in the mode in which it comes, and
+#   keeps it. <!-- id: mode-kept -->
 # * `ValueError` if `max_new_tokens` is negative, or if `ids` has no column. <!-- id: bad-input -->
 #
 # *Example.* In a `TableModel` 6 always follows 5, 7 follows 6, and `END` (4) follows 7. From
@@ -399,8 +400,8 @@ def generate(
     """Go on writing, one token after the other.
 
     Args:
-        model: ids (B, T) -> logits (B, T, V), with ``max_length``, the longest input; left in its
-            mode. It sees the last ``max_length`` tokens.
+        model: ids (B, T) -> logits (B, T, V), with ``max_length``, the longest input; run in the
+            mode in which it comes. It sees the last ``max_length`` tokens.
         ids: (B, T) int64, what is there already, at least one column.
         max_new_tokens: at least 0.
         temperature: as for ``sample_token``.
@@ -465,8 +466,9 @@ def generate(
 #   than 1; then the new positions are masked among each other. <!-- id: several-new -->
 # * `cache` is left unchanged, its tensors too. <!-- id: cache-unchanged -->
 #
-# *Example.* In the example of `CausalSelfAttention` (unit `model`), feed $2, 4$ first: the result is
-# $2, 3$. With what that remembers feed $9$: the result is $5$.
+# *Example.* One head of width 1, all queries are 0, and values and result pass on unchanged, so that
+# each result is the mean of what its position sees. Feed $2, 4$ first: the result is $2, 3$. With
+# what that remembers feed $9$: the result is $5$.
 #
 # Book: `gpt-cache`.
 #
@@ -478,8 +480,7 @@ def generate(
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# Exercise 1 has a `past` for this: its mask has a row for each query and a column for
-# each key.
+# `causal_mask` has a `past` for this: its mask has a row for each query and a column for each key.
 #
 # </details>
 # <details><summary>Hint 3</summary>

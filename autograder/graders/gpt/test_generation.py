@@ -19,7 +19,7 @@ from autograder.graders.parts import alive, by_parts, same_values, to_blame
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
 from autograder.judging.proxy import Generator, StudentError
-from autograder.sandbox.executor import GLOBAL_GENERATOR
+from autograder.sandbox.executor import GLOBAL_GENERATOR, GRAPH
 from toolkit.kv_cache import KVCache, LayerCache
 
 # --------------------------------------------------------------------------------------------
@@ -220,6 +220,9 @@ def test_top_p_bounds(student, reference, draw):
     )
     for p in (1e-4, 1e-12, 0.9, 1.0):
         same_kept(student, reference, "keep_top_p", logits, p, f"three rows of 4 and p={p}")
+    # The first token has a probability of 1, rounded.
+    logits = torch.tensor([[0.0, 25.0, 1.0, 2.0]])
+    same_kept(student, reference, "keep_top_p", logits, 1.0, "the logits 0, 25, 1, 2 and p=1")
 
 
 @hidden
@@ -407,6 +410,8 @@ def test_sample_greedy(student, draw):
     """Temperature 0 takes the largest logit, and the first of equal ones."""
     for batch in (1, 3):
         certain(student, distinct(draw, batch, 6), f"B={batch}, temperature=0", temperature=0.0)
+    case = "temperature=0, top_k=2, top_p=0.5"
+    certain(student, distinct(draw, 3, 6), case, temperature=0.0, top_k=2, top_p=0.5)
     logits = torch.tensor([[1.0, 4.0, 4.0, 0.0], [2.0, 2.0, 2.0, 2.0], [-1.0, -3.0, -2.0, -1.0]])
     got = tokens_of(student.sample_token(logits, 0), 3, 4, "equal logits, temperature=0")
     expectations.equal(
@@ -417,19 +422,21 @@ def test_sample_greedy(student, draw):
 @aspect
 @exercise("sample_token")
 def test_sample_certain(student, draw):
-    """Where one token alone is left, by -inf, top_k=1 or a tiny top_p, it is drawn."""
+    """Where -inf, top_k=1 or a tiny top_p leaves one token, it is drawn; large logits too."""
     logits = distinct(draw, 40, 5)
+    certain(student, logits[:1], "B=1, top_k=1", top_k=1)
     certain(student, logits, "top_k=1, temperature=3", top_k=1, temperature=3.0)
     certain(student, logits, "top_p=0.01", top_p=0.01)
     alone = torch.where(logits == logits.amax(1, keepdim=True), logits, -torch.inf)
     certain(student, alone, "one entry that is not -inf")
+    certain(student, 1000 + logits, "logits around 1000, top_k=1", top_k=1)
 
 
 @promises("order-of-filters")
 @exercise("sample_token", 2)
 def test_sample_shares(student):
     """Each token comes as often as the softmax says; the temperature sharpens or flattens it."""
-    logits = torch.tensor([0.4, 0.1, 0.3, 0.2]).log()
+    logits = torch.tensor([0.4, 0.1, 0.3, 0.2]).log() + 3.0  # which the softmax takes away
     same_shares(student, logits)
     for temperature in (0.5, 2.5):
         same_shares(student, logits, temperature=temperature)
@@ -457,7 +464,8 @@ def test_sample_generator(student):
         found.append(tokens_of(seen.value, 30, 9, "a generator"))
         expectations.true(
             GLOBAL_GENERATOR not in seen.mutated,
-            "your sample_token draws from PyTorch's own generator although one is given.",
+            "your sample_token draws from PyTorch's own generator, or seeds it, although one is "
+            "given.",
         )
     expectations.true(
         torch.equal(found[0], found[1]),
@@ -646,11 +654,11 @@ def test_generate_greedy(student, reference, draw):
 @promises("last-tokens")
 @exercise("generate")
 def test_generate_context(student, reference, draw):
-    """The model sees the last model.context tokens, no more and no fewer."""
+    """The model sees the last model.max_length tokens, no more and no fewer."""
     table = table_of(draw, positions=8)
     for length, context, count in [(2, 4, 6), (7, 3, 4), (5, 5, 3), (3, 1, 2)]:
         ids = draw.integers(0, 6, 2, length)
-        case = f"T={length}, context={context}, max_new_tokens={count}, temperature=0"
+        case = f"T={length}, max_length={context}, max_new_tokens={count}, temperature=0"
         same_text(student, reference, table, ids, count, case, context, temperature=0.0)
 
 
@@ -781,6 +789,11 @@ def same_seeds(student, model, ids):
         expectations.true(
             not torch.equal(texts[one], texts[other]), "different seeds write one text."
         )
+    expectations.true(
+        not torch.equal(texts["one"][:, 3:], texts["other"][:, 2:-1]),
+        "the text of seed 6 is that of seed 5 from its second token on; seed one generator once, "
+        "before the loop.",
+    )
     free = [text_of(student.generate(model, ids, 12), ids, 12, 9, "no seed") for _ in range(2)]
     expectations.true(not torch.equal(*free), "without a seed two calls write the same text.")
     text = texts["one"]
@@ -837,6 +850,25 @@ def test_generate_mode(student, draw):
         )
 
 
+@aspect
+@hidden
+@promises("no-gradient")
+@exercise("generate")
+def test_generate_gradient(student, draw):
+    """Nothing is kept for a backward pass."""
+    weight = {"weight": distinct(draw, 5, 5)}
+    model = chained(
+        student, student.module("nn.Embedding", state=weight, num_embeddings=5, embedding_dim=5)
+    )
+    model.method("__setattr__", "max_length", 8)
+    seen = student.recording("generate", model, torch.tensor([[2], [4]]), 2)
+    text_of(seen.value, torch.tensor([[2], [4]]), 2, 5, "two rows")
+    expectations.true(
+        GRAPH not in seen.mutated,
+        "your generate records gradients while the model runs; call it under torch.no_grad().",
+    )
+
+
 @hidden
 @promises("stop-in-the-prompt")
 @exercise("generate")
@@ -872,7 +904,7 @@ def test_generate_seeded_shares(student):
     """With a seed too, temperature, top_k and top_p are passed on."""
     model = student.module("TableModel", table=FREE.expand(5, 5))
     ids = torch.zeros(DRAWS // 2, 1, dtype=torch.int64)
-    options = {"temperature": 2.0, "top_k": 4, "top_p": 0.8}
+    options = {"temperature": 5.0, "top_k": 4, "top_p": 0.68}  # Without one, others stay.
     case = f"the probabilities 0.2, 0.1, 0.4, 0.05, 0.25, a seed, {options}"
     as_written(student, model, ids, case, {**options, "seed": 77}, options)
 
@@ -1297,7 +1329,7 @@ def test_cached_from_nothing(student, reference, draw):
 @exercise("cached_forward", 2)
 def test_cached_one_by_one(student, reference, draw):
     """With pre-norm, token by token the logits are those of the model on the whole."""
-    both = Cached(student, reference, draw)
+    both = Cached(student, reference, draw, heads=3)
     forward_in_steps(both, both.ids(draw, 2, 5), [1] * 5, "pre-norm, five steps of one token")
 
 
@@ -1312,7 +1344,7 @@ def test_cached_post_norm(student, reference, draw):
 @promises("too-long")
 @exercise("cached_forward")
 def test_cached_bounds(student, reference, draw):
-    """Cached and new positions together may fill the context; more are refused by ValueError."""
+    """Cached and new positions together may fill max_length; more are refused by ValueError."""
     both = Cached(student, reference, draw, context=5)
     refuses(
         lambda ids, past: student.cached_forward(both.mine, ids, past),
@@ -1324,7 +1356,7 @@ def test_cached_bounds(student, reference, draw):
             ),
         },
     )
-    forward_in_steps(both, both.ids(draw, 2, 5), [3, 2], "context=5, steps of 3 and 2 tokens")
+    forward_in_steps(both, both.ids(draw, 2, 5), [3, 2], "max_length=5, steps of 3 and 2 tokens")
 
 
 @hidden

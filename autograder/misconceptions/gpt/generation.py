@@ -121,6 +121,11 @@ add(
     ("min(k, logits.shape[-1])", "k"),
 )
 add(
+    "top_k_large_refused",
+    "A k larger than the vocabulary is refused; all tokens stay then.",
+    ("if k < 1:", "if k < 1 or k > logits.shape[-1]:"),
+)
+add(
     "top_k_in_place",
     "You change the logits that were given; return new ones.",
     (KEPT, "return logits.masked_fill_(logits < best[..., -1:], -math.inf)"),
@@ -233,6 +238,17 @@ add(
     ),
 )
 add(
+    "top_p_softmax_first_axis",
+    "Your softmax runs along the first axis; the probabilities of a row are those of the last.",
+    ("torch.softmax(sorted_logits, dim=-1)", "torch.softmax(sorted_logits, dim=0)"),
+)
+add(
+    "top_p_one_rounded",
+    "With p = 1 you drop tokens, since the rounded sum reaches 1 before the last of them; all "
+    "stay.",
+    ("if p == 1:", "if False:"),
+)
+add(
     "top_p_zeros",
     "You set the others to 0, an ordinary logit; -inf makes their probability 0.",
     (OUT, "kept = sorted_logits.masked_fill(before >= p, 0.0)"),
@@ -292,7 +308,9 @@ add(
 )
 add(
     "sample_top_p_first",
-    "You apply top_p before top_k; top_p comes last, on the probabilities of what top_k has left.",
+    "Your top_p counts the probabilities of all tokens; it comes after top_k, on those of what "
+    "that "
+    "has left.",
     (ONLY_K, ONLY_P),
     (ONLY_P + "    " + SHARES, ONLY_K + "    " + SHARES),
 )
@@ -341,6 +359,47 @@ add(
     ),
 )
 add(
+    "sample_squeezed",
+    "A batch of one loses its axis; squeeze the axis of the draws alone.",
+    (".squeeze(1)", ".squeeze()"),
+)
+add(
+    "sample_sigmoid",
+    "You take the sigmoid of each logit; the probabilities are the softmax of the row.",
+    (SHARES, "probabilities = torch.sigmoid(logits)"),
+)
+add(
+    "sample_greedy_without_filters_only",
+    "With top_k or top_p given you don't treat temperature 0 as a case of its own; it takes the "
+    "largest logit then too.",
+    ("if temperature == 0:", "if temperature == 0 and top_k is None and top_p is None:"),
+)
+add(
+    "sample_softmax_overflows",
+    "Your softmax overflows for large logits; take torch.softmax, which subtracts the largest "
+    "first.",
+    (SHARES, "probabilities = logits.exp() / logits.exp().sum(dim=1, keepdim=True)"),
+)
+add(
+    "sample_rank_returned",
+    "You return the rank of a token in the sorted row; the result is its id.",
+    (
+        SHARES,
+        "probabilities = torch.softmax(logits, dim=1).sort(dim=1, descending=True).values",
+    ),
+)
+add(
+    "sample_temperature_twice",
+    "You apply the temperature twice; once is enough.",
+    (SHARES, "probabilities = torch.softmax(logits / temperature, dim=1)"),
+)
+add(
+    "sample_tiny_temperature",
+    "At temperature 0 you draw with a tiny temperature instead, so that chance decides among equal "
+    "logits; take the first of the largest.",
+    (GREEDY, "temperature = 1e-6"),
+)
+add(
     "sample_column",
     "Your result is (B, 1); it is (B,).",
     (DRAW, "return torch.multinomial(probabilities, 1, generator=generator)"),
@@ -370,12 +429,12 @@ SEEDED = "generator = torch.Generator(device=ids.device).manual_seed(seed)"
 APPEND = "ids = torch.cat([ids, token.unsqueeze(1)], dim=1)"
 add(
     "generate_not_cropped",
-    "Your text outgrows the model's context; show it the last model.context tokens only.",
+    "Your text outgrows the model's context; show it the last model.max_length tokens only.",
     (LOGITS, "logits = model(ids)[:, -1]"),
 )
 add(
     "generate_first_tokens",
-    "You show the model the first tokens of a long text; it needs the last model.context.",
+    "You show the model the first tokens of a long text; it needs the last model.max_length.",
     (LOGITS, "logits = model(ids[:, : model.max_length])[:, -1]"),
 )
 add(
@@ -452,6 +511,41 @@ add(
     ("if stop is not None and stopped.all():", "if stop and stopped.all():"),
 )
 add(
+    "generate_stop_hard_coded",
+    "You stop at END whatever stop is; stop says which id it is, and None that there is none.",
+    ("    stopped = torch.zeros", "    stop = END\n    stopped = torch.zeros"),
+)
+add(
+    "generate_stop_forgotten",
+    "You look at the newest tokens alone, so that writing ends only where all rows write stop at "
+    "once; remember which rows have written it.",
+    (FILL, ""),
+    ("stopped = stopped | (token == stop)", "stopped = token == stop"),
+)
+add(
+    "generate_ends_at_max_length",
+    "You end when the text is as long as max_length; the model then reads the last tokens of it.",
+    (
+        "            " + LOGITS,
+        "            if ids.shape[1] >= model.max_length:\n                break\n            "
+        + LOGITS,
+    ),
+)
+add(
+    "generate_long_refused",
+    "You refuse a text longer than max_length; the model reads the last tokens of it.",
+    (
+        "    stopped = torch.zeros",
+        "    if ids.shape[1] > model.max_length:\n        raise ValueError('too long')\n"
+        "    stopped = torch.zeros",
+    ),
+)
+add(
+    "generate_records_gradients",
+    "You record gradients while the model runs; call it under torch.no_grad().",
+    ("with torch.no_grad():", "if True:"),
+)
+add(
     "generate_pads",
     "A row that has ended is filled with 0; fill it with stop.",
     ("token.masked_fill(stopped, stop)", "token.masked_fill(stopped, 0)"),
@@ -463,7 +557,9 @@ add(
 )
 add(
     "generate_seeds_globally",
-    "You seed PyTorch's own generator, which changes what comes after; make one of your own.",
+    "With a seed your draws still come from PyTorch's own generator, or you seed it; make one of "
+    "your "
+    "own.",
     (SEEDED, "torch.manual_seed(seed)"),
 )
 add(
@@ -478,6 +574,25 @@ add(
     (TOKEN, "if seed is not None:\n                " + SEEDED + "\n            " + TOKEN),
 )
 add(
+    "generate_seed_of_step",
+    "You seed the generator with seed and the step, so that one seed's text is another's shifted; "
+    "seed it once, before the loop.",
+    (
+        TOKEN,
+        "if seed is not None:\n                generator.manual_seed(seed + ids.shape[1])\n"
+        "            " + TOKEN,
+    ),
+)
+add(
+    "generate_seeded_temperature_ignored",
+    "With a seed your temperature has no effect; pass it on to sample_token.",
+    (
+        TOKEN,
+        "temperature = temperature if seed is None or temperature == 0 else 1.0\n            "
+        + TOKEN,
+    ),
+)
+add(
     "generate_temperature_ignored",
     "Your temperature has no effect; pass it on to sample_token.",
     (TOKEN, "token = sample_token(logits, 1.0, top_k, top_p, generator)"),
@@ -486,6 +601,11 @@ add(
     "generate_filters_ignored",
     "top_k and top_p have no effect; pass them on to sample_token.",
     (TOKEN, "token = sample_token(logits, temperature, generator=generator)"),
+)
+add(
+    "generate_top_p_ignored",
+    "top_p has no effect; pass it on to sample_token.",
+    (TOKEN, "token = sample_token(logits, temperature, top_k, generator=generator)"),
 )
 add(
     "generate_greedy",
@@ -499,6 +619,11 @@ add(
         "    with torch.no_grad():\n",
         "    if hasattr(model, 'eval'):\n        model.eval()\n    with torch.no_grad():\n",
     ),
+)
+add(
+    "generate_zero_refused",
+    "max_new_tokens = 0 is refused; the text then stays as it is.",
+    ("if max_new_tokens < 0:", "if max_new_tokens < 1:"),
 )
 add(
     "generate_bad_input_accepted",
@@ -539,6 +664,51 @@ add(
         "visible = torch.ones(x.shape[1], keys.shape[2], dtype=torch.bool)"
         ".tril(keys.shape[2] - x.shape[1] - 1)\n    visible[:, 0] = True",
     ),
+)
+add(
+    "cache_mask_strict_after_past",
+    "With a cache a new position doesn't see itself; its own key belongs to what it sees.",
+    (
+        VISIBLE,
+        "past = keys.shape[2] - x.shape[1]\n"
+        "    visible = torch.ones(x.shape[1], keys.shape[2], dtype=torch.bool)"
+        ".tril(past - int(past > 0))",
+    ),
+)
+add(
+    "cache_mask_left_out",
+    "With a cache you leave the mask out; several new positions are masked among each other then "
+    "too.",
+    (
+        VISIBLE,
+        VISIBLE + "\n    visible = visible | (cache is not None)",
+    ),
+)
+add(
+    "cache_mask_after_softmax",
+    "You mask the weights after the softmax, so that they don't add up to 1; hide the scores "
+    "before it.",
+    (
+        "torch.softmax(scores.masked_fill(~visible, -math.inf), dim=3)",
+        "torch.softmax(scores, dim=3) * visible",
+    ),
+)
+add(
+    "cache_heads_by_reshape",
+    "You cut the heads out by a reshape to (B, H, T, D/H), which mixes positions with features; "
+    "split "
+    "the last axis, and then transpose.",
+    (
+        "    heads = [part.unflatten(-1, (attention.num_heads, -1)) for part in parts]",
+        "    shape = (len(x), attention.num_heads, x.shape[1], -1)\n"
+        "    heads = [part.reshape(shape).transpose(1, 2) for part in parts]",
+    ),
+)
+add(
+    "cache_heads_not_transposed_back",
+    "You join the heads by a reshape of (B, H, T, D/H); transpose first, so that the heads of one "
+    "position stand side by side.",
+    (".transpose(1, 2).flatten(2)  # (B, T, D)", ".reshape(x.shape)  # (B, T, D)"),
 )
 add(
     "cache_appended_in_front",
@@ -646,6 +816,14 @@ add(
         "    return mixed, LayerCache(keys, values)",
     ),
 )
+add(
+    "cache_dropout_on_weights",
+    "Dropout acts on your attention weights; with a cache it is left out.",
+    (
+        "mixed = (attn_weights @ values)",
+        "mixed = (attention.dropout(attn_weights) @ values)",
+    ),
+)
 
 add = mistakes_in(MISCONCEPTIONS, "cached_forward", "gpt-cache")
 PLACES = "positions = torch.arange(past, end, device=ids.device)"
@@ -748,6 +926,29 @@ add(
         "added = block.feed_forward.w_2(gelu(block.feed_forward.w_1(inner)))",
         "added = block.feed_forward(inner)",
     ),
+)
+add(
+    "cached_embedding_dropout",
+    "Dropout acts on your embeddings when the model is in training mode; with a cache it is left "
+    "out.",
+    (
+        "x = model.token(ids) + model.position(positions)",
+        "x = model.dropout(model.token(ids) + model.position(positions))",
+    ),
+)
+add(
+    "cached_gelu_exact",
+    "Your GELU is the exact one; the model's is the given gelu, by tanh.",
+    ("gelu(block.feed_forward.w_1(inner))", "nn.functional.gelu(block.feed_forward.w_1(inner))"),
+)
+add(
+    "cached_norm_twice",
+    "You use norm_1 for the feed-forward network too; it has norm_2.",
+    (
+        "inner = block.norm_2(x) if norm_first else x",
+        "inner = block.norm_1(x) if norm_first else x",
+    ),
+    ("else block.norm_2(x + added)", "else block.norm_1(x + added)"),
 )
 add(
     "cached_context_of_new_only",

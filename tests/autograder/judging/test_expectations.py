@@ -54,6 +54,11 @@ def test_the_wrong_rows_are_named():
         expectations.close(wrong, torch.ones(4, 3), "the weights")
 
 
+def test_numbers_that_differ_are_shown_with_digits_that_do():
+    with pytest.raises(Mistake, match=r"expected 100, got 100\.01"):
+        expectations.close(torch.tensor([100.01]), torch.tensor([100.0]))
+
+
 def test_an_object_that_claims_to_equal_everything_is_refused():
     class Same:
         def __eq__(self, other):

@@ -13,6 +13,7 @@ import torch
 from autograder.judging.proxy import Generator, Proxy, StudentError
 from autograder.sandbox.executor import (
     GLOBAL_GENERATOR,
+    GRAPH,
     MOST_LISTED,
     Executor,
     clone_input,
@@ -328,6 +329,20 @@ def test_a_function_can_train_a_module_where_gradients_are_recorded():
     assert module.state()["factor"].item() == 1.0
     with pytest.raises(StudentError):
         proxy._call("descend", module, torch.tensor(2.0))
+
+
+def test_it_is_seen_whether_a_function_keeps_something_for_a_backward_pass():
+    def quiet(model, x):
+        torch.set_grad_enabled(False)
+        return model(x).item()
+
+    names = {"Scale": Scale, "loud": lambda model, x: model(x).item(), "quiet": quiet}
+    proxy = Proxy(Executor(names).execute)
+    module = proxy.module("Scale")
+    with torch.enable_grad():
+        assert proxy.recording("loud", module, torch.tensor(2.0)).mutated == [GRAPH]
+        assert proxy.recording("quiet", module, torch.tensor(2.0)).mutated == []
+        assert torch.is_grad_enabled()
 
 
 def test_gradients_left_by_one_step_of_training_are_there_at_the_next():

@@ -86,7 +86,7 @@ style(
         for row, new in zip(rows, flat):
             shares, total = row.softmax(-1).tolist(), 0.0
             for token in sorted(range(len(shares)), key=lambda t: -shares[t]):
-                if total >= p:
+                if total >= p and p < 1:
                     break
                 new[token] = row[token]
                 total += shares[token]
@@ -105,7 +105,7 @@ style(
         rank = order.argsort(-1)
         sums = shares.gather(-1, order).cumsum(-1)
         needed = (sums < p - 1e-9).sum(-1, keepdim=True) + 1
-        return logits.where(rank < needed, torch.tensor(-math.inf, dtype=logits.dtype))
+        return logits.where((rank < needed) | (p == 1), torch.tensor(-math.inf, dtype=logits.dtype))
     """,
 )
 style(

@@ -171,6 +171,11 @@ add(
         "import copy\n\n    model = copy.deepcopy(model)\n    for module in model.modules():",
     ),
 )
+add(
+    "init_frozen_left",
+    "You leave frozen parameters as they were; all are drawn anew.",
+    (KINDS, KINDS[:-1] + " and module.weight.requires_grad:"),
+)
 
 add = mistakes_in(MISCONCEPTIONS, "count_parameters", "gpt-parameters")
 NORM = "norm = 2 * d_model"
@@ -237,7 +242,8 @@ add(
 )
 add(
     "count_one_norm_per_block",
-    "You count one norm for each block; there are two.",
+    "Each of your blocks lacks 2 D numbers: it has two norms of 2 D each, and the bias of qkv has "
+    "3 D.",
     (BLOCK, "block = attention + feed_forward + norm"),
 )
 add(
@@ -595,6 +601,16 @@ add(
     ),
 )
 add(
+    "blocks_without_repeats",
+    "No two rows begin at the same position, as in a permutation; each row draws its start by "
+    "itself.",
+    (
+        STARTS,
+        STARTS + " if batch_size > len(stream) - length else "
+        "torch.randperm(len(stream) - length)[:batch_size].unsqueeze(1)",
+    ),
+)
+add(
     "blocks_whole_multiples",
     "Your blocks begin at multiples of their length only; every position of the stream is a start.",
     (STARTS, "torch.randint((len(stream) - 1) // length, (batch_size, 1)) * length"),
@@ -683,6 +699,38 @@ add(
     "groups_frozen_included",
     "A parameter that requires no gradient is in a group; leave it out.",
     (TRAINED, "list(model.parameters())"),
+)
+add(
+    "groups_frozen_vectors",
+    "A frozen vector is in the second group; what requires no gradient is in neither.",
+    (OTHERS, "[p for p in model.parameters() if p.dim() < 2]"),
+)
+add(
+    "groups_without_scalars",
+    "A parameter without any axis is in neither group; the second has all that do not decay.",
+    (OTHERS, "[p for p in trained if p.dim() == 1]"),
+)
+add(
+    "groups_by_longer_axes",
+    "You leave axes of length 1 out of the number; a weight (1, n) has two axes and decays.",
+    (MATRICES, "[p for p in trained if p.squeeze().dim() >= 2]"),
+    (OTHERS, "[p for p in trained if p.squeeze().dim() < 2]"),
+)
+add(
+    "groups_equal_merged",
+    "You take parameters with equal values for one; new norms all have equal ones. Only the same "
+    "object is the same parameter.",
+    (
+        TRAINED,
+        TRAINED + "\n    trained = [p for i, p in enumerate(trained) "
+        "if not any(torch.equal(p, q) for q in trained[:i])]",
+    ),
+)
+add(
+    "groups_of_copies",
+    "Your groups hold copies or detached tensors: an optimiser would change those, and the model "
+    "never learns.",
+    (TRAINED, "[p.detach() for p in model.parameters() if p.requires_grad]"),
 )
 add(
     "groups_shared_twice",
@@ -804,6 +852,11 @@ add(
     "adamw_transformer_betas",
     "Your betas are those of the Transformer's Adam by default; GPT's are 0.9 and 0.95.",
     ("betas: tuple[float, float] = (0.9, 0.95)", "betas: tuple[float, float] = (0.9, 0.98)"),
+)
+add(
+    "adamw_eps_default",
+    "Your eps is larger by default; it is 1e-8.",
+    ("eps: float = 1e-8", "eps: float = 1e-6"),
 )
 add(
     "adamw_gradient_not_squared",

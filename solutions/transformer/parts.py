@@ -755,9 +755,11 @@ class ResidualBlock(nn.Module):
 #
 # * Submodule: `norm`, your `LayerNorm(d_model)`. <!-- id: own-norm -->
 # * `forward(x, sublayer)`: `x` `(B, T, D)`; `sublayer` is any function or module from `(B, T, D)`
-#   to `(B, T, D)`, and it is called once. <!-- id: any-sublayer --> The result is `(B, T, D)`.
+#   to `(B, T, D)`, <!-- id: any-sublayer -->
+#   and it is called once. <!-- id: called-once --> The result is `(B, T, D)`.
 # * `norm_first=False` is post-norm (the paper), `True` is pre-norm. <!-- id: norm-first -->
 # * The sub-layer is not part of this module: it is passed with every call and is not stored.
+#   <!-- id: not-stored -->
 #
 # *Example.* The sub-layer doubles its input, $x = (1, 3)$, no dropout. Post-norm:
 # $x + 2x = (3, 9)$, which the norm turns into $(-1, 1)$. Pre-norm: the norm gives $(-1, 1)$, the

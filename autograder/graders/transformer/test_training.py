@@ -137,6 +137,7 @@ def test_batches_count_padding(student, reference):
 @exercise("token_batches")
 def test_batches_both_sides(student, reference):
     """The limit holds for the source and for the target, each with its own longest sentence."""
+    same_batches(student, reference, [(1, 4), (2, 4), (3, 4)], 9)
     # A long target early in the order still pads the targets after it.
     same_batches(student, reference, [(1, 6), (2, 1), (2, 1), (3, 1)], 12)
     same_batches(student, reference, [(4, 1), (4, 1), (5, 1), (5, 1)], 10)
@@ -195,6 +196,8 @@ def test_batches_of_one(student, reference):
     same_batches(student, reference, [], 5)
     same_batches(student, reference, [(7, 5)], 7)
     same_batches(student, reference, [(1, 1), (1, 1)], 1)
+    case = "130 sentences of 1 token each and max_tokens=130"
+    same_batches(student, reference, [(1, 1)] * 130, 130, case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -254,7 +257,7 @@ def test_smoothing_none(student, reference, draw):
 @exercise("label_smoothing_loss")
 def test_smoothing_padding(student, reference, draw):
     """Padding is ignored in the sum and in the number of tokens; real tokens weigh the same."""
-    for lengths in ([1, 4], [5, 1, 2]):
+    for lengths in ([1, 4], [5, 1, 0, 2]):
         target = tokens_to_say(draw, lengths, 6)
         log_probs = distributions(draw, *target.shape, 6)
         case = f"{lengths} real tokens"
@@ -359,7 +362,7 @@ def test_rate_falls(student, reference):
 @exercise("learning_rate")
 def test_rate_settings(student, reference):
     """d_model, warmup_steps and factor are used as in the formula."""
-    for step, width, warmup, factor in [(5, 64, 10, 1.0), (40, 64, 10, 2.5)]:
+    for step, width, warmup, factor in [(5, 64, 10, 1.0), (40, 64, 10, 2.5), (9, 64, 1, 1.0)]:
         case = f"step={step}, d_model={width}, warmup_steps={warmup}, factor={factor}"
         same_rate(student, reference, case, step, width, warmup, factor)
 
@@ -430,6 +433,7 @@ def test_adam_later_steps(student, reference, draw):
     """Later steps update both moments, and divide them by 1 - beta ** step."""
     for step in (2, 30):
         tensors = adam_tensors(draw, 3, 2)
+        tensors[1][0, 0] = 0.0  # Moved by earlier gradients nevertheless.
         same_adam(student, reference, tensors, step, 0.05, f"step {step}, moments of earlier steps")
 
 
@@ -450,7 +454,9 @@ def test_adam_eps(student, reference, draw):
     zeros = torch.zeros(2, dtype=torch.float64)
     same_adam(student, reference, (zeros + 3, zeros, zeros, zeros), 1, 0.1, "a gradient of 0")
     tensors = adam_tensors(draw, 3)
-    same_adam(student, reference, tensors, 4, 0.1, "step 4, eps=0.5", eps=0.5)
+    same_adam(student, reference, tensors, 4, 0.1, "step 4, eps=5", eps=5.0)
+    tensors = adam_tensors(draw, 3, scale=1e-9)
+    same_adam(student, reference, tensors, 4, 0.1, "step 4, gradients near 1e-9, eps not given")
 
 
 @promises("steps-from-1")
@@ -627,7 +633,7 @@ def test_train_two_steps(student, reference, draw):
     models = trainees(student, reference, draw)
     moments = {}
     for step in (1, 2):
-        batch = batch_of(draw, [2, 4], [3, 1])
+        batch = batch_of(draw, [2, 8], [3, 1])
         given = (models, batch, moments, step, 0.02, f"step {step}")
         # From the right moments: up to rounding they are the student's own.
         moments = same_training(student, reference, draw, *given)

@@ -74,6 +74,11 @@ add(
     ),
 )
 add(
+    "embeddings_padding_row_zero",
+    "You set the row of PAD to zeros; masks take care of padding, so leave it as it is drawn.",
+    (DRAWN, f"{DRAWN}\n        self.lut.weight.data[PAD] = 0.0"),
+)
+add(
     "embeddings_sizes_unchecked",
     "Your Embeddings accepts a vocab_size or d_model below 1; raise a ValueError when it is "
     "created.",
@@ -154,6 +159,18 @@ add(
     "attention_mask_for_first_example",
     "You use the first example's mask for the whole batch; use each example's own.",
     ("mask = mask.unsqueeze(1)", "mask = mask[:1].unsqueeze(1)"),
+)
+add(
+    "attention_mask_kept",
+    "You keep the mask of an earlier call and use it where none is given; without a mask every "
+    "query may attend to every key.",
+    (
+        QUERY_SHAPE,
+        QUERY_SHAPE + "        if mask is None:\n            mask = getattr(self, 'mask', None)\n"
+        "        self.mask = mask\n"
+        "        if mask is not None and mask.shape[-1] != keys.shape[2]:\n"
+        "            mask = None\n",
+    ),
 )
 add(
     "attention_heads_without_transpose",
@@ -270,6 +287,30 @@ add(
     ),
 )
 add(
+    "attention_dropout_for_all_examples",
+    "All your examples drop the same weights; apply dropout to the weights of all examples, (B, H, "
+    "Tq, Tk), so that each is drawn independently.",
+    (
+        WEIGHTS,
+        "torch.softmax(scores, dim=-1) * self.dropout(torch.ones_like(scores[:1]))",
+    ),
+)
+add(
+    "attention_dropout_for_all_queries",
+    "You drop keys, the same for all queries; apply dropout to the weights, (B, H, Tq, Tk), so "
+    "that each is drawn independently.",
+    (
+        WEIGHTS,
+        "torch.softmax(scores, dim=-1) * self.dropout(torch.ones_like(scores[:, :, :1]))",
+    ),
+)
+add(
+    "attention_dropout_on_values",
+    "You apply dropout to the values; apply it to the attention weights, after the softmax.",
+    (WEIGHTS, "torch.softmax(scores, dim=-1)"),
+    ("attn_weights @ values", "attn_weights @ self.dropout(values)"),
+)
+add(
     "attention_dropout_in_eval",
     "Your dropout acts in evaluation mode, too; use nn.Dropout, or drop only if self.training.",
     (WEIGHTS, "nn.functional.dropout(torch.softmax(scores, dim=-1), self.dropout.p)"),
@@ -299,6 +340,15 @@ add(
     "Your module accepts a num_heads that doesn't divide d_model; raise a ValueError when it is "
     "created.",
     ("if num_heads < 1 or d_model % num_heads != 0:", "if False:"),
+)
+add(
+    "attention_heads_of_one_feature_refused",
+    "You refuse as many heads as features, but d_model divides d_model, too: each head is then 1 "
+    "wide.",
+    (
+        "if num_heads < 1 or d_model % num_heads != 0:",
+        "if num_heads < 1 or d_model % num_heads != 0 or 1 < num_heads == d_model:",
+    ),
 )
 
 # --------------------------------------------------------------------------------------------
@@ -357,6 +407,11 @@ add(
     (REAL, "(torch.arange(ids.shape[1]) < (ids != pad).sum(1, keepdim=True)).unsqueeze(1)"),
 )
 add(
+    "pad_mask_changes_ids",
+    "You subtract pad from the caller's ids in place; compare the ids with pad instead.",
+    (REAL, "(ids.sub_(pad) != 0).unsqueeze(1)"),
+)
+add(
     "pad_mask_specials_masked",
     "You mask BOS and EOS, too; mask only ids equal to pad.",
     (REAL, "((ids != pad) & (ids != BOS) & (ids != EOS)).unsqueeze(1)"),
@@ -396,6 +451,21 @@ add(
     "subsequent_of_numbers",
     "Your mask holds numbers; return dtype bool.",
     (LOWER, "torch.ones(1, size, size).tril()"),
+)
+add(
+    "subsequent_cut_from_last_rows",
+    "You cut a small mask out of the last rows of a larger one that you keep, which see more; cut "
+    "out the first rows.",
+    code="""KEPT = {}
+
+
+def subsequent_mask(size: int) -> Tensor:
+    if size < 1:
+        raise ValueError("size must be at least 1")
+    if len(KEPT.get("mask", [])) < size:
+        KEPT["mask"] = torch.ones(size, size, dtype=torch.bool).tril()
+    return KEPT["mask"][None, -size:, :size].clone()
+""",
 )
 add(
     "subsequent_size_unchecked",
@@ -493,6 +563,11 @@ add(
     "norm_eps_missing",
     "You leave out eps, so a constant vector becomes NaN; add eps to the variance.",
     (NORMALISED, "(x - mean) / torch.sqrt(variance)"),
+)
+add(
+    "norm_deviation_clamped",
+    "You clamp the standard deviation at eps; add eps to the variance, inside the root.",
+    (NORMALISED, "(x - mean) / torch.sqrt(variance).clamp(min=self.eps)"),
 )
 add(
     "norm_eps_other_default",
@@ -596,6 +671,11 @@ add(
     (NORMALISED, "(x - mean.detach()) / torch.sqrt(variance.detach() + self.eps)"),
 )
 add(
+    "norm_in_float32",
+    "You compute in float32 whatever the dtype of x, so float64 loses digits; leave out .float().",
+    (NORMALISED, "(x.float() - mean.float()) / torch.sqrt(variance.float() + self.eps)"),
+)
+add(
     "norm_width_unchecked",
     "Your forward accepts vectors whose width is not d_model, as broadcasting allows; raise a "
     "ValueError.",
@@ -662,6 +742,18 @@ add(
     "ffn_dropout_twice",
     "You apply dropout to the inner layer and to the output; apply it only to the inner layer.",
     (OUTER, "self.dropout(self.w_2(self.dropout(inner)))"),
+)
+add(
+    "ffn_dropout_for_all_positions",
+    "All positions lose the same inner features; draw for each position by itself, as nn.Dropout "
+    "on the inner layer does.",
+    (OUTER, "self.w_2(inner * self.dropout(inner.new_ones(inner.shape[-1])))"),
+)
+add(
+    "ffn_dropout_of_whole_vectors",
+    "You drop a position's whole inner vector or nothing of it; draw for each feature by itself, "
+    "as nn.Dropout on the inner layer does.",
+    (OUTER, "self.w_2(inner * self.dropout(torch.ones_like(inner[..., :1])))"),
 )
 add(
     "ffn_dropout_in_eval",
@@ -811,6 +903,35 @@ add(
     read="trf-residual",
 )
 add(
+    "connection_dropout_only_post",
+    "With norm_first your connection has no dropout; apply dropout to the sub-layer's output, "
+    "there, too.",
+    (PRE, "x + sublayer(self.norm(x))"),
+    read="trf-residual",
+)
+add(
+    "connection_dropout_only_pre",
+    "In post-norm your connection has no dropout; apply dropout to the sub-layer's output, there, "
+    "too.",
+    (POST, "self.norm(x + sublayer(x))"),
+    read="trf-residual",
+)
+add(
+    "connection_dropout_on_input",
+    "You apply dropout to the sub-layer's input; apply it to its output.",
+    (PRE, "x + sublayer(self.dropout(self.norm(x)))"),
+    (POST, "self.norm(x + sublayer(self.dropout(x)))"),
+    read="trf-residual",
+)
+add(
+    "connection_dropout_for_all_positions",
+    "All positions lose the same features of the sub-layer's output; draw for each position by "
+    "itself, as nn.Dropout on that output does.",
+    (PRE, "x + sublayer(self.norm(x)) * self.dropout(torch.ones_like(x[:, :1]))"),
+    (POST, "self.norm(x + sublayer(x) * self.dropout(torch.ones_like(x[:, :1])))"),
+    read="trf-residual",
+)
+add(
     "connection_dropout_on_sum",
     "You apply dropout to the sum, x included; apply it only to the sub-layer's output.",
     (PRE, "self.dropout(x + sublayer(self.norm(x)))"),
@@ -829,6 +950,33 @@ add(
     "x += ... changes the caller's tensor; create a new one with x = x + ...",
     (f"return {PRE}", "x += self.dropout(sublayer(self.norm(x)))\n            return x"),
     (f"return {POST}", "x += self.dropout(sublayer(x))\n        return self.norm(x)"),
+    read="trf-residual",
+)
+add(
+    "connection_changes_sublayer_output",
+    "You add x in place to what the sub-layer returns, which may be the caller's x itself; create "
+    "a new tensor with x + ...",
+    (
+        f"return {POST}",
+        "total = self.dropout(sublayer(x))\n        total += x\n        return self.norm(total)",
+    ),
+    read="trf-residual",
+)
+add(
+    "connection_calls_twice",
+    "You call the sub-layer twice; call it once and keep what it returns.",
+    (
+        "if self.norm_first:",
+        "if sublayer(x).shape != x.shape:\n"
+        '            raise ValueError("the sub-layer must keep the shape")\n'
+        "        if self.norm_first:",
+    ),
+    read="trf-residual",
+)
+add(
+    "connection_stores_sublayer",
+    "You store the sub-layer in self, so its parameters become this module's; leave self alone.",
+    ("if self.norm_first:", "self.sublayer = sublayer\n        if self.norm_first:"),
     read="trf-residual",
 )
 add(

@@ -160,6 +160,48 @@ add(
     "You apply max_tokens to source and target together; apply it to each side by itself.",
     (LENGTH, "length = sum(lengths[i])"),
 )
+
+
+def limited(fits: str) -> str:
+    """The answer with another limit, for which it knows both sides of the batch and the next."""
+    return f"""def token_batches(lengths, max_tokens: int) -> list[list[int]]:
+    if max_tokens < 1:
+        raise ValueError("max_tokens must be at least 1")
+    batches: list[list[int]] = []
+    for i in sorted(range(len(lengths)), key=lambda i: (*lengths[i], i)):
+        if max(lengths[i]) > max_tokens:
+            raise ValueError(f"sentence {{i}} is too long")
+        batch = [lengths[j] for j in (*(batches[-1] if batches else ()), i)]
+        sources, targets = zip(*batch)
+        if batches and {fits}:
+            batches[-1].append(i)
+        else:
+            batches.append([i])
+    return batches
+"""
+
+
+add(
+    "batches_limit_for_source_only",
+    "You apply the limit of a batch to the source side alone; apply it to the target side as well.",
+    code=limited("len(batch) * max(sources) <= max_tokens"),
+)
+add(
+    "batches_limit_for_both_sides_together",
+    "You add source and target; apply the limit to each side by itself.",
+    code=limited("len(batch) * (max(sources) + max(targets)) <= max_tokens"),
+)
+add(
+    "batches_limit_without_padding",
+    "You add up the lengths of each side, but padding counts, too; multiply the number of "
+    "sentences by the longest length, on each side.",
+    code=limited("max(sum(sources), sum(targets)) <= max_tokens"),
+)
+add(
+    "batches_of_64_at_most",
+    "You limit the number of sentences, too; max_tokens is the only limit.",
+    (FITS, FITS.replace("batches and", "batches and len(batches[-1]) < 64 and")),
+)
 add(
     "batches_longest_of_the_last",
     "You multiply by the length of the newest sentence; multiply by the longest length in the "
@@ -410,6 +452,11 @@ add(
     ("if not real.any():", "if False:"),
 )
 add(
+    "smoothing_row_of_padding_refused",
+    "You refuse a batch in which one row is padding; refuse it only if all of them are.",
+    ("if not real.any():", "if not real.any(dim=1).all():"),
+)
+add(
     "smoothing_detached",
     "Your loss has no gradient; leave out detach(), .data, .item() and no_grad().",
     (MEAN, f"{MEAN.replace('loss.', 'loss.detach().')}"),
@@ -508,6 +555,11 @@ add(
     (RATE, "step, warmup_steps = max(step, 1), max(warmup_steps, 1)\n    " + RATE),
 )
 add(
+    "rate_warmup_of_one_refused",
+    "You refuse a warm-up of 1 step; refuse only fewer.",
+    ("if value < 1:", 'if value < 1 + (name == "warmup_steps"):'),
+)
+add(
     "rate_warmup_unchecked",
     "You accept a warmup_steps below 1; raise a ValueError.",
     ('(("step", step), ("warmup_steps", warmup_steps))', '(("step", step),)'),
@@ -585,6 +637,22 @@ add(
     "adam_eps_ignored",
     "You add 1e-9 whatever eps is; use the argument.",
     (NEW, NEW.replace("eps", "1e-9")),
+)
+add(
+    "adam_eps_other_default",
+    "Your default for eps is not 1e-9; change it to 1e-9.",
+    ("eps: float = 1e-9", "eps: float = 1e-8"),
+)
+add(
+    "adam_eps_clamped",
+    "You clamp the root of the second moment at eps; add eps to it.",
+    (NEW, NEW.replace("second_corrected.sqrt() + eps", "second_corrected.sqrt().clamp(min=eps)")),
+)
+add(
+    "adam_zero_gradients_skipped",
+    "You leave entries alone whose gradient is 0; the first moment still moves them, as it "
+    "remembers earlier gradients.",
+    (NEW, NEW + "\n    new = torch.where(gradient == 0, parameter, new)"),
 )
 add(
     "adam_without_root",
@@ -734,6 +802,11 @@ add(
     "train_roles_swapped",
     "You swap source and target; call model(source, tgt_in).",
     (LOSS, "loss = label_smoothing_loss(model(tgt_in, source)[:, :1], tgt_out[:, :1], smoothing)"),
+)
+add(
+    "train_source_cut",
+    "You cut the source to the length of the target; pass it to the model as it is.",
+    (LOSS, f"source = source[:, : target.shape[1]]\n    {LOSS}"),
 )
 add(
     "train_smoothing_ignored",

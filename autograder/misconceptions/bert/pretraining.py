@@ -796,6 +796,12 @@ add(
     (DESCENT, "parameter -= lr * gradient.clamp(-clip, clip)"),
 )
 add(
+    "step_lr_in_norm",
+    "You compare clip with lr times the norm; clip bounds the norm of the gradient itself, before "
+    "lr comes in.",
+    (SCALE, "scale = clip / (lr * norm) if lr * norm > clip else 1.0"),
+)
+add(
     "step_always_scaled",
     "You scale the gradient to the norm clip even where it is shorter; leave a shorter one as it "
     "is.",

@@ -45,7 +45,17 @@ from autograder.units.assignment import (
 )
 from autograder.units.sections import named, sections
 
-OPTIONS = {"exercise", "check", "question", "points", "section", "forbids", "title", "tags"}
+OPTIONS = {
+    "exercise",
+    "check",
+    "question",
+    "points",
+    "section",
+    "forbids",
+    "judged_on",
+    "title",
+    "tags",
+}
 KINDS = ("exercise", "check", "question")
 BEGIN, END = "BEGIN SOLUTION", "END SOLUTION"
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -139,7 +149,7 @@ def _kind(source: Source, index: int) -> str:
             index, f"a cell is either {' or '.join(kinds)}; split it into one cell for each."
         )
     if not kinds:
-        for option in ("points", "section", "forbids"):
+        for option in ("points", "section", "forbids", "judged_on"):
             if option in options:
                 raise source.error(
                     index,
@@ -330,7 +340,7 @@ class _Reading:
                 points=points,
                 section=options["section"],
                 forbids=tuple(forbids.split() if isinstance(forbids, str) else forbids),
-                needs=self._needs(name),
+                needs=self._needs(name, str(options.get("judged_on", "")).split()),
                 minutes=minutes,
             )
         )
@@ -385,10 +395,18 @@ class _Reading:
         except SyntaxError:
             return []  # Of a cell that is still to be read.
 
-    def _needs(self, name: str) -> tuple[str, ...]:
-        """The exercises that a part uses, itself or in a given part that it uses."""
+    def _needs(self, name: str, judged_on: Sequence[str]) -> tuple[str, ...]:
+        """The exercises that a part uses, itself or in a given part that it uses.
+
+        And those in `judged_on`, whose modules its graders hand it.
+        """
         exercises = [exercise.name for exercise in self.exercises]
-        found: set[str] = set()
+        if unknown := [other for other in judged_on if other not in exercises]:
+            raise self.source.error(
+                self.where[name],
+                f"{name} is judged_on {unknown[0]}, which is no exercise before it; correct it.",
+            )
+        found: set[str] = set(judged_on)
         waiting = list(self.uses[name])
         while waiting:
             part = waiting.pop()

@@ -702,7 +702,7 @@ def pretraining_loss(
 # </details>
 
 
-# %% exercise="pretraining_step" points=3 section="brt-loss" forbids="clip_grad_norm_"
+# %% exercise="pretraining_step" points=3 section="brt-loss" forbids="clip_grad_norm_" judged_on="BertForPreTraining"
 def pretraining_step(
     model: nn.Module,
     input_ids: Tensor,
@@ -792,7 +792,7 @@ def pretraining_step(
 # </details>
 
 
-# %% exercise="pseudo_log_likelihood" points=2 section="brt-scores"
+# %% exercise="pseudo_log_likelihood" points=2 section="brt-scores" judged_on="BertForPreTraining"
 def pseudo_log_likelihood(model: nn.Module, ids: Tensor) -> float:
     """How well each token fits all the others (Salazar et al. 2020, section 2).
 

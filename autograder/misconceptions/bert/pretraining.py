@@ -90,6 +90,28 @@ add(
     ),
 )
 add(
+    "mask_rows_alike",
+    "All rows of your batch share their draws, so that the same positions are chosen in each; draw "
+    "a number for each token of each row.",
+    (
+        "torch.rand(ids.shape, device=ids.device) < mask_prob",
+        "torch.rand(ids.shape[1]) < mask_prob",
+    ),
+)
+add(
+    "mask_never_none",
+    "Where chance chooses no token, you choose one all the same; each token is chosen on its own, "
+    "so that now and then none is.",
+    (
+        LABELS,
+        "ordinary = (ids >= SPECIAL).nonzero()\n"
+        "    if mask_prob > 0 and len(ordinary) and not chosen.any():\n"
+        "        row, column = ordinary[torch.randint(len(ordinary), ())]\n"
+        "        chosen[row, column] = True\n"
+        "    " + LABELS,
+    ),
+)
+add(
     "mask_specials_chosen",
     "Special tokens such as CLS, SEP or padding are chosen too; only ids of SPECIAL and above may "
     "be.",
@@ -154,8 +176,8 @@ DRAWN = "chosen = drawn[word] & ordinary  # (B, T)"
 BEGINS = "begins = ordinary & (starts | alone)  # (B, T)"
 add(
     "words_by_pieces",
-    "Each piece is chosen on its own, as in mask_tokens; draw once for a word and choose all its "
-    "pieces or none.",
+    "Pieces of one word are chosen apart from one another, as in mask_tokens; draw once for a word "
+    "and choose all its pieces or none.",
     (DRAWN, "chosen = (torch.rand(ids.shape) < mask_prob) & ordinary"),
 )
 add(
@@ -179,6 +201,30 @@ add(
     "words_across_specials",
     "A word goes on after a special token; that ends a word, and what follows is another.",
     ("alone[:, 1:] &= ~ordinary[:, :-1]", "alone[:, 1:] = False"),
+)
+add(
+    "words_across_unknown",
+    "A word goes on after UNK; that is a special token, which ends a word, and what follows is "
+    "another.",
+    (
+        "alone[:, 1:] &= ~ordinary[:, :-1]",
+        "alone[:, 1:] &= ~(ordinary[:, :-1] | (ids[:, :-1] == 1))",
+    ),
+)
+add(
+    "words_rows_alike",
+    "The words of all rows share their draws, the first with the first and so on; number the words "
+    "through the whole batch, or draw for each row.",
+    (
+        "word = begins.flatten().cumsum(0).reshape(ids.shape)  # (B, T)",
+        "word = begins.cumsum(1)",
+    ),
+    ("words = int(begins.sum())", "words = ids.shape[1]"),
+)
+add(
+    "words_one_random_id",
+    "All pieces of a word that are replaced at random get the same id; draw one for each piece.",
+    (OTHERS, "others = torch.randint(SPECIAL, vocab_size, (words + 1,))[word]"),
 )
 add(
     "words_one_draw_per_row",
@@ -218,13 +264,13 @@ add(
 )
 add(
     "words_specials_chosen",
-    "A special token after a chosen word is chosen with it; special tokens belong to no word.",
+    "Special tokens are chosen too, such as one after a chosen word; they belong to no word.",
     (DRAWN, "chosen = drawn[word]"),
 )
 add(
     "words_all_tokens",
-    "You corrupt pieces of words that were not chosen; the 80, 10 and 10 percent are shares of the "
-    "chosen pieces.",
+    "You corrupt pieces that are not chosen by your labels; each piece of a chosen word has its "
+    "original id there, and no other piece changes.",
     (LABELS, "labels = ids.masked_fill(~(chosen & begins), IGNORE)"),
 )
 add(
@@ -330,6 +376,16 @@ add(
     ),
 )
 add(
+    "epochs_labels_apart",
+    "corrupted and labels of an epoch come from two maskings; take both from one call of "
+    "mask_tokens.",
+    (
+        ANEW,
+        "return [(mask_tokens(ids, vocab_size, mask_prob)[0], mask_tokens(ids, vocab_size, "
+        "mask_prob)[1]) for _ in range(epochs)]",
+    ),
+)
+add(
     "epochs_rate_forgotten",
     "mask_prob is not passed on to mask_tokens, which then takes its own default.",
     (ANEW, "return [mask_tokens(ids, vocab_size) for _ in range(epochs)]"),
@@ -405,6 +461,23 @@ add(
     (COIN, "if len(pairs) % 2 == 0:"),
 )
 add(
+    "pairs_fixed_number",
+    "A fixed number of your pairs is random; toss a coin for each pair, so that the number is left "
+    "to chance.",
+    (
+        "pairs = []",
+        "pairs, count = [], sum(max(len(document) - 1, 0) for document in documents)\n"
+        "    coins = random.sample(range(count), count)",
+    ),
+    (COIN, "if coins[len(pairs)] < count // 2:"),
+)
+add(
+    "pairs_equal_once",
+    "Sentences that are equal count once when you draw; draw evenly from all sentences, so that "
+    "one that stands twice is drawn twice as often.",
+    (ELSEWHERE, f"[list(s) for s in {{tuple(s) for s in {ELSEWHERE}}}]"),
+)
+add(
     "pairs_coin_per_document",
     "One coin decides for all pairs of a document; toss one for each pair.",
     (f"others = {ELSEWHERE}", f"others, coin = {ELSEWHERE}, random.random()"),
@@ -449,6 +522,15 @@ add(
     (
         TIED,
         "self.token = nn.Embedding.from_pretrained(token.weight.detach().clone(), freeze=False)",
+    ),
+)
+add(
+    "head_weight_alone",
+    "Your head has an nn.Embedding of its own, though with the weight of the given one; keep the "
+    "very object that you are given.",
+    (
+        TIED,
+        "self.token = nn.Embedding(vocab_size, hidden)\n        self.token.weight = token.weight",
     ),
 )
 add(
@@ -531,6 +613,16 @@ add(
     (ENCODED, "hidden, pooled = self.bert(input_ids, None, mask)"),
 )
 add(
+    "pretraining_segments_guessed",
+    "Where token_type_ids is None you begin segment 1 after SEP; None means segment 0 everywhere.",
+    (
+        ENCODED,
+        "if token_type_ids is None:\n"
+        "            token_type_ids = (input_ids == 3).cumsum(1).clamp(max=1)\n"
+        "        " + ENCODED,
+    ),
+)
+add(
     "pretraining_mask_lost",
     "The mask never reaches the encoder, so that padding is attended to; pass it on.",
     (ENCODED, "hidden, pooled = self.bert(input_ids, token_type_ids)"),
@@ -580,6 +672,16 @@ add(
     "meant for padding. Give the pairs a loss of their own.",
     (SUMMED, "return mlm + F.cross_entropy(nsp_logits, is_random, ignore_index=0)"),
     read="brt-codertimo",
+)
+add(
+    "loss_nsp_adds_no_zero",
+    "Pairs of class 0 add nothing to your loss of the pairs; class 0 counts like class 1.",
+    (
+        SUMMED,
+        "return mlm + F.cross_entropy(nsp_logits, is_random, ignore_index=0, reduction='sum') / "
+        "len(is_random)",
+    ),
+    read="brt-nsp",
 )
 add(
     "loss_mlm_ignores_zero",
@@ -633,6 +735,17 @@ add(
     (SUMMED, "return (mlm + F.cross_entropy(nsp_logits, is_random)) / 2"),
 )
 add(
+    "loss_one_mean",
+    "You take one mean over masked positions and pairs together; take the mean of each, and add "
+    "them.",
+    (
+        SUMMED,
+        "count = (labels != IGNORE).sum()\n"
+        "    nsp = F.cross_entropy(nsp_logits, is_random, reduction='sum')\n"
+        "    return (total + nsp) / (count + len(is_random))",
+    ),
+)
+add(
     "loss_without_pairs",
     "The loss of the pairs is missing from your sum.",
     (SUMMED, "return mlm + 0 * nsp_logits.sum()"),
@@ -681,6 +794,12 @@ add(
     "step_clipped_by_value",
     "You clamp every number of the gradient to clip; scale all of it by clip / norm instead.",
     (DESCENT, "parameter -= lr * gradient.clamp(-clip, clip)"),
+)
+add(
+    "step_lr_in_norm",
+    "You compare clip with lr times the norm; clip bounds the norm of the gradient itself, before "
+    "lr comes in.",
+    (SCALE, "scale = clip / (lr * norm) if lr * norm > clip else 1.0"),
 )
 add(
     "step_always_scaled",

@@ -183,6 +183,19 @@ def test_no_option_of_ours_and_no_result_is_left_in_the_notebook(example: Path) 
     assert notebook.metadata.kernelspec.name == "python3"
 
 
+def test_an_exercise_needs_what_its_graders_hand_it(root: Path) -> None:
+    script = root / "solutions" / "small" / "steps.py"
+    apart = SCRIPT.replace("return double(self.first)", "return 2 * self.first")
+    for text, needs in (
+        (apart, ()),
+        (apart.replace("points=1.5", 'points=1.5 judged_on="double"'), ("double",)),
+    ):
+        script.write_text(text, encoding="utf-8")
+        builder.build([UNIT], root)
+        written = (root / "exercises" / UNIT / "assignment.json").read_text(encoding="utf-8")
+        assert assignment.Assignment.from_json(written).exercises[1].needs == needs
+
+
 def test_assignment_json_says_what_the_script_says(example: Path) -> None:
     text = (example / "exercises" / UNIT / "assignment.json").read_text(encoding="utf-8")
     small = assignment.Assignment.from_json(text)
@@ -312,6 +325,11 @@ MISTAKES = {
     "negative points": ("points=2 ", "points=-2 ", "exercise double has no points"),
     "no section": (' section="small-pair"', "", "what to reread; add"),
     "unknown option": ("points=1.5", "points=1.5 pionts=3", "unknown cell option 'pionts'; the"),
+    "judged on a later one": (
+        "points=2 ",
+        'points=2 judged_on="Pair" ',
+        "double is judged_on Pair, which is no exercise before it; correct it.",
+    ),
     "unreadable option": ("points=1.5", "points=one", "cannot read the cell options"),
     "two kinds": ('check="double"', 'check="double" exercise="double"', "split it"),
     "wrong name": ('exercise="double"', 'exercise="twice"', "defines no function or class"),

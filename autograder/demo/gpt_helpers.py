@@ -411,7 +411,7 @@ def keep_top_p(logits, p):
     shares = F.softmax(logits, dim=-1)
     in_order = shares.sort(dim=-1, descending=True).values
     before = in_order.cumsum(-1) - in_order
-    return only(logits, before.gather(-1, ranks(shares)) < p)
+    return only(logits, (before.gather(-1, ranks(shares)) < p) | (p == 1))
 
 
 # %% exercise="sample_token"

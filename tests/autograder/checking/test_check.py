@@ -270,9 +270,9 @@ def test_a_line_of_another_exercises_cell_comes_with_that_exercises_name(
     scores: dict[str, Any], solutions: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     step = solutions_of("attention-scores")["AttentionDecoderStep"]
-    asked = "self.score(s_prev.unsqueeze(1), annotations)"
+    asked = "context_vector(attn_weights, annotations)"
     assert asked in step
-    run_cell(scores, step.replace(asked, "self.score(s_prev, annotations)"), "<cell 2>")
+    run_cell(scores, step.replace(asked, asked[:-1] + "[:, 1:])"), "<cell 2>")
     text = said(scores, capsys, "AttentionDecoderStep")
     own = r"line \d+: context = context_vector\(.+"
     assert re.search(rf"\({own}; in context_vector, line \d+: raise ValueError", text), text

@@ -127,18 +127,33 @@ def shares(model: nn.Module, rows: Rows) -> tuple[Tensor, Tensor]:
     return total / queries, even / queries
 
 
-@torch.no_grad()
-def token_losses(model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor) -> Tensor:
-    """The loss at each masked position, in order (n,); `rows.mask` says what is attended to."""
-    found = []
+def _masked_states(
+    model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor
+) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Some rows after the other: which they are, and what a BERT makes of them.
+
+    Yields:
+        rows (B,), hidden states of the masked tokens (n, D), what stood there (n,), and pooled
+        outputs (B, D); `rows.mask` says what is attended to.
+    """
     for chosen in torch.arange(len(rows.ids)).split(50):
         part = rows.take(chosen, torch.device("cpu"))
         T = part.ids.shape[1]
-        ids, wanted = corrupted[chosen, :T], labels[chosen, :T]
-        hidden, _ = model.bert(ids, part.token_type_ids, part.mask)
+        hidden, pooled = model.bert(corrupted[chosen, :T], part.token_type_ids, part.mask)
+        wanted = labels[chosen, :T]
         at = wanted != IGNORE
-        found.append(F.cross_entropy(model.mlm(hidden[at]), wanted[at], reduction="none"))
-    return torch.cat(found)
+        yield chosen, hidden[at], wanted[at], pooled
+
+
+@torch.no_grad()
+def token_losses(model: nn.Module, rows: Rows, corrupted: Tensor, labels: Tensor) -> Tensor:
+    """The loss at each masked position, in order (n,); `rows.mask` says what is attended to."""
+    return torch.cat(
+        [
+            F.cross_entropy(model.mlm(hidden), wanted, reduction="none")
+            for _, hidden, wanted, _ in _masked_states(model, rows, corrupted, labels)
+        ]
+    )
 
 
 @torch.no_grad()
@@ -147,17 +162,13 @@ def task_losses(
 ) -> dict[str, tuple[Tensor, Tensor]]:
     """For each of `TASKS` the losses, one a masked token or pair, and which answers are right."""
     found: dict[str, list[tuple[Tensor, Tensor]]] = {task: [] for task in TASKS}
-    for chosen in torch.arange(len(rows.ids)).split(50):
-        part = rows.take(chosen, torch.device("cpu"))
-        T = part.ids.shape[1]
-        hidden, pooled = model.bert(corrupted[chosen, :T], part.token_type_ids, part.mask)
-        at = labels[chosen, :T] != IGNORE
-        for task, logits, wanted in (
-            (TASKS[0], model.mlm(hidden[at]), labels[chosen, :T][at]),
+    for chosen, hidden, wanted, pooled in _masked_states(model, rows, corrupted, labels):
+        for task, logits, right in (
+            (TASKS[0], model.mlm(hidden), wanted),
             (TASKS[1], model.nsp(pooled), is_random[chosen]),
         ):
-            losses = F.cross_entropy(logits, wanted, reduction="none")
-            found[task].append((losses, logits.argmax(-1) == wanted))
+            losses = F.cross_entropy(logits, right, reduction="none")
+            found[task].append((losses, logits.argmax(-1) == right))
     return {task: tuple(map(torch.cat, zip(*parts, strict=True))) for task, parts in found.items()}
 
 
@@ -194,11 +205,13 @@ def _change(found: Tensor, before: Tensor) -> dict[str, float]:
 
 def measure() -> None:
     """Measure all heads and the closing [SEP] on the held-out text, and write the files."""
-    measure_cuts()
     shipped = load("bert")
-    model, rows = shipped.model, held_out_rows(shipped)
+    model, (rows, is_random) = shipped.model, held_out_pairs(shipped)
     with training.seeded(1):
         corrupted, labels = shipped.module.mask_tokens(rows.ids, len(shipped.tokenizer))
+    cuts = _cuts(shipped, rows, corrupted, labels, is_random)
+    write_rows(CUTS, cuts)
+    alone = {row["without"]: row for row in cuts if row["task"] == TASKS[0]}
     before = token_losses(model, rows, corrupted, labels)
     of, even = shares(model.bert, rows)
     made: list[dict[str, object]] = [
@@ -207,10 +220,9 @@ def measure() -> None:
     ]  # fmt: skip
     for layer in range(of.shape[0]):
         for head in range(of.shape[1]):
-            with without_head(model.bert, layer, head):
-                found = token_losses(model, rows, corrupted, labels)
             part = dict(zip(TARGETS, _rounded(of[layer, head]), strict=True))
-            made.append({"layer": layer, "head": head} | part | _change(found, before))
+            change = {name: alone[f"{layer}.{head}"][name] for name in ("change", "error")}
+            made.append({"layer": layer, "head": head} | part | change)
     write_rows(HEADS, made)
 
     last = rows.mask.sum(1, keepdim=True) - 1  # (B, 1), where the closing [SEP] stands
@@ -239,12 +251,10 @@ def measure() -> None:
     write_rows(LAST_SEP, made)
 
 
-def measure_cuts(count: int = PAIRS) -> None:
-    """Measure both tasks without each head, each layer's heads, and all above the first layer."""
-    shipped = load("bert")
-    model, (rows, is_random) = shipped.model, held_out_pairs(shipped, count)
-    with training.seeded(1):
-        corrupted, labels = shipped.module.mask_tokens(rows.ids, len(shipped.tokenizer))
+def _cuts(
+    shipped: Shipped, rows: Rows, corrupted: Tensor, labels: Tensor, is_random: Tensor
+) -> list[dict[str, object]]:
+    """Both tasks without each head, each layer's heads, and all above the first layer."""
     layers, heads = shipped.config["num_layers"], shipped.config["num_heads"]
     every = [[(layer, head) for head in range(heads)] for layer in range(layers)]
     cuts: dict[str, Cuts] = {"none": ()}
@@ -254,15 +264,15 @@ def measure_cuts(count: int = PAIRS) -> None:
     made: list[dict[str, object]] = []
     before: dict[str, tuple[Tensor, Tensor]] = {}
     for name, cut in cuts.items():
-        with without_heads(model.bert, cut):
-            found = task_losses(model, rows, corrupted, labels, is_random)
+        with without_heads(shipped.model.bert, cut):
+            found = task_losses(shipped.model, rows, corrupted, labels, is_random)
         before = before or found
         for task, (losses, right) in found.items():
             made.append({"without": name, "task": task, "count": len(losses),
                          "loss": round(losses.mean().item(), 4)}
                         | _change(losses, before[task][0])
                         | {"accuracy": round(right.float().mean().item(), 4)})  # fmt: skip
-    write_rows(CUTS, made)
+    return made
 
 
 def _rounded(values: Tensor) -> list[float]:

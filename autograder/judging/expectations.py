@@ -254,6 +254,31 @@ def rate(
         )
 
 
+def independent(
+    one: torch.Tensor,
+    other: torch.Tensor,
+    probability: float,
+    what: str,
+    *,
+    false_alarm: float = 1e-9,
+    misconception: str | None = None,
+) -> None:
+    """Decisions of one tensor and of another agree as often as those of two coins.
+
+    Args:
+        one, other: bool, of one shape; each entry is True with `probability`, or False with it.
+        what: what happens how often, such as "how often two heads agree".
+    """
+    rate(
+        int((one == other).sum()),
+        one.numel(),
+        probability**2 + (1 - probability) ** 2,
+        what,
+        false_alarm=false_alarm,
+        misconception=misconception,
+    )
+
+
 def _divergence(seen: float, probability: float) -> float:
     """How far a share is from a probability: Kullback and Leibler's measure, for a coin."""
     total = 0.0

@@ -101,10 +101,10 @@ def dropped_apart(gone, p, axes):
     """Neighbours along each axis, which has a name in `axes`, are dropped independently."""
     for axis, words in enumerate(axes):
         one, other = gone.unflatten(axis, (-1, 2)).unbind(axis + 1)
-        expectations.rate(
-            int((one == other).sum()),
-            one.numel(),
-            p**2 + (1 - p) ** 2,
+        expectations.independent(
+            one,
+            other,
+            p,
             what=f"how often {words} are dropped or kept together at dropout={p}",
             false_alarm=1e-10,
         )

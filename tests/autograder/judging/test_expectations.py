@@ -121,6 +121,15 @@ def test_a_rate_is_judged_by_its_stated_false_alarm():
         expectations.rate(6000, 10000, 0.5, "the share")
 
 
+def test_decisions_that_are_shared_or_opposite_are_told_from_independent_ones():
+    draw = torch.Generator().manual_seed(0)
+    one, other = torch.rand(2, 4000, generator=draw) < 0.3
+    expectations.independent(one, other, 0.3, "how often both agree")
+    for wrong in (one, ~one):
+        with pytest.raises(Mistake, match=r"both agree should be about 0\.58"):
+            expectations.independent(one, wrong, 0.3, "how often both agree")
+
+
 def test_an_argument_that_is_changed_in_several_places_is_told_once():
     said = expectations.changed_in_place(["0.a.weight", "0.b.weight", "mask"])
     assert said.startswith("your code changes its first argument, `mask` in place")

@@ -7,10 +7,12 @@ other data, with the mean and the spread over the seeds.
 
 from __future__ import annotations
 
+import argparse
 import csv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,6 +138,32 @@ def read_rows(file: Path) -> list[dict[str, str]]:
     """The rows of a stored experiment."""
     with file.open(encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
+
+
+def run_named(
+    doc: str | None,
+    runs: Mapping[str, Callable[..., Any]],
+    arguments: Sequence[str] | None = None,
+    part: str = "",
+) -> tuple[str, Any]:
+    """The command line of stored experiments: run the one that is named, on one thread.
+
+    Args:
+        doc: of the module, whose first line describes the command.
+        runs: the experiments by name.
+        arguments: those of the process if None.
+        part: what a second argument means, with which the experiment is called; none if empty.
+
+    Returns:
+        The experiment's name, and what it returned.
+    """
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("name", choices=list(runs))
+    if part:
+        parser.add_argument("part", nargs="?", default="", help=part)
+    given = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    return given.name, runs[given.name](*([given.part] if part else []))
 
 
 def best_lr(

@@ -8,7 +8,7 @@ serves all numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -75,6 +75,20 @@ def grouped(
         lr = lr_of(mine[0])
         kept = [row for row in mine if float(str(row["lr"])) == lr]
         yield each, lr, sorted(kept, key=lambda row: int(str(row["seed"])))
+
+
+def lr_of(
+    rows: Sequence[Row],
+    networks: Collection[str],
+    chosen: Callable[[Sequence[Row], str, str], float],
+) -> Callable[[Row], float]:
+    """For `grouped`: of a way in `networks` the chosen learning rate, else what the row has."""
+
+    def lr(row: Row) -> float:
+        task, way, _ = setting(row)
+        return chosen(rows, task, way) if way in networks else float(str(row["lr"]))
+
+    return lr
 
 
 def curve(row: Row) -> list[float]:

@@ -38,6 +38,11 @@ def test_each_setting_is_read_once_at_its_learning_rate_in_the_order_of_seeds() 
     assert len(set(map(tuned_results.key, ROWS))) == len(ROWS)
 
 
+def test_a_network_has_the_learning_rate_of_its_search_and_all_else_its_own() -> None:
+    lr = tuned_results.lr_of(ROWS, ["network"], lambda rows, task, way: 2e-3)
+    assert [lr(ROWS[0]), lr(ROWS[-1])] == [2e-3, 0.0]
+
+
 def test_one_seed_has_no_spread() -> None:
     assert (Seeds(0, [0.5]).spread, Seeds(0, [0.25, 0.75]).mean) == (0.0, 0.5)
     assert round(Seeds(0, [0.25, 0.75]).spread, 3) == 0.354

@@ -12,7 +12,6 @@ rate and number of steps are chosen on validation sentences, results are of test
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from toolkit.many_models import (
     read_rows,
     repeated,
     replace_rows,
+    run_named,
     train,
     uniform,
 )
@@ -321,12 +321,8 @@ def read(measure: str = "whole") -> dict[str, Found]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Repeat the experiment, or a part of it, and write its file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=["chain"])
-    parser.add_argument("part", nargs="?", default="", help="variants with this in their name")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    print(write(chain(given.part)))
+    _, rows = run_named(__doc__, {"chain": chain}, arguments, "variants with this in their name")
+    print(write(rows))
 
 
 if __name__ == "__main__":

@@ -194,11 +194,7 @@ class Found(tuned_results.Seeds):
 def read() -> dict[tuple[str, str, int], Found]:
     """The stored experiment, by task, way and number of labelled examples."""
     rows: list[Row] = list(read_rows(FILE))
-
-    def lr_of(row: Row) -> float:
-        task, way, _ = tuned_results.setting(row)
-        return chosen(rows, task, way) if way in NETWORKS else float(str(row["lr"]))
-
+    lr_of = tuned_results.lr_of(rows, NETWORKS, chosen)
     return {
         setting: Found(
             lr, [float(str(r["test"])) for r in mine], list(map(tuned_results.curve, mine))

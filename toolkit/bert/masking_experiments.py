@@ -15,7 +15,6 @@ reported is measured on others.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from toolkit.many_models import (
     read_rows,
     repeated,
     replace_rows,
+    run_named,
     train,
 )
 
@@ -373,12 +373,7 @@ RUNS = {"masking": masking}
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Repeat the experiment, or a part of it, and write its file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=RUNS)
-    parser.add_argument("part", nargs="?", default="", help="those with this in their name")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    RUNS[given.name](given.part)
+    run_named(__doc__, RUNS, arguments, "those with this in their name")
     print(FILE)
 
 

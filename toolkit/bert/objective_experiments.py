@@ -15,7 +15,6 @@ every step slips to any day with probability 0.3.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import time
@@ -37,6 +36,7 @@ from toolkit.many_models import (
     embed,
     read_rows,
     repeated,
+    run_named,
     train,
     uniform,
     write_rows,
@@ -514,11 +514,8 @@ def read(name: str) -> list[dict[str, str]]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Repeat an experiment and write its file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=RUNS)
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    print(write_rows(FOLDER / f"objective_{given.name}.csv", RUNS[given.name]()))
+    name, rows = run_named(__doc__, RUNS, arguments)
+    print(write_rows(FOLDER / f"objective_{name}.csv", rows))
 
 
 if __name__ == "__main__":

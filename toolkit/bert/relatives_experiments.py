@@ -14,7 +14,6 @@ is measured on other data.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +36,7 @@ from toolkit.many_models import (
     read_rows,
     repeated,
     replace_rows,
+    run_named,
     train,
     uniform,
 )
@@ -490,12 +490,7 @@ def _by_epoch(rows: Sequence[Mapping[str, str]], tried: tuple[float, ...]) -> Fo
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run an experiment, or a part of it, and store what it finds."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("name", choices=list(RUNS))
-    parser.add_argument("part", nargs="?", default="", help="variants with this in their name")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    print(write(given.name, RUNS[given.name](given.part)))
+    print(write(*run_named(__doc__, RUNS, arguments, "variants with this in their name")))
 
 
 if __name__ == "__main__":

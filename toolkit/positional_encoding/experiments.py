@@ -14,7 +14,6 @@ what is reported is measured on others.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from toolkit.many_models import (
     best_lr,
     embed,
     read_rows,
+    run_named,
     train,
     uniform,
     write_rows,
@@ -441,11 +441,7 @@ def read(name: str) -> dict[str, Found]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Repeat an experiment and write its file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=RUNS)
-    name = parser.parse_args(arguments).name
-    torch.set_num_threads(1)
-    print(write(name, RUNS[name]()))
+    print(write(*run_named(__doc__, RUNS, arguments)))
 
 
 if __name__ == "__main__":

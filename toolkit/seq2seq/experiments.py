@@ -12,7 +12,6 @@ validation; what is reported is measured on others.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from toolkit.many_models import (
     cross_entropy,
     embed,
     read_rows,
+    run_named,
     train,
     uniform,
     write_rows,
@@ -377,11 +377,7 @@ def read(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Repeat an experiment and write its file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=RUNS)
-    name = parser.parse_args(arguments).name
-    torch.set_num_threads(1)
-    print(write(name, RUNS[name]()))
+    print(write(*run_named(__doc__, RUNS, arguments)))
 
 
 if __name__ == "__main__":

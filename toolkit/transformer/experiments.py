@@ -12,7 +12,6 @@ Which learning rate is best is decided on validation data; what is reported is m
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -33,6 +32,7 @@ from toolkit.many_models import (
     model_rows,
     read_rows,
     replace_rows,
+    run_named,
     train,
     uniform,
 )
@@ -427,12 +427,7 @@ def read(name: str) -> dict[str, Found]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Repeat an experiment, or a part of it, and write its file."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("name", choices=RUNS)
-    parser.add_argument("part", nargs="?", default="", help="variants with this in their name")
-    given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    print(write(given.name, RUNS[given.name](given.part)))
+    print(write(*run_named(__doc__, RUNS, arguments, "variants with this in their name")))
 
 
 if __name__ == "__main__":

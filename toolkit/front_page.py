@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from toolkit.models import Shipped
+from toolkit.transformer.translation_task import parameters
 
 
 def translations(translators: Sequence[Shipped], texts: Sequence[str]) -> dict[str, list[str]]:
@@ -41,7 +42,7 @@ def completions(
 
 def size(shipped: Shipped) -> int:
     """How many parameters a model has."""
-    return sum(parameter.numel() for parameter in shipped.model.parameters())
+    return parameters(shipped.model)
 
 
 def at_work(

@@ -35,13 +35,18 @@ def plain(heading: str) -> str:
     return ROOT.sub(r"√\1", heading).replace("`", "").replace("$", "")
 
 
+def title_of(source: str) -> str:
+    """The title of a page of the book, from its source; empty if it has none."""
+    first = TITLE.search(FENCED.sub("", source))
+    return plain(first[1]) if first else ""
+
+
 def sections(chapter: str, root: Path = paths.ROOT) -> dict[str, Section]:
     """The sections of a chapter that have an anchor, by anchor; none where no page is written."""
     found = {}
     for page in paths.pages(chapter, root):
         name, text = f"{chapter}/{page.stem}", page.read_text(encoding="utf-8")
-        first = TITLE.search(FENCED.sub("", text))
-        title = plain(first[1]) if first else ""
+        title = title_of(text)
         for labels, heading in LABELLED.findall(text):
             for anchor in LABEL.findall(labels):
                 found[anchor] = Section(plain(heading), name, title)

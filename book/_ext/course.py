@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable
@@ -34,6 +33,7 @@ from sphinx.util.docutils import SphinxDirective
 from autograder.assignments.last_cells import what_they_do
 from autograder.common import paths
 from autograder.units.assignment import load
+from autograder.units.sections import title_of
 from autograder.units.workload import Week, given_of, weeks, workloads
 from toolkit.book import contents
 
@@ -186,10 +186,10 @@ def hours(minutes: int) -> str:
     return f"{minutes / 60:.1f} h"
 
 
-def title_of(page: str) -> str:
-    """The title of a page of the book, from its source."""
+def linked(page: str) -> nodes.Node:
+    """A link to a page of the book, by its title."""
     source = (paths.BOOK / f"{page}.md").read_text(encoding="utf-8")
-    return re.search(r"^# (.+)$", re.sub(r"(?s)```.*?```", "", source), re.MULTILINE)[1]
+    return place("", page=page, anchor="", text=title_of(source))
 
 
 class Workloads(CourseDirective):
@@ -202,7 +202,7 @@ class Workloads(CourseDirective):
             for page in one.pages:
                 self.env.note_dependency(str(paths.BOOK / f"{page}.md"))
                 pages += [nodes.Text(", ")] if pages else []
-                pages.append(place("", page=page, anchor="", text=title_of(page)))
+                pages.append(linked(page))
             body.append([[nodes.literal("", one.unit)], pages, [nodes.Text(hours(one.reading))]])
         return self.table(["Unit", "Read first", "Reading"], body, "course-workload")
 
@@ -217,9 +217,7 @@ class Weeks(CourseDirective):
         for week in plan:
             taken: list[list[nodes.Node]] = [[nodes.literal("", unit)] for unit in week.units]
             if not week.units:
-                taken = [
-                    [place("", page=page, anchor="", text=title_of(page))] for page in week.pages
-                ]
+                taken = [[linked(page)] for page in week.pages]
             taken += [self.inline(week.remark)] if week.remark else []
             what = [node for n, part in enumerate(taken)
                     for node in ([nodes.Text(", ")] if n else []) + part]  # fmt: skip

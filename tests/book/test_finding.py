@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from autograder.benchmarks.pages import WINDOW, wait_for_formulas
+from autograder.benchmarks.pages import WINDOW
 from autograder.common import paths
 from tests.book.test_site import soup
 from toolkit.book import SOURCE, build_book, contents
+from toolkit.browser import wait_for_formulas
 
 pytestmark = [pytest.mark.book]
 

@@ -154,14 +154,14 @@ def weeks(rows: Iterable[Mapping[str, str]], path: str, contents: Sequence[str])
     Args:
         rows: of `paths.csv`: `path`, `week`, `units`, `pages` and `remark`; units and pages are
             divided by spaces. The pages of the units are read, too, and the first page of a
-            chapter with the first of its units.
+            chapter with the first of its units, unless an earlier week has read it.
         path: which path.
         contents: the book's pages in their order.
 
     Raises:
         AssignmentError: an unknown unit or page, or a unit twice.
     """
-    loads, taken = workloads(contents), set[str]()
+    loads, taken, read = workloads(contents), set[str](), set[str]()
     found = []
     for row in rows:
         if row["path"] != path:
@@ -170,12 +170,14 @@ def weeks(rows: Iterable[Mapping[str, str]], path: str, contents: Sequence[str])
         for unit in units:
             if unit not in loads or unit in taken:
                 raise AssignmentError(f"paths.csv: {path} has {unit} twice, or there is none.")
-            if paths.chapter_of(unit) not in map(paths.chapter_of, taken):
-                pages.append(paths.first_page(paths.chapter_of(unit)))
+            first = paths.first_page(paths.chapter_of(unit))
+            if first not in read and paths.chapter_of(unit) not in map(paths.chapter_of, taken):
+                pages.append(first)
             pages += loads[unit].pages
             taken.add(unit)
         if unknown := set(pages) - set(contents):
             raise AssignmentError(f"paths.csv: there is no page {', '.join(sorted(unknown))}.")
+        read.update(pages)
         found.append(
             Week(
                 number=row["week"],

@@ -107,6 +107,13 @@ def test_a_chapters_first_page_is_read_with_the_first_of_its_units_only() -> Non
     assert second.reading == sum(map(workload.minutes_of, second.pages))
 
 
+def test_a_first_page_that_an_earlier_week_has_read_is_not_counted_again() -> None:
+    rows = [row(pages="gpt/index"), row(week="2", units="gpt-model")]
+    first, second = workload.weeks(rows, "p", CONTENTS)
+    assert first.pages == ("gpt/index",)
+    assert second.pages == LOADS["gpt-model"].pages
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

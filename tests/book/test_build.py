@@ -178,16 +178,22 @@ def test_pages_are_executed_beside_each_other(small: SmallBook) -> None:
 
 @pytest.mark.book
 def test_of_several_pages_the_one_that_fails_is_named_and_the_others_are_kept(
-    small: SmallBook,
+    small: SmallBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("toolkit.book.MOST_PAGES", 2)  # however many cores there are
     small.page("a", cell("print('fine')"), run=True)
     # The longest pages are begun first; the others wait for their turn, which never comes.
-    failing = "from pathlib import Path\nPath('failing').touch()\nassert False, 'never'\n"
+    failing = (
+        "import os\nfrom pathlib import Path\nPath('kernel.tmp').write_text(str(os.getpid()))\n"
+        "Path('kernel.tmp').rename('kernel')\nassert False, 'never'\n"
+    )
     small.page("b", cell(failing + "# long\n" * 50), run=True)
-    # This one ends after the failure, however long either takes to begin.
+    # This one ends when the failing page's kernel is gone, however long either takes.
     patient = (
-        "import time\nfrom pathlib import Path\nwhile not Path('failing').exists():\n"
-        "    time.sleep(0.05)\ntime.sleep(2)\nprint('kept')\n"
+        "import os, time\nfrom pathlib import Path\nwhile not Path('kernel').exists():\n"
+        "    time.sleep(0.05)\ntry:\n    while True:\n"
+        "        os.kill(int(Path('kernel').read_text()), 0)\n        time.sleep(0.05)\n"
+        "except ProcessLookupError:\n    time.sleep(2)\n    print('kept')\n"
     )
     small.page("c", cell(patient + "# long\n" * 40), run=True)
     for name in "de":  # When b fails, one of them may take its place; the other stays behind.

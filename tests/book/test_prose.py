@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import re
 from collections import Counter
@@ -19,6 +20,11 @@ PICTURES = (".png", ".jpg", ".ico", ".woff2")
 TEXTS = sorted(
     path for pattern in PATTERNS for path in SOURCE.glob(pattern) if path.suffix not in PICTURES
 )
+# What students read of the exercises: texts, and the sentences that `check` says
+CODE = sorted(
+    path for folder in ("solutions", "autograder/misconceptions", "autograder/ungraded")
+    for path in (ROOT / folder).glob("*/*.py")
+)  # fmt: skip
 CHINESE = re.compile(r"[\u3000-\u303f\u3400-\u9fff\uff00-\uffef]")
 # What a finished book doesn't say: what is unfinished, where it was made, and words that make a
 # reader who doesn't see it yet feel small, or that say nothing.
@@ -27,6 +33,28 @@ FORBIDDEN = [
     r"\bobviously\b", r"\btrivial(ly)?\b", r"\bit is easy to see\b", r"\bas everyone knows\b",
     r"\bdelve\b", r"\bleverag\w+\b", r"\bgame.chang\w+\b", r"\bcutting.edge\b", r"\bseamless",
 ]  # fmt: skip
+
+# The course says what the field says, so that a reader can search for it. Wherever the word of
+# the left means something else, it is in an idiom of IDIOMS or in a phrase of its own.
+PRIVATE = {
+    r"\bplaces?\b": "position, token",
+    r"\bshortcuts?\b": "residual connection",
+    r"\bhid(e|es|den|ing) (a |some |more )?words?\b": "mask",
+    r"\bguess(es|ed|ing)? (the |a |hidden |masked )?(words?|tokens?)\b": "predict",
+    r"\b(table|row) of (tokens|words|embeddings)\b": "embedding matrix",
+    r"\bnobody's target\b": "never a target",
+    r"\bwhile writing\b": "during generation",
+    r"\b(rows|columns) (are )?look(ed)?\b(?! like)": "queries, keys",
+    r"\*\*The (question|idea|formula)\.\*\*": "a heading that says what it is about",
+    r"\b(one|another|some) sources? (says?|calls?|draws?|writes?|quotes?)\b": "a misunderstanding",
+}
+IDIOMS = re.compile(
+    r"\bin[- ]place\b|\bin (the|its|their|your|our|each other's) places?\b|\bin place of\b"
+    r"|\b(decimal|two|three|four|to|changed?|one|both|take the) places?\b|\btakes? its place\b"
+    r"|\b(a person, a|or|and|tells? person from|persons .* and|only) places?\b"
+    r"|\bplace in the (book|gradebook)\b|\b(is|be|has) a place\b|\btake a shortcut\b"
+    r"|\bcalled skip connection or shortcut\b"
+)
 
 
 def rows(name: str) -> list[dict[str, str]]:
@@ -67,6 +95,33 @@ def test_wording(path: Path) -> None:
         for number, line in enumerate(lines, 1)
         for pattern in FORBIDDEN
         if (match := re.search(pattern, line, re.IGNORECASE))
+    ]
+    assert not found
+
+
+def sentences(path: Path) -> list[str]:
+    """What a reader or student reads of a file: prose; of code, its texts and its sentences."""
+    if path.suffix == ".md":
+        return re.sub(r"`[^`\n]+`", "", prose(path)).splitlines()
+    texts = [
+        node.value for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]  # fmt: skip
+    texts = [text for text in texts if text.rstrip().endswith(".") and " " in text.strip()]
+    return [line for text in texts for line in re.sub(r"`[^`]+`", "", text).splitlines()]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in (*PAGES, *CODE) if path.stem != "errata"],
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
+def test_things_have_the_names_of_the_field(path: Path) -> None:
+    found = [
+        f"{match[0]!r} (the field says: {word}): {line.strip()}"
+        for line in sentences(path)
+        for private, word in PRIVATE.items()
+        if (match := re.search(private, IDIOMS.sub("", line), re.IGNORECASE))
     ]
     assert not found
 

@@ -347,7 +347,7 @@ def some_targets(draw, batch, length):
 @promises("shift", "first-and-last", "sum-of-a-row")
 @exercise("log_likelihood", 2)
 def test_likelihood_values(student, reference, draw):
-    """Position t - 1 predicts token t; the first token is nobody's target; rows on their own."""
+    """Position t - 1 predicts token t; the first token is never a target; rows on their own."""
     for batch, length, vocabulary in [(1, 2, 3), (1, 4, 5), (3, 5, 7)]:
         given = predictions(draw, batch, length, vocabulary)
         got, want = student.log_likelihood(*given), reference.log_likelihood(*given)

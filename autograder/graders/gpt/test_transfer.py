@@ -664,7 +664,7 @@ def noisy(student, both, ids):
 def test_classifier_one_pass(student, reference, draw):
     """One pass of the network serves both heads: what is drawn in it, both see.
 
-    The classifier has the table of tokens for its weight, so that it says at EXTRACT what the
+    The classifier has the token embeddings for its weight, so that it says at EXTRACT what the
     language model says there.
     """
     both = Classifiers(student, reference, draw, 9, dropout=0.3)
@@ -696,7 +696,7 @@ def test_classifier_one_pass(student, reference, draw):
 
 
 def with_table(state):
-    """A classifier's parameters, with the table of tokens as the weight of the classifier."""
+    """A classifier's parameters, with the token embeddings as the weight of the classifier."""
     head = {"classifier.weight": state["gpt.token.weight"], "classifier.bias": torch.zeros(9)}
     return {**state, **head}
 
@@ -710,7 +710,7 @@ def same_pass(mine, ids, words):
         scores,
         logits[ids == EXTRACT],
         what="the scores",
-        case=f"{words}, with the table of tokens as the classifier's weight: both heads read the "
+        case=f"{words}, with the token embeddings as the classifier's weight: both heads read the "
         "features of one and the same pass",
     )
 

@@ -529,7 +529,8 @@ add(
 )
 add(
     "layer_second_shortcut_from_input",
-    "Your second shortcut begins at the layer's input; it begins after the first norm.",
+    "Your second residual connection starts from the layer's input; it starts after the first "
+    "norm.",
     (FIRST, "whole = x\n        " + FIRST),
     (SECOND, "return self.output_norm(whole + self.dropout(self.w_2(inner)))"),
 )

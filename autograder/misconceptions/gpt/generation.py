@@ -900,7 +900,7 @@ add(
 )
 add(
     "cached_no_shortcut",
-    "The shortcut around the attention is missing.",
+    "The residual connection around the attention is missing.",
     (
         "x = x + attended if norm_first else block.norm_1(x + attended)",
         "x = attended if norm_first else block.norm_1(attended)",

@@ -1,7 +1,7 @@
 """Known mistakes of `gpt-model`: masks, attention, blocks, the model.
 
-Heads that are joined without a transpose, shortcuts that start from the norm, a head that is not
-tied.
+Heads that are joined without a transpose, residual connections that start from the norm, a head
+that is not tied.
 """
 
 from __future__ import annotations
@@ -506,7 +506,8 @@ def of_both_blocks(prefix, first, second, again):
     )
     add(
         f"{prefix}_second_shortcut_from_input",
-        "Your second shortcut begins at the block's input; it begins after the attention.",
+        "Your second residual connection starts from the block's input; it starts after the "
+        "attention.",
         (first, "whole = x\n        " + first),
         (second, second.replace("x + ", "whole + ")),
     )
@@ -622,7 +623,7 @@ add(
 )
 add(
     "pre_shortcut_from_norm",
-    "You add the normalised vectors; the shortcut passes x on as it came in.",
+    "You add the normalised vectors; the residual connection passes x on as it came in.",
     (FIRST, "x = self.norm_1(x)\n        x = x + self.attention(x)"),
     (SECOND, "x = self.norm_2(x)\n        return x + self.feed_forward(x)"),
 )

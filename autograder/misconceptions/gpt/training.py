@@ -462,7 +462,7 @@ add(
 )
 add(
     "lm_loss_first_token_counted",
-    "You count the mask at the first token, which is nobody's target.",
+    "You count the mask at the first token, which is never a target.",
     (COUNT, COUNT.replace("mask[:, 1:].sum()", "mask.sum()")),
 )
 add(

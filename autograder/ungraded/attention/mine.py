@@ -1,4 +1,4 @@
-"""The shipped translators run with your attention in its places; then two layers of your
+"""The shipped translators run with your attention in place of theirs; then two layers of your
 self-attention train for half a minute to find out what "it" stands for, and you see where they
 look."""
 

@@ -1,5 +1,5 @@
 """The shipped Transformer translates with your embeddings, attention, norms and feed-forward
-networks in their places, all with its trained weights."""
+networks in place of theirs, all with its trained weights."""
 
 from solutions.transformer.parts import (
     Embeddings,

@@ -24,6 +24,7 @@ from course import CourseDirective, read_rows
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.config import Config
 
 QUIET = (
     nodes.title, nodes.literal, nodes.FixedTextElement, nodes.math, nodes.math_block, nodes.raw,
@@ -245,12 +246,20 @@ class FirstUse:
                 link["classes"].append("course-symbol")
                 formula.replace_self(link)
 
+    def section_id(self, label: str) -> str:
+        """The id under which the search knows a section's title: "" for the page's own."""
+        for section in self.doctree.findall(nodes.section):
+            if label in section["ids"]:
+                return "" if section.parent is self.doctree else str(section["ids"][0])
+        return label
+
     def index_terms(self, glossary: list[Term]) -> None:
         """Let the search find the terms that the page explains, with and without hyphens."""
         entries = []
         for term in glossary:
             page, anchor = self.labels.get(term.section, ("", ""))[:2]
             if page == self.page:
+                anchor = self.section_id(anchor)
                 names = {name.replace("-", by) for name in term.names for by in ("-", " ", "")}
                 entries += [("single", name, anchor, "main", None) for name in sorted(names)]
         if entries:
@@ -268,6 +277,11 @@ def link_first_uses(app: Sphinx, doctree: nodes.document, page: str) -> None:
         join_lines(doctree)
         first_use.link_terms(glossary)
         first_use.link_symbols(symbols(source))
+
+
+def name_sections(app: Sphinx, config: Config) -> None:
+    """Let a hit of the search say its section, by `search.js`."""
+    config.html_search_scorer = str(Path(__file__).with_name("search.js"))
 
 
 class Symbols(CourseDirective):
@@ -293,5 +307,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directive and the links."""
     app.setup_extension("course")
     app.add_directive("symbols", Symbols)
+    app.connect("config-inited", name_sections)
     app.connect("doctree-resolved", link_first_uses)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

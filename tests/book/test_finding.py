@@ -105,14 +105,22 @@ def page(browser: Any) -> Iterator[Any]:
 
 @pytest.mark.browser
 @pytest.mark.parametrize("query", WANTED)
-def test_a_search_finds_the_section_that_explains_it_first(
+def test_a_search_finds_the_section_that_explains_it_first_and_says_its_title(
     page: Any, site: Path, query: str
 ) -> None:
     page.goto((site / "search.html").as_uri() + "?q=" + query.replace(" ", "+"))
     page.wait_for_function(
         "document.querySelector('.search-summary').innerText.includes('finished')"
     )
-    assert page.locator("ul.search a").first.get_attribute("href") == WANTED[query]
+    first = page.locator("ul.search a").first
+    name, label = WANTED[query].split("#")
+    found = soup(site / name).find(id=label)
+    section = found if found.name == "section" else found.find_parent("section")
+    title = section.find(["h1", "h2", "h3"])
+    own = "" if title.name == "h1" else f"#{section['id']}"
+    assert first.get_attribute("href") == name + own
+    heading = title.get_text().removesuffix("#")
+    assert first.inner_text().split(" > ")[-1] == heading
 
 
 @pytest.mark.browser

@@ -19,13 +19,13 @@ _CLDR = (
     "[Unicode License v3](https://www.unicode.org/license.txt)"
 )
 _NAMES = {
-    "counting_share": "masked pieces, by the most frequent piece",
-    "mlm_accuracy": "masked pieces predicted correctly",
-    "mlm_loss": "loss of masked pieces, nats",
+    "counting_share": "masked tokens, by the most frequent token",
+    "mlm_accuracy": "masked tokens predicted correctly",
+    "mlm_loss": "loss of masked tokens, nats",
     "nsp_accuracy": "next sentence predicted correctly",
     "nsp_loss": "loss of the next sentence, nats",
-    "single_mlm_accuracy": "pairs of single sentences: masked pieces predicted correctly",
-    "single_mlm_loss": "pairs of single sentences: loss of masked pieces, nats",
+    "single_mlm_accuracy": "pairs of single sentences: masked tokens predicted correctly",
+    "single_mlm_loss": "pairs of single sentences: loss of masked tokens, nats",
     "single_nsp_accuracy": "pairs of single sentences: next sentence predicted correctly",
     "single_nsp_loss": "pairs of single sentences: loss of the next sentence, nats",
     "bits_per_byte": "bits per byte",
@@ -191,7 +191,7 @@ def _bert(shipped: Any) -> tuple[str, str, str]:
         "out is nowhere in training. Sentences are joined to runs, as in the paper."
     )
     about = (
-        "The BERT of the book (`solutions.bert.BertForPreTraining`), pre-trained on masked pieces "
+        "The BERT of the book (`solutions.bert.BertForPreTraining`), pre-trained on masked tokens "
         "and next sentences. `answers.json` holds what it answered to "
         "ten fixed inputs after 1, 10 and 100 % of its training."
     )

@@ -30,26 +30,27 @@ WRITE_YOURSELF = "which this exercise asks you to write yourself."
 class StudentError(Exception):
     """The student's code raised, hung, or died. `types` names the exception and its bases."""
 
-    def __init__(self, outcome: Outcome, what: str) -> None:
+    def __init__(self, outcome: Outcome, what: str, given: str = "") -> None:
         self.outcome = outcome
         self.kind: str = outcome["kind"]
         self.types: list[str] = outcome.get("types", [])
         self.what = what
-        super().__init__(describe_error(outcome, what))
+        super().__init__(describe_error(outcome, what, given))
 
 
 class Todo(Exception):
     """There is nothing to judge yet: the stub is untouched, or the name is not defined."""
 
 
-def describe_error(outcome: Outcome, what: str) -> str:
-    """One sentence on why `what` yielded no value."""
+def describe_error(outcome: Outcome, what: str, given: str = "") -> str:
+    """One sentence on why `what` yielded no value, and what was given to it when it raised."""
     kind, message = outcome["kind"], outcome.get("message", "")
     if kind == "error":
         if outcome["type"] in ("StateMismatch", "NotAModule"):
             return f"{what}: {message}."
         where = f" ({outcome['where']})" if outcome.get("where") else ""
-        return f"{what} raised {outcome['type']}: {message}{where}"
+        asked = f"; it was given {given}" if given else ""
+        return f"{what} raised {outcome['type']}: {message}{where}{asked}"
     if kind == "timeout" and "used_up" in outcome:
         return f"{what} was not run to its end: {outcome['used_up']}."
     if kind == "timeout" and "seconds" in outcome:
@@ -97,6 +98,27 @@ def _arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     if any(RECORD in value for value in given if isinstance(value, dict)):
         arguments["records"] = True
     return arguments
+
+
+def given_in(request: Request) -> str:
+    """The arguments of a request in a few words: `float32 (2, 3), mask=None`."""
+    named = [f"{name}={_in_words(value)}" for name, value in request.get("kwargs", {}).items()]
+    text = ", ".join([*map(_in_words, request.get("args", [])), *named])
+    return text if len(text) <= 200 else text[:199] + "…"
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        few = value.numel() < 7 and not value.is_floating_point()
+        return f"{kind} {value.tolist() if few else tuple(value.shape)}"
+    if isinstance(value, dict):
+        known = {MODULE: "a module", GENERATOR: "a generator", RECORD: "a record"}
+        return next((words for key, words in known.items() if key in value), "a dict")
+    text = repr(value)
+    if len(text) <= 40:
+        return text
+    return f"a {type(value).__name__} of {len(value)}" if hasattr(value, "__len__") else text[:40]
 
 
 @dataclass
@@ -238,7 +260,7 @@ class Proxy:
         if outcome["kind"] in ("todo", "missing"):
             raise Todo(outcome.get("message", ""))
         if outcome["kind"] != "value":
-            raise StudentError(outcome, what)
+            raise StudentError(outcome, what, given_in(request))
         if outcome["forbidden"]:
             raise Mistake(
                 f"{what} calls torch's {', '.join(outcome['forbidden'])}, {WRITE_YOURSELF}",

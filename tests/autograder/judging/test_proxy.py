@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from autograder.judging.grader_marks import Mistake
-from autograder.judging.proxy import Proxy
+from autograder.judging.proxy import Proxy, StudentError
 
 
 def handle(said):
@@ -44,3 +44,19 @@ def test_a_description_of_another_form_is_a_mistake(said):
     for ask in (module.parameters, module.buffers, module.state, module.step):
         with pytest.raises(Mistake, match="Your Block does not say what its"):
             ask()
+
+
+def test_an_error_says_what_was_given():
+    def execute(request):
+        return {"kind": "error", "type": "KeyError", "message": "'a'", "where": "line 3: d['a']"}
+
+    told = "Your merge raised KeyError: 'a' (line 3: d['a']); it was given "
+    cases = [
+        ((torch.ones(2, 3), None), {"eps": 0.5}, "float32 (2, 3), None, eps=0.5"),
+        ((torch.tensor([4, 5]), list(range(99))), {}, "int64 [4, 5], a list of 99"),
+        ((handle(1), "a" * 999), {}, "a module, a str of 999"),
+    ]
+    for args, kwargs, said in cases:
+        with pytest.raises(StudentError) as caught:
+            Proxy(execute).merge(*args, **kwargs)
+        assert str(caught.value) == told + said

@@ -201,6 +201,14 @@ class Proxy:
         request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
         return self._ask({**request, "graph": True}, f"Your {name}")
 
+    def laid_out(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
+        """Call function `name`; if what it returns isn't contiguous, it is in `mutated`.
+
+        It is called `executor.STRIDES` there. The value itself always arrives contiguous.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
+        return self._ask({**request, "strides": True}, f"Your {name}")
+
     def module(
         self,
         name: str,

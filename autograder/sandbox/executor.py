@@ -41,6 +41,8 @@ RECORD = "__record__"
 GLOBAL_GENERATOR = "torch.default_generator"
 # What is said to have changed where a call has kept something for a backward pass.
 GRAPH = "torch.autograd.graph"
+# What is said to have changed where a result is not contiguous: an answer carries no strides.
+STRIDES = "torch.Tensor.stride"
 # The most that is taken out of a generator in an answer.
 MOST_LISTED = 10_000
 
@@ -426,6 +428,8 @@ class Executor:
         mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
         mutated += [GRAPH] * bool(kept)
+        if request.get("strides") and isinstance(value, torch.Tensor):
+            mutated += [STRIDES] * (not value.is_contiguous())
         grads: dict[str, torch.Tensor | None] = {}
         if not all(leaf.requires_grad for leaf in leaves):
             mutated.append(side_effects.REQUIRES_GRAD)

@@ -8,6 +8,7 @@ from autograder.graders.attention.common import FAR, OUTPUT, linear, marked, rea
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
 from autograder.judging.grader_marks import aspect, exercise, hidden, promises
+from autograder.sandbox.executor import STRIDES
 
 
 def same_state(mine, theirs, case=""):
@@ -35,7 +36,7 @@ def test_split_values(student, reference, draw):
         (2, 2, 4, 2),
         (1, 3, 6, 2),
         (1, 1, 2, 2),
-        (2, 3, 6, 3),
+        (2, 3, 15, 3),
         (1, 10, 16, 8),
     ]:
         x = draw.normal(batch, length, width)
@@ -101,20 +102,24 @@ def test_split_layout_dtype_gradients(student, reference, draw):
 # --------------------------------------------------------------------------------------------
 
 
+def same_merged(student, reference, x, case):
+    """The heads are merged as by the reference, and the result is contiguous."""
+    seen = student.laid_out("merge_heads", x)
+    expectations.close(seen.value, reference.merge_heads(x), what="the merged heads", case=case)
+    expectations.true(
+        STRIDES not in seen.mutated,
+        f"The result should be contiguous in memory ({case}).",
+        misconception="merge_not_contiguous",
+    )
+
+
 @promises("merged-shape", "contiguous")
 @exercise("merge_heads")
 def test_merge_values(student, reference, draw):
     """The heads of a token stand side by side again, head 0 first."""
     for batch, heads, length, width in [(1, 2, 3, 2), (1, 2, 1, 1), (2, 3, 4, 2), (1, 4, 4, 4)]:
         x = draw.normal(batch, heads, length, width)
-        merged = student.merge_heads(x)
-        case = sizes(B=batch, H=heads, T=length, Dh=width)
-        expectations.close(merged, reference.merge_heads(x), what="the merged heads", case=case)
-        expectations.true(
-            merged.is_contiguous(),
-            f"The result should be contiguous in memory ({case}).",
-            misconception="merge_not_contiguous",
-        )
+        same_merged(student, reference, x, sizes(B=batch, H=heads, T=length, Dh=width))
 
 
 @promises("undoes-split")
@@ -145,13 +150,7 @@ def test_merge_layout_dtype(student, reference, draw):
         ("expanded input", draw.normal(1, 2, 3, 2).expand(3, 2, 3, 2)),
         ("float64", draw.normal(2, 3, 4, 2).double()),
     ]:
-        merged = student.merge_heads(x)
-        expectations.close(merged, reference.merge_heads(x), what="the merged heads", case=case)
-        expectations.true(
-            merged.is_contiguous(),
-            f"The result should be contiguous in memory ({case}).",
-            misconception="merge_not_contiguous",
-        )
+        same_merged(student, reference, x, case)
 
 
 @hidden
@@ -329,6 +328,14 @@ def test_heads_dropout_leaves_weights(student, reference, draw):
         not torch.allclose(output, want[0], rtol=1e-4, atol=1e-6),
         "In train mode with dropout=0.5 the output is the same as without dropout.",
         misconception="heads_dropout_ignored",
+    )
+    given = *heads_inputs(draw, 3, 2, 6, 4), draw.mask(2, 6, keep=0.6)
+    output, want = expectations.pair(mine.train()(*given))[0], theirs(*given)[0]
+    expectations.shape(output, want.shape, what="the output")
+    expectations.true(
+        not torch.allclose(output, want, rtol=1e-4, atol=1e-6),
+        "In train mode with dropout=0.5 and a mask the output is the same as without dropout.",
+        misconception="heads_dropout_lost_with_mask",
     )
     mine, theirs = heads_pair(student, reference, draw, 4, 2)
     got, want = mine.train()(*inputs), theirs(*inputs)
@@ -750,7 +757,7 @@ def test_to_fused_leaves_input(student, draw):
 @exercise("separate_to_fused")
 def test_to_fused_rows(student, draw):
     """With numbered rows, head h of q stands in rows 3hD' to 3hD' + D', then k, then v."""
-    heads, head_dim = 3, 2
+    heads, head_dim = 3, 4
     width = heads * head_dim
     state = heads_state(draw, width)
     for index, name in enumerate(("q_proj", "k_proj", "v_proj")):
@@ -1012,11 +1019,11 @@ def test_cross_ignores_padding(student, reference, draw):
     """What stands in the padding of the memory changes nothing."""
     mine, theirs = cross_pair(student, reference, draw, 4, 3, 4, 2)
     x, memory = draw.normal(2, 3, 4), draw.normal(2, 5, 3)
-    mask = torch.tensor([[True, True, True, False, False], [True, True, True, True, False]])
+    mask = torch.tensor([[True, True, True, False, False], [True, True, True, True, True]])
     changed = memory.clone()
-    changed[~mask] = draw.normal(3, 3, scale=10.0)
+    changed[~mask] = draw.normal(2, 3, scale=10.0)
     want = theirs(x, memory, mask)
-    same_results(mine(x, memory, mask), want, OUTPUT, "two padded memories")
+    same_results(mine(x, memory, mask), want, OUTPUT, "a padded memory and one that is full")
     same_results(mine(x, changed, mask), want, OUTPUT, "other vectors in the padding")
 
 

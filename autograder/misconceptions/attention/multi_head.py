@@ -44,7 +44,16 @@ MASK_MISTAKES = {
         "cancels when a whole row has it. Its weights should be 0.",
         _by_hand("(scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(dim=-1)"),
     ),
+    "mask_added": (
+        "You add a large negative number to masked scores; added to a whole row it cancels, and a "
+        "query that may see nothing gets weights that sum to 1. They should be 0.",
+        _by_hand("(scores if mask is None else scores - 1e9 * ~mask).softmax(dim=-1)"),
+    ),
 }
+MASKED_OUTPUT_ZERO = (
+    "You set the output to 0 where nothing may be seen; only the weights are 0 there, and out_proj "
+    "still adds its bias."
+)
 WEIGHTS_DETACHED = (
     "The attn_weights that you return are detached; gradients reach through them, too, so return "
     "them as they are."
@@ -110,6 +119,11 @@ add(
     "A width that the number of heads doesn't divide is not refused with a ValueError; test the "
     "remainder first.",
     ("if width % num_heads != 0:", "if False:"),
+)
+add(
+    "split_odd_refused",
+    "An odd width is refused; all that counts is whether num_heads divides it, as 3 divides 9.",
+    ("if width % num_heads != 0:", "if width % num_heads != 0 or width % 2 != 0:"),
 )
 add(
     "split_detached",
@@ -435,6 +449,16 @@ add(
     read="att-masks",
 )
 add(
+    "heads_masked_output_zero",
+    MASKED_OUTPUT_ZERO,
+    (
+        HEADS_RETURN,
+        "seen = attn_weights.sum(dim=(1, 3)).unsqueeze(2) > 0\n"
+        f"        return {HEADS_OUT} * seen, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
     "heads_softmax_over_queries",
     "Your weights sum to 1 over the queries (dim=-2); the softmax runs over the keys, dim=-1.",
     (
@@ -475,6 +499,12 @@ add(
     "Dropout does nothing in train mode; pass the probability and self.training to the attention.",
     (HEADS_ARGS, "q, k, v, mask"),
     read="att-dropout",
+)
+add(
+    "heads_dropout_lost_with_mask",
+    "Given a mask, dropout does nothing in train mode; it acts on the weights with a mask as "
+    "without.",
+    (HEADS_ARGS, "q, k, v, mask, self.dropout * (mask is None), self.training"),
 )
 add(
     "heads_dropout_in_evaluation",
@@ -667,6 +697,18 @@ add(
     "Your weights match dividing by √(3·Dh), the width of a head's block of q, k and v; divide "
     "by √Dh.",
     (ATTEND, "scaled_dot_product_attention(q / math.sqrt(3), k, v, mask)"),
+    read="att-scaling",
+)
+add(
+    "fused_scaled_by_input_width",
+    "Your weights match dividing by √(input_dim / H); a head is d_model / H wide, whatever the "
+    "width of x.",
+    (
+        ATTEND,
+        "scaled_dot_product_attention(\n"
+        "            q * math.sqrt(self.o_proj.in_features / x.shape[-1]), k, v, mask\n"
+        "        )",
+    ),
     read="att-scaling",
 )
 add(
@@ -1039,6 +1081,12 @@ add(
     (COLUMNS, "weight.T.reshape(num_heads, len(weight), -1)"),
 )
 add(
+    "to_per_head_reshaped_as_stored",
+    "Your blocks match a reshape of the weight, as nn.Linear stores it, to (H, D, Dh); a head owns "
+    "Dh rows of it: cut these, and transpose each block.",
+    (COLUMNS, "weight.reshape(num_heads, len(weight), -1)"),
+)
+add(
     "to_per_head_strided",
     "Your head h takes every H-th output; it takes a block of Dh neighbouring ones.",
     (COLUMNS, "weight.T.reshape(len(weight), -1, num_heads).permute(2, 0, 1).contiguous()"),
@@ -1257,6 +1305,38 @@ add(
     read="att-masks",
 )
 add(
+    "cross_mask_left_out",
+    "You leave the mask out as soon as one memory of the batch has no padding; the shorter ones "
+    "have some, so mask whenever memory_mask is given.",
+    (
+        "None if memory_mask is None else",
+        "None if memory_mask is None or memory_mask.all(dim=1).any() else",
+    ),
+    read="att-masks",
+)
+add(
+    "cross_padding_zeroed",
+    "You set padding of the memory to 0 instead of masking it; a key made of zeros has a score, "
+    "too, and gets weight. Mask the scores.",
+    (
+        "q = split_heads(self.q_proj(x)",
+        "memory = memory if memory_mask is None else memory * memory_mask.unsqueeze(2)\n"
+        "        q = split_heads(self.q_proj(x)",
+    ),
+    (CROSS_MASK, "None"),
+    read="att-masks",
+)
+add(
+    "cross_masked_output_zero",
+    MASKED_OUTPUT_ZERO,
+    (
+        f"return {HEADS_OUT}, attn_weights",
+        "seen = attn_weights.sum(dim=(1, 3)).unsqueeze(2) > 0\n"
+        f"        return {HEADS_OUT} * seen, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
     "cross_mask_not_unsqueezed",
     "memory_mask (B, Tk) meets the scores without dimensions for heads and queries, so that the "
     "batch is taken for queries; use memory_mask[:, None, None, :].",
@@ -1286,6 +1366,18 @@ add(
     "cross_scaled_by_embed_dim",
     "Your weights match dividing by √d_model; each head scales by the root of its own width.",
     (ATTEND, "scaled_dot_product_attention(q / math.sqrt(self.num_heads), k, v, mask)"),
+    read="att-scaling",
+)
+add(
+    "cross_scaled_by_query_dim",
+    "Your weights match dividing by √(query_dim / H); a head is d_model / H wide, whatever the "
+    "width of x.",
+    (
+        ATTEND,
+        "scaled_dot_product_attention(\n"
+        "            q * math.sqrt(self.out_proj.in_features / x.shape[-1]), k, v, mask\n"
+        "        )",
+    ),
     read="att-scaling",
 )
 add(

@@ -183,3 +183,20 @@ def dropped(value, kept, p, what, misconception=None):
     expectations.close(
         value[~gone], kept[~gone] / (1 - p), what=f"what dropout leaves of {what} at dropout={p}"
     )
+
+
+# The axes of (B, T, D), for `dropped_apart`.
+EACH_ENTRY = ("two examples", "two positions", "two features")
+
+
+def dropped_apart(gone, p, axes):
+    """Neighbours along each axis, which has a name in `axes`, are dropped independently."""
+    for axis, words in enumerate(axes):
+        one, other = gone.unflatten(axis, (-1, 2)).unbind(axis + 1)
+        expectations.independent(
+            one,
+            other,
+            p,
+            what=f"how often {words} are dropped or kept together at dropout={p}",
+            false_alarm=1e-10,
+        )

@@ -656,6 +656,8 @@ class BertModel(nn.Module):
 # learns.
 #
 # * The result is an `int`. The pooler counts. <!-- id: an-int -->
+#   It comes at once: drawing the 335 million numbers of BERT-large would take longer than a check
+#   may (hint 3 knows a way around it).
 # * `heads=True` adds the two heads of pre-training (`MaskedLanguageHead` and
 #   `BertForPreTraining`, unit `pretraining`): for the masked language
 #   model a linear layer $D \to D$, a norm and a bias `(V,)`; for the sentence pairs a linear layer

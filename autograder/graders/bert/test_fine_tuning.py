@@ -22,13 +22,16 @@ from autograder.graders.bert.common import (
     strided,
 )
 from autograder.graders.common import (
+    EACH_ENTRY,
     State,
     dropped,
+    dropped_apart,
     linear,
     pair,
     refuses,
     same_gradients,
     same_parameters,
+    within,
 )
 from autograder.graders.parts import by_parts, flows, same_by_parts
 from autograder.judging import expectations
@@ -70,14 +73,25 @@ def task_parameters(student, name, outputs, **more):
 
 
 def same_encoder(student, draw, name, outputs, **more):
-    """The encoder inside is the one that was given, not a copy of it."""
+    """The encoder inside is the one that was given, with its weights, not a copy of it."""
     options = bert_options()
     state = bert_state(draw, options, "bert.") | linear(draw, "classifier", outputs, 6)
-    bert = student.module("BertModel", **options)
+    given, keys = within(state, "bert."), ("embeddings.token.weight", "pooler.weight")
+    bert = student.module("BertModel", state=given, **options)
+    student.module(name, bert=bert, **more)
+    before = bert.state()
+    state = {key: value + 1.0 for key, value in state.items()}
     student.module(name, bert=bert, state=state, **more)
     after = bert.state()
-    for key in ("embeddings.token.weight", "pooler.weight"):
-        expectations.shape(after.get(key), state[f"bert.{key}"].shape, what=key)
+    for key in keys:
+        expectations.shape(before.get(key), given[key].shape, what=key)
+        expectations.true(
+            torch.equal(before[key], given[key]),
+            f"Your {name} changes {key} of the BERT that was given when it is created; what was "
+            "learned in pre-training is lost.",
+        )
+    for key in keys:
+        expectations.shape(after.get(key), given[key].shape, what=key)
         expectations.true(
             torch.equal(after[key], state[f"bert.{key}"]),
             f"Other weights loaded into your {name} do not reach {key} of the BERT that was given; "
@@ -181,7 +195,7 @@ def test_classifier_shares_bert(student, draw):
 @exercise("SequenceClassifier")
 def test_classifier_dropout(student, reference, draw):
     """In train mode dropout acts on the pooled vector, with 0.1 unless told otherwise."""
-    for p in (0.1, 0.5):
+    for p in (0.5, 0.1):
         more = {} if p == 0.1 else {"dropout": p}
         task_dropout(student, draw, "SequenceClassifier", (40,), 1, p, **more)
 
@@ -200,6 +214,8 @@ def task_dropout(student, draw, name, shape, position, p, **more):
     expectations.close(mine(ids), kept + 1, what="the scores", case="eval mode")
     value = expectations.tensor(mine.train()(ids), what="the scores")
     dropped(value - 1, kept, p, what)
+    axes = EACH_ENTRY if position == 0 else EACH_ENTRY[::2]
+    dropped_apart((value - 1).abs() < 1e-9, p, axes)
 
 
 @hidden
@@ -487,8 +503,8 @@ def test_best_span_refusals(student, reference, draw):
 def test_best_span_null(student, reference, draw):
     """No answer is (0, 0): if the score of [CLS] beats the best span by more than the threshold."""
     for threshold in (1.0, -1.0):
-        for above in (-1.5, -6.0, -0.5, 0.0, 0.5):
-            same_null(student, reference, draw, threshold, above)
+        for above, alone in [(-6, -40), (0.5, 40), (-6, 40), (-1.5, -40), (-0.5, 40), (0, -40)]:
+            same_null(student, reference, draw, threshold, above, alone)
 
 
 @hidden
@@ -496,8 +512,8 @@ def test_best_span_null(student, reference, draw):
 @exercise("best_span")
 def test_best_span_null_at_zero(student, reference, draw):
     """A threshold of 0 is one; without a threshold there always is an answer."""
-    for above in (0.5, 0.0, -0.5):
-        given = same_null(student, reference, draw, 0.0, above)
+    for above, alone in [(0.5, 40), (-0.5, 40), (0, -40)]:
+        given = same_null(student, reference, draw, 0.0, above, alone)
         same_span(student, reference, given, f"a [CLS] that is {above:g} better")
     # Answers may begin at position 0, too, if the passage says so.
     start, end = torch.tensor([5.0, 0.0, 0.0]), torch.tensor([0.0, 5.0, 0.0])
@@ -507,14 +523,16 @@ def test_best_span_null_at_zero(student, reference, draw):
         same_span(student, reference, given, case, null_threshold=threshold)
 
 
-def same_null(student, reference, draw, threshold, above):
-    """[CLS] is better than the best span by the threshold and as much as `above`."""
+def same_null(student, reference, draw, threshold, above, alone):
+    """[CLS] is better than the best span by the threshold and as much as `above`.
+
+    Its start alone scores as much as `alone`: each case is right for some who get others wrong.
+    """
     # Integers and halves: sums and differences are exact.
     start, end = draw.integers(-8, 9, 2, 7).float().unbind()
     passage = torch.tensor([False, False, True, True, True, True, False])
     first, last = reference.best_span(start, end, passage)
-    # start[0] alone is worth more, or less, than both together.
-    start[0] = 40.0 if above < 0 else -40.0
+    start[0] = alone
     end[0] = start[first] + end[last] + threshold + above - start[0]
     case = f"a [CLS] that is {threshold + above:g} better than the best span"
     same_span(student, reference, (start, end, passage), case, null_threshold=threshold)
@@ -621,9 +639,9 @@ def same_tags(student, reference, scores, words):
 @exercise("word_tags")
 def test_tags_whole(student, reference, draw):
     """One tag for each word, and none for [CLS] and [SEP]."""
-    same_tags(student, reference, draw.normal(1, 3), [0])
     for _ in range(3):
         same_tags(student, reference, draw.normal(5, 4), [None, 0, 1, 2, None])
+    same_tags(student, reference, draw.normal(1, 3), [0])
 
 
 @promises("first-token")
@@ -711,7 +729,8 @@ def test_tagger_loss(student, reference, draw):
     for dtype in (torch.float32, torch.float64):
         case = f"no label but IGNORE, {str(dtype).removeprefix('torch.')}"
         same_loss(mine, theirs, (scores.to(dtype), none), case)
-    same_loss(mine, theirs, (1e6 * scores, ignored), "scores in the millions")
+    case = "strided scores in the millions, strided labels"
+    same_loss(mine, theirs, strided(1e6 * scores, ignored), case)
 
 
 @promises("classifier")
@@ -734,9 +753,9 @@ def test_tagger_shares_bert(student, draw):
 @exercise("Tagger")
 def test_tagger_dropout(student, reference, draw):
     """In train mode dropout acts on the hidden states, with 0.1 unless told otherwise."""
-    for p in (0.1, 0.5):
+    for p in (0.5, 0.1):
         more = {} if p == 0.1 else {"dropout": p}
-        task_dropout(student, draw, "Tagger", (8, 5), 0, p, **more)
+        task_dropout(student, draw, "Tagger", (8, 6), 0, p, **more)
 
 
 @hidden
@@ -877,7 +896,7 @@ def test_crf_partition_padding(student, reference, draw):
 def test_crf_partition_is_stable(student, reference, draw):
     """Scores of +-1000 neither overflow nor vanish."""
     transitions, *_ = crf_tables(draw, 3)
-    nothing, mask = torch.zeros(3), real([3, 3, 2])
+    nothing, mask = torch.zeros(3), real([2, 3, 3])
     signs = torch.tensor([1.0, -1.0, 1.0]).reshape(3, 1, 1)
     emissions = draw.normal(3, 3, 3)
     either = torch.where(draw.normal(3, 3, 3) > 0, 1000.0, -1000.0)
@@ -1001,9 +1020,10 @@ def same_viterbi(student, reference, emissions, mask, tables, case):
 @exercise("viterbi")
 def test_viterbi_scores(student, reference, draw):
     """The score of the best path of each row."""
-    for lengths, count in [([1], 2), ([2], 3), ([5, 5, 5], 3), ([3, 3], 1)]:
+    for lengths, count in [([5] * 8, 3), ([1], 2), ([2], 3), ([3, 3], 1)]:
         emissions, _, mask = crf_case(draw, lengths, count)
-        tables = crf_tables(draw, count)
+        transitions, start, end = crf_tables(draw, count)
+        tables = transitions, start, 20 * end  # It decides between the last tags.
         got = student.viterbi(emissions, mask, *tables)
         _, scores = expectations.pair(got, what="the result (paths, scores)")
         _, best = reference.viterbi(emissions, mask, *tables)
@@ -1049,7 +1069,7 @@ def test_viterbi_padding(student, reference, draw):
 def test_viterbi_ties(student, reference, draw):
     """Of several best paths any will do; scores of +-1000 make no difference."""
     tables = tuple(torch.zeros_like(table) for table in crf_tables(draw, 3))
-    mask = real([4, 2])
+    mask = real([2, 4])
     same_viterbi(student, reference, torch.zeros(2, 4, 3), mask, tables, "scores of 0 throughout")
     emissions = draw.integers(0, 2, 2, 4, 3).float()
     same_viterbi(student, reference, emissions, mask, tables, "emissions of 0 and 1")
@@ -1066,13 +1086,13 @@ def test_viterbi_ties(student, reference, draw):
 @exercise("viterbi")
 def test_viterbi_inputs(student, reference, draw):
     """Strided float64 inputs with many tags; none is changed."""
-    emissions, _, mask = crf_case(draw, [6, 3, 1], 7, dtype=torch.float64)
+    emissions, _, mask = crf_case(draw, [3, 6, 1], 7, dtype=torch.float64)
     emissions, mask = strided(emissions, mask)
     tables = crf_tables(draw, 7, torch.float64)
     seen = student.observe("viterbi", emissions, mask, *tables, grad=False)
     paths, scores = expectations.pair(seen.value, what="the result (paths, scores)")
     _, best = reference.viterbi(emissions, mask, *tables)
-    case = "strided float64 inputs, L=7, lengths [6, 3, 1]"
+    case = "strided float64 inputs, L=7, lengths [3, 6, 1]"
     best_paths(paths, best, emissions, mask, tables, case)
     expectations.close(scores, best, what="the scores", case=case)
     expectations.unchanged(seen)

@@ -17,8 +17,10 @@ from autograder.graders.bert.common import (
     same_names,
 )
 from autograder.graders.common import (
+    EACH_ENTRY,
     attention_state,
     dropped,
+    dropped_apart,
     labels,
     pair,
     refused_naming,
@@ -51,6 +53,14 @@ def same_input(student, reference, *given, **more):
     shown = [f"{len(each)} tokens" if len(each) > 12 else str(each) for each in given if each]
     case = " and ".join(shown) + "".join(f", {key}={value}" for key, value in more.items())
     for name, actual, expected in zip(("input_ids", "token_type_ids"), got, want, strict=True):
+        if isinstance(actual, list) and len(expected) > 30:  # A message cannot show all of it.
+            numbers = enumerate(zip(actual, expected, strict=False))
+            place = next((place for place, (one, other) in numbers if one != other), None)
+            if place is not None:
+                one, other, what = actual[place], expected[place], f"{name}[{place}]"
+                expectations.equal(one, other, what=what, case=case)
+            what = f"the length of {name}"
+            expectations.equal(len(actual), len(expected), what=what, case=case)
         expectations.equal(actual, expected, what=f"the list of {name}", case=case)
 
 
@@ -260,7 +270,9 @@ def test_embeddings_dropout(student, reference, draw):
     ids = draw.integers(0, 9, 4, 8)
     kept = expectations.tensor(mine(ids), what="the vectors")
     expectations.finite(kept, what="the vectors", case="eval mode")
-    dropped(mine.train()(ids), kept, 0.4, "the vectors")
+    value = mine.train()(ids)
+    dropped(value, kept, 0.4, "the vectors")
+    dropped_apart(value.abs() < 1e-9, 0.4, EACH_ENTRY)
 
 
 @hidden
@@ -330,10 +342,10 @@ def test_attention_low_scores(student, reference, draw):
     state["q_proj.bias"][0] = -1024.0
     options = {"d_model": 4, "num_heads": 1}
     mine, theirs = pair(student, reference, "SelfAttention", state, **options)
-    others, mask = draw.normal(2, 4, 3), real([4, 2])
-    for size in (64.0, 2048.0):
-        x = torch.cat([torch.where(mask, size, 0.0).unsqueeze(2), others], dim=2)
-        case = f"scores of {-512 * size:g} at real keys and of 0 at padding"
+    others, mask = draw.normal(2, 4, 3), real([2, 4])
+    for seen, unseen in [(-2.0, -1.0), (-32768.0, 0.0), (-1048576.0, 0.0)]:
+        x = torch.cat([torch.where(mask, seen, unseen).unsqueeze(2) / -512, others], dim=2)
+        case = f"scores of {seen:g} at real keys and of {unseen:g} at padding"
         expectations.close(mine(x, mask), theirs(x, mask), what="the output", case=case)
 
 
@@ -379,6 +391,7 @@ def test_attention_dropout(student, reference, draw):
         misconception="attention_dropout_on_output",
     )
     dropped(used, want.reshape(shown)[:, :, :, 0], p, "the weights")
+    dropped_apart(used.abs() < 1e-9, p, ("two examples", "two queries", "two heads", "two keys"))
 
 
 @hidden
@@ -387,7 +400,7 @@ def test_attention_dropout(student, reference, draw):
 def test_attention_gradients(student, reference, draw):
     """Gradients reach x and every parameter; strided float64 input; nothing changes in place."""
     mine, theirs = attention_pair(student, reference, draw, 6, 2, torch.float64)
-    x, mask = draw.normal(2, 6, 4).double().mT, real([4, 3])
+    x, mask = draw.normal(2, 6, 4).double().mT, real([3, 4])
     seen, wanted = mine.observe(x, mask), theirs.observe(x, mask)
     expectations.close(seen.value, wanted.value, what="the output", case="a strided float64 input")
     same_gradients(seen, wanted, labels(attention_state(draw, 1), ("0", "x")))
@@ -414,9 +427,12 @@ def own_norm(x, state, name):
     return torch.nn.functional.layer_norm(x, x.shape[-1:], *given, eps=1e-12)
 
 
-def layer_by_parts(parts, mine, state, x, mask):
+def layer_by_parts(parts, mine, state, options, x, mask):
     """A layer put together from the student's attention and gelu."""
-    x = own_norm(x + parts.of(mine, "attention")(x, mask), state, "attention_norm")
+    given = {name: options[name] for name in ("d_model", "num_heads")}
+    own = within(state, "attention.")
+    attention = parts.make("SelfAttention", state=own, dtype=x.dtype, **given)
+    x = own_norm(x + attention(x, mask), state, "attention_norm")
     inner = alive(parts.proxy.gelu(parts.of(mine, "w_1")(x)))
     return own_norm(x + parts.of(mine, "w_2")(inner), state, "output_norm")
 
@@ -431,7 +447,7 @@ def same_layer(student, reference, draw, options, cases, train=False):
         x, mask = given if len(given) == 2 else (*given, None)
 
         def own(parts, x=x, mask=mask):
-            return layer_by_parts(parts, mine, state, x, mask)
+            return layer_by_parts(parts, mine, state, options, x, mask)
 
         same_by_parts(student, got, want, own, "the output", case=case)
 
@@ -516,6 +532,7 @@ def test_layer_dropout(student, draw):
             what=f"in train mode at dropout={P}, the share of zeros in what {words} adds",
             false_alarm=3e-10,
         )
+        dropped_apart(gone, P, EACH_ENTRY)
     left = attention[attention.abs() >= 1e-3]
     expectations.true(
         bool((left - left[0]).abs().max() > 1e-2),
@@ -541,7 +558,7 @@ def test_layer_gradients(student, reference, draw):
         mine,
         theirs,
         (x, mask),
-        lambda parts: layer_by_parts(parts, mine, state, x, mask),
+        lambda parts: layer_by_parts(parts, mine, state, options, x, mask),
         "the output",
         "a strided float64 input",
     )
@@ -554,7 +571,7 @@ def test_layer_gradients(student, reference, draw):
         student,
         mine(x),
         theirs(x),
-        lambda parts: layer_by_parts(parts, mine, state, x, None),
+        lambda parts: layer_by_parts(parts, mine, state, options, x, None),
         "the output",
         case="x and parameters of about 0.0001, in float64",
     )
@@ -665,6 +682,15 @@ def test_model_initial(student):
             expectations.close(value, torch.zeros_like(value), what=f"{name} of a new model")
         else:
             drawn["tables" if "embeddings" in name else "linear layers"].append(value.flatten())
+            expectations.true(
+                bool((value != 0).any(dim=-1).all()),
+                f"A row of {name} begins with zeros; init_weights draws every row.",
+            )
+    one, other = (state.get(f"layers.{number}.w_1.weight") for number in range(2))
+    expectations.true(
+        one is None or other is None or not torch.equal(one, other),
+        "Two layers begin with the same numbers; draw those of each for itself.",
+    )
     for words, values in drawn.items():
         expectations.true(bool(values), f"A new model has no {words}.")
         got = float(torch.cat(values).double().std())
@@ -686,14 +712,29 @@ def test_model_dropout(student, draw):
     state = bert_state(draw, options)
     ids = draw.integers(SPECIAL, 9, 1, 8).expand(2, 8)
     plain = {name: value for name, value in options.items() if name != "dropout"}
-    mine = student.module("BertModel", state=state, **plain).train()
-    rows_differ(mine.method("embeddings", ids), "the result of embeddings at dropout=0.1")
+
+    def made(**more):
+        return student.module("BertModel", state=state, **plain, **more).train()
+
+    rows_differ(made(dropout=0.5).method("embeddings", ids), "the result of embeddings", p=0.5)
     # Embeddings that are 0 whatever is dropped: what differs now differs by the layers.
-    none = {f"embeddings.norm.{name}": torch.zeros(32) for name in ("weight", "bias")}
-    state = {**state, **none}
-    mine = student.module("BertModel", state=state, **{**options, "dropout": 0.5}).train()
-    got = expectations.items(mine(ids), 2, what="the result (hidden states, pooled vector)")
+    zeros = torch.zeros(32)
+    state = {**state, "embeddings.norm.weight": zeros, "embeddings.norm.bias": zeros}
+    got = expectations.items(made(dropout=0.5)(ids), 2, what=f"the result ({', '.join(BOTH)})")
     rows_differ(got[0], "what the layers return at dropout=0.5")
+    # A layer that gives the bias of its norm whatever is dropped: what differs now differs by more.
+    inside = [name for name in state if name.startswith("layers.") and "norm" not in name]
+    state = state | {name: torch.zeros_like(state[name]) for name in inside}
+    got = expectations.items(made(dropout=0.5)(ids), 2, what=f"the result ({', '.join(BOTH)})")
+    for words, value, shape in zip(BOTH, got, [(2, 8, 32), (2, 32)], strict=True):
+        expectations.shape(value, shape, what=f"the {words}")
+        expectations.true(
+            bool((value[0] - value[1]).abs().max() < 1e-5),
+            f"In train mode with dropout=0.5 something is dropped from the {words} after the last "
+            "layer; there is no dropout there.",
+        )
+    state = {**state, "embeddings.norm.weight": torch.ones(32)}
+    rows_differ(made().method("embeddings", ids), "the result of embeddings, dropout not given,")
 
 
 @hidden
@@ -760,6 +801,7 @@ def test_count_heads(student):
 def test_count_small(student, reference):
     """Any sizes: each of them counts where it should."""
     for vocabulary, width, layers, inner, length, segments in [
+        (1009, 37, 3, 101, 29, 5),
         (10, 4, 1, 8, 6, 2),
         (9, 5, 2, 7, 3, 2),
         (11, 64, 1, 64, 5, 2),
@@ -874,6 +916,7 @@ def test_rename_unknown(student, reference, draw):
         "pooler.dense.running_mean",
         "encoder.layer.0.crossattention.output.dense.weight",
         "bert.encoder.layer.0.output.adapter.weight",
+        "embeddings.word_embeddings.base.weight",
     ]:
         state = checkpoint(draw, more=[name])
         refused_naming(

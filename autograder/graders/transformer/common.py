@@ -93,23 +93,6 @@ def standard_normal(values, words):
     )
 
 
-# The axes of (B, T, D), for `dropped_apart`.
-EACH_ENTRY = ("two examples", "two positions", "two features")
-
-
-def dropped_apart(gone, p, axes):
-    """Neighbours along each axis, which has a name in `axes`, are dropped independently."""
-    for axis, words in enumerate(axes):
-        one, other = gone.unflatten(axis, (-1, 2)).unbind(axis + 1)
-        expectations.independent(
-            one,
-            other,
-            p,
-            what=f"how often {words} are dropped or kept together at dropout={p}",
-            false_alarm=1e-10,
-        )
-
-
 def padded(draw, lengths, longest=None, high=9):
     """Rows of random ids, BOS first, with PAD behind as many as `lengths` says."""
     ids = draw.integers(UNK + 1, high, len(lengths), longest or max(lengths))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import torch
 
 from autograder.graders.common import (
+    EACH_ENTRY,
     attention_state,
+    dropped_apart,
     labels,
     linear,
     pair,
@@ -18,11 +20,9 @@ from autograder.graders.parts import alive, same_by_parts, same_flow
 from autograder.graders.transformer.common import (
     BOS,
     CONNECTIONS,
-    EACH_ENTRY,
     EOS,
     PAD,
     UNK,
-    dropped_apart,
     ffn_state,
     norm_state,
     padded,

@@ -77,6 +77,27 @@ add(
     (SCORES, "return self.classifier(self.dropout(pooled.detach()))"),
 )
 add(
+    "classifier_dropout_not_by_default",
+    "Unless dropout is given, yours is 0; it is 0.1 then.",
+    ("dropout: float = 0.1", "dropout: float = 0.0"),
+)
+add(
+    "classifier_dropped_alike",
+    "You drop the same features in every example of the batch; dropout decides for every entry "
+    "anew.",
+    ("self.dropout(pooled)", "pooled * self.dropout(torch.ones_like(pooled[:1]))"),
+)
+add(
+    "classifier_bert_drawn_anew",
+    "You draw the weights of the BERT that is given anew, so that what it has learned is lost; "
+    "init_weights is for the classifier alone.",
+    (
+        "self.classifier = init_weights(nn.Linear(bert.pooler.in_features, num_labels))",
+        "self.classifier = nn.Linear(bert.pooler.in_features, num_labels)\n"
+        "        init_weights(self)",
+    ),
+)
+add(
     "classifier_loss_summed",
     "Your loss is the sum over the batch; take the mean.",
     ("F.cross_entropy(scores, labels)", 'F.cross_entropy(scores, labels, reduction="sum")'),
@@ -159,6 +180,15 @@ add(
     "span_segments_not_passed",
     "The segment ids, which tell question from passage, do not reach the BERT; pass them on.",
     (READ, "hidden, _ = self.bert(input_ids, None, mask)"),
+)
+add(
+    "span_bert_drawn_anew",
+    "You draw the weights of the BERT that is given anew, so that what it has learned is lost; "
+    "init_weights is for the classifier alone.",
+    (
+        "self.classifier = init_weights(nn.Linear(bert.pooler.in_features, 2))",
+        "self.classifier = nn.Linear(bert.pooler.in_features, 2)\n        init_weights(self)",
+    ),
 )
 add(
     "span_loss_not_halved",
@@ -302,6 +332,15 @@ add(
     (TOTALS, "totals = start[i] * end[j]"),
 )
 add(
+    "best_span_of_probabilities",
+    "You take the softmax of the scores first, and the best sum of probabilities is another one; "
+    "add the scores as they are.",
+    (
+        "positions = torch.arange(",
+        "start, end = start.softmax(dim=0), end.softmax(dim=0)\n    positions = torch.arange(",
+    ),
+)
+add(
     "best_span_exchanged",
     "Your scores of start and end are exchanged.",
     (TOTALS, "totals = end[i] + start[j]"),
@@ -334,6 +373,21 @@ add(
         "start[0] + end[0] - totals[best] > null_threshold",
         "totals[best] - start[0] - end[0] > null_threshold",
     ),
+)
+add(
+    "best_span_null_not_beaten_enough",
+    "No answer wins in yours wherever the best span is not better by the threshold; it wins where "
+    "it is better itself, by more than the threshold.",
+    (
+        "start[0] + end[0] - totals[best] > null_threshold",
+        "totals[best] - start[0] - end[0] < null_threshold",
+    ),
+)
+add(
+    "best_span_null_without_best",
+    "You compare the score of no answer with the threshold itself; compare by how much it exceeds "
+    "the best span's.",
+    ("start[0] + end[0] - totals[best]", "start[0] + end[0]"),
 )
 add(
     "best_span_null_at_the_threshold",
@@ -511,6 +565,32 @@ add(
     (TAGGED, "return self.classifier(self.dropout(hidden.detach()))"),
 )
 add(
+    "tagger_dropout_not_by_default",
+    "Unless dropout is given, yours is 0; it is 0.1 then.",
+    ("dropout: float = 0.1", "dropout: float = 0.0"),
+)
+add(
+    "tagger_dropped_alike",
+    "You drop the same features in every example of the batch; dropout decides for every entry "
+    "anew.",
+    ("self.dropout(hidden)", "hidden * self.dropout(torch.ones_like(hidden[:1]))"),
+)
+add(
+    "tagger_dropped_as_wholes",
+    "You drop whole vectors; dropout decides for every entry anew.",
+    ("self.dropout(hidden)", "hidden * self.dropout(torch.ones_like(hidden[..., :1]))"),
+)
+add(
+    "tagger_bert_drawn_anew",
+    "You draw the weights of the BERT that is given anew, so that what it has learned is lost; "
+    "init_weights is for the classifier alone.",
+    (
+        "self.classifier = init_weights(nn.Linear(bert.pooler.in_features, num_labels))",
+        "self.classifier = nn.Linear(bert.pooler.in_features, num_labels)\n"
+        "        init_weights(self)",
+    ),
+)
+add(
     "tagger_loss_nan",
     "Without any label your loss divides 0 by 0; it is then 0.",
     (MEAN, "return total / (labels != IGNORE).sum()"),
@@ -608,6 +688,13 @@ add(
     "tags_worst_label",
     "You take the label with the smallest score; take the largest.",
     (TAGS, "best = scores.argmin(dim=-1).tolist()"),
+)
+add(
+    "tags_over_tokens",
+    "You look for the best token of each label; look for the best label of each token: "
+    "argmax(dim=-1).",
+    (TAGS, "best = scores.argmax(dim=0).tolist()"),
+    ("zip(word_ids, best, strict=True)", "zip(word_ids, best, strict=False)"),
 )
 add(
     "tags_equal_merged",
@@ -752,6 +839,11 @@ add(
     (SUMS_KEPT, "longer"),
 )
 add(
+    "crf_partition_mask_of_first_row",
+    "Where the first row ends, all of yours do; each row has its own mask.",
+    (SUMS_KEPT, "torch.where(mask[:1, t : t + 1], longer, sums)"),
+)
+add(
     "crf_partition_zeros_at_padding",
     "Sums become 0 at padding, and what was summed before is lost; they stay as they are there.",
     (SUMS_KEPT, "longer * mask[:, t : t + 1]"),
@@ -792,6 +884,18 @@ add(
     (BEST_END, "best.max(dim=1)"),
 )
 add(
+    "viterbi_scores_without_end",
+    "The scores that you return lack the end scores, by which the last tag is chosen; return the "
+    "maximum with them.",
+    ("return paths, scores", "return paths, scores - end[last]"),
+)
+add(
+    "viterbi_maximum_over_next_tag",
+    "You take the maximum over the tags that follow; take it over those before, so that a vector "
+    "for the tag now is left.",
+    ("ways.max(dim=1)", "ways.max(dim=2)"),
+)
+add(
     "viterbi_transitions_transposed",
     "Your transitions lead from column to row; transitions[a, b] is for b after a.",
     ("best.unsqueeze(2) + transitions", "best.unsqueeze(2) + transitions.T"),
@@ -822,6 +926,11 @@ add(
     "The recursion goes on through padding; where the mask is False the best scores stay as they "
     "are.",
     (BEST_KEPT, "longer + emissions[:, t]"),
+)
+add(
+    "viterbi_length_of_first_row",
+    "All your paths are as long as the first; each row has its own length.",
+    ("enumerate(mask.sum(dim=1).tolist())", "enumerate([int(mask[0].sum())] * len(mask))"),
 )
 add(
     "viterbi_pointers_into_padding",

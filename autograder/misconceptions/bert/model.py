@@ -297,6 +297,20 @@ add(
     (LAST, "return F.dropout(self.norm(x), self.dropout.p)"),
 )
 add(
+    "embeddings_dropped_as_wholes",
+    "You drop whole vectors; dropout decides for every entry anew.",
+    (
+        LAST,
+        "x = self.norm(x)\n        return x * self.dropout(torch.ones_like(x[..., :1]))",
+    ),
+)
+add(
+    "embeddings_dropped_alike",
+    "You drop the same entries in every example of the batch; dropout decides for every entry "
+    "anew.",
+    (LAST, "x = self.norm(x)\n        return x * self.dropout(torch.ones_like(x[:1]))"),
+)
+add(
     "embeddings_eps",
     "Your norm has the eps of nn.LayerNorm, 1e-5; BERT's is 1e-12.",
     (NORM, "self.norm = nn.LayerNorm(d_model)"),
@@ -335,6 +349,31 @@ add(
     "attention_mask_on_queries",
     "Your mask acts on the rows of the scores; it masks keys, which are the columns.",
     (MASKED, "None if mask is None else mask[:, None, :, None].expand(-1, -1, -1, length)"),
+)
+add(
+    "attention_mask_on_queries_by_number",
+    "Your mask acts on the rows of the scores; it masks keys, which are the columns.",
+    (
+        MASKED,
+        "None if mask is None else "
+        "-1e9 * (~mask[:, None, :, None].expand(-1, -1, -1, length)).to(x.dtype)",
+    ),
+)
+add(
+    "attention_mask_of_first_row",
+    "You use the mask of the first row for the whole batch; each row has its own.",
+    (MASKED, "None if mask is None else mask[:1, None, None, :]"),
+)
+add(
+    "attention_mask_after_softmax",
+    "You take the weights of padded keys away after the softmax, so that the others no longer sum "
+    "to 1; fill their scores with -inf before it.",
+    (
+        "values = self.v_proj(x).reshape(heads).transpose(1, 2)",
+        "values = self.v_proj(x).reshape(heads).transpose(1, 2)\n"
+        "        values = values if mask is None else values * mask[:, None, :, None]",
+    ),
+    (MASKED, "None"),
 )
 add(
     "attention_mask_both_ways",
@@ -438,6 +477,25 @@ add(
     ),
 )
 add(
+    "attention_heads_interleaved_both_ways",
+    "Head h takes every H-th feature; its features stand next to each other, so cut the width into "
+    "(H, D/H).",
+    (
+        "queries = self.q_proj(x).reshape(heads).transpose(1, 2)",
+        "heads = (batch, length, width // self.num_heads, self.num_heads)\n"
+        "        queries = self.q_proj(x).reshape(heads).permute(0, 3, 1, 2)",
+    ),
+    (
+        "keys = self.k_proj(x).reshape(heads).transpose(1, 2)",
+        "keys = self.k_proj(x).reshape(heads).permute(0, 3, 1, 2)",
+    ),
+    (
+        "values = self.v_proj(x).reshape(heads).transpose(1, 2)",
+        "values = self.v_proj(x).reshape(heads).permute(0, 3, 1, 2)",
+    ),
+    ("joined.transpose(1, 2).reshape", "joined.permute(0, 2, 3, 1).reshape"),
+)
+add(
     "attention_one_head",
     "You attend with a single head of the whole width; split the features into num_heads heads.",
     (
@@ -463,12 +521,26 @@ add(
 )
 add(
     "attention_dropout_on_output",
-    "You drop features of the output; dropout acts on the weights.",
+    "You drop features of the values or of the output; dropout acts on the weights.",
     (DROP, ""),
     (
         MERGE,
         "joined = F.dropout(joined, self.dropout, self.training)\n        "
         "return self.out_proj(joined.transpose(1, 2).reshape(batch, length, width))",
+    ),
+)
+add(
+    "attention_dropout_shared_by_heads",
+    "You drop the same weights in every head; dropout decides for each head anew.",
+    (DROP, ""),
+    (
+        MERGE,
+        "weights = (queries @ keys.mT * (width // self.num_heads) ** -0.5)\n"
+        "        if mask is not None:\n"
+        "            weights = weights.masked_fill(~mask[:, None, None, :], -math.inf)\n"
+        "        weights = torch.softmax(weights, dim=-1)\n"
+        "        kept = F.dropout(torch.ones_like(weights[:, :1]), self.dropout, self.training)\n"
+        "        joined = weights * kept @ values\n        " + MERGE,
     ),
 )
 add(
@@ -535,6 +607,11 @@ add(
     (SECOND, "return self.output_norm(whole + self.dropout(self.w_2(inner)))"),
 )
 add(
+    "layer_first_shortcut_missing",
+    "You normalise what the attention returns alone; add it to what came in.",
+    (FIRST, "x = self.attention_norm(self.dropout(self.attention(x, mask)))"),
+)
+add(
     "layer_second_shortcut_missing",
     "You normalise the feed-forward part alone; add it to what came in.",
     (SECOND, "return self.output_norm(self.dropout(self.w_2(inner)))"),
@@ -584,6 +661,11 @@ add(
     (SECOND, "return self.attention_norm(x + self.dropout(self.attention(x, mask)))"),
 )
 add(
+    "layer_one_head",
+    "Your attention always has a single head; pass num_heads on to it.",
+    ("SelfAttention(d_model, num_heads, dropout)", "SelfAttention(d_model, 1, dropout)"),
+)
+add(
     "layer_mask_not_passed",
     "The mask does not reach the attention; pass it on.",
     ("self.attention(x, mask)", "self.attention(x)"),
@@ -613,6 +695,34 @@ add(
     "You drop after the norms; dropout acts on what each part returns, before the sum.",
     (FIRST, "x = self.dropout(self.attention_norm(x + self.attention(x, mask)))"),
     (SECOND, "return self.dropout(self.output_norm(x + self.w_2(inner)))"),
+)
+add(
+    "layer_output_dropped",
+    "You drop what the last norm returns as well; dropout acts on what each part returns, before "
+    "the sum.",
+    (SECOND, "return self.dropout(self.output_norm(x + self.dropout(self.w_2(inner))))"),
+)
+add(
+    "layer_sums_dropped",
+    "You drop the sums, and with them what came in; dropout acts on what each part returns, before "
+    "the sum.",
+    (FIRST, "x = self.attention_norm(self.dropout(x + self.attention(x, mask)))"),
+    (SECOND, "return self.output_norm(self.dropout(x + self.w_2(inner)))"),
+)
+add(
+    "layer_dropped_as_wholes",
+    "You drop a part's whole vector, as stochastic depth does; dropout decides for every entry "
+    "anew.",
+    (
+        FIRST,
+        "y = self.attention(x, mask)\n"
+        "        x = self.attention_norm(x + y * self.dropout(torch.ones_like(y[..., :1])))",
+    ),
+    (
+        SECOND,
+        "y = self.w_2(inner)\n"
+        "        return self.output_norm(x + y * self.dropout(torch.ones_like(y[..., :1])))",
+    ),
 )
 add(
     "layer_eps",
@@ -696,6 +806,26 @@ add(
     ("init_weights(self)", "pass"),
 )
 add(
+    "model_layers_begin_alike",
+    "Your layers are copies of one that was drawn before, and begin with the same numbers; draw "
+    "those of each for itself.",
+    (
+        "init_weights(self)",
+        "init_weights(self)\n"
+        "        for layer in self.layers[1:]:\n"
+        "            layer.load_state_dict(self.layers[0].state_dict())",
+    ),
+)
+add(
+    "model_pad_begins_as_zeros",
+    "The embedding of PAD begins as zeros; no row of an embedding is special, so leave it as "
+    "init_weights has drawn it.",
+    (
+        "init_weights(self)",
+        "init_weights(self)\n        nn.init.zeros_(self.embeddings.token.weight[PAD].detach())",
+    ),
+)
+add(
     "model_layer_missing",
     "You make one layer too few.",
     ("range(num_layers)", "range(num_layers - 1)"),
@@ -738,14 +868,28 @@ add(
     ("max_length, type_vocab_size, dropout)", "max_length, type_vocab_size)"),
 )
 add(
+    "model_dropout_not_by_default",
+    "Unless dropout is given, yours is 0; it is 0.1 then.",
+    ("dropout: float = 0.1", "dropout: float = 0.0"),
+)
+add(
+    "model_pooler_dropped",
+    "You drop features before or after the pooler; it has no dropout.",
+    (
+        "self.pooler = nn.Linear(d_model, d_model)",
+        "self.pooler = nn.Linear(d_model, d_model)\n        self.dropout = nn.Dropout(dropout)",
+    ),
+    (POOLED, "torch.tanh(self.pooler(self.dropout(x[:, 0])))"),
+)
+add(
     "model_layers_without_dropout",
     "Your layers never hear of dropout; pass it on.",
     (STACK, "BertLayer(d_model, num_heads, d_ff) for _ in range(num_layers)"),
 )
 add(
     "model_sizes_not_passed",
-    "Your embeddings always have 512 positions and two segments; pass max_length and "
-    "type_vocab_size on.",
+    "Not every size reaches your embeddings, which have 512 positions and two segments unless they "
+    "are told; pass max_length and type_vocab_size on.",
     (
         "BertEmbeddings(vocab_size, d_model, max_length, type_vocab_size, dropout)",
         "BertEmbeddings(vocab_size, d_model, dropout=dropout)",
@@ -765,6 +909,16 @@ add(
     ("square = d_model * d_model + d_model", "square = d_model * d_model"),
     (INSIDE, "d_model * d_ff + d_ff * d_model + norm"),
     ("total += masked + 2 * d_model + 2", "total += masked + 2 * d_model"),
+)
+add(
+    "count_feed_forward_without_biases",
+    "You forget the biases of w_1 and w_2: F numbers and D numbers for each layer.",
+    (INSIDE, "d_model * d_ff + d_ff * d_model + norm"),
+)
+add(
+    "count_attention_without_biases",
+    "You forget the biases of the four projections in the attention.",
+    ("attention = 4 * square + norm", "attention = 4 * d_model * d_model + norm"),
 )
 add(
     "count_without_norms",
@@ -916,6 +1070,15 @@ add(
     ('inside = part.removeprefix("bert.")', "inside = part"),
 )
 add(
+    "rename_unknown_half_renamed",
+    "You rename what you know in a name that you do not know, as a chain of replacements does, and "
+    "keep it; refuse it with a ValueError.",
+    (
+        'raise ValueError(f"{name} is no parameter of BERT that we know")',
+        'renamed[name.replace("encoder.layer", "layers")] = tensor\n            continue',
+    ),
+)
+add(
     "rename_layers_from_1",
     "Your layers count from 1; the numbers stay as they are.",
     ('f"{prefix}layers.{words[2]}.', 'f"{prefix}layers.{int(words[2]) + 1}.'),
@@ -968,6 +1131,16 @@ add(
     (
         'raise ValueError(f"{name} is no parameter of BERT that we know")',
         "renamed[name] = tensor\n            continue",
+    ),
+)
+add(
+    "rename_beginnings_compared",
+    "You accept a name for its beginning, whatever comes after it; compare all of it, or an "
+    "unknown name passes unseen.",
+    (
+        'words = inside.split(".")',
+        "inside = next((each for each in parts if inside.startswith(each)), inside)\n"
+        '        words = inside.split(".")',
     ),
 )
 add(

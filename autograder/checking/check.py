@@ -493,12 +493,12 @@ def _smallest_case(result: ExerciseResult, asked: dict[str, _Asked]) -> tuple[st
             request = entry.last = entry.last.get("asked", entry.last)
             size = _size([request.get("args"), request.get("kwargs")])
             # Creating a module is a case only where nothing else failed, and so is what shows only
-            # when it is asked again.
-            plain = again or request["op"] in ("create", "inspect") or not test.seen_wrong
-            cases.append((plain, size, position))
+            # when it is asked again. A test that is put off has failed in no case.
+            plain = again or request["op"] in ("create", "inspect")
+            cases.append((not test.seen_wrong, plain, size, position))
     if not cases:
         return "", ""
-    test = result.tests[min(cases)[2]]
+    test = result.tests[min(cases)[-1]]
     return _call(asked[test.name]), _sentence(test.message)
 
 

@@ -553,7 +553,7 @@ def _gradients(
     asked = {name: leaf for name, leaf in labelled.items() if leaf.requires_grad}  # not frozen
     grads = torch.autograd.grad(total, list(asked.values()), allow_unused=True)
     found = {
-        name: None if grad is None else _plain(grad)
+        name: None if grad is None else _plain(grad.to_dense())  # of an embedding perhaps sparse
         for name, grad in zip(asked, grads, strict=True)
     }
     return dict.fromkeys(labelled) | found

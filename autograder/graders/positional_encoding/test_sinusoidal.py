@@ -86,6 +86,7 @@ def test_binary_code_refuses(student):
         (torch.tensor([3, 2, 1, -1]), 3),
         (torch.tensor([2, 9, 1]), 3),
         (torch.tensor([1.0, 2.0]), 3),
+        (torch.tensor([1.0, 2.0], dtype=torch.float64), 3),
         (torch.tensor([True, False]), 3),
         (torch.tensor([0]), 0),
         (torch.tensor([0]), -2),
@@ -397,6 +398,8 @@ def test_encoding_values(student, reference, draw):
         case = sizes(B=batch, T=length, D=d_model)
         near(seen.value, theirs(x), 8, what="the sum", case=case)
         expectations.unchanged(seen)
+    x = x * torch.tensor([[1.0], [0.0]])
+    near(mine(x), theirs(x), 8, what="the sum", case=f"{case}, the last token all zeros")
 
 
 @promises("buffer")
@@ -436,7 +439,6 @@ def test_encoding_dropout(student, reference, draw):
     )
     x = draw.normal(4, 24, 10)
     full = theirs(x)
-    near(mine(x), full, 25, what="the sum", case=f"dropout={p} in eval mode")
     output = mine.train()(x)
     expectations.shape(output, full.shape, what="the sum")
     dropped = output == 0
@@ -467,6 +469,7 @@ def test_encoding_dropout(student, reference, draw):
             what=f"how often the decisions for {what} agree at dropout={p}",
             false_alarm=2e-10,
         )
+    near(mine.eval()(x), full, 25, what="the sum", case=f"dropout={p} in eval mode")
 
 
 @promises("bad-input")
@@ -529,13 +532,14 @@ def test_encoding_dtype(student, reference, draw):
             near(got, want, 6, what="the sum", case="float64")
         else:
             expectations.close(got, want, what="the sum", case="bfloat16")
-    for dtype, given in [(torch.float64, torch.float32), (torch.float32, torch.bfloat16)]:
+    for dtype, other in [(torch.float64, torch.float32), (torch.float32, torch.bfloat16)]:
         mine = student.module("PositionalEncoding", dtype=dtype, d_model=4, max_length=6)
-        got = mine(draw.normal(2, 5, 4).to(given))
-        expectations.true(
-            isinstance(got, torch.Tensor) and got.dtype == given,
-            f"For an x of {given} the sum should have this dtype, also after .to({dtype}).",
-        )
+        for given in (dtype, other):
+            got = mine(draw.normal(2, 5, 4).to(given))
+            expectations.true(
+                isinstance(got, torch.Tensor) and got.dtype == given,
+                f"For an x of {given} the sum should have this dtype, also after .to({dtype}).",
+            )
 
 
 @hidden

@@ -172,7 +172,7 @@ add(
 )
 add(
     "frequencies_width_unchecked",
-    "A width below 1, or of no integer type, is not refused with a ValueError.",
+    "A width below 1 is not refused with a ValueError.",
     ("if not isinstance(d_model, int) or d_model < 1:", "if False:"),
 )
 add(
@@ -284,7 +284,7 @@ add(
 )
 add(
     "vector_position_unchecked",
-    "A position that is negative or no integer is not refused; raise a ValueError.",
+    "A negative position is not refused; raise a ValueError.",
     ("if not isinstance(position, int) or position < 0:", "if False:"),
 )
 add(
@@ -419,9 +419,14 @@ add(
     (ANGLES, "(positions.bfloat16()[:, None] * base ** -exponents.bfloat16()).double()"),
 )
 add(
-    "table_sizes_unchecked",
-    "A length or a width below 1 is not refused with a ValueError.",
-    ("if length < 1 or d_model < 1:", "if False:"),
+    "table_length_unchecked",
+    "A length below 1 is not refused with a ValueError.",
+    ("if length < 1 or d_model < 1:", "if d_model < 1:"),
+)
+add(
+    "table_width_unchecked",
+    "A width below 1 is not refused with a ValueError.",
+    ("if length < 1 or d_model < 1:", "if length < 1:"),
 )
 add(
     "table_base_unchecked",
@@ -503,6 +508,27 @@ add(
     ("dropout: float = 0.0", "dropout: float = 0.1"),
 )
 add(
+    "encoding_dropout_fixed",
+    "Your module always drops a tenth; use the argument `dropout`, also where it is 0.",
+    ("nn.Dropout(dropout)", "nn.Dropout(0.1)"),
+)
+add(
+    "encoding_padding_left_out",
+    "Vectors of zeros get no code; every vector gets the code of its position. Attention's mask "
+    "says what is padding.",
+    (SUM, "self.dropout(x + codes * (x != 0).any(-1, keepdim=True))"),
+)
+add(
+    "encoding_max_length_ignored",
+    "Your table has 5000 rows, whatever max_length is; use the argument.",
+    ("sinusoidal_table(max_length, d_model)", "sinusoidal_table(5000, d_model)"),
+)
+add(
+    "encoding_row_too_many",
+    "Your table has one row too many; the positions are 0 to max_length - 1.",
+    ("sinusoidal_table(max_length, d_model)", "sinusoidal_table(max_length + 1, d_model)"),
+)
+add(
     "encoding_keep_probability",
     "Your argument `dropout` is the share that is kept; it is the share that is dropped.",
     ("nn.Dropout(dropout)", "nn.Dropout(1.0 - dropout if dropout else 0.0)"),
@@ -567,15 +593,10 @@ add(
     (TOO_FAR, "if x.shape[1] >= max_length:"),
 )
 add(
-    "encoding_truncated",
-    "A sequence longer than the table is cut; raise a ValueError.",
+    "encoding_longer_accepted",
+    "A sequence longer than the table is accepted; don't cut it, count from 0 again or make more "
+    "codes, but raise a ValueError.",
     (TOO_FAR, "x = x[:, :max_length]\n        if False:"),
-)
-add(
-    "encoding_wraps_around",
-    "Positions beyond the table start again at 0; raise a ValueError.",
-    (TOO_FAR, "if False:"),
-    (CODES, "self.table[torch.arange(x.shape[1]) % max_length].to(x.dtype)"),
 )
 add(
     "encoding_width_unchecked",

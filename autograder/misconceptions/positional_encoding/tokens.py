@@ -94,6 +94,15 @@ add(
     ("while position < len(ids):", "while position < len(ids) - 1:"),
 )
 add(
+    "merge_last_pair_missed",
+    "A pair at the very end of the list is never found; the last position where one can begin is "
+    "len(ids) - 2.",
+    (
+        "if tuple(ids[position : position + 2]) == pair:",
+        "if position < len(ids) - 2 and tuple(ids[position : position + 2]) == pair:",
+    ),
+)
+add(
     "merge_without_new_id",
     "The pair is taken out, but the new id isn't put in its place.",
     ("merged.append(new_id)", "pass"),
@@ -228,6 +237,26 @@ add(
 """),
 )
 add(
+    "bpe_stale_counts",
+    "You add the pairs that a merge makes, but still count the neighbours that it breaks up: after "
+    "ab, the pairs (x, a) and (b, y) beside it are gone. Take them off, or count anew.",
+    code=_train("""
+    words = [list(chunk.encode("utf-8")) for chunk in chunks(text)]
+    counts = Counter(pair for ids in words for pair in itertools.pairwise(ids))
+    merges = []
+    for new_id in range(256, 256 + num_merges):
+        if not counts:
+            break
+        best, _ = min(counts.items(), key=lambda item: (-item[1], item[0]))
+        merges.append(best)
+        del counts[best]
+        words = [merge_pair(ids, best, new_id) for ids in words]
+        for ids in words:
+            counts.update(pair for pair in itertools.pairwise(ids) if new_id in pair)
+    return merges
+"""),
+)
+add(
     "bpe_ids_from_257",
     "Your first merge makes the id 257; the bytes end at 255, so it makes 256.",
     ("range(256, 256 + num_merges)", "range(257, 257 + num_merges)"),
@@ -247,6 +276,11 @@ add(
     "bpe_one_too_many",
     "You learn one merge more than num_merges; the ids run from 256 to 255 + num_merges.",
     ("range(256, 256 + num_merges)", "range(256, 257 + num_merges)"),
+)
+add(
+    "bpe_one_too_few",
+    "You learn one merge less than num_merges; the ids run from 256 to 255 + num_merges.",
+    ("range(256, 256 + num_merges)", "range(256, 255 + num_merges)"),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "bpe_encode", "pos-bpe")
@@ -277,6 +311,21 @@ add(
     "encode_latest_first",
     "You apply the merge that was learned last first; begin with the earliest, the smallest rank.",
     (EARLIEST, "max(itertools.pairwise(ids), key=lambda pair: rank.get(pair, -1))"),
+)
+add(
+    "encode_backwards",
+    "You go through the merges from the last one learned to the first; go through them in the "
+    "order of learning.",
+    code=_encode("""
+        for number in reversed(range(len(merges))):
+            ids = merge_pair(ids, merges[number], 256 + number)
+"""),
+)
+add(
+    "encode_smallest_pair",
+    "You apply the smallest pair, which decides between equals in training only; the merge that "
+    "was learned first goes first.",
+    (EARLIEST, "min(itertools.pairwise(ids), key=lambda pair: (pair not in rank, pair))"),
 )
 add(
     "encode_frequent_first",
@@ -415,6 +464,26 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "wordpiece_encode", "pos-wordpiece")
+
+
+def _wordpiece(body: str) -> str:
+    """A wordpiece_encode that refuses the empty word, knows its limit and goes on with `body`."""
+    return f"""
+def wordpiece_encode(
+    word: str,
+    vocabulary: list[str],
+    unknown: str = "[UNK]",
+    prefix: str = "##",
+    max_chars: int = 100,
+) -> list[str]:
+    if not word:
+        raise ValueError("word is empty")
+    if len(word) > max_chars:
+        return [unknown]
+{body}
+"""
+
+
 TOO_LONG = "if len(word) > max_chars:\n        return [unknown]"
 NO_PIECE = "else:\n            return [unknown]"
 LEAD = 'lead = prefix if start > 0 else ""'
@@ -423,6 +492,64 @@ add(
     "wordpiece_shortest",
     "You take the shortest piece that fits; WordPiece takes the longest first.",
     ("range(len(word), start, -1)", "range(start + 1, len(word) + 1)"),
+)
+add(
+    "wordpiece_no_single_characters",
+    "Pieces of a single character are never found; the smallest end is start + 1.",
+    ("range(len(word), start, -1)", "range(len(word), start + 1, -1)"),
+)
+add(
+    "wordpiece_in_order",
+    "You take the first piece in the order of the vocabulary; the longest that fits comes first.",
+    code=_wordpiece("""
+    pieces, rest, lead = [], word, ""
+    while rest:
+        for piece in vocabulary:
+            if len(piece) > len(lead) and (lead + rest).startswith(piece):
+                break
+        else:
+            return [unknown]
+        pieces.append(piece)
+        rest, lead = rest[len(piece) - len(lead) :], prefix
+    return pieces
+"""),
+)
+add(
+    "wordpiece_from_the_end",
+    "You cut the word from its end, the longest last piece first; begin at its beginning.",
+    code=_wordpiece("""
+    pieces, end = [], len(word)
+    while end > 0:
+        for start in range(end):
+            piece = (prefix if start > 0 else "") + word[start:end]
+            if piece in vocabulary:
+                break
+        else:
+            return [unknown]
+        pieces.insert(0, piece)
+        end = start
+    return pieces
+"""),
+)
+add(
+    "wordpiece_prefix_optional",
+    "After the first piece you also take pieces without the prefix; those begin a word, and only "
+    "those with the prefix continue it.",
+    code=_wordpiece("""
+    pieces, start = [], 0
+    while start < len(word):
+        for end in range(len(word), start, -1):
+            piece = (prefix if start > 0 else "") + word[start:end]
+            if piece not in vocabulary:
+                piece = word[start:end]
+            if piece in vocabulary:
+                break
+        else:
+            return [unknown]
+        pieces.append(piece)
+        start = end
+    return pieces
+"""),
 )
 add(
     "wordpiece_partial",
@@ -449,18 +576,7 @@ add(
     "wordpiece_backtracks",
     "You go back and try a shorter piece when the rest can't be cut; WordPiece is greedy, so the "
     "word is unknown then.",
-    code="""
-def wordpiece_encode(
-    word: str,
-    vocabulary: list[str],
-    unknown: str = "[UNK]",
-    prefix: str = "##",
-    max_chars: int = 100,
-) -> list[str]:
-    if not word:
-        raise ValueError("word is empty")
-    if len(word) > max_chars:
-        return [unknown]
+    code=_wordpiece("""
     known = set(vocabulary)
 
     def cut(start):
@@ -476,7 +592,7 @@ def wordpiece_encode(
 
     pieces = cut(0)
     return [unknown] if pieces is None else pieces
-""",
+"""),
 )
 add(
     "wordpiece_prefix_first",
@@ -537,7 +653,8 @@ add(
 )
 add(
     "wordpiece_changes_its_vocabulary",
-    "The vocabulary is sorted in place; a piece's index in it is its id, so leave it as it is.",
+    "You change the vocabulary in place, as sort and append do; a piece's index in it is its id, "
+    "so leave it as it is.",
     ("known = set(vocabulary)", "vocabulary.sort(key=len)\n    known = set(vocabulary)"),
 )
 add(
@@ -592,7 +709,7 @@ add(
 )
 add(
     "embedding_detached",
-    "Your embeddings are right, but no gradient reaches the table; don't detach it or use .data.",
+    "Your embeddings are right, but no gradient reaches the table; don't detach or freeze it.",
     (SCALED, "self.table(ids.long()).detach() * math.sqrt(width)"),
 )
 add(

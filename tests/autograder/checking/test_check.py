@@ -337,6 +337,17 @@ def test_the_smallest_case_is_one_whose_values_are_wrong(
     assert "The attn_weights are wrong in " in lines[case + 1]
 
 
+def test_the_smallest_case_is_not_one_of_a_test_that_is_put_off(
+    opened: Callable[[str], dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    unit = "positional_encoding-tokens"
+    judge_of(unit)
+    tokens = opened(unit)
+    right = solutions_of(unit)["TokenEmbedding"]
+    run_cell(tokens, right.replace("if vocab_size < 1 or", "if vocab_size in (0, 5) or"))
+    assert "case: TokenEmbedding(vocab_size=5, d_model=8)" in said(tokens, capsys, "TokenEmbedding")
+
+
 def test_a_dtype_that_numbers_do_not_show_is_named(
     scores: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -166,6 +166,26 @@ class TokenEmbedding(nn.Module):
 """,
 )
 
+style(
+    "TokenEmbedding",
+    "a table whose gradient is sparse",
+    """
+class TokenEmbedding(nn.Module):
+    def __init__(self, vocab_size, d_model):
+        super().__init__()
+        if vocab_size < 1 or d_model < 1:
+            raise ValueError("sizes")
+        self.table = nn.Embedding(vocab_size, d_model, sparse=True)
+
+    def forward(self, ids):
+        if ids.dtype.is_floating_point or ids.dtype == torch.bool or ids.numel() == 0:
+            raise ValueError("ids")
+        if ids.amin() < 0 or ids.amax() >= self.table.num_embeddings:
+            raise ValueError("range")
+        return math.sqrt(self.table.embedding_dim) * self.table(ids)
+""",
+)
+
 # Answers as unlike all others as the texts allow --------------------------------------------------
 
 style(

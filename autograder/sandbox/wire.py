@@ -68,11 +68,11 @@ class WireError(Exception):
 class Foreign:
     """What stands for a value that is neither number, text, container nor tensor."""
 
-    type: str
+    type_name: str
     repr: str
 
     def __str__(self) -> str:
-        return f"{self.type}: {self.repr}"
+        return f"{self.type_name}: {self.repr}"
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class _Encoder:
 
     def foreign(self, value: Any) -> str:
         if isinstance(value, Foreign):
-            kind, text = value.type, value.repr
+            kind, text = value.type_name, value.repr
         else:
             kind, text = type(value).__name__, _safe_repr(value)
         kind, text = _tidy(kind)[:TYPE_CHARACTERS], _tidy(text)[:REPR_CHARACTERS]

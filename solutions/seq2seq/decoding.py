@@ -98,6 +98,8 @@ class NextTokenTable(nn.Module):
 # * The result is `(B,)`: for each row the sum over its real steps. <!-- id: sum-of-a-row -->
 # * Where the mask is `False`, the target may be **any** number, even one outside the vocabulary
 #   such as −100; it must neither matter nor fail. <!-- id: masked-targets -->
+# * Logits may be $-\infty$, where the mask is `False` too; such a token has probability 0.
+#   <!-- id: impossible-tokens -->
 # * `ValueError` if the shapes don't fit, if `targets` are not `torch.int64`, if `mask` is not bool,
 #   or if a real target lies outside the vocabulary (negative ones too). <!-- id: bad-input -->
 # * Not to be called: `cross_entropy`, `nll_loss` and their modules. <!-- id: not-called -->
@@ -133,7 +135,7 @@ def sequence_log_prob(logits: Tensor, targets: Tensor, mask: Tensor | None = Non
     """Log-probability of each target sequence, by the chain rule (Sutskever et al. 2014, eq. 1).
 
     Args:
-        logits: (B, U, V); those of step t are about targets[:, t].
+        logits: (B, U, V); those of step t are about targets[:, t]; they may hold -inf.
         targets: (B, U) int64; where the mask is False any number may stand.
         mask: (B, U) bool, True = real step; None: all are real.
 

@@ -71,6 +71,9 @@ class TableModel(nn.Module):
         self, memory: Tensor, src_mask: Tensor | None, tgt: Tensor, tgt_mask: Tensor | None
     ) -> Tensor:
         """The logits (B, U, V) after every token of tgt (B, U)."""
+        for name, given in (("memory", memory), ("src_mask", src_mask)):
+            if given is not None and len(given) != len(tgt):
+                raise ValueError(f"{name} should have {len(tgt)} rows, as tgt, not {len(given)}")
         s = memory[:, :1, 0].long()  # (B, 1)
         t = torch.arange(tgt.shape[1], device=tgt.device)  # (U,)
         return self.table[s, t.clamp(max=self.table.shape[1] - 1), tgt]  # (B, U, V)
@@ -98,9 +101,9 @@ class TableModel(nn.Module):
 #   (Without padding, `make_std_mask` is the same.)
 # * A row that has produced `EOS` is finished; it gets `PAD` from then on. `EOS` itself is part of
 #   the result, `BOS` isn't. <!-- id: finished-rows -->
-# * Decoding stops when **every** row is finished, as soon as the last `EOS` is produced and without
-#   feeding it to the model, or after `max_length` tokens. A row without `EOS` by then stays as it
-#   is. <!-- id: when-to-stop -->
+# * Decoding stops when **every** row is finished, as soon as the last `EOS` is produced (it need not
+#   be fed to the model), or after `max_length` tokens. A row without `EOS` by then stays as it is.
+#   <!-- id: when-to-stop -->
 # * The result is `(B, n)` `torch.int64`; `n` is the length of the longest row, so the last column
 #   is never padding alone. <!-- id: length -->
 # * `ValueError` if `max_length` is smaller than 1. <!-- id: bad-length -->
@@ -339,6 +342,7 @@ def beam_search(
 #       `(B, H, 0, D/H)`. <!-- id: empty-target -->
 # * The source is encoded once, with its mask, and each layer projects the memory once, by
 #   `src_attn.project`.
+# * No gradients are asked for, neither here nor in exercise 4: a cache is for inference.
 #
 # *Example.* For $N = 2$, $H = 2$, $D = 8$ and a source of 3 rows and 5 columns, keys and values of
 # both layers are `(3, 2, 5, 4)` in `memory`, and `(3, 2, 0, 4)` in `target`.

@@ -333,7 +333,7 @@ def test_beam_finished_leave(student, reference, draw):
     table[0, :, :, EOS] += 1.5
     table[1, :, :, EOS] = -20.0
     models = table_pair(student, reference, table)
-    for beam, length in [(2, 2), (4, 5)]:
+    for beam, length in [(3, 4), (4, 5)]:
         case = f"hypotheses that end early, a beam of {beam}, max_length={length}"
         same_beam(student, reference, models, case, beam, length)
     case = "no hypothesis that ends, a beam of 3, max_length=3"

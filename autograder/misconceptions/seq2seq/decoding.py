@@ -159,6 +159,13 @@ add(
     ("chosen.masked_fill(~mask, 0.0)", "chosen.masked_fill(~mask.cumprod(dim=1).bool(), 0.0)"),
 )
 
+add(
+    "log_prob_zeros_are_padding",
+    "Without a mask you leave out targets that are 0; then all steps are real, whatever their "
+    "targets.",
+    ("torch.ones_like(targets, dtype=torch.bool)", "targets != PAD"),
+)
+
 add = mistakes_in(MISCONCEPTIONS, "sequence_loss", "seq-likelihood")
 LOSS = "-sequence_log_prob(logits, targets, real).sum() / real.sum()"
 add(
@@ -205,6 +212,11 @@ add(
     "loss_per_row",
     "Your loss is a number for each row; one number for the batch is asked for.",
     (LOSS, "-sequence_log_prob(logits, targets, real) / real.sum()"),
+)
+add(
+    "loss_one_element",
+    "Your loss is a tensor of shape (1,); a scalar, of shape (), is asked for.",
+    (LOSS, f"({LOSS}).reshape(1)"),
 )
 add(
     "loss_pad_fixed",
@@ -364,20 +376,46 @@ add(
     "You take PAD for an end; a row ends with EOS only.",
     (ENDED, "finished = finished | (previous == EOS) | (previous == PAD)"),
 )
-add(
-    "greedy_specials_forbidden",
-    "Your decoding never chooses PAD, BOS or UNK; the argmax goes over all ids.",
-    (
-        BEST,
-        "logits = logits.clone()\n"
-        '        logits[:, [PAD, BOS, 3]] = float("-inf")\n'
-        f"        {BEST}",
-    ),
-)
+for name, forbidden in (
+    ("greedy_specials_forbidden", "[PAD, BOS, 3]"),
+    ("greedy_pad_and_bos_forbidden", "[PAD, BOS]"),
+    ("greedy_pad_forbidden", "[PAD]"),
+):
+    add(
+        name,
+        "Your decoding never chooses some of the special tokens; the argmax goes over all ids, "
+        "PAD, BOS and UNK included.",
+        (
+            BEST,
+            "logits = logits.clone()\n"
+            f'        logits[:, {forbidden}] = float("-inf")\n'
+            f"        {BEST}",
+        ),
+    )
 add(
     "greedy_mask_ignored",
     "Your model does not get source_mask; pass it to start.",
     ("model.start(source, source_mask)", "model.start(source)"),
+)
+add(
+    "greedy_mask_made_from_pad",
+    "Without a source_mask you make one from PAD; pass None on to start, since all tokens are real "
+    "then.",
+    (
+        "model.start(source, source_mask)",
+        "model.start(source, source != PAD if source_mask is None else source_mask)",
+    ),
+)
+add(
+    "greedy_eos_forced",
+    "You write EOS into rows that have produced none; after max_length tokens a row stays as it "
+    "is.",
+    (IDS, "torch.stack([*ids[:-1], ids[-1].masked_fill(~finished, EOS)], dim=1)"),
+)
+add(
+    "greedy_one_step_more",
+    "Your result may have max_length + 1 tokens; max_length tokens are allowed, EOS counted.",
+    (LOOP, "while len(ids) <= max_length and not finished.all():"),
 )
 add(
     "greedy_one_step_short",
@@ -498,11 +536,17 @@ add(
     "Your search ends one token early; max_length tokens are allowed, EOS counted and BOS not.",
     ("len(prefixes[0]) < max_length:", "len(prefixes[0]) < max(1, max_length - 1):"),
 )
-add(
-    "exhaustive_specials_forbidden",
-    "Your search never uses PAD, BOS and UNK; every id of the vocabulary may occur.",
-    (EXTEND, "total[:, :4] = -math.inf"),
-)
+for name, forbidden in (
+    ("exhaustive_specials_forbidden", "[PAD, BOS, EOS, 3]"),
+    ("exhaustive_pad_and_bos_forbidden", "[PAD, BOS, EOS]"),
+    ("exhaustive_pad_forbidden", "[PAD, EOS]"),
+):
+    add(
+        name,
+        "Your search leaves out special tokens; every id of the vocabulary may occur, PAD, BOS and "
+        "UNK included.",
+        (EXTEND, f"total[:, {forbidden}] = -math.inf"),
+    )
 add(
     "exhaustive_length_normalised",
     "Your search divides by the length; the most probable sequence is asked for, without any "
@@ -527,7 +571,7 @@ add(
 )
 add(
     "exhaustive_nothing_found",
-    "If no sequence can end you return an empty one; raise a ValueError.",
+    "You return a result although every candidate has probability 0; raise a ValueError.",
     (NO_END, "if False:"),
 )
 add(
@@ -582,6 +626,27 @@ add(
     ),
 )
 add(
+    "beam_begins_with_copies",
+    "Your beam begins with beam_size copies of the empty hypothesis, so that copies of the best "
+    "one fill it; begin with one.",
+    ("= [([], 0.0)]\n", "= [([], 0.0)] * beam_size\n"),
+    (
+        "state = model.start(source, source_mask)",
+        "first = model.start(source, source_mask)\n"
+        "    state = tuple(part.repeat_interleave(beam_size, 0) for part in first)",
+    ),
+    (
+        "previous = torch.full_like(source[:, 0], BOS)",
+        "previous = source.new_full((beam_size,), BOS)",
+    ),
+)
+add(
+    "beam_softmax_over_the_beam",
+    "Your softmax goes over the tokens of all hypotheses together; each hypothesis has a "
+    "distribution of its own: take log_softmax over the vocabulary.",
+    (TOTALS, TOTALS.replace("logits, dim=-1", "logits.flatten(), dim=0") + ".view_as(logits)"),
+)
+add(
     "beam_each_extended_once",
     "You take the best extension of each hypothesis; the survivors are the best among the "
     "extensions of all hypotheses together.",
@@ -615,6 +680,36 @@ add(
         "while live and not finished and len(live[0][0]) < max_length:",
     ),
 )
+add(
+    "beam_stops_when_the_best_is_finished",
+    "Your search ends when the best finished hypothesis is more probable than every live one; go "
+    "on until nothing is live or max_length is reached, since the others are asked for too.",
+    (
+        "while live and len(live[0][0]) < max_length:",
+        "while (\n"
+        "        live\n"
+        "        and len(live[0][0]) < max_length\n"
+        "        and not any(total > live[0][1] for _, total in finished)\n"
+        "    ):",
+    ),
+)
+add(
+    "beam_no_wider_than_the_vocabulary",
+    "You keep at most as many extensions as there are tokens; the best of all extensions of all "
+    "hypotheses survive, as many as the beam has room for.",
+    (WIDTH, "width = min(beam_size - len(finished), totals.shape[1])"),
+)
+for name, forbidden in (
+    ("beam_specials_forbidden", "[PAD, BOS, 3]"),
+    ("beam_pad_and_bos_forbidden", "[PAD, BOS]"),
+    ("beam_pad_forbidden", "[PAD]"),
+):
+    add(
+        name,
+        "Your beam never takes some of the special tokens; every token of the vocabulary may "
+        "extend a hypothesis, PAD, BOS and UNK included.",
+        (TOTALS, f"{TOTALS}\n        totals[:, {forbidden}] = -math.inf"),
+    )
 add(
     "beam_unfinished_dropped",
     "You drop what is still live after max_length tokens; it joins the result as it is.",
@@ -714,6 +809,16 @@ add(
     "beam_not_sorted",
     "Your hypotheses stand in the order in which they finished; sort them by score, best first.",
     (f"return {SORTED}", "return scored"),
+)
+add(
+    "beam_finished_first",
+    "Your finished hypotheses stand before those that are still live; sort all of them together by "
+    "score.",
+    (
+        f"return {SORTED}",
+        "parts = scored[: len(finished)], scored[len(finished) :]\n"
+        f"    return [pair for part in parts for pair in {SORTED.replace('scored', 'part')}]",
+    ),
 )
 add(
     "beam_best_only",

@@ -162,14 +162,17 @@ add(
     "You sample the token; take the most probable one with argmax.",
     (TOKEN, TOKEN.replace("argmax(dim=-1)", "exp().multinomial(1).squeeze(1)")),
 )
-add(
-    "greedy_specials_forbidden",
-    "You never choose PAD, BOS or UNK; take the argmax over all ids.",
-    (
-        LAST,
-        f"{LAST}.clone()\n        log_probs[:, [PAD, BOS, 3]] = -math.inf",
-    ),
-)
+for name, forbidden in (
+    ("greedy_specials_forbidden", "[PAD, BOS, 3]"),
+    ("greedy_pad_and_bos_forbidden", "[PAD, BOS]"),
+    ("greedy_pad_forbidden", "[PAD]"),
+):
+    add(
+        name,
+        "You never choose some of the special tokens; take the argmax over all ids, PAD, BOS and "
+        "UNK included.",
+        (LAST, f"{LAST}.clone()\n        log_probs[:, {forbidden}] = -math.inf"),
+    )
 add(
     "greedy_same_token_for_all",
     "You give all rows the first row's token; take the argmax of each row.",
@@ -179,6 +182,17 @@ add(
     "greedy_log_probs",
     "You return log-probabilities; return the ids.",
     (RESULT, "return log_probs"),
+)
+add(
+    "greedy_eos_forced",
+    "You write EOS into rows that have produced none; after max_length tokens, leave a row as it "
+    "is.",
+    (
+        RESULT,
+        "target = torch.cat([target[:, :-1], target[:, -1:].masked_fill(~finished[:, None], EOS)], "
+        "dim=1)\n"
+        f"    {RESULT}",
+    ),
 )
 add(
     "greedy_length_unchecked",
@@ -317,6 +331,57 @@ add(
     (ON, "while live and not finished and len(live[0][0]) < max_length:"),
 )
 add(
+    "beam_stops_at_the_best",
+    "You stop when the best finished hypothesis is better than every live one; continue until "
+    "nothing is live or max_length is reached, since all of them are to be returned.",
+    (
+        ON,
+        "while (\n"
+        "        live\n"
+        "        and len(live[0][0]) < max_length\n"
+        "        and not any(\n"
+        f"            {SCORE} >= live[0][1] / ((5 + len(live[0][0])) / 6) ** alpha\n"
+        "            for ids, total in finished\n"
+        "        )\n"
+        "    ):",
+    ),
+)
+add(
+    "beam_begins_with_copies",
+    "You begin with beam_size copies of the empty hypothesis, so copies of the best one fill the "
+    "beam; begin with one.",
+    ("= [([], 0.0)]\n", "= [([], 0.0)] * beam_size\n"),
+)
+add(
+    "beam_shared_out",
+    "You give each live hypothesis the same number of extensions; take the best among the "
+    "extensions of all hypotheses together.",
+    (
+        "best, places = totals.flatten().topk(width)",
+        "share = max(1, min(width // len(live), totals.shape[1]))\n"
+        "        kept = torch.full_like(totals, -math.inf)\n"
+        "        best, places = totals.topk(share, dim=-1)\n"
+        "        kept.scatter_(1, places, best)\n"
+        "        best, places = kept.flatten().topk(share * len(live))",
+    ),
+)
+add(
+    "beam_no_wider_than_the_vocabulary",
+    "You keep at most V extensions; keep the best of all K * V, as many as the beam has room for.",
+    (WIDTH, "width = min(beam_size - len(finished), totals.shape[1])"),
+)
+for name, forbidden in (
+    ("beam_specials_forbidden", "[PAD, BOS, 3]"),
+    ("beam_pad_and_bos_forbidden", "[PAD, BOS]"),
+    ("beam_pad_forbidden", "[PAD]"),
+):
+    add(
+        name,
+        "You never extend by some of the special tokens; extend by every token, PAD, BOS and UNK "
+        "included.",
+        (TOTALS, f"{TOTALS}\n        totals[:, {forbidden}] = -math.inf"),
+    )
+add(
     "beam_finished_dropped",
     "You lose finished hypotheses; put them aside and return them, too.",
     (
@@ -342,6 +407,20 @@ add(
     "You return live hypotheses only if none has finished; after max_length tokens, add them to "
     "the finished ones.",
     ("for ids, total in finished + live]", "for ids, total in finished or live]"),
+)
+add(
+    "beam_eos_appended",
+    "You append EOS to what is still live after max_length tokens; add it to the result as it is.",
+    (
+        "for ids, total in finished + live]",
+        "for ids, total in finished + [([*ids, EOS], total) for ids, total in live]]",
+    ),
+    (SCORE, SCORE.replace("len(ids)", "min(len(ids), max_length)")),
+)
+add(
+    "beam_live_not_penalised",
+    "You divide only finished hypotheses by the penalty; divide those that are still live, too.",
+    (SCORE, f"total if ids[-1] != EOS else {SCORE}"),
 )
 add(
     "beam_eos_dropped",
@@ -371,6 +450,16 @@ add(
     "beam_not_sorted",
     "You return the hypotheses in the order in which they finished; sort by score, best first.",
     (f"return {SORTED}", "return scored"),
+)
+add(
+    "beam_finished_first",
+    "You return finished hypotheses before those that are still live; sort all of them together by "
+    "score.",
+    (
+        f"return {SORTED}",
+        "parts = scored[: len(finished)], scored[len(finished) :]\n"
+        f"    return [pair for part in parts for pair in {SORTED.replace('scored', 'part')}]",
+    ),
 )
 add(
     "beam_best_only",
@@ -433,6 +522,25 @@ add(
     "Your encoder attends to padding; pass pad_mask(source) to encode, too.",
     (ENCODE, "memory = model.encode(source)"),
     read="trf-mask-errors",
+)
+add(
+    "beam_decoder_not_masked",
+    "Your decoder attends to the padding of the source; pass src_mask to decode, too.",
+    ("src_mask.expand(len(live), -1, -1)", "None"),
+    read="trf-mask-errors",
+)
+add(
+    "beam_memory_not_repeated",
+    "You pass decode one row of memory for several hypotheses; give memory and source mask as many "
+    "rows as the target.",
+    ("memory.expand(len(live), -1, -1)", "memory"),
+    ("src_mask.expand(len(live), -1, -1)", "src_mask"),
+)
+add(
+    "beam_mask_not_repeated",
+    "You pass decode one row of the source mask for several hypotheses; give it as many rows as "
+    "the target.",
+    ("src_mask.expand(len(live), -1, -1)", "src_mask"),
 )
 add(
     "beam_target_not_masked",
@@ -503,6 +611,11 @@ add(
         "pairs = [model.decoder.layers[0].src_attn.project(memory, memory)] "
         "* len(model.decoder.layers)",
     ),
+)
+add(
+    "start_memory_normalised",
+    "You normalise the memory before you project it; project it as encode returns it.",
+    (PAIRS, PAIRS.replace("(memory, memory)", "(*2 * (layer.sublayer[1].norm(memory),))")),
 )
 add(
     "start_embedding_projected",

@@ -11,6 +11,7 @@ import torch
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake
 from autograder.judging.proxy import Observation
+from autograder.sandbox import wire
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -71,6 +72,12 @@ def test_an_object_that_claims_to_equal_everything_is_refused():
             compare(Same(), torch.ones(2))
     with pytest.raises(Mistake):
         expectations.equal(Same(), 3)
+
+
+def test_what_the_sandbox_describes_is_named_by_its_own_type():
+    (sent,) = wire.decode(wire.encode([iter([])]))
+    with pytest.raises(Mistake, match="but is a list_iterator"):
+        expectations.tensor(sent, "the output")
 
 
 def test_true_is_not_one():

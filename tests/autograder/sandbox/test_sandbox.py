@@ -159,7 +159,7 @@ def test_errors_and_gaps_are_told_apart(submit):
     assert session.execute(call("later", 1))["kind"] == "todo"
     assert session.execute(call("nowhere"))["kind"] == "missing"
     assert session.execute(call("leave", 1))["type"] == "SystemExit"
-    assert [item.type for item in value(session, "foreign")] == ["set", "type"]
+    assert [item.type_name for item in value(session, "foreign")] == ["set", "type"]
     assert session.restarts == 1
 
 

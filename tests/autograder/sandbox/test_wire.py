@@ -164,7 +164,7 @@ def test_anything_else_arrives_as_a_named_foreigner():
     values = [{1, 2}, Odd(), Broken(), {1: 2}, 2**70, len, b"x", torch.float32]
     back = wire.decode(wire.encode(values))
     assert all(isinstance(item, wire.Foreign) for item in back)
-    assert [item.type for item in back[:5]] == ["set", "Odd", "Broken", "dict", "int"]
+    assert [item.type_name for item in back[:5]] == ["set", "Odd", "Broken", "dict", "int"]
     assert len(back[1].repr) == wire.REPR_CHARACTERS
     assert same(wire.decode(wire.encode(back)), back)
 

@@ -796,6 +796,11 @@ def test_step_refusals(student, draw):
             "a state of batch size 1 with 2 tokens": (token, draw.normal(1, 3), context),
             "a context of batch size 1 with 2 tokens": (token, state, draw.normal(1, 4)),
             "a context of batch size 3 with 2 tokens": (token, state, draw.normal(3, 4)),
+            "a state and a context of batch size 3 with 2 tokens": (
+                token,
+                draw.normal(3, 3),
+                draw.normal(3, 4),
+            ),
         },
     )
 

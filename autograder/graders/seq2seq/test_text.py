@@ -358,6 +358,7 @@ def test_decode_any_ids(student, reference, draw):
     """Ids in any order, special ones among them, decode by the same rules."""
     for length in (3, 5, 9, 14):
         same_text(student, reference, draw.integers(0, 10, length).tolist())
+    same_text(student, reference, [UNK, BOS, UNK], SPECIALS)
 
 
 # --------------------------------------------------------------------------------------------
@@ -473,7 +474,7 @@ def test_pad_empty_sequences(student, reference, draw):
 @exercise("pad_batch")
 def test_pad_batch_values(student, reference, draw):
     """Every row is as long as the longest sequence, padded on the right."""
-    for lengths in ([1], [3], [2, 1, 6, 4]):
+    for lengths in ([2], [3], [2, 1, 6, 4]):
         given = sequences(draw, lengths)
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=f"lengths {lengths}")
         expectations.unchanged(student.observe("pad_batch", given, grad=False))
@@ -501,6 +502,7 @@ def test_pad_batch_refusals(student):
             "the id 4.0, a float": ([[5, 6], [4.0]],),
             "the id False, a bool": ([[4, False]],),
             'the id "4", a string': ([["4"]],),
+            "the id None": ([[4, None]],),
         },
     )
 
@@ -509,7 +511,7 @@ def test_pad_batch_refusals(student):
 @exercise("pad_batch")
 def test_pad_batch_real_zeros(student, reference, draw):
     """An id of 0 inside a sequence is real, also at its end."""
-    for given in ([[PAD]], [[5, 8, PAD], [6]], [[PAD, 7, PAD], [PAD, PAD], [8, 9, 4]]):
+    for given in ([[PAD, PAD]], [[5, 8, PAD], [6]], [[PAD, 7, PAD], [PAD, PAD], [8, 9, 4]]):
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=str(given))
 
 

@@ -836,6 +836,12 @@ add(
     ("if part.shape != (len(previous), width):", "if False:"),
 )
 add(
+    "step_tokens_unchecked",
+    "A state and a context of one batch size, with tokens of another, are not refused with a "
+    "ValueError; compare both with len(previous).",
+    ("if part.shape != (len(previous), width):", "if part.shape != (len(state), width):"),
+)
+add(
     "step_batch_of_one_accepted",
     "A state or context of batch size 1 is stretched to the whole batch; only equal batch sizes "
     "are right, so raise a ValueError.",

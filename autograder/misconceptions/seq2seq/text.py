@@ -282,6 +282,12 @@ add(
     ("if i not in (PAD, BOS):", "if i not in (PAD, BOS, UNK):"),
 )
 add(
+    "decode_bare_vocabulary_refused",
+    "A vocabulary of the four special tokens alone is refused; every id below its length is a "
+    "token of it.",
+    ("    tokens = []", "    if len(vocabulary) == 4:\n        raise ValueError\n    tokens = []"),
+)
+add(
     "decode_drops_angle_brackets",
     "Your text leaves out words such as <b>, which begin like a special token; PAD and BOS are "
     "told by their ids.",

@@ -1,16 +1,18 @@
 """One mistake costs once: what fails is judged again with the course's own earlier exercises.
 
-An exercise that calls earlier ones fails when they are wrong. Then the notebook is run once more,
-in a process of its own, with the reference's answers to those earlier exercises behind the
-student's: what passes now is credited. An answer's own mistakes stay, and are told more truly.
+An exercise that calls earlier ones, or reads a list that they change, fails when they are wrong.
+Then the notebook is run once more, in a process of its own, with the reference's answers to those
+earlier exercises behind the student's: what passes now is credited. An answer's own mistakes stay,
+and are told more truly.
 
 The earlier answers are no secret any more: they lie in `given.py` of the units that come later.
 """
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from autograder.common.cells import Cell
@@ -19,6 +21,7 @@ from autograder.units.assignment import Assignment
 from autograder.units.variants import reference_answers
 
 WORD = re.compile(r"[^\W\d]\w*")
+CHANGEABLE = (ast.List, ast.Dict, ast.Set)
 
 
 @dataclass
@@ -33,13 +36,13 @@ def rounds(
     assignment: Assignment, results: Mapping[str, ExerciseResult], cells: Sequence[Cell]
 ) -> list[Round]:
     """What is to be judged again: a failed exercise never beside its own replacement."""
-    sources = {cell.name: cell.source for cell in cells}
+    words = mentioned(assignment, cells)
     planned: list[Round] = []
     for exercise in assignment.exercises:
         result = results.get(exercise.name)
         if result is None or not result.tests or result.points >= result.max_points:
             continue
-        earlier = used(assignment, exercise.name, sources.get(exercise.name, ""))
+        earlier = used(assignment, exercise.name, words[exercise.name])
         if not earlier:
             continue
         for one in planned:
@@ -53,15 +56,45 @@ def rounds(
     return planned
 
 
-def used(assignment: Assignment, name: str, source: str = "") -> set[str]:
+def mentioned(assignment: Assignment, cells: Sequence[Cell]) -> dict[str, set[str]]:
+    """The words of each answer, and the exercises that name a list of the notebook's as it does.
+
+    An answer that changes such a list, the course's `SPECIALS` for instance, changes it for all.
+    """
+    names = [exercise.name for exercise in assignment.exercises]
+    sources = {cell.name: cell.source for cell in cells}
+    words = {name: set(WORD.findall(sources.get(name, ""))) for name in names}
+    lists = set().union(*(_lists(cell.source) for cell in cells if cell.name not in names))
+    return {
+        name: words[name] | {other for other in names if lists & words[name] & words[other]}
+        for name in names
+    }
+
+
+def _lists(source: str) -> set[str]:
+    """The names to which a cell gives a list, a dictionary or a set."""
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:  # a magic, or a mistake
+        return set()
+    return {
+        target.id
+        for statement in statements
+        if isinstance(statement, ast.Assign) and isinstance(statement.value, CHANGEABLE)
+        for target in statement.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def used(assignment: Assignment, name: str, words: Collection[str] = ()) -> set[str]:
     """The unit's earlier exercises that an exercise uses, itself or through another.
 
     Args:
-        source: the student's answer, which may use others than the reference does.
+        words: what the student's answer mentions, which may be more than the reference does.
     """
     names = [exercise.name for exercise in assignment.exercises]
     before = set(names[: names.index(name)])
-    waiting = before & {*assignment.exercise(name).needs, *WORD.findall(source)}
+    waiting = before & {*assignment.exercise(name).needs, *words}
     found: set[str] = set()
     while waiting:
         part = waiting.pop()
@@ -98,14 +131,14 @@ def credit(
     Returns:
         Notes for the instructor: an exercise whose tests let something pass.
     """
-    sources = {cell.name: cell.source for cell in cells}
+    words = mentioned(assignment, cells)
     order = [exercise.name for exercise in assignment.exercises]
     notes = []
     for name in one.exercises:
         new, old = again.get(name), results[name]
         if new is None or not _says_more(old, new):
             continue
-        earlier = used(assignment, name, sources.get(name, ""))
+        earlier = used(assignment, name, words[name])
         parts = [part for part in order if part in earlier]
         if wrong := [part for part in parts if not _whole(results.get(part))]:
             parts = wrong

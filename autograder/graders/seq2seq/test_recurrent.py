@@ -10,6 +10,7 @@ from autograder.graders.seq2seq.common import (
     EOS,
     KINDS,
     PAD,
+    UNK,
     encoder_state,
     gates,
     right_padded,
@@ -200,7 +201,7 @@ def test_gru_refusals(student, draw):
 @exercise("GRUCell")
 def test_gru_reset_gate(student, reference, draw):
     """The reset gate scales W_hn h + b_hn, the bias included, after the product."""
-    for bias, words in [(-30.0, "a reset gate of 0"), (0.0, "a reset gate in between")]:
+    for bias, words in [(0.0, "a reset gate in between"), (-30.0, "a reset gate of 0")]:
         state = gates(draw, "", 3, 2, 3)
         state["bias_ih"][:3] += bias
         state["bias_ih"][3:6] = -30.0
@@ -328,6 +329,14 @@ def test_lstm_gradients(student, reference, draw):
 ENCODED = ("states", "final state")
 
 
+def ids_with_specials(draw, batch, length):
+    """Ids below 7; of several rows of four the first holds PAD, BOS, EOS and UNK."""
+    ids = draw.integers(UNK + 1, 7, batch, length)
+    if batch > 1:
+        ids[0] = draw.permutation(4)
+    return ids
+
+
 def encoder_pair(student, reference, draw, cell="gru", vocabulary=7, embed=2, width=3, dtype=None):
     return pair(
         student,
@@ -355,11 +364,11 @@ def test_encoder_parameters(student):
 @promises("from-zeros", "states-and-final")
 @exercise("Encoder")
 def test_encoder_values(student, reference, draw):
-    """Without a mask: the state after each token, and the last one, from a state of zeros."""
+    """Without a mask every token is real, PAD too; states and the last one, from zeros."""
     for cell in KINDS:
         for batch, length in [(1, 1), (1, 3), (3, 4)]:
             mine, theirs = encoder_pair(student, reference, draw, cell)
-            ids = draw.integers(0, 7, batch, length)
+            ids = ids_with_specials(draw, batch, length)
             case = f'cell="{cell}", {sizes(B=batch, T=length)}'
             same_states(mine(ids), theirs(ids), ENCODED, case)
 
@@ -369,7 +378,7 @@ def test_encoder_values(student, reference, draw):
 def test_encoder_padding(student, reference, draw):
     """Rows of padding are 0, and the final state is the one after the last real token."""
     for cell in KINDS:
-        for lengths in ([1, 2], [3, 1, 4, 2]):
+        for lengths in ([1, 3], [3, 1, 4, 2]):
             mine, theirs = encoder_pair(student, reference, draw, cell)
             mask = right_padded(lengths)
             ids = draw.integers(0, 7, *mask.shape).masked_fill(~mask, PAD)
@@ -523,10 +532,10 @@ def test_bidirectional_parameters(student):
 @promises("two-directions", "bridge", "states-and-state")
 @exercise("BidirectionalEncoder")
 def test_bidirectional_values(student, reference, draw):
-    """Without a mask: states of both directions side by side, and the bridged final states."""
+    """Without a mask, PAD among the ids: states side by side, and the bridged final states."""
     for batch, length, decoder in [(1, 1, 3), (1, 3, 3), (3, 4, 5)]:
         mine, theirs = bidirectional_pair(student, reference, draw, decoder=decoder)
-        ids = draw.integers(0, 7, batch, length)
+        ids = ids_with_specials(draw, batch, length)
         case = sizes(B=batch, T=length, decoder=decoder)
         same_states(mine(ids), theirs(ids), BIDIRECTIONAL, case)
 
@@ -535,7 +544,7 @@ def test_bidirectional_values(student, reference, draw):
 @exercise("BidirectionalEncoder")
 def test_bidirectional_padding(student, reference, draw):
     """Both directions leave the padding out: the backward one starts at the last real token."""
-    for lengths in ([1, 2], [3, 1, 4, 2]):
+    for lengths in ([1, 3], [3, 1, 4, 2]):
         mine, theirs = bidirectional_pair(student, reference, draw)
         mask = right_padded(lengths)
         ids = draw.integers(0, 7, *mask.shape).masked_fill(~mask, PAD)
@@ -704,9 +713,9 @@ def decoder_pair(student, reference, draw, vocabulary, embed, width, context, dt
     )
 
 
-def decoder_inputs(draw, batch, vocabulary, width, context):
+def decoder_inputs(draw, batch, vocabulary, width, context, low=0):
     return (
-        draw.integers(0, vocabulary, batch),
+        draw.integers(low, vocabulary, batch),
         draw.normal(batch, width, scale=0.7),
         draw.normal(batch, context, scale=0.7),
     )
@@ -731,7 +740,9 @@ def test_step_values(student, reference, draw):
         (4, 6, 3, 2, 1),
     ]:
         mine, theirs = decoder_pair(student, reference, draw, vocabulary, embed, width, context)
-        inputs = decoder_inputs(draw, batch, vocabulary, width, context)
+        inputs = decoder_inputs(draw, batch, vocabulary, width, context, low=UNK)
+        if batch == 4:
+            inputs[0][:] = draw.permutation(4)  # PAD, BOS, EOS and UNK are tokens like any other
         case = sizes(B=batch, V=vocabulary, embed=embed, H=width, C=context)
         got = mine(*inputs)
         expectations.items(got, 2, what="the result (logits, state)")
@@ -785,6 +796,11 @@ def test_step_refusals(student, draw):
             "a state of batch size 1 with 2 tokens": (token, draw.normal(1, 3), context),
             "a context of batch size 1 with 2 tokens": (token, state, draw.normal(1, 4)),
             "a context of batch size 3 with 2 tokens": (token, state, draw.normal(3, 4)),
+            "a state and a context of batch size 3 with 2 tokens": (
+                token,
+                draw.normal(3, 3),
+                draw.normal(3, 4),
+            ),
         },
     )
 
@@ -848,6 +864,9 @@ def test_forcing_always(student, reference, draw):
     for batch, length, steps in [(1, 1, 1), (1, 2, 3), (3, 4, 5)]:
         mine, theirs = translator_pair(student, reference, draw)
         source, target_in = translator_inputs(draw, batch, length, steps)
+        if batch > 1:
+            source[0] = draw.permutation(4)  # without a mask PAD is real, too
+            target_in[0, 1:] = draw.permutation(4)
         want = theirs(source, target_in)
         case = sizes(B=batch, T=length, U=steps)
         expectations.close(mine(source, target_in), want, what="the logits", case=case)
@@ -859,13 +878,14 @@ def test_forcing_always(student, reference, draw):
 @exercise("Seq2Seq")
 def test_forcing_never(student, reference, draw):
     """With a ratio of 0 each step is fed the row's own argmax of the step before."""
-    for batch, length, steps in [(1, 1, 1), (1, 2, 3), (4, 3, 6)]:
+    for batch, length, steps in [(1, 1, 1), (2, 2, 4), (1, 2, 5), (4, 3, 6)]:
         mine, theirs = translator_pair(student, reference, draw)
         source, target_in = translator_inputs(draw, batch, length, steps)
-        for _ in range(2):
+        for mode in ("train", "eval"):
+            getattr(mine, mode)()
             got = mine(source, target_in, teacher_forcing_ratio=0.0)
             want = theirs(source, target_in, teacher_forcing_ratio=0.0)
-            case = f"{sizes(B=batch, T=length, U=steps)}, a ratio of 0"
+            case = f"{sizes(B=batch, T=length, U=steps)}, a ratio of 0, in {mode} mode"
             expectations.close(got, want, what="the logits", case=case)
             # The tokens of target_in after the first are not looked at.
             target_in = target_in.clone()
@@ -948,16 +968,16 @@ def forced_steps(student, draw, batch, steps, ratio, training=False):
     mine = student.module(
         "Seq2Seq", state=telling_state(FREE), **translator_options(4, size, size, size)
     )
-    every = torch.arange(size).unsqueeze(0)
     if training:
         mine.train()
-    patterns = mine(torch.zeros(1, 1, dtype=torch.int64), every)
-    expectations.shape(patterns, (1, size, size), what="the logits")
+    every = torch.stack([torch.full((size,), BOS), torch.arange(size)], dim=1)
+    patterns = mine(torch.zeros(size, 1, dtype=torch.int64), every)
+    expectations.shape(patterns, (size, 2, size), what="the logits")
     target_in = draw.integers(1, 6, batch, steps)
     target_in[:, 0] = BOS
     logits = mine(torch.zeros(batch, 2, dtype=torch.int64), target_in, teacher_forcing_ratio=ratio)
     expectations.shape(logits, (batch, steps, size), what="the logits")
-    gaps = (logits.unsqueeze(2) - patterns[0]).abs().amax(-1)  # (B, U, V)
+    gaps = (logits.unsqueeze(2) - patterns[:, 1]).abs().amax(-1)  # (B, U, V)
     fed = gaps.argmin(-1)  # (B, U)
     known = bool((gaps.amin(-1) < 1e-3).all())
     own = torch.tensor(FREE)[fed[:, :-1]]  # (B, U - 1)
@@ -994,6 +1014,11 @@ def test_forcing_goes_on_after_eos(student, reference, draw):
         )
 
 
+def drawn_for_many(forced):
+    """The mistake that shows in draws: one for all rows of a step, if no row differs."""
+    return "forcing_per_step" if torch.equal(forced, forced[:1].expand_as(forced)) else None
+
+
 @promises("own-draws")
 @exercise("Seq2Seq")
 def test_forcing_rate(student, draw):
@@ -1008,7 +1033,7 @@ def test_forcing_rate(student, draw):
             ratio,
             what=f"the share of inputs from target_in at a ratio of {ratio}",
             false_alarm=3e-10,
-            misconception="forcing_inverted" if near else None,
+            misconception=drawn_for_many(forced) or ("forcing_inverted" if near else None),
         )
 
 
@@ -1039,14 +1064,13 @@ def test_forcing_drawn_for_each(student, draw):
         (forced[:, ::2], forced[:, 1::2], "neighbouring steps of one row"),
     ]:
         same = left == right
-        rows = words.endswith("in one step")
         expectations.rate(
             int(same.sum()),
             same.numel(),
             0.5,
             what=f"the share of equal draws for two {words} at a ratio of 0.5",
             false_alarm=4e-10,
-            misconception="forcing_per_step" if rows and bool(same.all()) else None,
+            misconception=drawn_for_many(forced),
         )
     # Of 24 rows of 32 draws two are alike with a probability of 6e-8, two pairs with one of 2e-15.
     expectations.true(

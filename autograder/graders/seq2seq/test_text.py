@@ -7,7 +7,7 @@ import torch
 from autograder.graders.common import refuses
 from autograder.graders.seq2seq.common import BOS, EOS, PAD, UNK, same_list
 from autograder.judging import expectations
-from autograder.judging.grader_marks import exercise, hidden, promises
+from autograder.judging.grader_marks import Mistake, exercise, hidden, promises
 
 SPECIALS = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
@@ -44,9 +44,15 @@ def test_vocabulary_counts(student, reference, draw):
         word for word, count in zip("uvwxyz", counts, strict=True) for _ in range(3 * count + 1)
     ]
     cases.append([text[start::5] for start in range(5)])
-    for sentences in cases:
+    for number, sentences in enumerate(cases):
+        mine = student.build_vocabulary(sentences)
+        if number == 1 and isinstance(mine, list) and "b" in mine:
+            raise Mistake(
+                f'the vocabulary of {sentences} holds "b", a word of the call before.',
+                "vocabulary_extends_specials",
+            )
         same_list(
-            student.build_vocabulary(sentences),
+            mine,
             reference.build_vocabulary(sentences),
             what="the vocabulary",
             case=str(sentences) if len(sentences) < 4 else "61 to 96 words",
@@ -61,7 +67,7 @@ def test_vocabulary_ties(student, reference, draw):
         [["b", "a"]],
         [["cat", "ant", "cow"], ["bee", "ant", "cow"]],
         [["ähre", "zoo", "apple", "Zug", "10", "9"]],
-        [["b", "", "a"], [" ", "0", ""]],  # any string is a token
+        [["b", "", "a"], [" ", "0", ""], ["<b>", "<PAD>", "pad"]],  # any string is a token
         [[word] for word in sentence(draw, 8, "hgfedcba")],
     ]:
         same_list(
@@ -92,7 +98,7 @@ def test_vocabulary_min_count(student, reference, draw):
 @exercise("build_vocabulary")
 def test_vocabulary_max_size(student, reference, draw):
     """max_size is the size of the whole vocabulary, the special tokens included."""
-    sentences = [["b", "c", "b", "a"], sentence(draw, 9, "defg")]
+    sentences = [["y", "z", "y", "x"], sentence(draw, 9, "defg")]
     for size in (4, 5, 7, 100):
         same_list(
             student.build_vocabulary(sentences, max_size=size),
@@ -230,14 +236,15 @@ def test_encode_refusals(student):
 @promises("bos-and-eos")
 @exercise("encode")
 def test_encode_empty(student, reference):
-    """No tokens give no ids but the marks that were asked for."""
+    """No tokens give no ids but the marks that were asked for; others get them once more."""
     for bos, eos in [(False, False), (True, False), (False, True), (True, True)]:
-        same_list(
-            student.encode([], WORDS, bos, eos),
-            reference.encode([], WORDS, bos, eos),
-            what="the ids",
-            case=f"no tokens, add_bos={bos} and add_eos={eos}",
-        )
+        for tokens in ([], ["<bos>", "cat", "<eos>"]):
+            same_list(
+                student.encode(tokens, WORDS, bos, eos),
+                reference.encode(tokens, WORDS, bos, eos),
+                what="the ids",
+                case=f"the tokens {tokens}, add_bos={bos} and add_eos={eos}",
+            )
 
 
 @hidden
@@ -254,9 +261,13 @@ def test_encode_long(student, reference, draw):
         case="53 tokens and a vocabulary of 34",
     )
     tokens = ["cat", *SPECIALS, "dog"]
-    same_list(
-        student.encode(tokens, WORDS), reference.encode(tokens, WORDS), "the ids", case=str(tokens)
-    )
+    for vocabulary in (WORDS, SPECIALS):
+        same_list(
+            student.encode(tokens, vocabulary),
+            reference.encode(tokens, vocabulary),
+            what="the ids",
+            case=f"{tokens} and a vocabulary of {len(vocabulary)}",
+        )
 
 
 # --------------------------------------------------------------------------------------------
@@ -281,7 +292,7 @@ def test_decode_words(student, reference, draw):
     """Each id becomes the word at its index; an unknown word stays visible as <unk>."""
     for ids in [[5], [4, 5, 6], [4, UNK, 9], [UNK, 4, UNK], draw.integers(3, 10, 8).tolist()]:
         same_text(student, reference, ids)
-    same_text(student, reference, [5, 4, 5, 6], [*SPECIALS, "", "a", " "])
+    same_text(student, reference, [5, 4, 7, 6, 8], [*SPECIALS, "", "a", " ", "<b>", "<pad"])
 
 
 @promises("until-eos")
@@ -347,6 +358,7 @@ def test_decode_any_ids(student, reference, draw):
     """Ids in any order, special ones among them, decode by the same rules."""
     for length in (3, 5, 9, 14):
         same_text(student, reference, draw.integers(0, 10, length).tolist())
+    same_text(student, reference, [UNK, BOS, UNK], SPECIALS)
 
 
 # --------------------------------------------------------------------------------------------
@@ -415,7 +427,7 @@ def test_pad_refusals(student):
             "length=-1": ([[4, 5]], -1),
             'keep="middle"': ([[4, 5]], 1, "middle"),
             'keep="last" with nothing to cut': ([[4, 5]], 5, "last"),
-            "the id 4.0, a float": ([[5], [4.0]], 2),
+            "the id 4.0, a float": ([[5], [6, 4.0]], 2),
             'the id "4", a string': ([["4"]], 2),
             "the id True, a bool": ([[4, True]], 2),
             "the id None": ([[4, None]], 2),
@@ -462,7 +474,7 @@ def test_pad_empty_sequences(student, reference, draw):
 @exercise("pad_batch")
 def test_pad_batch_values(student, reference, draw):
     """Every row is as long as the longest sequence, padded on the right."""
-    for lengths in ([1], [3], [2, 3], [4, 1, 6, 6]):
+    for lengths in ([2], [3], [2, 1, 6, 4]):
         given = sequences(draw, lengths)
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=f"lengths {lengths}")
         expectations.unchanged(student.observe("pad_batch", given, grad=False))
@@ -472,7 +484,7 @@ def test_pad_batch_values(student, reference, draw):
 @exercise("pad_batch")
 def test_pad_batch_beside_empty(student, reference, draw):
     """An empty sequence beside others is a row of padding."""
-    for lengths in ([2, 0], [0, 0, 3], [0, 1]):
+    for lengths in ([4, 0], [0, 0, 3], [0, 1]):
         given = sequences(draw, lengths)
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=f"lengths {lengths}")
 
@@ -490,6 +502,7 @@ def test_pad_batch_refusals(student):
             "the id 4.0, a float": ([[5, 6], [4.0]],),
             "the id False, a bool": ([[4, False]],),
             'the id "4", a string': ([["4"]],),
+            "the id None": ([[4, None]],),
         },
     )
 
@@ -498,16 +511,20 @@ def test_pad_batch_refusals(student):
 @exercise("pad_batch")
 def test_pad_batch_real_zeros(student, reference, draw):
     """An id of 0 inside a sequence is real, also at its end."""
-    for given in ([[PAD]], [[5, PAD], [6]], [[PAD, 7, PAD], [PAD, PAD], [8, 9, 4]]):
+    for given in ([[PAD, PAD]], [[5, 8, PAD], [6]], [[PAD, 7, PAD], [PAD, PAD], [8, 9, 4]]):
         same_padded(student.pad_batch(given), reference.pad_batch(given), case=str(given))
 
 
 @hidden
 @exercise("pad_batch")
 def test_pad_batch_large(student, reference, draw):
-    """A batch of many sequences of all lengths."""
-    given = sequences(draw, draw.integers(0, 30, 40).tolist(), low=0)
-    same_padded(student.pad_batch(given), reference.pad_batch(given), case="40 sequences")
+    """A batch of many sequences of all lengths, and one whose longest is very long."""
+    for lengths, case in (
+        (draw.integers(0, 30, 40).tolist(), "40 sequences"),
+        ([2, 1200], "lengths [2, 1200]"),
+    ):
+        given = sequences(draw, lengths, low=0)
+        same_padded(student.pad_batch(given), reference.pad_batch(given), case=case)
 
 
 # --------------------------------------------------------------------------------------------
@@ -529,20 +546,27 @@ def same_windows(student, reference, draw, cases):
 @exercise("sliding_windows")
 def test_windows_that_fit(student, reference, draw):
     """Windows start every `stride` ids; the last one ends with the sequence."""
-    same_windows(student, reference, draw, [(1, 1, 1), (4, 2, 2), (5, 3, 2), (9, 5, 2), (6, 3, 1)])
+    same_windows(student, reference, draw, [(2, 2, 1), (5, 3, 2), (9, 5, 2), (6, 3, 1)])
 
 
 @promises("last-window", "mask")
 @exercise("sliding_windows")
 def test_windows_with_a_rest(student, reference, draw):
     """A last window that reaches beyond the end is padded on the right; no id is lost."""
-    same_windows(student, reference, draw, [(3, 2, 2), (5, 4, 3), (7, 3, 3), (10, 4, 3), (8, 5, 2)])
+    same_windows(student, reference, draw, [(4, 3, 2), (5, 4, 3), (11, 4, 3), (8, 5, 2)])
+
+
+@promises("starts")
+@exercise("sliding_windows")
+def test_windows_that_touch(student, reference, draw):
+    """With a stride of the length, windows touch and share no id."""
+    same_windows(student, reference, draw, [(1, 1, 1), (4, 2, 2), (3, 2, 2), (8, 3, 3)])
 
 
 @exercise("sliding_windows")
 def test_windows_short_sequence(student, reference, draw):
     """A sequence that fits into one window gives one window, padded if need be."""
-    same_windows(student, reference, draw, [(1, 3, 1), (3, 3, 1), (2, 5, 3), (4, 6, 6)])
+    same_windows(student, reference, draw, [(1, 3, 1), (2, 5, 3), (4, 6, 5)])
 
 
 @promises("bad-input")
@@ -589,7 +613,7 @@ def test_windows_lose_nothing(student, draw):
 def test_windows_real_zeros(student, reference):
     """An id of 0 inside the sequence is real, not padding."""
     given = [PAD, 5, PAD, PAD, 6, PAD]
-    for length, stride in [(2, 2), (4, 1), (4, 4), (7, 2)]:
+    for length, stride in [(4, 3), (5, 2), (7, 2)]:
         same_padded(
             student.sliding_windows(given, length, stride),
             reference.sliding_windows(given, length, stride),

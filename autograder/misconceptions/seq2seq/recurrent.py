@@ -400,6 +400,12 @@ add(
     (MASK_ROWS, "if False:"),
 )
 add(
+    "encoder_pad_taken_for_padding",
+    "You take the id PAD for padding; only a mask says what is padding, and without one all tokens "
+    "are real.",
+    ("mask = torch.ones_like(ids, dtype=torch.bool)", "mask = ids != 0"),
+)
+add(
     "encoder_mask_inverted",
     "You read the mask the wrong way round; True means real token.",
     ("real = mask[:, t, None]", "real = ~mask[:, t, None]"),
@@ -443,6 +449,11 @@ add(
     "encoder_lstm_final_h_only",
     "Your LSTM's final state is h alone; it is the pair (h, c), or a decoder could not go on.",
     (FINAL, "final = state[0]"),
+)
+add(
+    "encoder_lstm_final_c_first",
+    "Your LSTM's final state is (c, h); the pair is (h, c), the state before the memory.",
+    (FINAL, "final = state[::-1] if lstm else state[0]"),
 )
 add(
     "encoder_lstm_memory_in_padding",
@@ -595,6 +606,22 @@ add(
     ("torch.cat(finals, dim=-1)", "torch.cat(finals[::-1], dim=-1)"),
 )
 add(
+    "bidirectional_states_backward_first",
+    "In `states` your backward half comes first; the forward half does.",
+    ("torch.cat(directions, dim=-1)", "torch.cat(directions[::-1], dim=-1)"),
+)
+add(
+    "bidirectional_pad_taken_for_padding",
+    "You take the id PAD for padding; only a mask says what is padding, and without one all tokens "
+    "are real.",
+    ("mask = torch.ones_like(ids, dtype=torch.bool)", "mask = ids != 0"),
+)
+add(
+    "bidirectional_tanh_before_bridge",
+    "Your tanh stands before the bridge; it comes after it, around the sum with the bias.",
+    (BRIDGED, "self.bridge(torch.tanh(torch.cat(finals, dim=-1)))"),
+)
+add(
     "bidirectional_bridge_order",
     "Your bridge gets [backward; forward]; the final forward state comes first.",
     ("torch.cat(finals, dim=-1)", "torch.cat(finals[::-1], dim=-1)"),
@@ -727,6 +754,15 @@ add(
     (OUTPUT, "self.output(torch.cat([old, context], dim=-1))"),
 )
 add(
+    "step_waits_at_pad",
+    "Your state stays as it is where the previous token is PAD; a step takes PAD like any token.",
+    (
+        NEW_STATE,
+        "new = self.cell(cell_input, state)\n"
+        "        state = torch.where((previous == 0)[:, None], state, new)",
+    ),
+)
+add(
     "step_returns_old_state",
     "You return the old state; the next step needs the new one.",
     (NEW_STATE, "old, state = state, self.cell(cell_input, state)"),
@@ -798,6 +834,12 @@ add(
     "A state or context of another width or batch size is not refused with a ValueError; compare "
     "both shapes with what the step expects.",
     ("if part.shape != (len(previous), width):", "if False:"),
+)
+add(
+    "step_tokens_unchecked",
+    "A state and a context of one batch size, with tokens of another, are not refused with a "
+    "ValueError; compare both with len(previous).",
+    ("if part.shape != (len(previous), width):", "if part.shape != (len(state), width):"),
 )
 add(
     "step_batch_of_one_accepted",

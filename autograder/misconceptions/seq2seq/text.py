@@ -81,6 +81,22 @@ add(
     ),
 )
 add(
+    "vocabulary_extends_specials",
+    "Your vocabulary holds words of the text before: something outlives the call, such as SPECIALS "
+    "itself, which append and += change. Begin a new list in each call, with list(SPECIALS), and "
+    "run the cell that gives you SPECIALS again.",
+    (
+        f"return {RESULT}",
+        "vocabulary = SPECIALS\n    vocabulary += frequent\n    return vocabulary[:max_size]",
+    ),
+)
+add(
+    "vocabulary_drops_angle_brackets",
+    "Words in angle brackets, such as <b>, are left out of your vocabulary; only the four strings "
+    "in SPECIALS are special.",
+    ("if count >= min_count", 'if count >= min_count and token[:1] + token[-1:] != "<>"'),
+)
+add(
     "vocabulary_size_without_specials",
     "Your max_size counts the words without the special tokens; it is the length of the whole "
     "list, the four specials included.",
@@ -130,6 +146,7 @@ add(
 )
 
 add = mistakes_in(MISCONCEPTIONS, "encode", "seq-vocabulary")
+REFUSED = "if vocabulary[: len(SPECIALS)] != SPECIALS:"
 LOOKUP = "[position.get(token, UNK) for token in tokens]"
 MARKED = "[BOS] * add_bos + ids + [EOS] * add_eos"
 add(
@@ -183,15 +200,27 @@ add(
     "encode_vocabulary_unchecked",
     "A vocabulary that does not begin with the special tokens is not refused; compare its first "
     "four entries with SPECIALS and raise a ValueError.",
-    ("if vocabulary[: len(SPECIALS)] != SPECIALS:", "if False:"),
+    (REFUSED, "if False:"),
 )
 add(
     "encode_vocabulary_membership",
     "You check that the special tokens occur in the vocabulary; they must be its first four "
     "entries in their order, or PAD, BOS, EOS and UNK would be other words.",
+    (REFUSED, "if not set(SPECIALS) <= set(vocabulary):"),
+)
+add(
+    "encode_bare_vocabulary_refused",
+    "A vocabulary of the four special tokens alone is refused, though it begins with them; every "
+    "other token becomes UNK.",
+    (REFUSED, "if vocabulary[:4] != SPECIALS or len(vocabulary) == 4:"),
+)
+add(
+    "encode_marks_not_doubled",
+    "BOS or EOS is missing where the tokens already begin or end with its string; add_bos and "
+    "add_eos put it there whatever the tokens are.",
     (
-        "if vocabulary[: len(SPECIALS)] != SPECIALS:",
-        "if not set(SPECIALS) <= set(vocabulary):",
+        MARKED,
+        "[BOS] * (add_bos and ids[:1] != [BOS]) + ids + [EOS] * (add_eos and ids[-1:] != [EOS])",
     ),
 )
 add(
@@ -253,6 +282,18 @@ add(
     ("if i not in (PAD, BOS):", "if i not in (PAD, BOS, UNK):"),
 )
 add(
+    "decode_bare_vocabulary_refused",
+    "A vocabulary of the four special tokens alone is refused; every id below its length is a "
+    "token of it.",
+    ("    tokens = []", "    if len(vocabulary) == 4:\n        raise ValueError\n    tokens = []"),
+)
+add(
+    "decode_drops_angle_brackets",
+    "Your text leaves out words such as <b>, which begin like a special token; PAD and BOS are "
+    "told by their ids.",
+    ("if i not in (PAD, BOS):", 'if i == UNK or not vocabulary[i].startswith("<"):'),
+)
+add(
     "decode_keeps_marks",
     "Your text shows <pad> or <bos>; they carry no meaning for a reader and are left out.",
     ("if i not in (PAD, BOS):", "if True:"),
@@ -304,8 +345,8 @@ add(
 )
 add(
     "decode_changes_its_input",
-    "PAD and BOS are removed from the list of ids itself; leave it as it is and collect the tokens "
-    "in a new one.",
+    "Ids are taken out of the list that you are given, as remove and pop do; leave it as it is and "
+    "collect the tokens in a new one.",
     (
         "    tokens = []",
         "    for mark in (PAD, BOS):\n        while mark in ids:\n            ids.remove(mark)\n"
@@ -401,8 +442,8 @@ add(
 )
 add(
     "pad_ids_unchecked",
-    "Ids that are no ints are not refused with a ValueError; torch.tensor(..., dtype=torch.int64) "
-    "silently cuts 4.5 to 4.",
+    "An id that is no int is not refused with a ValueError; look at the type of every id of every "
+    "sequence, as torch.tensor(..., dtype=torch.int64) silently cuts 4.5 to 4.",
     ("if any(type(i) is not int for sequence in sequences for i in sequence):", "if False:"),
     (FILL_IDS, "ids[row, : len(kept)] = torch.tensor([int(i) for i in kept], dtype=torch.int64)"),
 )
@@ -445,6 +486,11 @@ add(
     "batch_to_the_first",
     "Your rows are as long as the first sequence; take the longest of all.",
     (PADDED, "pad_to_length(sequences, max(1, len(sequences[0])))"),
+)
+add(
+    "batch_longest_is_limited",
+    "Your rows end at a length that you have chosen; the longest sequence decides, however long.",
+    (PADDED, "pad_to_length(sequences, min(longest, 512))"),
 )
 add(
     "batch_one_too_long",
@@ -525,7 +571,7 @@ add(
     "windows_extra_at_a_fit",
     "When the last window ends exactly with the sequence, you add another one; it would hold "
     "nothing new.",
-    (FURTHER, "max(0, len(sequence) - length) // stride + 1 if len(sequence) > length else 0"),
+    (FURTHER, "(len(sequence) - length) // stride + 1 if len(sequence) >= length else 0"),
 )
 add(
     "windows_stride_is_overlap",
@@ -589,7 +635,7 @@ add(
 add(
     "windows_stride_of_length_refused",
     "A stride equal to the length is refused; such windows touch without a gap and lose nothing.",
-    ("if not 1 <= stride <= length:", "if not 1 <= stride < max(2, length):"),
+    ("if not 1 <= stride <= length:", "if not 1 <= stride < length:"),
 )
 add(
     "windows_empty_accepted",

@@ -141,5 +141,17 @@ def test_an_exercise_is_never_judged_beside_its_own_replacement():
 def test_what_a_students_answer_uses_counts_beside_what_the_references_does():
     name = "causal_mask"
     assert FIRST not in earlier_parts.used(ASSIGNMENT, name)
-    assert FIRST in earlier_parts.used(ASSIGNMENT, name, f"return {FIRST}(x) > 0")
-    assert "SelfAttention" not in earlier_parts.used(ASSIGNMENT, name, "SelfAttention()")
+    assert FIRST in earlier_parts.used(ASSIGNMENT, name, [FIRST])
+    assert "SelfAttention" not in earlier_parts.used(ASSIGNMENT, name, ["SelfAttention"])
+
+
+@pytest.mark.sandbox
+def test_a_list_of_the_courses_that_an_answer_changes_costs_nothing_later(solved):
+    unit = "seq2seq-text"
+    with Marker(unit) as marker:
+        wrong = cell_with(unit, "vocabulary_extends_specials")
+        notebook = solved(unit, build_vocabulary=wrong)
+        result = marker.mark("ada", RepairedNotebook(notebook, []))
+    assert lost(result) == {"build_vocabulary"}
+    told = result.exercises["encode"].message
+    assert told.startswith("This fails only with your build_vocabulary.")

@@ -185,6 +185,15 @@ style(
     ),
 )
 style(
+    "Seq2Seq",
+    "BOS from no target, with which each begins",
+    FORCING.replace("target_in[:, 0], []", "torch.ones_like(target_in[:, 0]), []").replace(
+        "COINS",
+        "forced = torch.rand(B) < teacher_forcing_ratio\n"
+        "                word = torch.where(forced, target_in[:, t + 1], own)",
+    ),
+)
+style(
     "RNNCell",
     "register_parameter, in place on its own, things kept on the module",
     """

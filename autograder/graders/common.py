@@ -183,3 +183,14 @@ def dropped(value, kept, p, what, misconception=None):
     expectations.close(
         value[~gone], kept[~gone] / (1 - p), what=f"what dropout leaves of {what} at dropout={p}"
     )
+    for axis, size in enumerate(gone.shape):
+        if size > 1:
+            one, other = (gone.narrow(axis, start, size // 2) for start in (0, size // 2))
+            expectations.independent(
+                one,
+                other,
+                p,
+                what=f"in train mode at dropout={p}, where each entry is dropped by itself, how "
+                f"often two along axis {axis} of {what} are dropped alike",
+                false_alarm=1e-10,
+            )

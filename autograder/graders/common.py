@@ -168,8 +168,11 @@ def norm_state(draw, name, width) -> State:
     }
 
 
-def dropped(value, kept, p, what, misconception=None):
-    """Entries are 0 with probability p, the others those of `kept` divided by 1 - p."""
+def dropped(value, kept, p, what, misconception=None, axes=()):
+    """Entries are 0 with probability p, each by itself, the others `kept` divided by 1 - p.
+
+    `axes` says what lies along each axis: "two examples", …
+    """
     expectations.shape(value, kept.shape, what=what)
     expectations.finite(value, what=what)
     gone = value.abs() < 1e-9
@@ -183,6 +186,7 @@ def dropped(value, kept, p, what, misconception=None):
     expectations.close(
         value[~gone], kept[~gone] / (1 - p), what=f"what dropout leaves of {what} at dropout={p}"
     )
+    dropped_apart(gone, p, axes or [f"two along axis {n} of {what}" for n in range(gone.dim())])
 
 
 # The axes of (B, T, D), for `dropped_apart`.
@@ -192,11 +196,15 @@ EACH_ENTRY = ("two examples", "two positions", "two features")
 def dropped_apart(gone, p, axes):
     """Neighbours along each axis, which has a name in `axes`, are dropped independently."""
     for axis, words in enumerate(axes):
-        one, other = gone.unflatten(axis, (-1, 2)).unbind(axis + 1)
-        expectations.independent(
-            one,
-            other,
-            p,
-            what=f"how often {words} are dropped or kept together at dropout={p}",
-            false_alarm=1e-10,
-        )
+        pairs = gone.shape[axis] // 2
+        neighbours = gone.narrow(axis, 0, 2 * pairs).unflatten(axis, (pairs, 2))
+        one, other = neighbours.unbind(axis + 1)
+        if pairs:
+            expectations.independent(
+                one,
+                other,
+                p,
+                what=f"in train mode at dropout={p}, where each entry is dropped by itself, how "
+                f"often {words} are dropped or kept together",
+                false_alarm=1e-10,
+            )

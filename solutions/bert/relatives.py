@@ -255,7 +255,7 @@ def permutation_masks(order: Tensor) -> tuple[Tensor, Tensor]:
 # * $i - j$ counts in the joined sequence, where $x_t$ stands at $M + t$. <!-- id: distances -->
 #   The code is
 #   `relative_code(i - j, D)`, which is given; $W_r$ acts on it, and the result is split into heads.
-# * Dropout acts on the weights, in training mode. <!-- id: dropout-on-weights -->
+# * Dropout acts on every weight by itself, in training mode. <!-- id: dropout-on-weights -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #   <!-- id: heads-divide -->
 #

@@ -182,10 +182,10 @@ def window_mask(length: int, window: int) -> Tensor:
 # * The $3D$ features of `qkv` are first all queries, then all keys, then all values. Within each of
 #   the three, head $h$ (from 0) has the features $h\,D/H$ to $(h + 1)\,D/H - 1$.
 #   <!-- id: order-of-features -->
-# * `forward(x)`: `(B, T, D)`; the result is `(B, T, D)`: the heads side by side, through
-#   `out_proj`. <!-- id: heads-joined -->
-# * Dropout acts twice, in training mode: on the weights after the softmax, and on the result.
-#   <!-- id: dropout-twice -->
+# * `forward(x)`: `(B, T, D)`, of any length `T`; the result is `(B, T, D)`: the heads side by side,
+#   through `out_proj`. <!-- id: heads-joined -->
+# * Dropout acts twice, in training mode: on the weights after the softmax, and on the result, in
+#   both on every entry by itself. <!-- id: dropout-twice -->
 # * `ValueError` (when the module is created) if `num_heads` does not divide `d_model`.
 #   <!-- id: heads-divide -->
 # * Not to be called: `nn.MultiheadAttention`, `nn.TransformerEncoderLayer`,
@@ -337,7 +337,8 @@ def gelu(x: Tensor) -> Tensor:
 # * Submodules: `w_1 = nn.Linear(d_model, 4 * d_model)` and `w_2 = nn.Linear(4 * d_model, d_model)`,
 #   both with bias. <!-- id: layers -->
 # * `forward(x)`: `(..., D)`; the result has the same shape. <!-- id: any-axes --> Use your `gelu`.
-# * Dropout acts on the result, and nowhere inside. <!-- id: dropout-on-result -->
+# * Dropout acts on every entry of the result by itself, and nowhere inside.
+#   <!-- id: dropout-on-result -->
 #
 # *Example.* $D = 1$, all weights of `w_1` are 1, all of `w_2` are $\tfrac14$, and the biases are 0:
 # of 1 it makes $\operatorname{gelu}(1) \approx 0.8412$.

@@ -25,7 +25,6 @@ from autograder.graders.common import (
     EACH_ENTRY,
     State,
     dropped,
-    dropped_apart,
     linear,
     pair,
     refuses,
@@ -213,9 +212,8 @@ def task_dropout(student, draw, name, shape, position, p, **more):
     kept = expectations.tensor(kept, what=what)
     expectations.close(mine(ids), kept + 1, what="the scores", case="eval mode")
     value = expectations.tensor(mine.train()(ids), what="the scores")
-    dropped(value - 1, kept, p, what)
     axes = EACH_ENTRY if position == 0 else EACH_ENTRY[::2]
-    dropped_apart((value - 1).abs() < 1e-9, p, axes)
+    dropped(value - 1, kept, p, what, axes=axes)
 
 
 @hidden

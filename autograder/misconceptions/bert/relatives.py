@@ -39,6 +39,16 @@ add(
     (AGAIN, "for _ in range(self.num_layers + 1):"),
 )
 add(
+    "shared_encoder_once_too_few",
+    "The layer is applied once less than num_layers times.",
+    (AGAIN, "for _ in range(self.num_layers - 1):"),
+)
+add(
+    "shared_encoder_dropped_again",
+    "You drop what the layer returns; dropout is the layer's own, and it has done so already.",
+    (SHARED, "x = self.layer.dropout(self.layer(x, mask))"),
+)
+add(
     "shared_encoder_without_mask",
     "The mask does not reach the layer; hand it over each time.",
     (SHARED, "x = self.layer(x)"),
@@ -85,6 +95,12 @@ add(
     "Your query mask lets a position see itself, so that the token to be predicted is seen; query "
     "may see only what comes before.",
     (QUERY, "query = rank <= rank.unsqueeze(1)"),
+)
+add(
+    "permutation_masks_inverted",
+    "True and False are exchanged in both masks; True means *may see*.",
+    (QUERY, "query = rank >= rank.unsqueeze(1)"),
+    (CONTENT, "content = rank > rank.unsqueeze(1)"),
 )
 add(
     "permutation_masks_transposed",
@@ -176,6 +192,26 @@ add(
     (RELATIVE_INDEX, "index = positions.flip(0).expand(by_distance.shape)"),
 )
 add(
+    "relative_attention_distances_without_memory",
+    "Your distances count x_t as position t although the memory stands before it; in the joined "
+    "sequence it is position M + t.",
+    (CODES, "relative_code(torch.arange(length - total, length, device=x.device), width)"),
+)
+add(
+    "relative_attention_one_bias_for_both",
+    "content_bias stands in both terms; position_bias belongs to that of the distances.",
+    (BY_DISTANCE, "(queries + self.content_bias.unsqueeze(1))"),
+)
+add(
+    "relative_attention_heads_interleaved",
+    "Head h takes every H-th feature; its features stand next to each other, so cut the width into "
+    "(H, D/H).",
+    (
+        "vectors.unflatten(-1, (self.num_heads, head)).transpose(-2, -3)",
+        "vectors.unflatten(-1, (head, self.num_heads)).movedim(-1, -3)",
+    ),
+)
+add(
     "relative_attention_without_content_bias",
     "content_bias is not used; add it to the queries of the content term.",
     (BY_CONTENT, "queries"),
@@ -206,6 +242,15 @@ add(
     "relative_attention_gradient_to_memory",
     "A gradient flows into the memory; detach it, so that training stays within the segment.",
     (JOINED, "torch.cat([memory, x], dim=1)"),
+)
+add(
+    "relative_attention_x_detached",
+    "You detach x along with the memory, so that keys and values pass no gradient to it; detach "
+    "the memory alone.",
+    (
+        "context = x if memory is None else " + JOINED,
+        "context = x if memory is None else torch.cat([memory, x], dim=1).detach()",
+    ),
 )
 add(
     "relative_attention_memory_ignored",
@@ -250,6 +295,34 @@ add(
     "relative_attention_without_dropout",
     "Nothing is dropped in train mode; apply dropout to the weights.",
     (RELATIVE_WEIGHTS, "torch.softmax(scores, dim=-1)"),
+)
+add(
+    "relative_attention_scores_dropped",
+    "You drop scores before the softmax; a score of 0 still gets weight. Drop the weights.",
+    (SCALED, f"self.dropout({SCALED})"),
+    (RELATIVE_WEIGHTS, "torch.softmax(scores, dim=-1)"),
+)
+add(
+    "relative_attention_heads_dropped",
+    "You drop all weights of a head at once; dropout decides about every weight by itself.",
+    (
+        RELATIVE_WEIGHTS,
+        RELATIVE_WEIGHTS.replace("self.dropout(", "F.dropout2d(")[:-1]
+        + ", self.dropout.p, self.training)",
+    ),
+)
+add(
+    "relative_attention_one_draw_for_all_heads",
+    "All your heads lose the same weights; dropout decides about every weight by itself.",
+    (
+        RELATIVE_WEIGHTS,
+        "torch.softmax(scores, dim=-1) * self.dropout(torch.ones_like(scores[:, :1]))",
+    ),
+)
+add(
+    "relative_attention_one_draw_for_the_batch",
+    "All examples of a batch lose the same weights; dropout decides about every weight by itself.",
+    (RELATIVE_WEIGHTS, "torch.softmax(scores, dim=-1) * self.dropout(torch.ones_like(scores[:1]))"),
 )
 add(
     "relative_attention_dropout_on_output",
@@ -444,6 +517,24 @@ add(
     (DETECTED, "F.binary_cross_entropy_with_logits(scores[mask], targets, reduction='sum')"),
 )
 add(
+    "detection_balanced",
+    "You add the means over replaced and over original tokens; every real token weighs the same.",
+    (
+        DETECTED,
+        "sum(F.binary_cross_entropy_with_logits(scores[mask][targets == each], "
+        "targets[targets == each]) for each in (0, 1)) / 2",
+    ),
+)
+add(
+    "detection_first_token_left_out",
+    "The first token of a row does not count in your loss; all real tokens do, special ones too.",
+    (TARGETS, "is_replaced[:, 1:][mask[:, 1:]].to(scores.dtype)"),
+    (
+        DETECTED,
+        "F.binary_cross_entropy_with_logits(scores[:, 1:][mask[:, 1:]], targets)",
+    ),
+)
+add(
     "detection_labels_inverted",
     "Your targets are inverted: a large score says replaced, so the target is 1 where is_replaced.",
     (TARGETS, "(~is_replaced[mask]).to(scores.dtype)"),
@@ -534,6 +625,26 @@ add(
     (
         REAL_PAIRS,
         "both = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, :-1]",
+    ),
+)
+add(
+    "two_directions_loss_without_mask",
+    "loss makes its states without the mask, so that the backward LSTM has read padding first.",
+    ("self(ids, mask).chunk", "self(ids).chunk"),
+)
+add(
+    "two_directions_mean_of_rows",
+    "You take the mean of the rows' means, so that tokens of short rows weigh more; every position "
+    "with a neighbour weighs the same.",
+    (
+        FOLLOWING,
+        "torch.stack([F.cross_entropy(self.output(states[:-1])[real], row[1:][real]) "
+        "for states, row, real in zip(forwards, ids, both) if real.any()]).mean()",
+    ),
+    (
+        PRECEDING,
+        "torch.stack([F.cross_entropy(self.output(states[1:])[real], row[:-1][real]) "
+        "for states, row, real in zip(backwards, ids, both) if real.any()]).mean()",
     ),
 )
 add(

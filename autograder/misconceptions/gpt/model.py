@@ -335,6 +335,53 @@ add(
     (LAST, "return self.out_proj(self.dropout(mixed))"),
 )
 add(
+    "attention_heads_dropped",
+    "You drop all weights of a head at once; dropout decides about every weight by itself.",
+    (
+        WEIGHTS,
+        "attn_weights = nn.functional.dropout2d(torch.softmax(scores, dim=3), "
+        "self.dropout.p, self.training)",
+    ),
+)
+add(
+    "attention_one_draw_for_all_heads",
+    "All your heads lose the same weights; dropout decides about every weight by itself.",
+    (
+        WEIGHTS,
+        "attn_weights = torch.softmax(scores, dim=3)\n"
+        "        attn_weights = attn_weights * self.dropout(torch.ones_like(attn_weights[:, :1]))",
+    ),
+)
+add(
+    "attention_one_draw_for_the_batch",
+    "All examples of a batch lose the same weights; dropout decides about every weight by itself.",
+    (
+        WEIGHTS,
+        "attn_weights = torch.softmax(scores, dim=3)\n"
+        "        attn_weights = attn_weights * self.dropout(torch.ones_like(attn_weights[:1]))",
+    ),
+)
+add(
+    "attention_values_dropped",
+    "You drop the values; dropout acts on the weights that they are multiplied by.",
+    (WEIGHTS, "attn_weights = torch.softmax(scores, dim=3)\n        values = self.dropout(values)"),
+)
+add(
+    "attention_weights_left_undivided",
+    "You set weights to 0 in training mode and leave the others as they are; dropout divides them "
+    "by 1 - p.",
+    (
+        WEIGHTS,
+        "attn_weights = torch.softmax(scores, dim=3)\n"
+        "        attn_weights = attn_weights * (self.dropout(torch.ones_like(attn_weights)) > 0)",
+    ),
+)
+add(
+    "attention_vectors_dropped",
+    "You drop the whole vector of a position; dropout decides about every entry by itself.",
+    (LAST, "return nn.functional.dropout1d(self.out_proj(mixed), self.dropout.p, self.training)"),
+)
+add(
     "attention_dropout_in_eval",
     "You drop in evaluation mode too; use nn.Dropout, or pass self.training on to F.dropout.",
     (WEIGHTS, "attn_weights = nn.functional.dropout(torch.softmax(scores, dim=3), self.dropout.p)"),
@@ -386,6 +433,11 @@ add(
     "gelu_root_of_half_pi",
     "You multiply by sqrt(pi / 2); it is sqrt(2 / pi).",
     ("math.sqrt(2.0 / math.pi)", "math.sqrt(math.pi / 2.0)"),
+)
+add(
+    "gelu_root_of_2_alone",
+    "You divide the root of 2 by pi; take the root of 2 / pi.",
+    ("math.sqrt(2.0 / math.pi)", "math.sqrt(2.0) / math.pi"),
 )
 add(
     "gelu_without_root",
@@ -480,6 +532,22 @@ add(
     (OUT, "return self.w_2(inside)"),
 )
 add(
+    "ffn_input_dropped",
+    "You drop what goes into w_1; dropout acts on what w_2 returns.",
+    (INSIDE, "inside = gelu(self.w_1(self.dropout(x)))"),
+    (OUT, "return self.w_2(inside)"),
+)
+add(
+    "ffn_vectors_dropped",
+    "You drop the whole vector of a position; dropout decides about every entry by itself.",
+    (OUT, "x = self.w_2(inside)\n        return x * self.dropout(torch.ones_like(x[..., :1]))"),
+)
+add(
+    "ffn_one_draw_for_the_batch",
+    "All examples of a batch lose the same entries; dropout decides about every entry by itself.",
+    (OUT, "x = self.w_2(inside)\n        return x * self.dropout(torch.ones_like(x[:1]))"),
+)
+add(
     "ffn_dropped_twice",
     "You drop between w_1 and w_2 as well; dropout acts on what w_2 returns only.",
     (INSIDE, "inside = self.dropout(gelu(self.w_1(x)))"),
@@ -500,13 +568,18 @@ def of_both_blocks(prefix, first, second, again):
         (second, second.replace("x + ", "")),
     )
     add(
+        f"{prefix}_first_shortcut_missing",
+        "You do not add the block's input to what the attention returns.",
+        (first, first.replace("x + ", "")),
+    )
+    add(
         f"{prefix}_second_shortcut_missing",
         "You do not add what went into the feed-forward network to its result.",
         (second, second.replace("x + ", "")),
     )
     add(
         f"{prefix}_second_shortcut_from_input",
-        "Your second residual connection starts from the block's input; it starts after the "
+        "Your second residual connection begins at the block's input; it begins after the "
         "attention.",
         (first, "whole = x\n        " + first),
         (second, second.replace("x + ", "whole + ")),
@@ -532,6 +605,11 @@ def of_both_blocks(prefix, first, second, again):
         "Your norms have another eps; it is 1e-5, that of nn.LayerNorm.",
         ("self.norm_1 = nn.LayerNorm(d_model)", "self.norm_1 = nn.LayerNorm(d_model, eps=1e-12)"),
         ("self.norm_2 = nn.LayerNorm(d_model)", "self.norm_2 = nn.LayerNorm(d_model, eps=1e-12)"),
+    )
+    add(
+        f"{prefix}_heads_fixed",
+        "The heads of your attention do not follow num_heads; pass it on.",
+        ("CausalSelfAttention(d_model, num_heads,", "CausalSelfAttention(d_model, 1,"),
     )
     add(
         f"{prefix}_attention_without_dropout",
@@ -628,6 +706,16 @@ add(
     (SECOND, "x = self.norm_2(x)\n        return x + self.feed_forward(x)"),
 )
 add(
+    "pre_first_shortcut_from_norm",
+    "Your first residual connection begins after norm_1; it passes x on as it came in.",
+    (FIRST, "x = self.norm_1(x)\n        x = x + self.attention(x)"),
+)
+add(
+    "pre_second_shortcut_from_norm",
+    "Your second residual connection begins after norm_2; it passes on the sum as it was.",
+    (SECOND, "x = self.norm_2(x)\n        return x + self.feed_forward(x)"),
+)
+add(
     "pre_without_first_norm",
     "Your attention reads x itself; norm_1 comes before it.",
     (FIRST, "x = x + self.attention(x)"),
@@ -699,6 +787,11 @@ add(
     (HEAD, "return torch.softmax(self.features(ids) @ self.token.weight.T, dim=2)"),
 )
 add(
+    "gpt_log_probabilities",
+    "You return logarithms of probabilities; forward returns logits, the plain products.",
+    (HEAD, "return torch.log_softmax(self.features(ids) @ self.token.weight.T, dim=2)"),
+)
+add(
     "gpt_last_place_only",
     "You return the logits of the last position only; all are trained, so return (B, T, V).",
     (HEAD, "return self.features(ids)[:, -1:] @ self.token.weight.T"),
@@ -743,6 +836,14 @@ add(
     (EMBED, EMBED.replace("positions", "ids % self.max_length")),
 )
 add(
+    "gpt_padding_idx",
+    "Your token embedding has a padding_idx, so that PAD's row never learns; no row is special.",
+    (
+        "token = nn.Embedding(vocab_size, d_model)",
+        "token = nn.Embedding(vocab_size, d_model, padding_idx=0)",
+    ),
+)
+add(
     "gpt_embeddings_scaled",
     "You multiply the token vectors by sqrt(D), as the first Transformer does; GPT does not.",
     ("self.token(ids) +", "math.sqrt(self.token.embedding_dim) * self.token(ids) +"),
@@ -772,6 +873,11 @@ add(
     "gpt_final_norm_in_the_head",
     "Your features come before final_norm; it is their last step.",
     (NORMED, "return x"),
+    (HEAD, "return self.final_norm(self.features(ids)) @ self.token.weight.T"),
+)
+add(
+    "gpt_final_norm_twice",
+    "You normalise twice at the end: features ends with final_norm, and forward applies it again.",
     (HEAD, "return self.final_norm(self.features(ids)) @ self.token.weight.T"),
 )
 add(
@@ -838,6 +944,16 @@ add(
     "gpt_blocks_without_dropout",
     "Your blocks never hear of dropout; pass it on.",
     (STACK, STACK.replace(", dropout)", ")")),
+)
+add(
+    "gpt_first_block_dropped",
+    "Only your first block hears of dropout; all do.",
+    (STACK, STACK.replace(", dropout)", ", 0.0 if _ else dropout)")),
+)
+add(
+    "gpt_heads_fixed",
+    "The heads of your blocks do not follow num_heads; pass it on.",
+    (STACK, STACK.replace("num_heads", "2")),
 )
 add(
     "gpt_features_dropped",

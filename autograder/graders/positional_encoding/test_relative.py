@@ -467,7 +467,7 @@ def test_rotary_position_ids(student, reference, draw):
         ((3, 3, 3, 4), draw.integers(0, 12, 3, 1, 3), "positions (B, 1, T), where B = H = T"),
         ((2, 2, 3, 4), draw.integers(0, 12, 2, 2, 3), "positions (B, H, T)"),
         ((3, 2, 4, 4), draw.integers(0, 12, 2, 4), "positions (H, T)"),
-        ((2, 3, 4), torch.tensor([6]), "position 6 for all"),
+        ((2, 3, 6), torch.tensor([6]), "position 6 for all"),
     ]:
         for interleaved in PAIRINGS:
             mine, theirs = rotary_pair(
@@ -477,6 +477,11 @@ def test_rotary_position_ids(student, reference, draw):
             seen, want = mine.observe(x, position_ids, grad=False), theirs(x, position_ids)
             turned(seen.value, want, int(position_ids.max()), what="the rotated x", case=case)
             expectations.unchanged(seen)
+    mine, theirs = rotary_pair(student, reference, 4)
+    for first in (0, 4):
+        x, position_ids = draw.normal(2, 3, 4), torch.arange(first, first + 3)
+        case = f"positions {position_ids.tolist()}, asked in turn"
+        turned(mine(x, position_ids), theirs(x, position_ids), 6, "the rotated x", case)
 
 
 @promises("nothing-saved")

@@ -791,6 +791,17 @@ add(
     ),
 )
 add(
+    "rotary_tables_kept",
+    "You keep the tables of an earlier call with as many tokens; position_ids may be others, so "
+    "make them anew.",
+    (
+        ASKED,
+        "if getattr(self, 'length', None) != x.shape[-2]:\n"
+        "            self.length, self.kept = x.shape[-2], self.tables(position_ids)\n"
+        "        cos, sin = self.kept",
+    ),
+)
+add(
     "rotary_one_position_each",
     "A position_ids that is broadcast along T is refused; one position may stand for all tokens.",
     (

@@ -11,6 +11,7 @@ import torch
 
 from autograder.judging.grader_marks import Mistake, WrongError, WrongShape, WrongValues
 from autograder.judging.proxy import Observation, StudentError
+from autograder.sandbox.wire import Foreign
 
 # Relative error allowed, per dtype, as a share of the largest expected value: room for another
 # order of summation, far from any wrong formula. For float64 too there is room for a factor that
@@ -66,8 +67,7 @@ def close_enough(actual: torch.Tensor, expected: torch.Tensor, slack: float = 1.
 
 def type_name(value: Any) -> str:
     """How to call a value's type to a student: a foreign object by its own type's name."""
-    foreign = getattr(value, "type_name", None)
-    return foreign if isinstance(foreign, str) else type(value).__name__
+    return value.type if isinstance(value, Foreign) else type(value).__name__
 
 
 def _with(case: str) -> str:
@@ -96,15 +96,17 @@ def pair(actual: Any, what: str = "the result") -> tuple[Any, Any]:
     return first, second
 
 
-def items(actual: Any, count: int, what: str = "the result") -> Sequence[Any]:
-    """`actual`, which must be a tuple (or list) of `count` values."""
+def items(
+    actual: Any, count: int, what: str = "the result", *, kind: str = "tuple"
+) -> Sequence[Any]:
+    """`actual`, which must be a tuple (or list) of `count` values; `kind` says which is asked."""
     if not isinstance(actual, (tuple, list)) or len(actual) != count:
         got = (
             f"{len(actual)} values"
             if isinstance(actual, (tuple, list))
             else f"a {type_name(actual)}"
         )
-        raise Mistake(f"{what} should be a tuple of {count} values, but {_verb(what, 'is')} {got}.")
+        raise Mistake(f"{what} should be a {kind} of {count} values, not {got}.")
     return actual
 
 

@@ -179,6 +179,15 @@ class Proxy:
         request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
         return self._ask({**request, "graph": True}, f"Your {name}")
 
+    def placing(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
+        """Call function `name`, and see where the tensors of its answer lie.
+
+        What is new memory, or not contiguous, is in `mutated`: `executor.COPIED` or
+        `executor.SCATTERED` and the tensor's label.
+        """
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
+        return self._ask({**request, "memory": True}, f"Your {name}")
+
     def module(
         self,
         name: str,

@@ -37,6 +37,7 @@ from autograder.graders.parts import (
 )
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
+from autograder.sandbox.executor import COPIED, SCATTERED
 
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 
@@ -100,6 +101,26 @@ def test_rename_blocks(student, reference, draw):
     same_names(student, reference, state, "GPT-2 with two blocks, names with transformer.")
 
 
+@aspect
+@promises("transposed", "same-tensor")
+@exercise("rename_parameters")
+def test_rename_memory(student, draw):
+    """What is transposed is contiguous; all else is the tensor that was given, no copy of it."""
+    seen = student.placing("rename_parameters", checkpoint(draw))
+    expectations.true(isinstance(seen.value, dict), "the result should be a dict.")
+    for name in seen.value:
+        where = f"the tensor called {name}"
+        expectations.true(
+            f"{SCATTERED}{name}" not in seen.mutated,
+            f"{where} is a transposed view of theirs; it should be contiguous.",
+        )
+        new = str(name).startswith("blocks.") and "norm" not in name and name.endswith("weight")
+        expectations.true(
+            new or f"{COPIED}{name}" not in seen.mutated,
+            f"{where} is a copy; it should be the very tensor that was given.",
+        )
+
+
 @promises("names")
 @exercise("rename_parameters")
 def test_rename_first(student, reference, draw):
@@ -144,6 +165,9 @@ def test_rename_unknown(student, reference, draw):
         "model.wte.weight",
         "wte.bias",
         "lm_head.bias",
+        "h.0.attn.c_attn.scale",
+        "wte.transformer.weight",
+        "h.0.position_ids",
     ]:
         state = checkpoint(draw, more=[name])
         refuses(student.rename_parameters, {f"a tensor called {name}": (state,)})
@@ -284,7 +308,7 @@ def own_inputs(student, pairs):
 
 def same_inputs(student, got, want, pairs, case):
     """A list of inputs is the reference's, or what the student's own entailment_input makes."""
-    rows = expectations.items(got, len(want), what=f"the result for {case}")
+    rows = expectations.items(got, len(want), what=f"the result for {case}", kind="list")
     if list(rows) == own_inputs(student, pairs):
         return
     for number, (actual, expected) in enumerate(zip(rows, want, strict=True)):
@@ -820,7 +844,7 @@ def same_joint(student, reference, given, case, weight=None):
 @exercise("joint_loss", 2)
 def test_joint_values(student, reference, draw):
     """L2 is the mean over the labels, L1 the mean over the targets, L3 = L2 + L1 / 2."""
-    for lengths in ([2], [4, 4], [5, 5, 5]):
+    for lengths in ([3], [2], [4, 4], [5, 5, 5]):
         given = joint_inputs(draw, lengths)
         same_joint(student, reference, given, sizes(B=len(lengths), T=lengths[0], L=3, V=9))
 
@@ -985,7 +1009,7 @@ def test_prompt_many(student, reference, draw):
     examples = list(zip(words[:15], words[15:], strict=True))
     same_prompt(student, reference, "Map each word to another.", examples * 2, words[0])
     odd = [("2 + 2 => 4", "yes"), ("{x} %s", "\\n"), ("a  b", "c"), (" a ", " b ")]
-    same_prompt(student, reference, "Is {this} right?", odd, "{0} => %d")
+    same_prompt(student, reference, " Is {this} right? ", odd, "{0} => %d")
     for task in ("", TASK):
         same_prompt(student, reference, task, [], " a ", arrow=" => ")
 
@@ -1070,7 +1094,7 @@ def test_answers_one_token(student, reference, draw):
 def test_answers_mean(student, reference, draw):
     """Longer answers: the mean over their tokens, each after the prompt and those before it."""
     both = Tables(student, reference, table(draw))
-    for lengths in ([2], [2, 2], [3, 1, 4]):
+    for lengths in ([3], [2, 2], [3, 1, 4]):
         prompt, *answers = texts(draw, 3, *lengths)
         both.same(prompt, answers, f"a prompt of 3 and answers of {lengths} tokens")
 
@@ -1095,7 +1119,7 @@ def test_answers_refusals(student, reference, draw):
     refuses(
         lambda *given: student.answer_scores(both.mine, *given),
         {
-            "an empty prompt": ([], [one, two]),
+            "an empty prompt": ([], [two, long]),
             "an empty list of answers": (prompt, []),
             "an empty answer": (prompt, [one, []]),
             "a prompt of 4 and an answer of 9 where the context is 6": (prompt, [long * 3]),
@@ -1198,7 +1222,8 @@ def test_answers_gpt(student, reference, draw):
         )
         return
     mine = student.module("GPT", state=state, **options)
-    before = mine.state()
+    before, ids = mine.state(), torch.tensor([prompt])
+    learns = learning(mine, ids)
     for per_token, want in zip((True, False), own, strict=True):
         seen = student.observe("answer_scores", mine, prompt, answers, per_token)
         case = f"your GPT, a prompt of 3, answers of 2, 4, 1 and 4 tokens, per_token={per_token}"
@@ -1211,6 +1236,16 @@ def test_answers_gpt(student, reference, draw):
         expectations.unchanged(seen)
     for name, value in mine.state().items():
         expectations.close(value, before[name], what=f"the parameter {name} afterwards")
+    expectations.true(
+        learning(mine, ids) or not learns,
+        "After your answer_scores no gradient reaches the weights of the model any more; leave "
+        "their requires_grad as it is, and use torch.no_grad() as a context.",
+    )
+
+
+def learning(model, ids):
+    """Whether a gradient reaches any weight of the model."""
+    return any(grad is not None for grad in model.observe(ids).grads.values())
 
 
 def own_gpt_scores(student, model, prompt, answers):

@@ -101,12 +101,9 @@ def items(
 ) -> Sequence[Any]:
     """`actual`, which must be a tuple (or list) of `count` values; `kind` says which is asked."""
     if not isinstance(actual, (tuple, list)) or len(actual) != count:
-        got = (
-            f"{len(actual)} values"
-            if isinstance(actual, (tuple, list))
-            else f"a {type_name(actual)}"
-        )
-        raise Mistake(f"{what} should be a {kind} of {count} values, not {got}.")
+        amount = f"of {count} value{'' if count == 1 else 's'}"
+        got = f"of {len(actual)}" if isinstance(actual, (tuple, list)) else f"a {type_name(actual)}"
+        raise Mistake(f"{what} should be a {kind} {amount}, not {got}.")
     return actual
 
 

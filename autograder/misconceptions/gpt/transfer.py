@@ -48,6 +48,12 @@ add(
     (LOST, LOST.replace("= tensor", "= tensor.clone()")),
 )
 add(
+    "rename_to_float32",
+    "You convert the tensors to float32; each keeps its dtype.",
+    (PUT, PUT.replace("= tensor", "= tensor.float()")),
+    (LOST, LOST.replace("= tensor", "= tensor.float()")),
+)
+add(
     "rename_all_transposed",
     "You transpose every matrix; the embeddings of tokens and positions stay as they are.",
     (LOST, "renamed[tables[short]] = tensor.T if tensor.ndim == 2 else tensor"),
@@ -476,6 +482,17 @@ add(
     "You drop scores; dropout acts on the vector that the classifier reads.",
     (READ, "read = hidden[found]"),
     (RESULT, "return self.dropout(self.classifier(read)), logits"),
+)
+add(
+    "classifier_drops_vectors",
+    "Your dropout keeps or drops whole vectors; it decides anew for every entry, as nn.Dropout "
+    "does.",
+    (RATE, "self.dropout = nn.Dropout1d(dropout)"),
+)
+add(
+    "classifier_one_score_squeezed",
+    "With one label your scores lose their last axis; they are (B, 1).",
+    (RESULT, "return self.classifier(read).squeeze(-1), logits"),
 )
 add(
     "classifier_drops_logits",

@@ -96,15 +96,14 @@ def pair(actual: Any, what: str = "the result") -> tuple[Any, Any]:
     return first, second
 
 
-def items(actual: Any, count: int, what: str = "the result") -> Sequence[Any]:
-    """`actual`, which must be a tuple (or list) of `count` values."""
+def items(
+    actual: Any, count: int, what: str = "the result", *, kind: str = "tuple"
+) -> Sequence[Any]:
+    """`actual`, which must be a tuple (or list) of `count` values; `kind` says which is asked."""
     if not isinstance(actual, (tuple, list)) or len(actual) != count:
-        got = (
-            f"{len(actual)} values"
-            if isinstance(actual, (tuple, list))
-            else f"a {type_name(actual)}"
-        )
-        raise Mistake(f"{what} should be a tuple of {count} values, but {_verb(what, 'is')} {got}.")
+        amount = f"of {count} value{'' if count == 1 else 's'}"
+        got = f"of {len(actual)}" if isinstance(actual, (tuple, list)) else f"a {type_name(actual)}"
+        raise Mistake(f"{what} should be a {kind} {amount}, not {got}.")
     return actual
 
 

@@ -201,13 +201,14 @@ class Proxy:
         request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
         return self._ask({**request, "graph": True}, f"Your {name}")
 
-    def laid_out(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
-        """Call function `name`; if what it returns isn't contiguous, it is in `mutated`.
+    def placing(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
+        """Call function `name`, and see where the tensors of its answer lie.
 
-        It is called `executor.STRIDES` there. The value itself always arrives contiguous.
+        What is new memory, or not contiguous, is in `mutated`: `executor.COPIED` or
+        `executor.SCATTERED` and the tensor's label.
         """
         request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
-        return self._ask({**request, "strides": True}, f"Your {name}")
+        return self._ask({**request, "memory": True}, f"Your {name}")
 
     def module(
         self,

@@ -41,8 +41,9 @@ RECORD = "__record__"
 GLOBAL_GENERATOR = "torch.default_generator"
 # What is said to have changed where a call has kept something for a backward pass.
 GRAPH = "torch.autograd.graph"
-# What is said to have changed where a result is not contiguous: an answer carries no strides.
-STRIDES = "torch.Tensor.stride"
+# What is said of tensors in an answer: they lie in no memory that was given, or not in their order.
+# The label follows.
+COPIED, SCATTERED = "copied: ", "not contiguous: "
 # The most that is taken out of a generator in an answer.
 MOST_LISTED = 10_000
 
@@ -184,6 +185,21 @@ def _listed(value: Any) -> Any:
             for key, item in value.items()
         }
     return value
+
+
+def _memory(value: Any) -> set[int]:
+    """Where the tensors in `value` lie."""
+    tensors = (tensor for _, tensor in walk(value) if tensor.layout is torch.strided)
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+
+
+def _laid_out(value: Any, given: set[int]) -> Iterator[str]:
+    """What `COPIED` and `SCATTERED` say of an answer, if the memory `given` was."""
+    for label, tensor in walk(value):
+        if tensor.layout is not torch.strided or not _memory(tensor) <= given:
+            yield COPIED + label
+        if tensor.layout is not torch.strided or not tensor.is_contiguous():
+            yield SCATTERED + label
 
 
 @contextlib.contextmanager
@@ -413,6 +429,7 @@ class Executor:
         first = len(args)  # of those with a name
         named = dict(zip(kwargs, used[first:], strict=True))
         wanted = with_grad or request.get("autograd")
+        memory = _memory(used) if request.get("memory") else None
         kept: list[bool] = []
         recorded = contextlib.nullcontext() if wanted else torch.no_grad()
         with _noting_graph(kept) if request.get("graph") else recorded:
@@ -428,8 +445,8 @@ class Executor:
         mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
         mutated += [GRAPH] * bool(kept)
-        if request.get("strides") and isinstance(value, torch.Tensor):
-            mutated += [STRIDES] * (not value.is_contiguous())
+        if memory is not None:
+            mutated += _laid_out(value, memory)
         grads: dict[str, torch.Tensor | None] = {}
         if not all(leaf.requires_grad for leaf in leaves):
             mutated.append(side_effects.REQUIRES_GRAD)

@@ -552,7 +552,7 @@ class ChoiceClassifier(GPTClassifier):
 #
 # <details><summary>Hint 1</summary>
 #
-# Exercise 13 takes a mask over targets, with the columns of `ids`.
+# `language_model_loss` takes a mask over targets, with the columns of `ids`.
 #
 # </details>
 # <details><summary>Hint 2</summary>

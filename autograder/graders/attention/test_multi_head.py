@@ -8,7 +8,7 @@ from autograder.graders.attention.common import FAR, OUTPUT, linear, marked, rea
 from autograder.graders.common import pair, same_gradients, same_parameters, same_results, sizes
 from autograder.judging import expectations
 from autograder.judging.grader_marks import aspect, exercise, hidden, promises
-from autograder.sandbox.executor import STRIDES
+from autograder.sandbox.executor import SCATTERED
 
 
 def same_state(mine, theirs, case=""):
@@ -104,10 +104,10 @@ def test_split_layout_dtype_gradients(student, reference, draw):
 
 def same_merged(student, reference, x, case):
     """The heads are merged as by the reference, and the result is contiguous."""
-    seen = student.laid_out("merge_heads", x)
+    seen = student.placing("merge_heads", x)
     expectations.close(seen.value, reference.merge_heads(x), what="the merged heads", case=case)
     expectations.true(
-        STRIDES not in seen.mutated,
+        SCATTERED not in seen.mutated,
         f"The result should be contiguous in memory ({case}).",
         misconception="merge_not_contiguous",
     )

@@ -37,6 +37,7 @@ from autograder.graders.parts import (
 )
 from autograder.judging import expectations
 from autograder.judging.grader_marks import Mistake, aspect, exercise, hidden, promises
+from autograder.sandbox.executor import COPIED, SCATTERED
 
 PAD, START, DELIMITER, EXTRACT, END = 0, 1, 2, 3, 4
 
@@ -100,6 +101,26 @@ def test_rename_blocks(student, reference, draw):
     same_names(student, reference, state, "GPT-2 with two blocks, names with transformer.")
 
 
+@aspect
+@promises("transposed", "same-tensor")
+@exercise("rename_parameters")
+def test_rename_memory(student, draw):
+    """What is transposed is contiguous; all else is the tensor that was given, no copy of it."""
+    seen = student.placing("rename_parameters", checkpoint(draw))
+    expectations.true(isinstance(seen.value, dict), "the result should be a dict.")
+    for name in seen.value:
+        where = f"the tensor called {name}"
+        expectations.true(
+            f"{SCATTERED}{name}" not in seen.mutated,
+            f"{where} is a transposed view of theirs; it should be contiguous.",
+        )
+        new = str(name).startswith("blocks.") and "norm" not in name and name.endswith("weight")
+        expectations.true(
+            new or f"{COPIED}{name}" not in seen.mutated,
+            f"{where} is a copy; it should be the very tensor that was given.",
+        )
+
+
 @promises("names")
 @exercise("rename_parameters")
 def test_rename_first(student, reference, draw):
@@ -144,6 +165,9 @@ def test_rename_unknown(student, reference, draw):
         "model.wte.weight",
         "wte.bias",
         "lm_head.bias",
+        "h.0.attn.c_attn.scale",
+        "wte.transformer.weight",
+        "h.0.position_ids",
     ]:
         state = checkpoint(draw, more=[name])
         refuses(student.rename_parameters, {f"a tensor called {name}": (state,)})
@@ -160,6 +184,7 @@ def test_rename_layers(student, reference, draw):
     state = checkpoint(draw, (11, 1, 9, 10, 21), "transformer.", more=["lm_head.weight"])
     state["transformer.h.9.attn.c_attn.weight"] = draw.normal(3, 9).double()
     state["transformer.h.9.attn.c_attn.bias"] = draw.normal(9).to(torch.float16)
+    state["transformer.wte.weight"] = draw.normal(5, 2).to(torch.float16)
     state["transformer.h.10.mlp.c_proj.weight"] = draw.normal(2, 8).mT
     same_names(student, reference, state, "transformer. and blocks 1, 9, 10, 11 and 21")
     seen = student.observe("rename_parameters", state, grad=False)
@@ -284,7 +309,7 @@ def own_inputs(student, pairs):
 
 def same_inputs(student, got, want, pairs, case):
     """A list of inputs is the reference's, or what the student's own entailment_input makes."""
-    rows = expectations.items(got, len(want), what=f"the result for {case}")
+    rows = expectations.items(got, len(want), what=f"the result for {case}", kind="list")
     if list(rows) == own_inputs(student, pairs):
         return
     for number, (actual, expected) in enumerate(zip(rows, want, strict=True)):
@@ -553,6 +578,8 @@ def test_classifier_values(student, reference, draw):
     for lengths in ([3], [5, 5]):
         ids = extract_rows(draw, lengths)
         both.same(ids, f"{sizes(B=len(lengths), T=lengths[0], L=3)} without padding, in eval mode")
+    both = Classifiers(student, reference, draw, 1)
+    both.same(extract_rows(draw, [4, 4]), "one label, L=1")
 
 
 @promises("own-position")
@@ -644,6 +671,15 @@ def test_classifier_dropout(student, reference, draw):
         expectations.close(value[1], kept[1], what="the logits", case=f"train mode at dropout={p}")
         expectations.shape(value[0], (40, 16), what="the scores")
         dropped(value[0] - 1, kept[0] - 1, p, "the features at EXTRACT")
+    # Of 40 rows of 16 entries, each dropped with probability 1/2, six or more are alike throughout
+    # once in 10**20 times, and a column of 40 entries is so still less often.
+    gone = (value[0] - 1).abs() < 1e-9
+    alike = [int((gone == gone.narrow(axis, 0, 1)).all(axis).sum()) for axis in (0, 1)]
+    expectations.true(
+        alike[0] == 0 and alike[1] < 6,
+        "Dropout keeps or drops whole vectors in your answer, or the same features in all rows; it "
+        "decides anew for every entry, as nn.Dropout does.",
+    )
 
 
 def noisy(student, both, ids):
@@ -820,7 +856,7 @@ def same_joint(student, reference, given, case, weight=None):
 @exercise("joint_loss", 2)
 def test_joint_values(student, reference, draw):
     """L2 is the mean over the labels, L1 the mean over the targets, L3 = L2 + L1 / 2."""
-    for lengths in ([2], [4, 4], [5, 5, 5]):
+    for lengths in ([3], [2], [4, 4], [5, 5, 5]):
         given = joint_inputs(draw, lengths)
         same_joint(student, reference, given, sizes(B=len(lengths), T=lengths[0], L=3, V=9))
 
@@ -828,7 +864,7 @@ def test_joint_values(student, reference, draw):
 @exercise("joint_loss")
 def test_joint_weights(student, reference, draw):
     """The weight scales L1 alone; 0 leaves it out of L3, and it may be more than 1."""
-    for weight in (0.0, 0.25, 1.0, 3.0):
+    for weight in (0.25, 0.0, 1.0, 3.0):
         given = joint_inputs(draw, [4, 4, 4])
         same_joint(student, reference, given, sizes(B=3, T=4), weight)
 
@@ -985,7 +1021,7 @@ def test_prompt_many(student, reference, draw):
     examples = list(zip(words[:15], words[15:], strict=True))
     same_prompt(student, reference, "Map each word to another.", examples * 2, words[0])
     odd = [("2 + 2 => 4", "yes"), ("{x} %s", "\\n"), ("a  b", "c"), (" a ", " b ")]
-    same_prompt(student, reference, "Is {this} right?", odd, "{0} => %d")
+    same_prompt(student, reference, " Is {this} right? ", odd, "{0} => %d")
     for task in ("", TASK):
         same_prompt(student, reference, task, [], " a ", arrow=" => ")
 
@@ -1070,7 +1106,7 @@ def test_answers_one_token(student, reference, draw):
 def test_answers_mean(student, reference, draw):
     """Longer answers: the mean over their tokens, each after the prompt and those before it."""
     both = Tables(student, reference, table(draw))
-    for lengths in ([2], [2, 2], [3, 1, 4]):
+    for lengths in ([3], [2, 2], [3, 1, 4]):
         prompt, *answers = texts(draw, 3, *lengths)
         both.same(prompt, answers, f"a prompt of 3 and answers of {lengths} tokens")
 
@@ -1091,18 +1127,18 @@ def test_answers_sum(student, reference, draw):
 def test_answers_refusals(student, reference, draw):
     """Empty prompts and answers, and more than the context, are refused; a full context is not."""
     both = Tables(student, reference, table(draw), max_length=6)
-    prompt, one, two, long = texts(draw, 4, 1, 2, 3)
+    prompt, one, two, long = texts(draw, 3, 1, 2, 3)
     refuses(
         lambda *given: student.answer_scores(both.mine, *given),
         {
-            "an empty prompt": ([], [one, two]),
+            "an empty prompt": ([], [two, long]),
             "an empty list of answers": (prompt, []),
             "an empty answer": (prompt, [one, []]),
-            "a prompt of 4 and an answer of 9 where the context is 6": (prompt, [long * 3]),
-            "a prompt of 4 and answers of 1 and 3 where the context is 6": (prompt, [one, long]),
+            "a prompt of 3 and an answer of 9 where the context is 6": (prompt, [long * 3]),
+            "a prompt of 3 and answers of 1 and 4 where the context is 6": (prompt, [one, two * 2]),
         },
     )
-    both.same(prompt, [two, one], "a prompt of 4 and answers of 2 and 1 where the context is 6")
+    both.same(prompt, [long, one], "a prompt of 3 and answers of 3 and 1 where the context is 6")
 
 
 @hidden
@@ -1198,7 +1234,8 @@ def test_answers_gpt(student, reference, draw):
         )
         return
     mine = student.module("GPT", state=state, **options)
-    before = mine.state()
+    before, ids = mine.state(), torch.tensor([prompt])
+    learns = learning(mine, ids)
     for per_token, want in zip((True, False), own, strict=True):
         seen = student.observe("answer_scores", mine, prompt, answers, per_token)
         case = f"your GPT, a prompt of 3, answers of 2, 4, 1 and 4 tokens, per_token={per_token}"
@@ -1211,6 +1248,16 @@ def test_answers_gpt(student, reference, draw):
         expectations.unchanged(seen)
     for name, value in mine.state().items():
         expectations.close(value, before[name], what=f"the parameter {name} afterwards")
+    expectations.true(
+        learning(mine, ids) or not learns,
+        "After your answer_scores no gradient reaches the weights of the model any more; leave "
+        "their requires_grad as it is, and use torch.no_grad() as a context.",
+    )
+
+
+def learning(model, ids):
+    """Whether a gradient reaches any weight of the model."""
+    return any(grad is not None for grad in model.observe(ids).grads.values())
 
 
 def own_gpt_scores(student, model, prompt, answers):

@@ -69,15 +69,16 @@ def test_learned_refuses(student, draw):
 @hidden
 @exercise("LearnedPositions")
 def test_learned_large_batch(student, reference, draw):
-    """A batch larger than the table, strided inputs, train mode and long tables are no matter."""
+    """A batch larger than the table, strides, train mode, long and then short inputs all work."""
     mine, theirs = learned_pair(student, reference, draw, 4, 5, dtype=torch.float64)
     x = draw.normal(7, 5, 3).double().transpose(1, 2)
     expectations.close(
-        mine.train()(x), theirs(x), what="the sum", case="B=7, max_length=4, float64"
+        mine.train()(x), theirs(x), what="the sum", case="B=7, max_length=4, float64, train mode"
     )
     mine, theirs = learned_pair(student, reference, draw, 600, 1)
-    x = draw.normal(1, 600, 1)
-    expectations.close(mine(x), theirs(x), what="the sum", case="T=max_length=600")
+    for length, case in [(600, "T=max_length=600"), (7, "T=7, after a longer input")]:
+        x = draw.normal(1, length, 1)
+        expectations.close(mine(x), theirs(x), what="the sum", case=case)
 
 
 @hidden
@@ -170,8 +171,9 @@ def relative_state(draw, d_model, heads, most):
     return state
 
 
-def relative_pair(student, reference, draw, d_model, heads, most, dtype=None, far=False):
+def relative_pair(student, reference, draw, d_model, heads, most, dtype=None, far=False, zero=()):
     state = relative_state(draw, d_model, heads, most)
+    state |= {name: torch.zeros_like(state[name]) for name in zero}
     if far:
         # Queries of 2**12 and keys of 2**12 times feature 0, so that scores are about -2e7 where
         # it is -1: -10000 doesn't mask beside them, and -1e9, which many write, does.
@@ -233,6 +235,11 @@ def test_relative_mask_for_all(student, reference, draw):
         (torch.ones(5, 5).tril().bool(), "a causal mask"),
     ]:
         same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
+    none = ("q_proj.weight", "q_proj.bias")
+    mine, theirs = relative_pair(student, reference, draw, 6, 3, 2, zero=none)
+    case = "a mask of shape (T, T), where all scores are 0"
+    mask = draw.mask(5, 5, keep=0.6)
+    same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
 
 @promises("mask")
@@ -292,11 +299,14 @@ def test_relative_refuses(student, draw):
             lambda dtype=dtype: mine(x, torch.ones(3, 3, dtype=dtype)),
             what=f"a mask of dtype {dtype}",
         )
-    for shape in [(3, 4), (3, 3, 3), (4, 3), (2,), (1, 1, 3, 3), (2, 2, 3, 3)]:
+    shapes = [(3, 4), (3, 3, 3), (4, 3), (2,), (1, 1, 3, 3), (2, 2, 3, 3)]
+    # Beside one example, or one token, a larger mask is broadcast the other way round.
+    larger = [(x[:1], (2, 3, 3)), (x[:, :1], (3,))]
+    for given, shape in [(x, shape) for shape in shapes] + larger:
         expectations.raises(
             "ValueError",
-            lambda shape=shape: mine(x, torch.ones(shape, dtype=torch.bool)),
-            what=f"a mask of shape {shape} for x of shape (2, 3, 4)",
+            lambda given=given, shape=shape: mine(given, torch.ones(shape, dtype=torch.bool)),
+            what=f"a mask of shape {shape} for x of shape {tuple(given.shape)}",
         )
 
 
@@ -456,6 +466,8 @@ def test_rotary_position_ids(student, reference, draw):
         ((2, 3, 4, 4), torch.tensor([[[1, 2, 3, 4]], [[0, 0, 5, 1]]]), "positions (B, 1, T)"),
         ((3, 3, 3, 4), draw.integers(0, 12, 3, 1, 3), "positions (B, 1, T), where B = H = T"),
         ((2, 2, 3, 4), draw.integers(0, 12, 2, 2, 3), "positions (B, H, T)"),
+        ((3, 2, 4, 4), draw.integers(0, 12, 2, 4), "positions (H, T)"),
+        ((2, 3, 6), torch.tensor([6]), "position 6 for all"),
     ]:
         for interleaved in PAIRINGS:
             mine, theirs = rotary_pair(
@@ -465,6 +477,11 @@ def test_rotary_position_ids(student, reference, draw):
             seen, want = mine.observe(x, position_ids, grad=False), theirs(x, position_ids)
             turned(seen.value, want, int(position_ids.max()), what="the rotated x", case=case)
             expectations.unchanged(seen)
+    mine, theirs = rotary_pair(student, reference, 4)
+    for first in (0, 4):
+        x, position_ids = draw.normal(2, 3, 4), torch.arange(first, first + 3)
+        case = f"positions {position_ids.tolist()}, asked in turn"
+        turned(mine(x, position_ids), theirs(x, position_ids), 6, "the rotated x", case)
 
 
 @promises("nothing-saved")

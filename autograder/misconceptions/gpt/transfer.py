@@ -35,6 +35,25 @@ add(
     (TURNED, "tensor = tensor.reshape(tensor.shape[::-1])"),
 )
 add(
+    "rename_not_contiguous",
+    "Your transposed weights are views of theirs, .T alone; .contiguous() copies them into the new "
+    "order.",
+    (TURNED, "tensor = tensor.T"),
+)
+add(
+    "rename_copied",
+    "You copy tensors that stay as they are; hand on the very ones that are given, or a large "
+    "checkpoint needs its memory twice.",
+    (PUT, PUT.replace("= tensor", "= tensor.clone()")),
+    (LOST, LOST.replace("= tensor", "= tensor.clone()")),
+)
+add(
+    "rename_to_float32",
+    "You convert the tensors to float32; each keeps its dtype.",
+    (PUT, PUT.replace("= tensor", "= tensor.float()")),
+    (LOST, LOST.replace("= tensor", "= tensor.float()")),
+)
+add(
     "rename_all_transposed",
     "You transpose every matrix; the embeddings of tokens and positions stay as they are.",
     (LOST, "renamed[tables[short]] = tensor.T if tensor.ndim == 2 else tensor"),
@@ -143,8 +162,8 @@ add(
 )
 add(
     "rename_every_bias_dropped",
-    "You leave out every name that ends in attn.bias or contains bias; only the masks attn.bias "
-    "and attn.masked_bias have no position with us.",
+    "You leave out biases of the attention together with its masks; only attn.bias and "
+    "attn.masked_bias have no place with us.",
     (MASKS, 'if in_block and rest.endswith("bias") and "attn" in rest:'),
 )
 add(
@@ -157,6 +176,24 @@ add(
     "You leave out names that you don't know; refuse them with a ValueError, so that no weight is "
     "lost unseen.",
     (REFUSE, REFUSE + "\n            continue"),
+)
+add(
+    "rename_any_ending",
+    "You take whatever stands behind a layer's name for a weight or a bias; refuse other endings "
+    "with a ValueError.",
+    (REFUSE, "if not in_block or part not in parts:"),
+)
+add(
+    "rename_prefix_anywhere",
+    "You take transformer. away wherever it stands in a name; it is a prefix, so take it from the "
+    "beginning only.",
+    (SHORT, 'short = name.replace("transformer.", "")'),
+)
+add(
+    "rename_left_out_by_ending",
+    "You leave out every name that ends in lm_head.weight or position_ids; compare the whole name, "
+    "and refuse others.",
+    (SKIP, 'if short.endswith(("lm_head.weight", "position_ids")):'),
 )
 add(
     "rename_unknown_kept",
@@ -246,7 +283,8 @@ add(
 )
 add(
     "response_one_empty_accepted",
-    "You refuse only if both parts are empty; one empty part is enough for a ValueError.",
+    "You accept an empty prompt if the response is not empty; one empty part is enough for a "
+    "ValueError.",
     (EMPTY, "if not prompt and not response:"),
 )
 
@@ -341,12 +379,20 @@ add(
 add(
     "choice_without_context",
     "Your inputs hold the answers alone; the context stands in front of each.",
-    (EACH, "return [[START, *answer, EXTRACT] for answer in answers]"),
+    (
+        EACH,
+        "rows = [entailment_input(context, answer) for answer in answers]\n"
+        "    return [[START, *row[len(context) + 2 :]] for row in rows]",
+    ),
 )
 add(
     "choice_without_delimiter",
     "Nothing stands between context and answer; put DELIMITER there.",
-    (EACH, "return [[START, *context, *answer, EXTRACT] for answer in answers]"),
+    (
+        EACH,
+        "rows = [entailment_input(context, answer) for answer in answers]\n"
+        "    return [[START, *context, *row[len(context) + 2 :]] for row in rows]",
+    ),
 )
 add(
     "choice_answer_first",
@@ -370,7 +416,7 @@ add(
 )
 add(
     "choice_empty_accepted",
-    "An empty context or answer is not refused; raise a ValueError.",
+    "An empty context is not refused; raise a ValueError, as for an empty answer.",
     (EACH, "return [[START, *context, DELIMITER, *answer, EXTRACT] for answer in answers]"),
 )
 add(
@@ -438,6 +484,17 @@ add(
     (RESULT, "return self.dropout(self.classifier(read)), logits"),
 )
 add(
+    "classifier_drops_vectors",
+    "Your dropout keeps or drops whole vectors; it decides anew for every entry, as nn.Dropout "
+    "does.",
+    (RATE, "self.dropout = nn.Dropout1d(dropout)"),
+)
+add(
+    "classifier_one_score_squeezed",
+    "With one label your scores lose their last axis; they are (B, 1).",
+    (RESULT, "return self.classifier(read).squeeze(-1), logits"),
+)
+add(
     "classifier_drops_logits",
     "The logits of the language model are dropped too; dropout acts on what the classifier reads.",
     (HIDDEN, "hidden = self.dropout(self.gpt.features(ids))"),
@@ -503,8 +560,7 @@ add(
 )
 add(
     "classifier_extract_unchecked",
-    "Rows without EXTRACT, or with two, are not refused; raise a ValueError unless each row has "
-    "exactly one.",
+    "A row without EXTRACT is not refused; raise a ValueError unless each row has exactly one.",
     (CHECKED, "if False:"),
     (READ, "read = self.dropout(hidden[torch.arange(len(ids)), found.int().argmax(dim=1)])"),
 )
@@ -621,6 +677,11 @@ add(
     ),
 )
 add(
+    "joint_mask_inverted",
+    "Your mask marks PAD; True means that a target counts, so it is ids != PAD.",
+    (TEXT_LOSS, TEXT_LOSS.replace("!=", "==")),
+)
+add(
     "joint_negative_accepted",
     "A negative weight is not refused; raise a ValueError.",
     ("if weight < 0:", "if False:"),
@@ -674,6 +735,11 @@ add(
     "prompt_empty_task_kept",
     "An empty description leaves an empty line at the beginning; leave it out.",
     (LINES, "lines = [task]"),
+)
+add(
+    "prompt_task_stripped",
+    "You take spaces away from the description; it stands in the prompt as it is given.",
+    (LINES, "lines = [task.strip()] if task else []"),
 )
 add(
     "prompt_without_task",
@@ -815,8 +881,14 @@ add(
     (GRAD, "if True:"),
 )
 add(
+    "answers_freeze_the_model",
+    "You set requires_grad of the model's weights to False, and it stays so; torch.no_grad() does "
+    "without a gradient and leaves them as they are.",
+    (GRAD, f"model.requires_grad_(False)\n    {GRAD}"),
+)
+add(
     "answers_empty_accepted",
-    "An empty prompt or answer is not refused; raise a ValueError.",
+    "An empty prompt is not refused; raise a ValueError, as for an empty answer.",
     (NOTHING, "if not answers:"),
 )
 add(

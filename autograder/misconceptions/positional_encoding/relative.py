@@ -88,8 +88,8 @@ add(
 )
 add(
     "learned_detached",
-    "The sum is right, but no gradient reaches the table, so it would never be learned; don't use "
-    ".data or detach().",
+    "The sum is right, but no gradient reaches the table, so it would never be learned; look "
+    "for .data, detach(), no_grad() and requires_grad_(False).",
     (LEARNED, "x + self.table.weight.detach()[: x.shape[1]]"),
 )
 add(
@@ -108,17 +108,22 @@ add(
     (LEARNED_TOO_FAR, "if x.shape[1] >= max_length:"),
 )
 add(
-    "learned_wraps_around",
-    "Positions beyond the table start again at 0; raise a ValueError, since no such position was "
-    "learned.",
+    "learned_too_long_answered",
+    "A sequence longer than the table gets an answer, though nothing was learned for its last "
+    "positions; raise a ValueError.",
     (LEARNED_TOO_FAR, "if False:"),
     (LEARNED, "x + self.table.weight[torch.arange(x.shape[1]) % max_length]"),
 )
 add(
-    "learned_last_row_repeated",
-    "Positions beyond the table get its last row; raise a ValueError.",
-    (LEARNED_TOO_FAR, "if False:"),
-    (LEARNED, "x + self.table.weight[torch.arange(x.shape[1]).clamp(max=max_length - 1)]"),
+    "learned_rows_kept",
+    "After a longer input the tokens of a shorter one get other rows, since you keep the position "
+    "ids; take the first T rows in each call.",
+    (
+        f"return {LEARNED}",
+        "if x.shape[1] > len(getattr(self, 'ids', ())):\n"
+        "            self.ids = torch.arange(x.shape[1])\n"
+        "        return x + self.table(self.ids[-x.shape[1] :])",
+    ),
 )
 add(
     "learned_width_unchecked",
@@ -225,7 +230,8 @@ SCALE = "scores = scores / math.sqrt(q.shape[-1])"
 INDEX = "relative_indices(length, self.max_distance).to(x.device)"
 CONTEXT = 'z = z + torch.einsum("bhij,ijd->bhid", attn_weights, value_offsets)  # (B, H, T, Dh)'
 HIDDEN = "~mask.broadcast_to(batch, length, length).unsqueeze(1)"
-FILL = "scores.masked_fill(hidden, torch.finfo(scores.dtype).min)"
+LOWEST = "torch.finfo(scores.dtype).min"
+FILL = f"scores.masked_fill(hidden, {LOWEST})"
 ZEROED = "torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)"
 PLAIN = "attn_weights = torch.softmax(scores, dim=-1)  # (B, H, T, T)\n        else:"
 KEY_TABLE = "self.key_offsets[index]"
@@ -288,12 +294,14 @@ add(
 )
 add(
     "relative_values_reversed",
-    "Your value offsets look the wrong way: value j seen from i gets the vector of i - j.",
+    "Your value offsets look the wrong way: you add the vector of i - j to value j; seen from i it "
+    "has that of j - i.",
     (CONTEXT, CONTEXT.replace("ijd", "jid")),
 )
 add(
     "relative_keys_reversed",
-    "Your key offsets look the wrong way: key j seen from i gets the vector of i - j.",
+    "Your key offsets look the wrong way: you add the vector of i - j to key j; seen from i it has "
+    "that of j - i.",
     (RELATIVE, RELATIVE.replace("ijd", "jid")),
 )
 add(
@@ -351,6 +359,12 @@ add(
     (ZEROED, "torch.softmax(scores, dim=-1)"),
 )
 add(
+    "relative_zero_scores_masked",
+    "You hide every key whose score is 0, as if the mask had made it so; a score may be 0 where "
+    "the mask is True. Ask the mask itself.",
+    (FILL, f"(scores * ~hidden).masked_fill(scores * ~hidden == 0, {LOWEST})"),
+)
+add(
     "relative_mask_zero_after",
     "You write 0 over masked weights after the softmax only; the rest of the row then sums to less "
     "than 1. Mask the scores first.",
@@ -401,6 +415,16 @@ add(
     (HIDDEN, HIDDEN.replace("mask.", "mask.bool().")),
 )
 add(
+    "relative_mask_enlarges",
+    "You accept a mask that is larger than (B, T, T) where B or T is 1: the scores are broadcast "
+    "to the mask, not the mask to (B, T, T). Compare its shape with (B, T, T), or expand it.",
+    (
+        HIDDEN,
+        "~mask.broadcast_to(torch.broadcast_shapes(mask.shape, (batch, length, length)))"
+        ".unsqueeze(-3)",
+    ),
+)
+add(
     "relative_offsets_per_head",
     "Each of your heads has offsets of its own; the tables are shared by the heads, "
     "(2k + 1, d_model / num_heads).",
@@ -447,6 +471,23 @@ add(
         "heads = (batch, length, self.num_heads, -1)",
         "split = (batch, self.num_heads, length, -1)",
     ),
+)
+add(
+    "relative_heads_interleaved",
+    "Your head h has every num_heads-th feature, h, h + H, …; it has a block of neighbours, "
+    "h Dh to (h + 1) Dh - 1: view as (B, T, H, Dh), not (B, T, Dh, H).",
+    *(
+        (
+            f"{name}_proj(x).view(heads).transpose(1, 2)",
+            f"{name}_proj(x).view(heads).permute(0, 3, 1, 2)",
+        )
+        for name in "qkv"
+    ),
+    (
+        "heads = (batch, length, self.num_heads, -1)",
+        "heads = (batch, length, -1, self.num_heads)",
+    ),
+    (JOIN, "z.permute(0, 2, 3, 1).reshape(batch, length, width)"),
 )
 add(
     "relative_merged_without_transpose",
@@ -739,6 +780,38 @@ add(
     ),
 )
 add(
+    "rotary_positions_as_batch",
+    "You read positions with two axes as (B, T) and put an axis for the heads between; "
+    "position_ids is broadcastable to x.shape[:-1] as it is, so beside (B, H, T) it is (H, T).",
+    (
+        ASKED,
+        "if position_ids.dim() == 2 and x.dim() == 4:\n"
+        "            position_ids = position_ids.unsqueeze(1)\n"
+        f"        {ASKED}",
+    ),
+)
+add(
+    "rotary_tables_kept",
+    "You keep the tables of an earlier call with as many tokens; position_ids may be others, so "
+    "make them anew.",
+    (
+        ASKED,
+        "if getattr(self, 'length', None) != x.shape[-2]:\n"
+        "            self.length, self.kept = x.shape[-2], self.tables(position_ids)\n"
+        "        cos, sin = self.kept",
+    ),
+)
+add(
+    "rotary_one_position_each",
+    "A position_ids that is broadcast along T is refused; one position may stand for all tokens.",
+    (
+        ASKED,
+        "if position_ids.shape[-1] != x.shape[-2]:\n"
+        '            raise ValueError("each token needs a position of its own")\n'
+        f"        {ASKED}",
+    ),
+)
+add(
     "rotary_layout_batch_length_heads",
     "You expect x as (B, T, H, head_dim); here T is dimension -2, behind the heads.",
     (DEFAULT, "torch.arange(x.shape[-3], device=x.device)"),
@@ -825,6 +898,13 @@ add(
     "Compute them in float32 in each call, or keep them out of buffers.",
     (STORED, f"{STORED}{AS_BUFFER}, persistent=False)"),
     (f"frequencies = {FREQUENCIES}", "frequencies = self.inv_freq"),
+)
+add(
+    "rotary_buffer_rounded",
+    "After .to(torch.bfloat16) your frequencies have lost digits, which float32 positions don't "
+    "bring back. Compute them in float32 in each call, or keep them out of buffers.",
+    (STORED, f"{STORED}{AS_BUFFER}, persistent=False)"),
+    (f"frequencies = {FREQUENCIES}", "frequencies = self.inv_freq.float()"),
 )
 add(
     "rotary_frequencies_learned",

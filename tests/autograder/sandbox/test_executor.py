@@ -12,9 +12,11 @@ import torch
 
 from autograder.judging.proxy import Generator, Proxy, StudentError
 from autograder.sandbox.executor import (
+    COPIED,
     GLOBAL_GENERATOR,
     GRAPH,
     MOST_LISTED,
+    SCATTERED,
     Executor,
     clone_input,
     same_tensor,
@@ -343,6 +345,14 @@ def test_it_is_seen_whether_a_function_keeps_something_for_a_backward_pass():
         assert proxy.recording("loud", module, torch.tensor(2.0)).mutated == [GRAPH]
         assert proxy.recording("quiet", module, torch.tensor(2.0)).mutated == []
         assert torch.is_grad_enabled()
+
+
+def test_it_is_seen_where_the_tensors_of_an_answer_lie():
+    def turned(state):
+        return {"same": state["a"], "view": state["a"].T, "new": state["a"].T.contiguous()}
+
+    seen = Proxy(Executor({"turned": turned}).execute).placing("turned", {"a": torch.ones(2, 3)})
+    assert seen.mutated == [f"{SCATTERED}view", f"{COPIED}new"]
 
 
 def test_gradients_left_by_one_step_of_training_are_there_at_the_next():

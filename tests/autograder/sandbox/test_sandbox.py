@@ -22,9 +22,7 @@ import torch
 
 from autograder.common.cells import Cell
 from autograder.common.paths import ROOT
-from autograder.judging.proxy import Proxy
 from autograder.sandbox import fork_server, launcher, wire
-from autograder.sandbox.executor import STRIDES
 from autograder.sandbox.launcher import Sandbox
 from autograder.sandbox.limits import Limits, SandboxUnavailable
 from autograder.sandbox.session import Session, clean_outcome, probe, request_frame
@@ -117,16 +115,6 @@ def test_inputs_keep_their_layout_and_changes_to_them_are_told(submit):
     before = x.clone()
     assert session.execute(call("spoil", x))["mutated"] == ["0"]
     assert torch.equal(x, before)
-
-
-def test_a_result_arrives_contiguous_and_whether_it_was_is_told(submit):
-    session = submit("def turned(x):\n    return x.T")
-    student = Proxy(session.execute)
-    seen = student.laid_out("turned", torch.randn(3, 4))
-    assert seen.value.is_contiguous()
-    assert seen.mutated == [STRIDES]
-    assert student.laid_out("turned", torch.randn(3, 4).T).mutated == []
-    assert student.observe("turned", torch.randn(3, 4), grad=False).mutated == []
 
 
 def test_what_is_drawn_from_pythons_own_generator_depends_on_the_request_alone(sandbox):

@@ -45,7 +45,7 @@ style(
 )
 style(
     "rename_parameters",
-    "replacements, a view as the transpose, names checked at the end",
+    "replacements, axes exchanged, names checked at the end",
     """
     def rename_parameters(state):
         known = {"token.weight", "position.weight", "final_norm.weight", "final_norm.bias"}
@@ -74,7 +74,7 @@ style(
                     raise ValueError(f"what is {old}?")
             elif name not in known:
                 raise ValueError(f"what is {old}?")
-            result[name] = torch.transpose(tensor, 0, 1) if conv else tensor.clone()
+            result[name] = torch.transpose(tensor, 0, 1).contiguous() if conv else tensor
         return result
     """,
 )

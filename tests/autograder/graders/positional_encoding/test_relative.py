@@ -136,12 +136,11 @@ class RelativeSelfAttention(nn.Module):
         if mask is not None:
             if mask.dtype != torch.bool or mask.dim() > 3:
                 raise ValueError("bool")
+            if any(m not in (1, n) for m, n in zip(mask.shape[::-1], (T, T, B))):
+                raise ValueError("shape")
             if mask.dim() == 3:
                 mask = mask.unsqueeze(1)
-            try:
-                scores = scores + torch.zeros_like(scores).masked_fill(~mask, -1e9)
-            except RuntimeError:
-                raise ValueError("shape")
+            scores = scores + torch.zeros_like(scores).masked_fill(~mask, -1e9)
         attn_weights = scores.softmax(3)
         if mask is not None:
             attn_weights = attn_weights * mask

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from toolkit import widgets
-from toolkit.diagrams import FAINT, SOFT, Sheet
-from toolkit.plots import INK, PALETTE
+from toolkit.diagrams import SOFT, Sheet
+from toolkit.plots import PALETTE
 from toolkit.pretrain import bert
 
 # Of each stack from below: height above the ground, and what stands there.
@@ -64,25 +62,6 @@ def layers() -> Figure:
         sheet.words(f"{name}.out", x, 15.1, above, width=3.4, height=0.7, size=11.5)
         sheet.link(before, f"{name}.out")
     return sheet.figure
-
-
-def gelu_curve() -> Figure:
-    """GELU beside ReLU, with the two values of the page."""
-    figure, ax = plt.subplots(figsize=(5.2, 2.9))
-    x = torch.linspace(-3, 2.2, 300)
-    ax.axhline(0, color=FAINT, lw=0.8)
-    ax.axvline(0, color=FAINT, lw=0.8)
-    ax.plot(x, F.relu(x), "--", color=PALETTE[1], label="ReLU")
-    ax.plot(x, F.gelu(x), color=PALETTE[0], label="GELU")
-    for point in (-1.0, 1.0):
-        value = F.gelu(torch.tensor(point)).item()
-        ax.plot(point, value, "o", color=INK, ms=5)
-        side = (0.12, -0.16) if point > 0 else (-0.1, -0.34)
-        ax.text(point + side[0], value + side[1], f"({point:g}, {value:.2f})".replace("-", "−"),
-                fontsize=11, ha="left" if point > 0 else "center")  # fmt: skip
-    ax.set(xlabel="x", ylabel="output", ylim=(-0.7, 2.3))
-    ax.legend(fontsize=11, loc="upper left")
-    return figure
 
 
 # --------------------------------------------------------------------------- who reaches whom

@@ -160,16 +160,6 @@ def one_map_or_three() -> Figure:
     return figure
 
 
-def alike(vectors: Tensor, title: str) -> Figure:
-    """The cosine of each two of n vectors (n, D)."""
-    unit = F.normalize(vectors.detach(), dim=-1)
-    figure, ax = plt.subplots(figsize=(4.4, 3.5))
-    image = ax.imshow((unit @ unit.T).numpy(), cmap="RdBu_r", vmin=-1, vmax=1)
-    ax.set(xlabel="position", ylabel="position", title=title)
-    figure.colorbar(image, ax=ax, label="cosine")
-    return figure
-
-
 def compared(rows: dict[str, Tensor]) -> str:
     """Vectors of four numbers under their names, as HTML."""
     columns = [str(i) for i in range(4)]

@@ -125,9 +125,9 @@ def course(curves: Sequence[Mapping[str, str]], frequency: float) -> Figure:
     axes[0].plot(steps, columns, color=PALETTE[0], marker="o", ms=3)
     axes[0].axhline(frequency, color=INK, lw=1, ls=":")
     axes[0].text(55, frequency - 0.2, "frequency alone", va="top", fontsize=10.5)
-    axes[0].set(title="loss of masked pieces", ylim=(3, 8.3))
+    axes[0].set(title="loss of masked tokens", ylim=(3, 8.3))
     for (title, name), colour in zip(
-        (("masked pieces", "mlm"), ("next sentence", "nsp")), PALETTE, strict=False
+        (("masked tokens", "mlm"), ("next sentence", "nsp")), PALETTE, strict=False
     ):
         share = [100 * float(row[f"held_out_{name}_accuracy"]) for row in rows]
         axes[1].plot(steps, share, color=colour, marker="o", ms=3, label=title)

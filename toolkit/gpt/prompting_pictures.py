@@ -182,7 +182,7 @@ def maps(weights: Tensor, parts: Sequence[tuple[int, int, Sequence[int]]]) -> Fi
 
     Args:
         weights: as of `read_maps`.
-        parts: layer and head, from 1, and the positions of the queries, from 0.
+        parts: layer and head, and the positions of the queries, all from 0.
     """
     names = experiments.names()
     sizes = [len(queries) for _, _, queries in parts]
@@ -191,7 +191,7 @@ def maps(weights: Tensor, parts: Sequence[tuple[int, int, Sequence[int]]]) -> Fi
     )
     for ax, (layer, head, queries) in zip(axes, parts, strict=True):
         plots.attention_map(
-            ax, weights[layer - 1, head - 1, list(queries)], [names[q] for q in queries], names,
+            ax, weights[layer, head, list(queries)], [names[q] for q in queries], names,
             title=f"layer {layer}, head {head}", numbers=".2f", row_label="", column_label="",
         )  # fmt: skip
         ax.tick_params(axis="x", labelrotation=0)

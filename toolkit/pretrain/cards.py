@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from toolkit.bert import fine_tuning
 from toolkit.pretrain import bert, gpt, translator
 
 _PYTHON = (
@@ -18,13 +19,13 @@ _CLDR = (
     "[Unicode License v3](https://www.unicode.org/license.txt)"
 )
 _NAMES = {
-    "counting_share": "masked pieces, by the most frequent piece",
-    "mlm_accuracy": "masked pieces predicted correctly",
-    "mlm_loss": "loss of masked pieces, nats",
+    "counting_share": "masked tokens, by the most frequent token",
+    "mlm_accuracy": "masked tokens predicted correctly",
+    "mlm_loss": "loss of masked tokens, nats",
     "nsp_accuracy": "next sentence predicted correctly",
     "nsp_loss": "loss of the next sentence, nats",
-    "single_mlm_accuracy": "pairs of single sentences: masked pieces predicted correctly",
-    "single_mlm_loss": "pairs of single sentences: loss of masked pieces, nats",
+    "single_mlm_accuracy": "pairs of single sentences: masked tokens predicted correctly",
+    "single_mlm_loss": "pairs of single sentences: loss of masked tokens, nats",
     "single_nsp_accuracy": "pairs of single sentences: next sentence predicted correctly",
     "single_nsp_loss": "pairs of single sentences: loss of the next sentence, nats",
     "bits_per_byte": "bits per byte",
@@ -53,7 +54,9 @@ def card(shipped: Any) -> str:
     body = {"bert": _bert, "gpt": _gpt, "transformer": _transformer, "recurrent": _recurrent}
     data, about, limits = body[kind](shipped)
     minutes = shipped.metrics.get("training_minutes")
-    time = f" It takes about {minutes:.0f} minutes of one core." if minutes else ""
+    together = {1: "", 2: ", both models of the run", 3: ", the three models of the run"}
+    run = together[len({row.get("model") for row in shipped.curves})]
+    time = f" It takes about {minutes:.0f} minutes of one core{run}." if minutes else ""
     numbers = "\n".join(_rows(shipped.metrics))
     steps = ", ".join(f"{k.replace('_', ' ')} {v:,}" for k, v in plan.items())
     return f"""# {name}
@@ -110,7 +113,9 @@ def _rows(metrics: dict[str, float]) -> list[str]:
             tuned, random, bag = (metrics[key + way] for way in ("tuned", "random", "bag"))
             spread = metrics[key + "tuned_spread"]
             shown.append(
-                f"| fine-tuned on «{task}» (mean of 3 seeds); from random weights; bag of words | "
+                f"| fine-tuned on «{task}», {fine_tuning.LABELLED[task]} examples, "
+                f"{fine_tuning.TUNE_STEPS[task]} steps (mean of 3 seeds); the same from random "
+                f"weights; bag of words | "
                 f"{tuned:.1%} ± {spread:.1%}; {random:.1%}; {bag:.1%} |"
             )
     for key, value in metrics.items():
@@ -186,7 +191,7 @@ def _bert(shipped: Any) -> tuple[str, str, str]:
         "out is nowhere in training. Sentences are joined to runs, as in the paper."
     )
     about = (
-        "The BERT of the book (`solutions.bert.BertForPreTraining`), pre-trained on masked pieces "
+        "The BERT of the book (`solutions.bert.BertForPreTraining`), pre-trained on masked tokens "
         "and next sentences. `answers.json` holds what it answered to "
         "ten fixed inputs after 1, 10 and 100 % of its training."
     )

@@ -112,7 +112,7 @@ def by_learning_rate(found: Mapping[str, Found], guessing: float) -> Figure:
         ax.set(title=f"{layers} layers", xlabel="learning rate", xscale="log", yscale="log")
         ax.set_xticks([1e-3, 1e-2, 1e-1], ["0.001", "", "0.1"])
         ax.minorticks_off()
-    axes[0].set_ylabel("loss on new rows")
+    axes[0].set_ylabel("loss on new sequences")
     axes[0].set_yticks([0.03, 0.1, 0.3, 1], ["0.03", "0.1", "0.3", "1"])
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=10.5)

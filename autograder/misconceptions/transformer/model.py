@@ -249,8 +249,8 @@ add(
 )
 add(
     "encoder_drops_by_itself",
-    "Your stack drops entries of x before its layers; all dropout is in the layers, so pass it to "
-    "them and use none besides.",
+    "Your stack drops entries itself; all its dropout is within the layers, so pass it to them and "
+    "use none besides.",
     (NORM, f"{NORM}\n        self.dropout = nn.Dropout(dropout)"),
     (LOOP, f"        x = self.dropout(x)\n{LOOP}"),
 )
@@ -611,8 +611,8 @@ add(
 )
 add(
     "decoder_drops_by_itself",
-    "Your stack drops entries of x before its layers; all dropout is in the layers, so pass it to "
-    "them and use none besides.",
+    "Your stack drops entries itself; all its dropout is within the layers, so pass it to them and "
+    "use none besides.",
     (NORM, f"{NORM}\n        self.dropout = nn.Dropout(dropout)"),
     (LOOP, f"        x = self.dropout(x)\n{LOOP}"),
 )
@@ -766,8 +766,8 @@ add(
 )
 add(
     "model_drops_twice",
-    "You drop entries again after `position`, which has already done so; pass its result on as it "
-    "is.",
+    "What your stacks read is dropped twice, by `position` and once more by you; leave it to "
+    "`position`.",
     (ENCODED, "self.encoder(self.position.dropout(self.position(self.src_embed(src))), src_mask)"),
     (X, "x = self.position.dropout(self.position(self.tgt_embed(tgt)))"),
 )
@@ -1066,8 +1066,8 @@ add(
 )
 add(
     "make_model_shared_by_copying",
-    "Your three weights are equal at initialisation but are three parameters, which training "
-    "drives apart; assign the same nn.Parameter to all three modules.",
+    "Your three weights are equal at initialisation but are three parameters, each with a gradient "
+    "of its own; assign the same nn.Parameter to all three modules.",
     (
         SHARED,
         "        with torch.no_grad():\n"

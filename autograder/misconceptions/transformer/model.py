@@ -39,6 +39,12 @@ add(
     (COPIES, "nn.ModuleList(copy.deepcopy(module) for _ in range(n + 1))"),
 )
 add(
+    "clones_sequential",
+    "Your copies are in an nn.Sequential, which runs one after the other; put them into an "
+    "nn.ModuleList, which only holds them.",
+    (COPIES, "nn.Sequential(*[copy.deepcopy(module) for _ in range(n)])"),
+)
+add(
     "clones_unchecked",
     "Your clones accepts an n below 1, so a stack without layers would go unnoticed; raise a "
     "ValueError.",
@@ -62,6 +68,45 @@ add(
         "x = self.sublayer[1](x, self.feed_forward)\n"
         "        return self.sublayer[0](x, lambda x: self.self_attn(x, x, x, mask))",
     ),
+)
+add(
+    "encoder_layer_feed_forward_first",
+    "Your first sub-layer is the feed-forward network, your second self-attention; begin with "
+    "self-attention.",
+    (
+        f"{SELF}  # (B, S, D)\n        return {FEED}",
+        "x = self.sublayer[0](x, self.feed_forward)\n"
+        "        return self.sublayer[1](x, lambda x: self.self_attn(x, x, x, mask))",
+    ),
+)
+add(
+    "encoder_layer_mask_kept",
+    "Where no mask is given, your layer uses that of an earlier call; keep no mask in the module.",
+    (
+        SELF,
+        "self.mask = getattr(self, 'mask', None) if mask is None else mask\n"
+        "        x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, self.mask))",
+    ),
+    read="trf-mask-errors",
+)
+add(
+    "encoder_layer_result_dropped",
+    "Your layer drops entries of its result; dropout acts on what a sub-layer adds, within its "
+    "connection.",
+    (FEED, f"self.feed_forward.dropout({FEED})"),
+)
+add(
+    "encoder_layer_attention_before_norm",
+    "With norm_first your self-attention reads x as it was before the norm; in the lambda, use its "
+    "own argument for queries, keys and values.",
+    (SELF, "x = self.sublayer[0](x, lambda y: self.self_attn(x, x, x, mask))"),
+    read="trf-norm-order",
+)
+add(
+    "encoder_layer_always_norm_first",
+    "Your layer is pre-norm whatever norm_first is; pass it to the connections.",
+    (MADE, "clones(SublayerConnection(d_model, dropout, True), 2)"),
+    read="trf-norm-order",
 )
 add(
     "encoder_layer_one_connection",
@@ -203,6 +248,18 @@ add(
     read="trf-norm-order",
 )
 add(
+    "encoder_drops_by_itself",
+    "Your stack drops entries itself; all its dropout is within the layers, so pass it to them and "
+    "use none besides.",
+    (NORM, f"{NORM}\n        self.dropout = nn.Dropout(dropout)"),
+    (LOOP, f"        x = self.dropout(x)\n{LOOP}"),
+)
+add(
+    "encoder_number_fixed",
+    "Your stack has six layers whatever num_layers is; pass it to clones.",
+    ("clones(layer, num_layers)", "clones(layer, 6)"),
+)
+add(
     "encoder_one_layer_again_and_again",
     "You run the first layer num_layers times and never the others; run each layer once.",
     (LOOP, "        for _ in self.layers:\n            x = self.layers[0](x, mask)"),
@@ -333,6 +390,46 @@ add(
         "x = self.sublayer[1](x, lambda x: self.src_attn(x, memory, memory, src_mask))\n"
         "        x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))",
     ),
+)
+add(
+    "decoder_layer_source_attention_first",
+    "Your first sub-layer is cross-attention, your second self-attention; begin with "
+    "self-attention.",
+    (
+        "x = self.sublayer[0](x, lambda x: self.self_attn(x, x, x, tgt_mask))  # (B, U, D)\n"
+        "        x = self.sublayer[1](x, lambda x: self.src_attn(x, memory, memory, src_mask))",
+        "x = self.sublayer[0](x, lambda x: self.src_attn(x, memory, memory, src_mask))\n"
+        "        x = self.sublayer[1](x, lambda x: self.self_attn(x, x, x, tgt_mask))",
+    ),
+)
+add(
+    "decoder_layer_src_mask_for_both",
+    "Where no tgt_mask is given, your self-attention uses src_mask; without a mask of its own "
+    "every position may be attended to.",
+    (SELF, "self.self_attn(x, x, x, src_mask if tgt_mask is None else tgt_mask)"),
+    read="trf-mask-errors",
+)
+add(
+    "decoder_layer_result_dropped",
+    "Your layer drops entries of its result; dropout acts on what a sub-layer adds, within its "
+    "connection.",
+    (
+        "return self.sublayer[2](x, self.feed_forward)",
+        "return self.feed_forward.dropout(self.sublayer[2](x, self.feed_forward))",
+    ),
+)
+add(
+    "decoder_layer_attention_before_norm",
+    "With norm_first your self-attention reads x as it was before the norm; in the lambda, use its "
+    "own argument for queries, keys and values.",
+    (f"lambda x: {SELF}", f"lambda y: {SELF}"),
+    read="trf-norm-order",
+)
+add(
+    "decoder_layer_always_norm_first",
+    "Your layer is pre-norm whatever norm_first is; pass it to the connections.",
+    (MADE, "clones(SublayerConnection(d_model, dropout, True), 3)"),
+    read="trf-norm-order",
 )
 add(
     "decoder_layer_attention_shared",
@@ -501,6 +598,30 @@ add(
     read="trf-mask-errors",
 )
 add(
+    "decoder_src_mask_for_first_layer",
+    "You pass src_mask only to the first layer, so the others attend to padding of the source; "
+    "pass it to every layer.",
+    (LOOP, f"{LOOP}\n            src_mask = None"),
+    read="trf-mask-errors",
+)
+add(
+    "decoder_layers_backwards",
+    "You run the layers from last to first; begin with layers[0].",
+    ("for layer in self.layers:", "for layer in reversed(self.layers):"),
+)
+add(
+    "decoder_drops_by_itself",
+    "Your stack drops entries itself; all its dropout is within the layers, so pass it to them and "
+    "use none besides.",
+    (NORM, f"{NORM}\n        self.dropout = nn.Dropout(dropout)"),
+    (LOOP, f"        x = self.dropout(x)\n{LOOP}"),
+)
+add(
+    "decoder_number_fixed",
+    "Your stack has six layers whatever num_layers is; pass it to clones.",
+    ("clones(layer, num_layers)", "clones(layer, 6)"),
+)
+add(
     "decoder_of_encoder_layers",
     "Your decoder is a stack of EncoderLayers, which never read memory; use DecoderLayers.",
     (LAYER, "EncoderLayer(d_model, num_heads, d_ff, dropout, norm_first)"),
@@ -551,6 +672,21 @@ add(
     "generator_over_batch",
     "Your log_softmax runs over the first axis; use the last one, the vocabulary.",
     (SCORED, "torch.log_softmax(self.proj(hidden), dim=0)"),
+)
+add(
+    "generator_axis_left_out",
+    "You leave out dim, so that PyTorch chooses the axis, the first of three; write dim=-1, the "
+    "vocabulary.",
+    (SCORED, "nn.functional.log_softmax(self.proj(hidden))"),
+)
+add(
+    "generator_exp_overflows",
+    "You take exp of the logits as they are, which is infinite for large ones; use log_softmax, or "
+    "logsumexp, which subtract the largest first.",
+    (
+        SCORED,
+        "self.proj(hidden) - self.proj(hidden).exp().sum(dim=-1, keepdim=True).log()",
+    ),
 )
 add(
     "generator_log_of_softmax",
@@ -627,6 +763,13 @@ add(
         X,
         "x = self.position(self.tgt_embed.lut(tgt)) * self.tgt_embed.d_model**0.5",
     ),
+)
+add(
+    "model_drops_twice",
+    "What your stacks read is dropped twice, by `position` and once more by you; leave it to "
+    "`position`.",
+    (ENCODED, "self.encoder(self.position.dropout(self.position(self.src_embed(src))), src_mask)"),
+    (X, "x = self.position.dropout(self.position(self.tgt_embed(tgt)))"),
 )
 add(
     "model_source_table_for_target",
@@ -856,6 +999,52 @@ add(
     ),
 )
 add(
+    "make_model_attention_gain",
+    "The weights of q_proj, k_proj and v_proj have half the variance, as in nn.MultiheadAttention, "
+    "which draws all three as one matrix; here each is drawn by itself, without gain.",
+    (
+        "            nn.init.xavier_uniform_(module.weight)",
+        "            square = module.in_features == module.out_features\n"
+        "            nn.init.xavier_uniform_(module.weight, gain=0.5**0.5 if square else 1.0)",
+    ),
+)
+add(
+    "make_model_embeddings_unit_variance",
+    "You draw the embedding matrices from N(0, 1), as nn.Embedding does; draw them from N(0, 1/D).",
+    (
+        "    if tie_embeddings:\n",
+        "    nn.init.normal_(model.src_embed.lut.weight)\n"
+        "    nn.init.normal_(model.tgt_embed.lut.weight)\n"
+        "    if tie_embeddings:\n",
+    ),
+    read="trf-embeddings",
+)
+add(
+    "make_model_embeddings_std",
+    "You draw the embedding matrices with a standard deviation of 1/D; 1/D is the variance, the "
+    "standard deviation is its root.",
+    (
+        "    if tie_embeddings:\n",
+        "    nn.init.normal_(model.src_embed.lut.weight, std=1.0 / d_model)\n"
+        "    nn.init.normal_(model.tgt_embed.lut.weight, std=1.0 / d_model)\n"
+        "    if tie_embeddings:\n",
+    ),
+    read="trf-embeddings",
+)
+add(
+    "make_model_padding_zero",
+    "You set the embedding of PAD to 0; no row of an embedding is special, masks say what is "
+    "padding.",
+    (
+        "    if tie_embeddings:\n",
+        "    with torch.no_grad():\n"
+        "        model.src_embed.lut.weight[0] = 0.0\n"
+        "        model.tgt_embed.lut.weight[0] = 0.0\n"
+        "    if tie_embeddings:\n",
+    ),
+    read="trf-embeddings",
+)
+add(
     "make_model_generator_left_out",
     "Your loop leaves out the generator; draw its weight by nn.init.xavier_uniform_ and set its "
     "bias to 0, too.",
@@ -877,8 +1066,8 @@ add(
 )
 add(
     "make_model_shared_by_copying",
-    "Your three weights are equal at initialisation but are three parameters, which training "
-    "drives apart; assign the same nn.Parameter to all three modules.",
+    "Your three weights are equal at initialisation but are three parameters, each with a gradient "
+    "of its own; assign the same nn.Parameter to all three modules.",
     (
         SHARED,
         "        with torch.no_grad():\n"

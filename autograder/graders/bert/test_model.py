@@ -240,9 +240,13 @@ def test_embeddings_without_segments(student, reference, draw):
         student, reference, draw, 9, 12, 5, type_vocab_size=3, dropout=0.4
     )
     ids = draw.integers(0, 9, 2, 5)
-    for words, given in [("no segment ids", ()), ("segment ids up to 2", (ids % 3,))]:
-        case = f"{sizes(B=2, T=5)} and {words}, in eval mode"
-        expectations.close(mine(ids, *given), theirs(ids, *given), what="the vectors", case=case)
+    for words, given in {
+        f"{sizes(B=2, T=5)} and no segment ids": (ids,),
+        f"{sizes(B=2, T=5)} and segment ids up to 2": (ids, ids % 3),
+        "B=2, T=2, after an input of 5 tokens": (ids[:, :2], ids[:, :2] % 3),
+    }.items():
+        case = f"{words}, in eval mode"
+        expectations.close(mine(*given), theirs(*given), what="the vectors", case=case)
     mine, theirs = embeddings_pair(student, reference, draw, 9, 8, 1030)
     ids = draw.integers(0, 9, 1, 1030)
     case = "1030 tokens where max_length is 1030"
@@ -309,7 +313,7 @@ def attention_pair(student, reference, draw, width, heads, dtype=None, **more):
 @exercise("SelfAttention", 2)
 def test_attention_values(student, reference, draw):
     """Without a mask every position attends to all, in each head; in train mode too."""
-    for batch, length, width, heads in [(1, 1, 2, 1), (1, 3, 4, 2), (2, 4, 6, 3)]:
+    for batch, length, width, heads in [(1, 1, 2, 1), (1, 3, 4, 2), (2, 3, 3, 3), (2, 4, 6, 3)]:
         mine, theirs = attention_pair(student, reference, draw, width, heads)
         x = draw.normal(batch, length, width)
         case = f"{sizes(B=batch, T=length, D=width, H=heads)} without a mask"
@@ -328,6 +332,8 @@ def test_attention_masks(student, reference, draw):
         x = draw.normal(*mask.shape, 4)
         case = f"{sizes(B=batch, T=mask.shape[1], D=4, H=2)}, mask {mask.int().tolist()}, eval mode"
         expectations.close(mine(x, mask), theirs(x, mask), what="the output", case=case)
+    case = f"{sizes(B=3, T=3, D=4, H=2)} without a mask, after a call with one, eval mode"
+    expectations.close(mine(x), theirs(x), what="the output", case=case)
 
 
 @hidden
@@ -341,7 +347,7 @@ def test_attention_low_scores(student, reference, draw):
     state["q_proj.bias"][0] = -1024.0
     options = {"d_model": 4, "num_heads": 1}
     mine, theirs = pair(student, reference, "SelfAttention", state, **options)
-    others, mask = draw.normal(2, 4, 3), real([2, 4])
+    others, mask = draw.normal(2, 4, 3), real([2, 3], 4)
     for seen, unseen in [(-2.0, -1.0), (-32768.0, 0.0), (-1048576.0, 0.0)]:
         x = torch.cat([torch.where(mask, seen, unseen).unsqueeze(2) / -512, others], dim=2)
         case = f"scores of {seen:g} at real keys and of {unseen:g} at padding"
@@ -399,7 +405,7 @@ def test_attention_dropout(student, reference, draw):
 def test_attention_gradients(student, reference, draw):
     """Gradients reach x and every parameter; strided float64 input; nothing changes in place."""
     mine, theirs = attention_pair(student, reference, draw, 6, 2, torch.float64)
-    x, mask = draw.normal(2, 6, 4).double().mT, real([3, 4])
+    x, mask = draw.normal(2, 6, 4).double().mT, real([2, 3], 4)
     seen, wanted = mine.observe(x, mask), theirs.observe(x, mask)
     expectations.close(seen.value, wanted.value, what="the output", case="a strided float64 input")
     same_gradients(seen, wanted, labels(attention_state(draw, 1), ("0", "x")))
@@ -634,6 +640,7 @@ def test_model_masks(student, reference, draw):
     ids, segments, mask = inputs(draw, [4, 3], segments=3)
     ids[0, 1] = PAD
     cases["B=2, T=4, an id of 0 where the mask is True"] = ids, segments, mask
+    cases["B=2, T=4, lengths 4 and 3, no segment ids"] = ids, None, mask
     same_model(student, reference, draw, options, cases)
 
 
@@ -671,16 +678,18 @@ def test_model_defaults(student):
 @exercise("BertModel")
 def test_model_initial(student):
     """Weights begin as BERT's do: deviation 0.02, biases 0, norms that do nothing yet."""
-    given = {"vocab_size": 50, "d_model": 16, "num_layers": 2, "num_heads": 2, "d_ff": 40}
+    given = {"vocab_size": 50, "d_model": 32, "num_layers": 2, "num_heads": 2, "d_ff": 40}
     state = student.module("BertModel", **given).state()
-    drawn = {"tables": [], "linear layers": []}
+    drawn = {"the tables": []}
     for name, value in state.items():
         if name.endswith("norm.weight"):
             expectations.close(value, torch.ones_like(value), what=f"{name} of a new model")
         elif name.endswith("bias"):
             expectations.close(value, torch.zeros_like(value), what=f"{name} of a new model")
         else:
-            drawn["tables" if "embeddings" in name else "linear layers"].append(value.flatten())
+            drawn.setdefault("the tables" if "embeddings" in name else name, []).append(
+                value.flatten()
+            )
             expectations.true(
                 bool((value != 0).any(dim=-1).all()),
                 f"A row of {name} begins with zeros; init_weights draws every row.",
@@ -691,12 +700,12 @@ def test_model_initial(student):
         "Two layers begin with the same numbers; draw those of each for itself.",
     )
     for words, values in drawn.items():
-        expectations.true(bool(values), f"A new model has no {words}.")
+        expectations.true(bool(values), "A new model has no tables.")
         got = float(torch.cat(values).double().std())
-        # Of thousands of values; one fifth is more than ten times what chance does to it.
+        # Of a thousand values or more; one fifth is nine times what chance does to it.
         expectations.true(
             0.016 < got < 0.024,
-            f"The entries of the {words} of a new model deviate by {got:.3g}; apply init_weights, "
+            f"The entries of {words} of a new model deviate by {got:.3g}; apply init_weights, "
             "which makes it 0.02.",
         )
 

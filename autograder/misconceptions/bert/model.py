@@ -261,6 +261,17 @@ add(
     (PLACE, "x = x + self.position.weight[: len(input_ids)].unsqueeze(1)"),
 )
 add(
+    "embeddings_positions_of_first_call",
+    "You keep the positions of the first call; a later input may have another length, and its "
+    "positions count from 0 too.",
+    (
+        PLACE,
+        "if not hasattr(self, 'places'):\n"
+        "            self.places = torch.arange(length)\n"
+        "        x = x + self.position(self.places[-length:])",
+    ),
+)
+add(
     "embeddings_positions_from_1",
     "Your first token has position 1; positions count from 0.",
     (PLACE, "x = x + self.position((torch.arange(length) + 1) % positions)"),
@@ -390,6 +401,18 @@ add(
     "attention_mask_ignored",
     "The mask changes nothing; padded keys must get the weight 0.",
     (MASKED, "None"),
+)
+add(
+    "attention_mask_kept",
+    "Without a mask you take the one of an earlier call; None means that all tokens are real.",
+    (
+        "batch, length, width = x.shape",
+        "batch, length, width = x.shape\n"
+        "        kept = getattr(self, 'kept', None)\n"
+        "        if mask is None and kept is not None and kept.shape == x.shape[:2]:\n"
+        "            mask = kept\n"
+        "        self.kept = mask",
+    ),
 )
 add(
     "attention_mask_added_as_numbers",
@@ -558,6 +581,11 @@ add(
     "attention_heads_unchecked",
     "A width that the number of heads does not divide is not refused; raise a ValueError.",
     ("if num_heads < 1 or d_model % num_heads != 0:", "if False:"),
+)
+add(
+    "attention_heads_of_one_feature_refused",
+    "You refuse as many heads as there are features; each is then one feature wide.",
+    ("d_model % num_heads != 0:", "d_model % num_heads != 0 or 1 < num_heads == d_model:"),
 )
 add(
     "attention_without_biases",
@@ -817,6 +845,18 @@ add(
     ),
 )
 add(
+    "model_scaled_by_depth",
+    "You make weights smaller in deep models, as GPT-2 does; BERT's all begin with a deviation of "
+    "0.02.",
+    (
+        "init_weights(self)",
+        "init_weights(self)\n"
+        "        for layer in self.layers:\n"
+        "            layer.w_2.weight.data *= (2 * num_layers) ** -0.5\n"
+        "            layer.attention.out_proj.weight.data *= (2 * num_layers) ** -0.5",
+    ),
+)
+add(
     "model_pad_begins_as_zeros",
     "The embedding of PAD begins as zeros; no row of an embedding is special, so leave it as "
     "init_weights has drawn it.",
@@ -861,6 +901,17 @@ add(
     "model_segments_not_passed",
     "The segment ids do not reach the embeddings; pass them on.",
     ("self.embeddings(input_ids, token_type_ids)", "self.embeddings(input_ids)"),
+)
+add(
+    "model_segments_from_mask",
+    "Where a mask comes without segment ids, your real tokens are of segment 1; without segment "
+    "ids all are of segment 0.",
+    (
+        "x = self.embeddings(input_ids, token_type_ids)",
+        "if token_type_ids is None and mask is not None:\n"
+        "            token_type_ids = mask.long()\n"
+        "        x = self.embeddings(input_ids, token_type_ids)",
+    ),
 )
 add(
     "model_embeddings_without_dropout",

@@ -331,13 +331,28 @@ def remembering_state(draw):
     return {name: value.double() for name, value in state.items()}
 
 
-def own_translator(student, draw, batch):
+def forked_state(draw):
+    """A `remembering_state` in which 5 follows 4 and 3 alike, but EOS follows 3, 5 only.
+
+    Of the two ways to 5, that through 4 is more probable; EOS is likely on the other.
+    """
+    state = remembering_state(draw)
+    state |= {name: 0 * value for name, value in state.items() if name.startswith("encoder.")}
+    output = torch.zeros_like(state["decoder.output.weight"])
+    output[[4, UNK, EOS], BOS] = torch.tensor([10.8, 10.0, -80.0], dtype=output.dtype)
+    output[5, [4, UNK, 5]] = torch.tensor([20.0, 20.0, -20.0], dtype=output.dtype)
+    output[EOS, [UNK, 5]] = torch.tensor([16.0, 18.0], dtype=output.dtype)
+    bias = torch.zeros_like(state["decoder.output.bias"])
+    return state | {"decoder.output.weight": output, "decoder.output.bias": bias}
+
+
+def own_translator(student, draw, batch, make_state=remembering_state):
     """The student's own Seq2Seq, a source and a mask; a table while there is no Seq2Seq that runs.
 
     The searches must work with any translator, but answer for nobody's encoder.
     """
     options = translator_options(7, 6, 6, 6)
-    state = remembering_state(draw)
+    state = make_state(draw)
     table = random_table(draw, sources=7)
     source = draw.integers(0, 7, batch, 4)
     mask = right_padded([1 + row % 4 for row in range(batch)], 4)
@@ -624,12 +639,12 @@ def test_exhaustive_tiny_probabilities(student, reference, draw):
 @exercise("exhaustive_search")
 def test_exhaustive_any_translator(student, draw):
     """By the model's own account nothing is more probable, with a mask too, for a Seq2Seq."""
+    forked, one, _ = own_translator(student, draw, 1, forked_state)
     model, sources, masks = own_translator(student, draw, 4)
     every = torch.cartesian_prod(*[torch.arange(6)] * 3)  # (216, 3)
     ends = (every == EOS) & ((every == EOS).cumsum(-1) == 1)
-    for number in range(4):
-        source, mask = sources[number : number + 1], masks[number : number + 1]
-        mask = mask if number % 2 else None
+    asked = [(model, sources[[row]], masks[[row]] if row % 2 else None) for row in range(4)]
+    for model, source, mask in [(forked, one, None), *asked]:
         got = student.exhaustive_search(model, source, 3, source_mask=mask)
         said = log_probs(model, source, mask, every).gather(-1, every.unsqueeze(-1))
         total = said.squeeze(-1).cumsum(-1)  # (216, 3)

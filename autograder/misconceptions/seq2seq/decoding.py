@@ -591,6 +591,19 @@ add(
         "        prefixes = [prefixes[place] for place in keep.tolist()]",
     ),
 )
+add(
+    "exhaustive_viterbi",
+    "Your search keeps the best beginning for each last token only, as Viterbi's algorithm does; "
+    "the state may remember all tokens, so keep every beginning.",
+    (
+        "        log_prob = total[rows, previous]  # (P',)",
+        "        log_prob = total[rows, previous]  # (P',)\n"
+        "        order = log_prob.sort().indices.tolist()\n"
+        "        keep = list({int(previous[place]): place for place in order}.values())\n"
+        "        rows, previous, log_prob = rows[keep], previous[keep], log_prob[keep]\n"
+        "        prefixes = [prefixes[place] for place in keep]",
+    ),
+)
 
 add = mistakes_in(MISCONCEPTIONS, "beam_search", "seq-beam")
 TOTALS = "totals = log_prob[:, None] + torch.log_softmax(logits, dim=-1)"

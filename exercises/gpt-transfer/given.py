@@ -284,7 +284,7 @@ def log_likelihood(logits: Tensor, ids: Tensor, mask: Tensor | None = None) -> T
         logits: (B, T, V); those at position t are for the token at t + 1.
         ids: (B, T) int64.
         mask: (B, T) bool, True at the targets that count; None: all count. The first token is
-            nobody's target.
+            never a target.
 
     Returns:
         (B,): the sum over t = 1 .. T - 1 with mask of log P(ids[:, t] | the tokens before it).

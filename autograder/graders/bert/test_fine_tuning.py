@@ -105,6 +105,7 @@ def zeros_among(draw, batch=2, length=4):
     return {
         "ids of 0 among them and no mask: all are real": (ids,),
         "ids of 0 where the mask is True": (ids, segments, mask),
+        "a mask and no segment ids": (ids, None, mask),
     }
 
 
@@ -301,8 +302,9 @@ def test_spans_padding(student, reference, draw):
         _, mine, theirs = task_pair(
             student, reference, draw, "SpanFinder", 2, dtype=dtype, named=False
         )
-        given = inputs(draw, [2, 4, 3])
-        given[0][1, 2] = PAD  # where the mask is True
+        ids, segments, mask = inputs(draw, [2, 4, 3])
+        ids[1, 2] = PAD  # where the mask is True
+        given = ids, segments if dtype == torch.float32 else None, mask
         # With gradients, by which a mask that does not reach the BERT is known from others.
         seen, wanted = mine.observe(*given), theirs.observe(*given)
         same_spans(
@@ -698,6 +700,7 @@ def test_tagger_values(student, reference, draw):
     ids, segments, mask = inputs(draw, [4, 2])
     for words, given in {
         "one sentence without padding": (ids[:1],),
+        "one token": (ids[:1, :1],),
         "with segment ids": (ids[:1], segments[:1]),
         "B=2, lengths 4 and 2": (ids, segments, mask),
         **zeros_among(draw),
@@ -807,7 +810,7 @@ def same_crf_score(student, reference, given, tables, case):
 @exercise("crf_score")
 def test_crf_score_values(student, reference, draw):
     """Start, emissions, transitions and end are added up."""
-    for lengths, count in [([1], 2), ([2], 3), ([4, 4, 4], 3), ([2, 2], 1), ([3, 3, 3], 3)]:
+    for lengths, count in [([1, 1], 2), ([2], 3), ([4, 4, 4], 3), ([2, 2], 1), ([3, 3, 3], 3)]:
         case = f"B={len(lengths)}, T={lengths[0]}, L={count}, no padding"
         given, tables = crf_case(draw, lengths, count), crf_tables(draw, count)
         same_crf_score(student, reference, given, tables, case)

@@ -62,6 +62,16 @@ add(
     ),
 )
 add(
+    "classifier_segments_from_mask",
+    "Where a mask comes without segment ids, your real tokens are of segment 1; hand on None: "
+    "segment 0 everywhere.",
+    (
+        GET,
+        "if token_type_ids is None and mask is not None:\n"
+        "            token_type_ids = mask.long()\n        " + GET,
+    ),
+)
+add(
     "classifier_without_dropout",
     "Nothing is dropped in training mode; apply dropout to the pooled vector.",
     (SCORES, "return self.classifier(pooled)"),
@@ -188,6 +198,16 @@ add(
     (
         "self.classifier = init_weights(nn.Linear(bert.pooler.in_features, 2))",
         "self.classifier = nn.Linear(bert.pooler.in_features, 2)\n        init_weights(self)",
+    ),
+)
+add(
+    "span_segments_from_mask",
+    "Where a mask comes without segment ids, your real tokens are of segment 1; hand on None: "
+    "segment 0 everywhere.",
+    (
+        READ,
+        "if token_type_ids is None and mask is not None:\n"
+        "            token_type_ids = mask.long()\n        " + READ,
     ),
 )
 add(
@@ -541,6 +561,22 @@ add(
     (READ, "hidden, _ = self.bert(input_ids, token_type_ids)"),
 )
 add(
+    "tagger_segments_from_mask",
+    "Where a mask comes without segment ids, your real tokens are of segment 1; hand on None: "
+    "segment 0 everywhere.",
+    (
+        READ,
+        "if token_type_ids is None and mask is not None:\n"
+        "            token_type_ids = mask.long()\n        " + READ,
+    ),
+)
+add(
+    "tagger_one_token_squeezed",
+    "You squeeze the hidden states, so that an input of one token loses its axis; leave them "
+    "(B, T, D).",
+    ("self.dropout(hidden)", "self.dropout(hidden.squeeze(1))"),
+)
+add(
     "tagger_padding_zero",
     "You set the scores at padding to 0; the loss leaves padding out by its labels.",
     (
@@ -749,6 +785,15 @@ add(
     "crf_score_padding_emissions",
     "Emissions at padding are added too; leave out what stands where the mask is False.",
     (INSIDE, "emitted.sum(dim=1)"),
+)
+add(
+    "crf_score_squeezed",
+    "You squeeze every axis of length 1, so that rows of one token lose theirs; give .squeeze the "
+    "axis of the tags.",
+    (
+        "emissions.gather(2, tags.unsqueeze(2)).squeeze(2)",
+        "emissions.gather(2, tags.unsqueeze(2)).squeeze()",
+    ),
 )
 add(
     "crf_score_moves_into_padding",

@@ -300,6 +300,13 @@ def result_dropped(rows, p):
     )
 
 
+def drawn_anew(differ):
+    """Two calls in train mode, on the same, `differ` in what they drop."""
+    expectations.true(
+        bool(differ.any()), "In train mode two calls drop the same; every call draws anew."
+    )
+
+
 def weights_dropped(rows, positions, p):
     """Of the equal weights of each query some are dropped, each by itself with probability p.
 
@@ -338,16 +345,15 @@ def test_attention_dropout(student, draw):
     """In train mode dropout acts on each weight, and again on each entry of the result."""
     batch, length, heads, width = 4, 12, 2, 80
     half = width // heads
-    # All scores are 0 and all values 1: a head's result is the sum of its weights, and out_proj
-    # gives it to its half of the features.
+    # Queries, keys and values are the mean of x, 1: all weights of a query are the same, a head's
+    # result is their sum, and out_proj gives it to its half of the features.
     state = {name: torch.zeros_like(value) for name, value in fused_state(draw, width).items()}
-    state["qkv.bias"][2 * width :] = 1.0
+    state["qkv.weight"] += 1 / width
     for features in (slice(half), slice(half, width)):
         state["out_proj.weight"][features, features] = 1 / half
     options = {"d_model": width, "num_heads": heads}
     mine = student.module("CausalSelfAttention", state=state, dropout=P, **options)
-    x = draw.normal(batch, length, width)
-    want = torch.ones_like(x)
+    x = want = torch.ones(batch, length, width)
     same_attention(student, mine(x), want, state, heads, x, f"dropout={P} in eval mode")
     output = expectations.tensor(mine.train()(x), what="the output")
     expectations.shape(output, x.shape, what="the output")
@@ -356,6 +362,11 @@ def test_attention_dropout(student, draw):
         expectations.finite(output, what="the output")
         result_dropped(rows.flatten(0, 2), P)
         weights_dropped(rows, torch.arange(1, length + 1), P)
+        again = expectations.tensor(mine(x), what="the output")
+        again = again.reshape(batch, length, heads, half).transpose(1, 2)
+        drawn_anew(rows.abs().amax(3) != again.abs().amax(3))
+        seen = (rows.abs().amax(3, True) > 1e-6) & (again.abs().amax(3, True) > 1e-6)
+        drawn_anew(seen & ((rows.abs() < 1e-6) != (again.abs() < 1e-6)))
     else:  # Positions that see nothing are not the attention's mistake.
         rows = rows.flatten(0, 2)
         result_dropped(rows[rows.isfinite().all(1)], P)
@@ -515,7 +526,9 @@ def test_ffn_dropout(student, draw):
     kept = expectations.tensor(mine(x), what="the output")
     expectations.shape(kept, x.shape, what="the output")
     expectations.finite(kept, what="the output")
-    dropped(mine.train()(x), kept, P, "the output")
+    output = expectations.tensor(mine.train()(x), what="the output")
+    dropped(output, kept, P, "the output")
+    drawn_anew(output != expectations.tensor(mine(x), what="the output"))
 
 
 @hidden
@@ -946,7 +959,7 @@ def test_gpt_post(student, reference, draw):
     """With norm_first=False the blocks are GPT-1's, and nothing is normalised after them."""
     cases = {
         "one token, norm_first=False": draw.integers(0, 9, 1, 1),
-        f"B=2, T=4, norm_first=False, dropout={P} in eval mode": draw.integers(0, 9, 2, 4),
+        f"B=9, T=4, norm_first=False, dropout={P} in eval mode": draw.integers(0, 9, 9, 4),
     }
     options = gpt_options(width=4, layers=3, heads=4, dropout=P, norm_first=False)
     try:
@@ -996,12 +1009,11 @@ def test_gpt_ordinary(student, reference, draw):
 
 
 def middle(value):
-    """Of rows of two values, plus and minus, and what became of 0: how many are in the middle."""
+    """Of rows of two values, plus and minus, and what became of 0: which are in the middle."""
     value = expectations.tensor(value, what="the features")
     expectations.finite(value, what="the features")
     high, low = value.amax(-1, keepdim=True), value.amin(-1, keepdim=True)
-    gone = (value - (high + low) / 2).abs() < 0.01 * (high - low)
-    return int(gone.sum()), gone.numel()
+    return (value - (high + low) / 2).abs() < 0.01 * (high - low)
 
 
 def alternating(*shape):
@@ -1044,28 +1056,41 @@ def test_gpt_dropout(student, draw):
         got = mine.train().method("features", ids)
         expectations.shape(got, (*ids.shape, width), what="the features")
         words = "by default" if p == 0.1 else f"at dropout={p}"
+        gone = middle(got)
         expectations.rate(
-            *middle(got),
+            int(gone.sum()),
+            gone.numel(),
             p,
             what=f"in train mode {words}, the share of dropped entries of the embeddings",
             false_alarm=1e-10,
         )
-    # Embeddings that are 0 whatever is dropped, and blocks that add their last bias: 0 is left
-    # where both dropped it.
-    both = ("blocks.0.feed_forward.w_2.bias", "blocks.1.feed_forward.w_2.bias")
-    state = {**empty, **dict.fromkeys(both, alternating(width))}
+        expectations.independent(
+            gone[:2],
+            gone[2:4],
+            p,
+            what=f"in train mode {words}, where each entry is dropped by itself, how often two "
+            "rows of a batch lose the same one",
+            false_alarm=1e-10,
+        )
+    # Embeddings that are 0 whatever is dropped, and blocks that add their last bias, one twice as
+    # much as the other: 0 is left where both dropped it.
+    state = {**empty, "blocks.0.feed_forward.w_2.bias": alternating(width)}
+    state["blocks.1.feed_forward.w_2.bias"] = 2.0 * alternating(width)
 
     def drops(parts):
         block = parts.proxy.module("PreNormBlock", state=within(state, "blocks.0."), **given)
         alone = block.train()(torch.zeros(5, length, width))
-        expectations.rate(*middle(alone), P, "a share", false_alarm=1e-10)
+        gone = middle(alone)
+        expectations.rate(int(gone.sum()), gone.numel(), P, "a share", false_alarm=1e-10)
         return True
 
     if to_blame(student, drops):
         return
     mine = student.module("GPT", state=state, **{**options, "dropout": P}).train()
+    gone = middle(mine.method("features", ids))
     expectations.rate(
-        *middle(mine.method("features", ids)),
+        int(gone.sum()),
+        gone.numel(),
         P**2,
         what=f"in train mode at dropout={P}, the share of zeros in what two blocks add together",
         false_alarm=1e-10,

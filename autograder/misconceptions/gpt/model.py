@@ -335,6 +335,23 @@ add(
     (LAST, "return self.out_proj(self.dropout(mixed))"),
 )
 add(
+    "attention_input_dropped",
+    "You drop what goes into qkv as well; dropout acts on the weights and on the result.",
+    (PARTS, "parts = self.qkv(self.dropout(x)).chunk(3, dim=-1)"),
+)
+add(
+    "attention_one_draw_for_all_calls",
+    "You draw once which weights are dropped; every call in training mode draws anew.",
+    (
+        WEIGHTS,
+        "attn_weights = torch.softmax(scores, dim=3)\n"
+        "        if self.training:\n"
+        "            if getattr(self, 'kept', None) is None or self.kept.shape != scores.shape:\n"
+        "                self.kept = self.dropout(torch.ones_like(scores))\n"
+        "            attn_weights = attn_weights * self.kept",
+    ),
+)
+add(
     "attention_heads_dropped",
     "You drop all weights of a head at once; dropout decides about every weight by itself.",
     (
@@ -538,6 +555,18 @@ add(
     (OUT, "return self.w_2(inside)"),
 )
 add(
+    "ffn_one_draw_for_all_calls",
+    "You draw once which entries are dropped; every call in training mode draws anew.",
+    (
+        OUT,
+        "if not self.training:\n"
+        "            return self.w_2(inside)\n"
+        "        if getattr(self, 'kept', None) is None or self.kept.shape != x.shape:\n"
+        "            self.kept = self.dropout(torch.ones_like(x))\n"
+        "        return self.w_2(inside) * self.kept",
+    ),
+)
+add(
     "ffn_vectors_dropped",
     "You drop the whole vector of a position; dropout decides about every entry by itself.",
     (OUT, "x = self.w_2(inside)\n        return x * self.dropout(torch.ones_like(x[..., :1]))"),
@@ -714,6 +743,11 @@ add(
     "pre_second_shortcut_from_norm",
     "Your second residual connection begins after norm_2; it passes on the sum as it was.",
     (SECOND, "x = self.norm_2(x)\n        return x + self.feed_forward(x)"),
+)
+add(
+    "pre_norm_at_the_end",
+    "Your block ends with norm_2 once more; it returns the sum, which nothing has normalised.",
+    (SECOND, "return self.norm_2(x + self.feed_forward(self.norm_2(x)))"),
 )
 add(
     "pre_without_first_norm",
@@ -941,6 +975,16 @@ add(
     (EMBED, "x = self.dropout(self.token(ids)) + self.dropout(self.position(positions))"),
 )
 add(
+    "gpt_embeddings_one_draw_for_the_batch",
+    "All rows of a batch lose the same entries of the embeddings; dropout decides about every "
+    "entry by itself.",
+    (
+        EMBED,
+        "x = self.token(ids) + self.position(positions)\n"
+        "        x = x * self.dropout(torch.ones_like(x[:1]))",
+    ),
+)
+add(
     "gpt_blocks_without_dropout",
     "Your blocks never hear of dropout; pass it on.",
     (STACK, STACK.replace(", dropout)", ")")),
@@ -964,6 +1008,11 @@ add(
     "gpt_length_unchecked",
     "More tokens than max_length are not refused with a ValueError.",
     ("if length > self.max_length:", "if False:"),
+)
+add(
+    "gpt_rows_counted",
+    "You compare the number of rows of the batch with max_length; T is the length of a row.",
+    ("if length > self.max_length:", "if len(ids) > self.max_length:"),
 )
 add(
     "gpt_longest_refused",

@@ -10,7 +10,6 @@ The earlier answers are no secret any more: they lie in `given.py` of the units 
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,8 @@ from autograder.units.assignment import Assignment
 from autograder.units.variants import reference_answers
 
 WORD = re.compile(r"[^\W\d]\w*")
-CHANGEABLE = (ast.List, ast.Dict, ast.Set)
+# A name that gets a list, a dictionary or a set, outside of functions and classes
+CHANGEABLE = re.compile(r"^([^\W\d]\w*)[ \t]*=[ \t]*[\[{]", re.MULTILINE)
 
 
 @dataclass
@@ -64,25 +64,11 @@ def mentioned(assignment: Assignment, cells: Sequence[Cell]) -> dict[str, set[st
     names = [exercise.name for exercise in assignment.exercises]
     sources = {cell.name: cell.source for cell in cells}
     words = {name: set(WORD.findall(sources.get(name, ""))) for name in names}
-    lists = set().union(*(_lists(cell.source) for cell in cells if cell.name not in names))
+    others = (cell.source for cell in cells if cell.name not in names)
+    lists = {name for source in others for name in CHANGEABLE.findall(source)}
     return {
         name: words[name] | {other for other in names if lists & words[name] & words[other]}
         for name in names
-    }
-
-
-def _lists(source: str) -> set[str]:
-    """The names to which a cell gives a list, a dictionary or a set."""
-    try:
-        statements = ast.parse(source).body
-    except SyntaxError:  # a magic, or a mistake
-        return set()
-    return {
-        target.id
-        for statement in statements
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, CHANGEABLE)
-        for target in statement.targets
-        if isinstance(target, ast.Name)
     }
 
 

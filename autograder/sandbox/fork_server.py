@@ -91,7 +91,7 @@ def mount_tmpfs(path: str, options: str, flags: int = 0) -> None:
 
 # System calls that no exercise needs and that reach beyond what the other limits bound: other
 # processes' memory, mounts and namespaces, memory that no process owns, large kernel interfaces.
-FORBIDDEN_CALLS = {
+REFUSED_SYSTEM_CALLS = {
     "x86_64": (
         101, 103, 134, 135, 153, 154, 155, 159, 161, 163, 164, 165, 166, 167, 168, 169, 170, 171,
         172, 173, 175, 176, 179, 29, 64, 68, 212, 216, 227, 240, 246, 248, 249, 250, 272, 278, 298,
@@ -124,7 +124,7 @@ OFFSET_FIRST_ARGUMENT, OFFSET_SECOND_ARGUMENT, OFFSET_FOURTH_ARGUMENT = 16, 24, 
 
 def seccomp_program(machine: str) -> bytes | None:
     """The filter as classic BPF, or None for a machine whose call numbers are not known."""
-    if machine not in FORBIDDEN_CALLS:
+    if machine not in REFUSED_SYSTEM_CALLS:
         return None
     # (code, value, where to go if true, if false); places are labels until all is laid out.
     code: list[tuple[int, int, str, str]] = [
@@ -139,7 +139,7 @@ def seccomp_program(machine: str) -> bytes | None:
     code.append((JUMP_EQUAL, SOCKET_CALL[machine], "socket", ""))
     code.append((JUMP_EQUAL, MMAP_CALL[machine], "mmap", ""))
     code.append((JUMP_EQUAL, FCNTL_CALL[machine], "fcntl", ""))
-    code.extend((JUMP_EQUAL, number, "eperm", "") for number in FORBIDDEN_CALLS[machine])
+    code.extend((JUMP_EQUAL, number, "eperm", "") for number in REFUSED_SYSTEM_CALLS[machine])
     code.append((RETURN, ALLOW, "", ""))
     labels = {"clone": len(code)}
     code.append((LOAD, OFFSET_FIRST_ARGUMENT, "", ""))

@@ -163,7 +163,7 @@ add(
 add(
     "rename_every_bias_dropped",
     "You leave out biases of the attention together with its masks; only attn.bias and "
-    "attn.masked_bias have no place with us.",
+    "attn.masked_bias are to go.",
     (MASKS, 'if in_block and rest.endswith("bias") and "attn" in rest:'),
 )
 add(

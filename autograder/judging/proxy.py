@@ -174,32 +174,28 @@ class Proxy:
 
         A handle among the arguments reaches the function as the module that it stands for.
         """
-        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": grad}
-        return self._ask(request, f"Your {name}")
+        return self._ask_function(name, args, kwargs, grad=grad)
 
     def drawing(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
         """Call function `name`; if PyTorch's own generator moves, it is in `mutated`.
 
         It is called `executor.GLOBAL_GENERATOR` there.
         """
-        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
-        return self._ask({**request, "still": True}, f"Your {name}")
+        return self._ask_function(name, args, kwargs, grad=False, still=True)
 
     def training(self, name: str, /, *args: Any, **kwargs: Any) -> Any:
         """Call function `name` where gradients are recorded, so that it can train a handle.
 
         Otherwise a call whose gradients nobody asks for runs under `torch.no_grad()`.
         """
-        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
-        return self._ask({**request, "autograd": True}, f"Your {name}").value
+        return self._ask_function(name, args, kwargs, grad=False, autograd=True).value
 
     def recording(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
         """Call function `name` where gradients may be recorded, and see whether any are.
 
         If something is kept for a backward pass, `executor.GRAPH` is in `mutated`.
         """
-        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
-        return self._ask({**request, "graph": True}, f"Your {name}")
+        return self._ask_function(name, args, kwargs, grad=False, graph=True)
 
     def placing(self, name: str, /, *args: Any, **kwargs: Any) -> Observation:
         """Call function `name`, and see where the tensors of its answer lie.
@@ -207,8 +203,7 @@ class Proxy:
         What is new memory, or not contiguous, is in `mutated`: `executor.COPIED` or
         `executor.SCATTERED` and the tensor's label.
         """
-        request = {"op": "call", "name": name, **_arguments(args, kwargs), "grad": False}
-        return self._ask({**request, "memory": True}, f"Your {name}")
+        return self._ask_function(name, args, kwargs, grad=False, memory=True)
 
     def module(
         self,
@@ -253,6 +248,12 @@ class Proxy:
         other = Proxy(self._execute, rng=self._rng)
         other._handles = 1 << 20
         return other
+
+    def _ask_function(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **wanted: bool
+    ) -> Observation:
+        request = {"op": "call", "name": name, **_arguments(args, kwargs), **wanted}
+        return self._ask(request, f"Your {name}")
 
     def _ask(self, request: Request, what: str) -> Observation:
         position = len(self.transcript)

@@ -481,10 +481,11 @@ add(
         "joined.reshape(batch, length, width)",
     ),
 )
-add(
-    "attention_heads_interleaved",
+EVERY_HTH = (
     "Head h takes every H-th feature; its features stand next to each other, so cut the width into "
-    "(H, D/H).",
+    "(H, D/H)."
+)
+INTERLEAVED = (
     (
         "queries = self.q_proj(x).reshape(heads).transpose(1, 2)",
         "heads = (batch, length, width // self.num_heads, self.num_heads)\n"
@@ -500,22 +501,14 @@ add(
     ),
 )
 add(
+    "attention_heads_interleaved",
+    EVERY_HTH,
+    *INTERLEAVED,
+)
+add(
     "attention_heads_interleaved_both_ways",
-    "Head h takes every H-th feature; its features stand next to each other, so cut the width into "
-    "(H, D/H).",
-    (
-        "queries = self.q_proj(x).reshape(heads).transpose(1, 2)",
-        "heads = (batch, length, width // self.num_heads, self.num_heads)\n"
-        "        queries = self.q_proj(x).reshape(heads).permute(0, 3, 1, 2)",
-    ),
-    (
-        "keys = self.k_proj(x).reshape(heads).transpose(1, 2)",
-        "keys = self.k_proj(x).reshape(heads).permute(0, 3, 1, 2)",
-    ),
-    (
-        "values = self.v_proj(x).reshape(heads).transpose(1, 2)",
-        "values = self.v_proj(x).reshape(heads).permute(0, 3, 1, 2)",
-    ),
+    EVERY_HTH,
+    *INTERLEAVED,
     ("joined.transpose(1, 2).reshape", "joined.permute(0, 2, 3, 1).reshape"),
 )
 add(

@@ -2,10 +2,10 @@
 
 This drives the same Sphinx that `jupyter-book build` drives, with the same `_config.yml`, and adds
 five things. A page is executed again when a module it imports has changed, which Jupyter Book's
-cache does not notice. Pages are executed beside each other, as many as there are cores. Every
-warning fails the build, broken references first of all. Every row of
-`coverage.csv` must point at an anchor that exists. And people get a few lines of progress, or one
-sentence that says what to mend.
+cache does not notice. Pages are executed beside each other, as many as there are cores, by kernels
+that begin with PyTorch imported. Every warning fails the build, broken references first of all.
+Every row of `coverage.csv` must point at an anchor that exists. And people get a few lines of
+progress, or one sentence that says what to mend.
 
 The *course edition* shows of graded exercises what a student starts from, not the answers, and
 leaves out pages that are not done. Both editions share what was executed.
@@ -364,6 +364,8 @@ def _execute_ahead(
     from myst_nb.core.execute.base import ExecutionError
     from myst_nb.core.read import myst_nb_reader_plugin
 
+    from toolkit import kernels
+
     cache = get_cache(str(keys.cache))
     waiting = {}
     for name, page in keys.pages.items():
@@ -386,7 +388,7 @@ def _execute_ahead(
         )  # fmt: skip
 
     failed: tuple[str, Exception] | None = None
-    with ThreadPoolExecutor(jobs) as pool:
+    with kernels.forked(), ThreadPoolExecutor(jobs) as pool:
         # Slowest first, so that no core waits long at the end
         running = {pool.submit(execute, name): name for name in keys.slowest_first(waiting)}
         for done in as_completed(running):

@@ -281,7 +281,7 @@ def journey(found: Followed) -> Figure:
         shape, number = f"(1, {length}, {width})", "① source" if side == "encoder" else "③ target"
         last = f"{side}.words"
         said = f"{'  '.join(tokens)}\n{'  '.join(map(str, ids))}"
-        sheet.words(last, x, 0.6, said, width=5, height=1.2, size=12.5)
+        sheet.words(last, x, 0.6, said, width=5, height=1.2, size=13)
         name = f"{side}.input"
         text = f"{number} input\nembeddings, positions"
         sheet.node(name, x, 2.5, text, "query", width=5.2, height=1.25, size=12)
@@ -305,13 +305,13 @@ def journey(found: Followed) -> Figure:
             colour = tint(FILL["query" if side == "encoder" else "value"], 0.45)
             sheet.panel(x - 2.85, bottom, x + 2.85, top, color=colour)
             text = f"{label}, layer {layer}"
-            sheet.text(outside, (bottom + top) / 2, text, 11.5, rotation=90)
+            sheet.text(outside, (bottom + top) / 2, text, 12, rotation=90)
             y += between
         ends[side] = (last, y)
     last, y = ends["encoder"]
     sheet.node("memory", left, y, "norm\nthe memory", "key", width=5.2, height=1.25, size=12)
     _labelled(sheet, last, "memory", shape := f"(1, {source}, {width})")
-    sheet.text(left, y + 0.95, f"{shape} for every layer", 11.5, color=PALETTE[1])
+    sheet.text(left, y + 0.95, f"{shape} for every layer", 12, color=PALETTE[1])
     for layer in range(layers):
         name = f"decoder.{layer}.cross-attention"
         box = sheet.nodes[name]
@@ -321,12 +321,12 @@ def journey(found: Followed) -> Figure:
                 "memory", name, part, start="right", via=((bus, y), (bus, box.y + up)), end=end,
                 color=PALETTE[1],
             )  # fmt: skip
-            sheet.text(bus + 0.5, box.y + math.copysign(0.58, up), part, 11.5, color=PALETTE[1])
+            sheet.text(bus + 0.5, box.y + math.copysign(0.58, up), part, 12, color=PALETTE[1])
     last, y = ends["decoder"]
     text = "⑤ output\nnorm, linear, softmax"
     sheet.node("output", right, y, text, width=5.2, height=1.25, size=12)
     _labelled(sheet, last, "output", f"(1, {target}, {width})")
-    sheet.words("said", right, y + 1.6, "  ".join(found.said), width=5, height=0.8, size=12.5)
+    sheet.words("said", right, y + 1.6, "  ".join(found.said), width=5, height=0.8, size=13)
     _labelled(sheet, "output", "said", f"(1, {target}, {vocabulary})")
     return sheet.figure
 
@@ -336,7 +336,7 @@ def _labelled(sheet: Sheet, source: str, target: str, shape: str) -> None:
     sheet.link(source, target)
     x, start = sheet.nodes[source].side("top")
     middle = (start + sheet.nodes[target].side("bottom")[1]) / 2
-    sheet.text(x + 0.25, middle, shape, 11.5, ha="left")
+    sheet.text(x + 0.25, middle, shape, 12, ha="left")
 
 
 # --------------------------------------------------------------------------- training

@@ -22,13 +22,6 @@ MEMORY, LOOP = PALETTE[1], PALETTE[2]
 # The frame of the first three pictures: where the columns of encoder and decoder are, and the box.
 _SIDE, _LEFT, _RIGHT = 8.0, 1.95, 5.4
 _LOW, _HIGH, _EDGE = 1.45, 6.55, 7.2
-_SHARP = 200  # dots per inch: the pictures are shown small
-
-
-def _sheet(width: float, height: float) -> Sheet:
-    sheet = Sheet(width, height)
-    sheet.figure.set_dpi(_SHARP)
-    return sheet
 
 
 def _vector(
@@ -67,7 +60,7 @@ def _open(sheet: Sheet, kind: str, left: float, bottom: float, right: float, top
 
 def box(found: Followed) -> Figure:
     """The translator as one box: words in, words out."""
-    sheet = _sheet(_SIDE, _SIDE)
+    sheet = Sheet(_SIDE, _SIDE)
     sheet.words("source", _LEFT, 0.6, " ".join(found.source), size=13)
     sheet.words("said", _RIGHT, 7.5, " ".join(found.said[:-1]), size=13)
     low, high = _LOW, _HIGH
@@ -106,7 +99,7 @@ def _memory(sheet: Sheet, found: Followed, y: float, features: Sequence[int]) ->
 
 def halves(found: Followed, features: Sequence[int] = FEATURES) -> Figure:
     """Inside: an encoder, the memory, and a decoder that reads again what it has written."""
-    sheet = _sheet(_SIDE, _SIDE)
+    sheet = Sheet(_SIDE, _SIDE)
     _outside(sheet, found)
     sheet.node("encoder", _LEFT, 2.75, "encoder", "query", width=3.0, height=1.7, size=13)
     _memory(sheet, found, 5.3, features)
@@ -121,7 +114,7 @@ def halves(found: Followed, features: Sequence[int] = FEATURES) -> Figure:
 
 def layers(found: Followed) -> Figure:
     """Inside both halves: a stack of layers; the memory goes to every layer of the decoder."""
-    sheet = _sheet(_SIDE, _SIDE)
+    sheet = Sheet(_SIDE, _SIDE)
     _outside(sheet, found)
     count = len(found.weights.encoder)
     for side, x, high, wide, kind in (
@@ -220,7 +213,7 @@ def encoder_layer(
     after = sum(parts[: 4 + 2 * layer])[:, chosen]
     most = float(before.abs().maximum(after.abs()).max())
     across = [2.0 + 4.0 * t for t in range(len(found.source))]
-    sheet = _sheet(across[-1] + 2.0, _TALL)
+    sheet = Sheet(across[-1] + 2.0, _TALL)
     _open(sheet, "query", 0.02, 2.85, across[-1] + 1.98, 6.98)
     _words(sheet, across, found.source, token)
     _row(sheet, across, 1.65, before, most, 0.43, token)
@@ -246,7 +239,7 @@ def decoder_layer(
     most = float(before.abs().maximum(after.abs()).max())
     across = [4.12 + 2.2 * t for t in range(len(found.read))]
     left, right = across[0] - 0.95, across[-1] + 0.95
-    sheet = _sheet(right + 0.3, _TALL)
+    sheet = Sheet(right + 0.3, _TALL)
     middle, wide = (left + right) / 2, right - left
     _open(sheet, "value", left - 0.2, 2.3, right + 0.2, 7.82)
     _words(sheet, across, found.read, token)

@@ -156,12 +156,14 @@ class Sheet(Canvas):
         """Where a line divides."""
         self.ax.add_patch(Circle((x, y), 0.09, facecolor=color, edgecolor=color))
 
-    def panel(self, left: float, bottom: float, right: float, top: float) -> None:
+    def panel(
+        self, left: float, bottom: float, right: float, top: float, color: Any = PANEL
+    ) -> None:
         """A sheet behind what belongs together."""
         self.ax.add_patch(
             FancyBboxPatch(
                 (left + 0.3, bottom + 0.3), right - left - 0.6, top - bottom - 0.6,
-                boxstyle="round,pad=0.3", facecolor=PANEL, edgecolor=FAINT, linewidth=0.9, zorder=0,
+                boxstyle="round,pad=0.3", facecolor=color, edgecolor=FAINT, linewidth=0.9, zorder=0,
             )
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from toolkit import models, own_models, widgets
 from toolkit.attention.example_pictures import bars
 from toolkit.corpora.translation import BOS, EOS, SPECIALS
-from toolkit.diagrams import Sheet
+from toolkit.diagrams import FILL, Sheet, tint
 from toolkit.plots import INK, PALETTE
 from toolkit.positional_encoding.example_pictures import table
 from toolkit.transformer import translation_task
@@ -43,6 +43,7 @@ class Followed:
     weights: encoder (N, H, S, S), decoder (N, H, U, U), cross (N, H, U, S).
     logits: (U, V). vocabulary: V tokens.
     inner: (N, S, F), inside the encoder's feed-forward networks, before the ReLU.
+    states: (N + 1, U, D), the decoder's vectors before its first layer and after each.
     """
 
     source: tuple[str, ...]
@@ -61,6 +62,7 @@ class Followed:
     logits: Tensor
     vocabulary: tuple[str, ...]
     inner: Tensor
+    states: Tensor
 
 
 @torch.no_grad()
@@ -85,6 +87,7 @@ def follow(model: nn.Module, shipped: own_models.ShippedWeights, text: str = SEN
         names[f"attention, layer {number}"] = layer.self_attn
         names[f"inner, layer {number}"] = layer.feed_forward.w_1
         names[f"feed-forward, layer {number}"] = layer.feed_forward
+    names |= {f"decoder, layer {n}": layer for n, layer in enumerate(model.decoder.layers)}
 
     def keeper(name: str) -> Any:
         return lambda _, given, out: kept.update({name: (given[0][0], out[0])})
@@ -104,12 +107,15 @@ def follow(model: nn.Module, shipped: own_models.ShippedWeights, text: str = SEN
         for number, layer in enumerate(model.encoder.layers)
     ]
     inner = [kept[f"inner, layer {number}"][1] for number in range(count)]  # (S, F) each
+    decoded = [kept[name] for name in names if name.startswith("decoder")]
+    states = [decoded[0][0], *(out for _, out in decoded)]  # (U, D) each
     return Followed(
         tuple(shipped.words(text)), _tokens(shipped, read), _tokens(shipped, said),
         tuple(source[0].tolist()), tuple(read), tuple(said), parts, kept["norm"][0],
         model.encoder.norm.gamma, model.encoder.norm.beta, kept["norm"][1], torch.stack(scores),
         _first(translation_task.attention_maps(model, source, target)), kept["generator.proj"][1],
         _tokens(shipped, range(len(shipped.tokenizer))), torch.stack(inner),
+        torch.stack(states),
     )  # fmt: skip
 
 
@@ -262,8 +268,9 @@ def journey(found: Followed) -> Figure:
     layers, heads, source, _ = found.weights.encoder.shape
     target, width, vocabulary = len(found.read), found.memory.shape[-1], found.logits.shape[-1]
     inner = found.inner.shape[-1]
-    left, right, bus = 4.0, 11.8, 7.75
-    sheet = Sheet(16.4, 4.9 + 1.9 * 3 * layers + 2.6)
+    left, right, bus = 3.6, 10.9, 7.2
+    step, between = 1.78, 0.42  # from sub-layer to sub-layer, and more from layer to layer
+    sheet = Sheet(14.5, 4.55 + layers * (3 * step + between) + 2.05)
     ends = {}
     for side, x, length, parts in (
         ("encoder", left, source, ["self-attention", "feed-forward"]),
@@ -274,14 +281,16 @@ def journey(found: Followed) -> Figure:
         shape, number = f"(1, {length}, {width})", "① source" if side == "encoder" else "③ target"
         last = f"{side}.words"
         said = f"{'  '.join(tokens)}\n{'  '.join(map(str, ids))}"
-        sheet.words(last, x, 0.7, said, width=5, height=1.2, size=12.5)
+        sheet.words(last, x, 0.6, said, width=5, height=1.2, size=13)
         name = f"{side}.input"
         text = f"{number} input\nembeddings, positions"
-        sheet.node(name, x, 2.9, text, "query", width=5.2, height=1.3, size=12)
+        sheet.node(name, x, 2.5, text, "query", width=5.2, height=1.25, size=12)
         _labelled(sheet, last, name, f"(1, {length})")
-        last, y = name, 4.9
-        bottom = y - 0.85
+        last, y = name, 4.55
+        outside = x - 3.3 if side == "encoder" else x + 3.3
+        label = "② encoder" if side == "encoder" else "④ decoder"
         for layer in range(layers):
+            bottom = y - 0.76
             for part in parts:
                 name = f"{side}.{layer}.{part}"
                 keys = source if part == "cross-attention" else length
@@ -289,18 +298,20 @@ def journey(found: Followed) -> Figure:
                 if "attention" in part:
                     small = f"weights (1, {heads}, {length}, {keys})"
                 colour = "weights" if "attention" in part else "value"
-                sheet.node(name, x, y, f"{part}\n{small}", colour, width=5.2, height=1.3, size=12)
+                sheet.node(name, x, y, f"{part}\n{small}", colour, width=5.2, height=1.25, size=12)
                 _labelled(sheet, last, name, shape)
-                last, y = name, y + 1.9
-        outside = x - 3.4 if side == "encoder" else x + 3.4
-        sheet.panel(x - 2.9, bottom, x + 2.9, y - 0.95)
-        text = f"{'② encoder' if side == 'encoder' else '④ decoder'}: {layers} layers"
-        sheet.text(outside, (bottom + y - 0.95) / 2, text, 12, rotation=90)
+                last, y = name, y + step
+            top = y - step + 0.76
+            colour = tint(FILL["query" if side == "encoder" else "value"], 0.45)
+            sheet.panel(x - 2.85, bottom, x + 2.85, top, color=colour)
+            text = f"{label}, layer {layer}"
+            sheet.text(outside, (bottom + top) / 2, text, 12, rotation=90)
+            y += between
         ends[side] = (last, y)
     last, y = ends["encoder"]
-    sheet.node("memory", left, y, "norm\nthe memory", "key", width=5.2, height=1.3, size=12)
-    _labelled(sheet, last, "memory", f"(1, {source}, {width})")
-    sheet.text(left, y + 1.0, f"(1, {source}, {width}) for every layer", 11.5, color=PALETTE[1])
+    sheet.node("memory", left, y, "norm\nthe memory", "key", width=5.2, height=1.25, size=12)
+    _labelled(sheet, last, "memory", shape := f"(1, {source}, {width})")
+    sheet.text(left, y + 0.95, f"{shape} for every layer", 12, color=PALETTE[1])
     for layer in range(layers):
         name = f"decoder.{layer}.cross-attention"
         box = sheet.nodes[name]
@@ -310,12 +321,12 @@ def journey(found: Followed) -> Figure:
                 "memory", name, part, start="right", via=((bus, y), (bus, box.y + up)), end=end,
                 color=PALETTE[1],
             )  # fmt: skip
-            sheet.text(bus + 0.6, box.y + math.copysign(0.6, up), part, 11.5, color=PALETTE[1])
+            sheet.text(bus + 0.5, box.y + math.copysign(0.58, up), part, 12, color=PALETTE[1])
     last, y = ends["decoder"]
     text = "⑤ output\nnorm, linear, softmax"
-    sheet.node("output", right, y, text, width=5.2, height=1.3, size=12)
+    sheet.node("output", right, y, text, width=5.2, height=1.25, size=12)
     _labelled(sheet, last, "output", f"(1, {target}, {width})")
-    sheet.words("said", right, y + 1.8, "  ".join(found.said), width=5, height=0.8, size=12.5)
+    sheet.words("said", right, y + 1.6, "  ".join(found.said), width=5, height=0.8, size=13)
     _labelled(sheet, "output", "said", f"(1, {target}, {vocabulary})")
     return sheet.figure
 
@@ -325,7 +336,7 @@ def _labelled(sheet: Sheet, source: str, target: str, shape: str) -> None:
     sheet.link(source, target)
     x, start = sheet.nodes[source].side("top")
     middle = (start + sheet.nodes[target].side("bottom")[1]) / 2
-    sheet.text(x + 0.25, middle, shape, 11, ha="left")
+    sheet.text(x + 0.25, middle, shape, 12, ha="left")
 
 
 # --------------------------------------------------------------------------- training

@@ -17,6 +17,7 @@ from solutions.transformer import label_smoothing_loss, make_model
 from tests.toolkit.drawings import Drawings, words
 from toolkit import own_models, plots
 from toolkit.transformer import index_pictures as pictures
+from toolkit.transformer import zoom_pictures as zoom
 
 mpl.use("Agg")
 
@@ -49,6 +50,15 @@ def test_scores_give_the_weights_and_logits_the_translation() -> None:
     torch.testing.assert_close(found.scores.softmax(-1), found.weights.encoder)
     assert found.said == ("vor", "2", "Tagen", "<eos>")
     assert found.logits.argmax(-1).tolist() == list(found.said_ids)
+
+
+@torch.no_grad()
+def test_the_states_of_the_decoder_begin_at_its_input_and_end_at_the_logits() -> None:
+    found, (model, _) = followed(), translator()
+    read = torch.tensor([found.read_ids])
+    torch.testing.assert_close(found.states[0], model.position(model.tgt_embed(read))[0])
+    logits = model.generator.proj(model.decoder.norm(found.states[-1]))
+    torch.testing.assert_close(logits, found.logits)
 
 
 @pytest.mark.parametrize("token", range(3))
@@ -105,6 +115,10 @@ def curves() -> Figure:
 
 DRAWINGS: dict[str, Callable[[], Figure]] = {
     "journey": lambda: pictures.journey(followed()), "curves": curves,
+    "box": lambda: zoom.box(followed()), "halves": lambda: zoom.halves(followed()),
+    "layers": lambda: zoom.layers(followed()),
+    "encoder layer": lambda: zoom.encoder_layer(followed(), 1),
+    "decoder layer": lambda: zoom.decoder_layer(followed(), 2),
 }  # fmt: skip
 
 
@@ -125,3 +139,49 @@ def test_the_journey_has_a_shape_at_every_arrow() -> None:
     for shape in ("(1, 3)", "(1, 3, 96)", "(1, 4)", "(1, 4, 96)", "(1, 4, 959)"):
         assert shape in shown
     assert shown.count("K") == shown.count("V") == 2
+
+
+def gids(figure: Figure, kind: str) -> list[str]:
+    return [p.get_gid() or "" for ax in figure.axes for p in getattr(ax, kind)]
+
+
+def test_the_zoom_keeps_its_frame() -> None:
+    steps = [zoom.box(followed()), zoom.halves(followed()), zoom.layers(followed())]
+    assert len({tuple(figure.get_size_inches()) for figure in steps}) == 1
+    assert set(words(steps[0])) == {"2 days ago", "translator", "vor 2 Tagen"}
+    for figure in steps[1:]:
+        assert {"2 days ago", "<bos> vor 2 Tagen", "vor 2 Tagen <eos>"} <= set(words(figure))
+        assert "said>read:again" in gids(figure, "patches")
+
+
+def test_the_last_encoder_layer_feeds_every_decoder_layer() -> None:
+    arrows = [name for name in gids(zoom.layers(followed()), "patches") if ">" in name]
+    assert "encoder 1>memory:" in arrows
+    assert [a for a in arrows if a.startswith("memory")] == [
+        "memory>decoder 0:KV", "memory>decoder 1:KV",
+    ]  # fmt: skip
+
+
+def test_lines_lead_from_every_token_in_the_encoder_and_from_earlier_ones_in_the_decoder() -> None:
+    encoder = gids(zoom.encoder_layer(followed(), 1), "lines")
+    assert sorted(encoder) == [f"{key}>{query}" for key in range(3) for query in range(3)]
+    decoder = gids(zoom.decoder_layer(followed(), 2), "lines")
+    assert sorted(decoder) == [f"{key}>{query}" for key in range(4) for query in range(key, 4)]
+
+
+@pytest.mark.parametrize("layer", range(2))
+def test_a_token_enters_and_leaves_an_encoder_layer_with_the_sums_of_its_account(
+    layer: int,
+) -> None:
+    found, chosen = followed(), list(pictures.FEATURES)
+    account = torch.stack(list(found.parts.values()))[:, 1, chosen].cumsum(0)
+    numbers = [w for w in words(zoom.encoder_layer(found, 1, layer)) if "." in w]
+    expected = torch.cat([account[1 + 2 * layer], account[3 + 2 * layer]])
+    assert numbers == [f"{x:.2f}".replace("-", "−") for x in expected.tolist()]
+
+
+def test_a_vector_is_drawn_as_a_cell_for_each_feature() -> None:
+    found = followed()
+    count = len(pictures.FEATURES)
+    assert gids(zoom.encoder_layer(found, 0), "patches").count("cell") == 2 * 3 * count
+    assert gids(zoom.decoder_layer(found, 0), "patches").count("cell") == (2 * 4 + 3) * count

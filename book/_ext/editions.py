@@ -14,6 +14,7 @@ lists the exercises whose sections stand on the page, and those that are named a
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 from pathlib import Path
 from typing import Any, ClassVar
@@ -63,6 +64,11 @@ def brief(code: str) -> str:
     return "\n".join(lines)
 
 
+def without_raise(stub: str) -> str:
+    """A stub without the lines that raise; what is missing is said beside it."""
+    return re.sub(r"\n *raise NotImplementedError\(.*\)", "", stub)
+
+
 def asked_in(unit: str, name: str) -> Exercise | None:
     """The exercise in whose answer `name` is defined; None if nobody is asked for it."""
     source = source_of(unit)
@@ -108,13 +114,15 @@ class Reference(Exercises):
         if "brief" in self.options:
             code = brief(code)
         first = self.options.get("lines-from", 1) - 1
-        text = code if exercise else "\n".join(code.splitlines()[first:])
+        text = without_raise(code) if exercise else "\n".join(code.splitlines()[first:])
         shown = [nodes.literal_block(text, text, language="python")] if text else []
         if not exercise:
             return shown
+        if not self.content:
+            raise self.error(f"say how one goes about {exercise.name}")
         number = load(unit).names.index(exercise.name) + 1
-        line = f"**You write this** in {self.unit_link(unit)}, exercise {number}."
-        return [*shown, *self.parsed(["::::{admonition} Your part", ":class: tip", "", line, "",
+        title = f"You write this: {self.unit_link(unit)}, exercise {number}"
+        return [*shown, *self.parsed([f"::::{{admonition}} {title}", ":class: tip course-part", "",
                                       *self.content, "::::"])]  # fmt: skip
 
 

@@ -113,8 +113,8 @@ def test_the_reader_sees_whole_classes_and_the_student_what_to_start_from(
     )
     assert "self.out_proj(merge_heads(heads))" in whole
     assert "self.out_proj(merge_heads(heads))" not in start
-    assert "MultiHeadAttention is yours to write" in start
-    assert "You write this" in start
+    assert "# YOUR CODE HERE" in start
+    assert "You write this: attention-multi_head, exercise" in start
     assert "You write this" not in whole
 
 

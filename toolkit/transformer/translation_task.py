@@ -370,10 +370,11 @@ def _weights(attention: nn.Module, query: Tensor, key: Tensor, mask: Tensor | No
         for layer, x in ((attention.q_proj, query), (attention.k_proj, key))
     )
     scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)  # (B, H, Tq, Tk)
-    if mask is not None:
-        mask = mask[:, None] if mask.dim() == 3 else mask  # (B, 1, Tq, Tk)
-        scores = scores.masked_fill(~mask, -torch.inf)
-    return torch.softmax(scores, -1)
+    if mask is None:
+        return torch.softmax(scores, -1)
+    mask = mask[:, None] if mask.dim() == 3 else mask  # (B, 1, Tq, Tk)
+    weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
+    return weights.masked_fill(~mask, 0.0)  # not NaN for a query that may attend to nothing
 
 
 # --------------------------------------------------------------------------- distance

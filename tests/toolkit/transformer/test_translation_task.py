@@ -264,6 +264,13 @@ def test_maps_are_the_weights_that_make_the_output(
     assert (maps.decoder.triu(1) == 0).all()  # or ahead
 
 
+def test_a_query_that_may_attend_to_nothing_has_weights_of_zero(task: TranslationTask) -> None:
+    target = torch.tensor([[PAD, BOS, 5]])  # padding on the left: the first query sees nothing
+    maps = translation_task.attention_maps(small(task), torch.tensor([[4, 5]]), target).decoder
+    assert (maps[:, :, :, 0] == 0).all()
+    torch.testing.assert_close(maps[:, :, :, 1:].sum(-1), torch.ones(*maps.shape[:3], 2))
+
+
 def test_maps_leave_no_hook_behind(task: TranslationTask) -> None:
     model = small(task)
     source = torch.randint(4, 30, (1, 3))

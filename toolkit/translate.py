@@ -586,7 +586,13 @@ class Translator:
 
     def _search(self, beam: int, alpha: float) -> Search:
         if beam > 1:
-            return translation_task.by_beam(self.module.beam_search, beam, alpha)
+            plain, cached = (
+                getattr(self.module, name, None) for name in ("beam_search", "cached_beam_search")
+            )
+            # Who has written a search of their own, beside an imported one, wants theirs.
+            if cached is not None and cached.__module__ == plain.__module__:
+                return translation_task.by_cached_beam(cached, beam, alpha)
+            return translation_task.by_beam(plain, beam, alpha)
         return getattr(self.module, "cached_greedy_decode", self.module.greedy_decode)
 
 

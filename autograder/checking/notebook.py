@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -409,17 +409,25 @@ def _judge_cells(order: dict[str, Any], answers: int, say: Callable[..., None]) 
     autograder.checks_for = silent
     namespace: dict[str, Any] = {"__name__": "__main__", "check": lambda *_: None}
     cells = order["cells"]
+    troubles: dict[int, str] = {}
     for number in range(1, len(cells) + 1):
         if number not in order["skipped"]:
             say(doing=number)
             with limit(namespace) as limited:
                 trouble = run_cell(cells, number, namespace, limited)
             if trouble:
+                troubles[number] = trouble
                 say(cell=number, trouble=trouble)
     hung = set(order["hung"])
     for name in order["exercises"]:
         say(doing=name)
-        say(card=asdict(judge.card(name, namespace, hung)), hung=sorted(hung))
+        card = judge.card(name, namespace, hung)
+        if name not in namespace:
+            defines = re.compile(rf"^(?:class|def)\s+{re.escape(name)}\b", re.MULTILINE)
+            for number, trouble in troubles.items():
+                if defines.search(cells[number - 1]):
+                    card = replace(card, headline=f"The cell of `{name}` did not run. {trouble}")
+        say(card=asdict(card), hung=sorted(hung))
 
 
 def _give(file: Path) -> None:

@@ -31,8 +31,9 @@
 # %%
 """Three ways to decode: greedily, by beam search, with a cache."""
 
-# The options of a cell must stand on one line, however long it gets.
-# ruff: noqa: E501
+# The options of a cell must stand on one line, however long it gets; and the functions in the loop
+# of `decode_step` are called before its variables change.
+# ruff: noqa: E501, B023
 
 # %%
 import math
@@ -460,7 +461,7 @@ def decode_step(
     kept: list[LayerCache] = []
     for n, layer in enumerate(model.decoder.layers):
 
-        def attend_to_target(x: Tensor, n: int = n, layer: nn.Module = layer) -> Tensor:
+        def attend_to_target(x: Tensor) -> Tensor:
             new_keys, new_values = layer.self_attn.project(x, x)  # (B, H, 1, D/H) each
             old = cache.target.layers[n]
             keys = torch.cat([old.keys, new_keys], dim=2)  # (B, H, t, D/H)
@@ -468,7 +469,7 @@ def decode_step(
             kept.append(LayerCache(keys, values))
             return layer.self_attn.attend(x, keys, values)  # (B, 1, D)
 
-        def attend_to_source(x: Tensor, n: int = n, layer: nn.Module = layer) -> Tensor:
+        def attend_to_source(x: Tensor) -> Tensor:
             memory = cache.memory.layers[n]
             return layer.src_attn.attend(x, memory.keys, memory.values, cache.src_mask)  # (B, 1, D)
 

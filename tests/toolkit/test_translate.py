@@ -488,6 +488,29 @@ def test_a_trained_wmt14_translator_is_judged_on_its_test_set(
     assert capsys.readouterr().out.count("\n") == 1
 
 
+def test_a_beam_is_cached_unless_somebody_has_written_their_own(
+    one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from solutions import transformer
+
+    translator, called = load(one, translate.MODEL), []
+    for name in ("beam_search", "cached_beam_search"):
+        search = getattr(transformer, name)
+
+        def counted(*args: object, name: str = name, search: Callable = search) -> object:
+            called.append(name)
+            return search(*args)
+
+        counted.__module__ = search.__module__
+        monkeypatch.setattr(transformer, name, counted)
+    texts = ["anything at all", "even this"]
+    at_once = translator.translate(texts, beam=2, max_length=4)
+    assert called == ["cached_beam_search"]
+    monkeypatch.setattr(transformer.beam_search, "__module__", "mine")
+    assert translator.translate(texts, beam=2, max_length=4) == at_once
+    assert called[1:] == ["beam_search", "beam_search"]
+
+
 def test_a_finished_training_is_not_repeated(
     files: Path, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -247,6 +247,24 @@ def by_beam(beam_search: Callable[..., Any], beam_size: int = 4, alpha: float = 
     return search
 
 
+def by_cached_beam(
+    cached_beam_search: Callable[..., Any], beam_size: int = 4, alpha: float = 0.6
+) -> Search:
+    """`by_beam` with a search that takes all sentences at once.
+
+    Args:
+        cached_beam_search: called with model, source (B, S), beam_size, max_length and alpha;
+            returns for each sentence pairs (ids, score), best first.
+    """
+
+    def search(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
+        found = cached_beam_search(model, source, beam_size, max_length, alpha)
+        rows = [torch.as_tensor(best, dtype=torch.int64) for (best, _), *_ in found]
+        return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD)  # (B, n)
+
+    return search
+
+
 # --------------------------------------------------------------------------- scores
 
 
@@ -370,10 +388,11 @@ def _weights(attention: nn.Module, query: Tensor, key: Tensor, mask: Tensor | No
         for layer, x in ((attention.q_proj, query), (attention.k_proj, key))
     )
     scores = q @ k.transpose(-1, -2) / math.sqrt(width // heads)  # (B, H, Tq, Tk)
-    if mask is not None:
-        mask = mask[:, None] if mask.dim() == 3 else mask  # (B, 1, Tq, Tk)
-        scores = scores.masked_fill(~mask, -torch.inf)
-    return torch.softmax(scores, -1)
+    if mask is None:
+        return torch.softmax(scores, -1)
+    mask = mask[:, None] if mask.dim() == 3 else mask  # (B, 1, Tq, Tk)
+    weights = torch.softmax(scores.masked_fill(~mask, -torch.inf), -1)
+    return weights.masked_fill(~mask, 0.0)  # not NaN for a query that may attend to nothing
 
 
 # --------------------------------------------------------------------------- distance

@@ -189,6 +189,22 @@ add(
         "queries = self.q_proj(query).reshape(batch, self.num_heads, length, -1)",
     ),
 )
+EVERY_HTH = (
+    "Head h takes every H-th feature; its features stand next to each other, so cut the width into "
+    "(H, D/H)."
+)
+APART = "reshape(batch, length, -1, self.num_heads).permute(0, 3, 1, 2)"
+INTERLEAVED = tuple(
+    (f"self.{made}.reshape(heads).transpose(1, 2)", f"self.{made}.{APART}")
+    for made in ("k_proj(key)", "v_proj(value)", "q_proj(query)")
+)
+add("attention_heads_interleaved", EVERY_HTH, *INTERLEAVED)
+add(
+    "attention_heads_interleaved_both_ways",
+    EVERY_HTH,
+    *INTERLEAVED,
+    (MERGED, "(attn_weights @ values).permute(0, 2, 3, 1).reshape(batch, length, width)"),
+)
 add(
     "attention_merge_without_transpose",
     "You reshape (B, H, T, D/H) to (B, T, D) at once, which mixes positions; transpose axes 1 and "

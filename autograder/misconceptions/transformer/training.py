@@ -311,6 +311,12 @@ add(
     (MIX, "loss = correct + smoothing * uniform"),
 )
 add(
+    "smoothing_of_the_right_token_only",
+    "You give eps / V to the right token only, so the shares don't sum to 1; give it to each of "
+    "the V tokens.",
+    (MIX, "loss = (1 - smoothing + smoothing / log_probs.shape[-1]) * correct"),
+)
+add(
     "smoothing_right_token_without_share",
     "Your right token gets only 1 - eps; add its share eps / V, which all V tokens get.",
     (

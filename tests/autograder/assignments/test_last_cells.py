@@ -37,7 +37,7 @@ SAYS = {
     "transformer-parts": ["→ 5. März 2021 und 13", "modules of yours"],
     "transformer-model": ["→ 5. März 2021 und 13", "head 3"],
     "transformer-training": ["from random weights", "  → "],
-    "transformer-decoding": ["→ 5. März 2021 und 13", "  5. März 2021 und 13"],
+    "transformer-decoding": ["→ 5. März 2021 und 13", "  5. März 2021 und 13", "s with yours"],
     "bert-model": ["mean vectors, centred"],
     "bert-pretraining": ["from random weights", "number"],
     "bert-fine_tuning": ["Which words name a parameter?"],

@@ -619,6 +619,7 @@ def test_a_cell_that_fails_is_reported_and_the_others_count(
     assert [card.status for card in report.cards] == ["failed", "todo", "passed"]
     assert any("line 4: 1 / 0 raised ZeroDivisionError" in line for line in report.troubles)
     assert any("line 1: expected ':'" in line for line in report.troubles)
+    assert report.cards[1].headline.startswith("The cell of `padding_mask` did not run. Code cell")
 
 
 BROKEN = {

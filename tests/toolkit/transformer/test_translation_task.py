@@ -13,6 +13,7 @@ from solutions.attention import AttentionDecoderStep
 from solutions.seq2seq import Seq2Seq
 from solutions.transformer import (
     beam_search,
+    cached_beam_search,
     fused,
     make_model,
 )
@@ -194,6 +195,8 @@ def test_a_beam_searches_row_by_row(task: TranslationTask) -> None:
     rows = [task.source.encode(p.source_tokens) for p in task.test[:3]]
     source = nn.utils.rnn.pad_sequence(list(map(torch.tensor, rows)), batch_first=True)
     ids = translation_task.by_beam(beam_search, 3, 0.6)(model, source, 6)
+    at_once = translation_task.by_cached_beam(cached_beam_search, 3, 0.6)(model, source, 6)
+    assert torch.equal(at_once, ids)
     for row, written in zip(rows, ids, strict=True):
         best = beam_search(model, torch.tensor([row]), 3, 6, 0.6)[0][0]
         assert written.tolist() == best + [PAD] * (ids.shape[1] - len(best))
@@ -262,6 +265,13 @@ def test_maps_are_the_weights_that_make_the_output(
     assert (maps.encoder[:, 1, :, :, 4:] == 0).all()  # nobody looks at padding
     assert (maps.cross[:, 1, :, :, 4:] == 0).all()
     assert (maps.decoder.triu(1) == 0).all()  # or ahead
+
+
+def test_a_query_that_may_attend_to_nothing_has_weights_of_zero(task: TranslationTask) -> None:
+    target = torch.tensor([[PAD, BOS, 5]])  # padding on the left: the first query sees nothing
+    maps = translation_task.attention_maps(small(task), torch.tensor([[4, 5]]), target).decoder
+    assert (maps[:, :, :, 0] == 0).all()
+    torch.testing.assert_close(maps[:, :, :, 1:].sum(-1), torch.ones(*maps.shape[:3], 2))
 
 
 def test_maps_leave_no_hook_behind(task: TranslationTask) -> None:

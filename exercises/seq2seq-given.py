@@ -86,7 +86,7 @@ def encode(
         add_eos: whether EOS is put at the end.
 
     Returns:
-        The ids; a token that the vocabulary doesn't hold becomes UNK.
+        The ids; a token that is not in the vocabulary becomes UNK.
 
     Raises:
         ValueError: if the vocabulary does not begin with SPECIALS.

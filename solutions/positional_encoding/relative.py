@@ -109,46 +109,6 @@ class LearnedPositions(nn.Module):
 # check("LearnedPositions")
 
 # %% [markdown]
-# ### Question: Does it extrapolate?
-#
-# A model was trained on sequences of up to 20 tokens and is used on sequences of 40. What happens
-# to positions 20 to 39 with a table of learned positions, with the sinusoidal code, and with
-# relative positions that are clipped at a maximal distance? Distinguish between *a position has a
-# code* and *the model works there*, say what the paper claims for sinusoids, and how you would test
-# it.
-#
-# Book: `pos-extrapolation`. 3 points, marked by a person.
-
-# %% [markdown] question="does_it_extrapolate" points=3 section="pos-extrapolation" title="Does it extrapolate?"
-# **Your answer:**
-#
-# ### BEGIN SOLUTION
-# *Learned positions:* a table of 20 rows has no code for position 20, and the model can't be run. A
-# longer table has rows for it, but no training example ever reached them: they still hold their
-# random initial values.
-#
-# *Sinusoids:* the code of every position can be computed, so the model *runs*. But its projections
-# were fitted to the codes of positions 0 to 19 only. The slow waves then take values that never
-# occurred in training, and nothing forces the learned layers to treat them sensibly. That moving by
-# an offset is one rotation makes it *possible* to learn an attention by distance that works
-# everywhere; it doesn't make training find it. The paper says no more than that sinusoids *may*
-# allow longer sequences. In an experiment with a small model that names the symbol three positions
-# back, one of eight, the accuracy falls from 100 percent inside the training length to 30 percent
-# behind it for sinusoids, and to 13 percent, which is chance, for learned positions.
-#
-# *Clipped relative positions:* the vectors belong to distances, and all distances up to the clip
-# occur in training at many positions; greater ones share one vector. So the pair *three positions
-# back* looks the same at position 35 as at 10, and such a task carries over. It is no guarantee:
-# the softmax runs over more keys than ever in training, and beyond the clip distances can't be told
-# apart.
-#
-# *Test:* train on short lengths, evaluate on longer ones from the same source, position by position
-# rather than by an average that hides the break, against chance and against the training range.
-#
-# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
-# ### END SOLUTION
-
-# %% [markdown]
 # ## Relative positions
 #
 # ### Exercise 2: Which pair has which distance?
@@ -265,7 +225,9 @@ def relative_indices(length: int, max_distance: int) -> Tensor:
 #
 # A softmax over nothing but $-\infty$ is NaN, and so may be its gradient, even where you overwrite
 # the value. Fill with the smallest finite number instead, `torch.finfo(scores.dtype).min`, and set
-# what is masked to 0 *after* the softmax. Give the mask its head axis: `(B, 1, T, T)`.
+# what is masked to 0 *after* the softmax. (Where you write the softmax yourself, as in the
+# attention chapter, you can keep $-\infty$ and repair its maximum and its denominator;
+# `torch.softmax` lets you do neither.) Give the mask its head axis: `(B, 1, T, T)`.
 #
 # </details>
 
@@ -445,7 +407,7 @@ def fast_relative_self_attention(
 #
 # What you get for it: position 0 changes nothing, <!-- id: position-zero --> no vector changes its
 # length, <!-- id: same-norm -->
-# and the dot product of a query at position $m$ and a key at position
+# and the dot product of a given query at position $m$ and a given key at position
 # $n$ depends on $m - n$ only. <!-- id: relative-only -->
 #
 # *Example.* `head_dim` 4 and base 100 have the frequencies $(1, 0.1)$. At position 1 the vector
@@ -642,3 +604,43 @@ def alibi_biases(num_heads: int, length: int) -> Tensor:
 
 # %% check="alibi_biases" tags=["active-ipynb"]
 # check("alibi_biases")
+
+# %% [markdown]
+# ### Question: Does it extrapolate?
+#
+# A model was trained on sequences of up to 20 tokens and is used on sequences of 40. What happens
+# to positions 20 to 39 with a table of learned positions, with the sinusoidal code, and with
+# relative positions that are clipped at a maximal distance? Distinguish between *a position has a
+# code* and *the model works there*, say what the paper claims for sinusoids, and how you would test
+# it.
+#
+# Book: `pos-extrapolation`. 3 points, marked by a person.
+
+# %% [markdown] question="does_it_extrapolate" points=3 section="pos-extrapolation" title="Does it extrapolate?"
+# **Your answer:**
+#
+# ### BEGIN SOLUTION
+# *Learned positions:* a table of 20 rows has no code for position 20, and the model can't be run. A
+# longer table has rows for it, but no training example ever reached them: they still hold their
+# random initial values.
+#
+# *Sinusoids:* the code of every position can be computed, so the model *runs*. But its projections
+# were fitted to the codes of positions 0 to 19 only. The slow waves then take values that never
+# occurred in training, and nothing forces the learned layers to treat them sensibly. That moving by
+# an offset is one rotation makes it *possible* to learn an attention by distance that works
+# everywhere; it doesn't make training find it. The paper says no more than that sinusoids *may*
+# allow longer sequences. In an experiment with a small model that names the symbol three positions
+# back, one of eight, the accuracy falls from 100 percent inside the training length to 30 percent
+# behind it for sinusoids, and to 13 percent, which is chance, for learned positions.
+#
+# *Clipped relative positions:* the vectors belong to distances, and all distances up to the clip
+# occur in training at many positions; greater ones share one vector. So the pair *three positions
+# back* looks the same at position 35 as at 10, and such a task carries over. It is no guarantee:
+# the softmax runs over more keys than ever in training, and beyond the clip distances can't be told
+# apart.
+#
+# *Test:* train on short lengths, evaluate on longer ones from the same source, position by position
+# rather than by an average that hides the break, against chance and against the training range.
+#
+# *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
+# ### END SOLUTION

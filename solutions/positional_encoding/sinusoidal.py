@@ -42,7 +42,7 @@ from torch import Tensor, nn
 # The oldest way to write a position as a row of bounded numbers is the binary number. Write
 # `binary_code(positions, bits)`, the least significant digit first:
 #
-# $$\text{code}_{p,k} = \left\lfloor \frac{p}{2^k} \right\rfloor \bmod 2,\qquad k = 0, \dots,
+# $$b_{t,k} = \left\lfloor \frac{t}{2^k} \right\rfloor \bmod 2,\qquad k = 0, \dots,
 # \text{bits} - 1$$
 #
 # <!-- id: digits -->
@@ -63,7 +63,7 @@ from torch import Tensor, nn
 #
 # <details><summary>Hint 1</summary>
 #
-# `p >> k` drops the last $k$ digits of $p$, and `& 1` keeps the last one that is left.
+# `t >> k` drops the last $k$ digits of $t$, and `& 1` keeps the last one that is left.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -110,15 +110,15 @@ def binary_code(positions: Tensor, bits: int) -> Tensor:
 # The sinusoidal code replaces digits by smooth waves. Write `angular_frequencies(d_model,
 # base=10000.0)`:
 #
-# $$\omega_k = \text{base}^{-2k/d_{\text{model}}},\qquad k = 0, 1, \dots,
+# $$\omega_i = \text{base}^{-2i/d_{\text{model}}},\qquad i = 0, 1, \dots,
 # \left\lceil \tfrac{d_{\text{model}}}{2} \right\rceil - 1$$
 #
 # <!-- id: formula -->
 #
 # It is a geometric sequence that begins with exactly 1; a wave has the length (in positions)
-# $2\pi/\omega_k$. One frequency serves two columns, a sine and a cosine, so there are half as many
-# as columns; an odd width has one more for its last column. $k$ counts *pairs*: with $2k = d$ there
-# would be a pair too many.
+# $2\pi/\omega_i$. One frequency serves two columns, a sine and a cosine, so there are half as many
+# as columns; an odd width has one more for its last column. $i$ counts *pairs*: with $2i = d$ there
+# would be one pair too many.
 #
 # * `d_model` is the full width, not the number of pairs. The result is `float32` `(ceil(d_model /
 #   2),)`. <!-- id: length -->
@@ -132,7 +132,7 @@ def binary_code(positions: Tensor, bits: int) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# `torch.arange(0, d_model, 2)` is the sequence of the $2k$, for even and odd widths.
+# `torch.arange(0, d_model, 2)` is the sequence of the $2i$, for even and odd widths.
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -145,14 +145,14 @@ def binary_code(positions: Tensor, bits: int) -> Tensor:
 
 # %% exercise="angular_frequencies" points=1 section="pos-frequencies"
 def angular_frequencies(d_model: int, base: float = 10000.0) -> Tensor:
-    """The frequencies omega_k = base**(-2k / d_model) (Vaswani et al. 2017, section 3.5).
+    """The frequencies omega_i = base**(-2i / d_model) (Vaswani et al. 2017, section 3.5).
 
     Args:
         d_model: width of the position vectors, at least 1.
-        base: larger than 1; the wavelengths 2 pi / omega_k stay below 2 pi base.
+        base: larger than 1; the wavelengths 2 pi / omega_i stay below 2 pi base.
 
     Returns:
-        float32 (ceil(d_model / 2),), for k = 0, 1, ...; the first is 1.
+        float32 (ceil(d_model / 2),), for i = 0, 1, ...; the first is 1.
 
     Raises:
         ValueError: if d_model is not an int or is smaller than 1, or base is not larger than 1.
@@ -177,7 +177,7 @@ def angular_frequencies(d_model: int, base: float = 10000.0) -> Tensor:
 # (Vaswani et al., 2017, section 3.5), by a loop over the dimensions and Python's `math`. Even
 # dimensions are sines, odd ones cosines, and the two of a pair share their frequency:
 #
-# $$\text{PE}_{p,\,2i} = \sin(p\,\omega_i),\qquad \text{PE}_{p,\,2i+1} = \cos(p\,\omega_i),\qquad
+# $$\text{PE}_{t,\,2i} = \sin(t\,\omega_i),\qquad \text{PE}_{t,\,2i+1} = \cos(t\,\omega_i),\qquad
 # \omega_i = \text{base}^{-2i/d_{\text{model}}}$$
 #
 # <!-- id: formula -->
@@ -240,8 +240,8 @@ def position_vector(position: int, d_model: int, base: float = 10000.0) -> list[
 # %% [markdown]
 # ### Exercise 4: All positions at once
 #
-# Write `sinusoidal_table(length, d_model, base=10000.0)`: row $p$ is the code of position $p$, for
-# $p = 0, \dots, \text{length} - 1$, without a loop over the positions. The **interleaved** layout
+# Write `sinusoidal_table(length, d_model, base=10000.0)`: row $t$ is the code of position $t$, for
+# $t = 0, \dots, \text{length} - 1$, without a loop over the positions. The **interleaved** layout
 # of exercise 3: sines in the even columns, cosines in the odd ones. <!-- id: interleaved -->
 #
 # * The result is `float32` `(length, d_model)`. It must agree with exercise 3 up to $10^{-3}$ at
@@ -314,7 +314,7 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 # ### Question: Why many frequencies?
 #
 # A position could be written as *one* bounded number: by a function that always rises, such as
-# $\tanh(p/100)$, or by a periodic one, such as $\sin(\omega p)$. Explain in a few sentences why
+# $\tanh(t/100)$, or by a periodic one, such as $\sin(\omega t)$. Explain in a few sentences why
 # each of the two fails in long sequences, and how a code of many frequencies avoids both faults
 # (the binary code may help you to say it). What does the cosine beside every sine add?
 #
@@ -325,12 +325,12 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 #
 # ### BEGIN SOLUTION
 # *Bounded and rising:* the differences between neighbours add up to no more than the range of the
-# function, so over a long sequence they must shrink towards 0. For $\tanh(p/100)$ they become
+# function, so over a long sequence they must shrink towards 0. For $\tanh(t/100)$ they become
 # smaller than the spacing of `float32`, and then different positions have the same number. Stretching
 # the function over the sequence's length doesn't help: then the same gap is coded differently in
 # sequences of different length.
 #
-# *One periodic function:* it repeats. $\sin(\omega p)$ returns after $2\pi/\omega$ positions,
+# *One periodic function:* it repeats. $\sin(\omega t)$ returns after $2\pi/\omega$ positions,
 # exactly or nearly so, and within one period it takes every value twice. A fast wave tells
 # neighbours apart but not distant positions; a slow one is unambiguous for long, but its neighbours
 # differ by $\omega$ at most and become indistinguishable. One frequency can't do both.
@@ -342,8 +342,8 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 #
 # *The cosine* makes each wave a point on a circle. This removes the double values within a period,
 # gives equal gaps equal distances, and makes moving by an offset a rotation, a linear map that is
-# the same for all positions. With the sine alone $\sin(\omega(p + k))$ is not a linear function of
-# $\sin(\omega p)$.
+# the same for all positions. With the sine alone $\sin(\omega(t + k))$ is not a linear function of
+# $\sin(\omega t)$.
 #
 # *Points by part, and what commonly goes wrong:* `solutions/marking_guides.md`.
 # ### END SOLUTION
@@ -359,7 +359,7 @@ def sinusoidal_table(length: int, d_model: int, base: float = 10000.0) -> Tensor
 # <!-- id: sum -->
 #
 # * The table of exercise 4 (base 10000) is the buffer `table` `(max_length, d_model)`, registered
-#   with `persistent=False`: it is no parameter, takes no gradient, moves with the module
+#   with `persistent=False`: it is not a parameter, takes no gradient, moves with the module
 #   (`module.to(...)`), and is not saved, so `state_dict()` is empty. There are no parameters.
 #   <!-- id: buffer -->
 # * `forward(x)`: `x` `(B, T, D)`; the result has the same shape and type as `x`, whatever the type
@@ -452,12 +452,12 @@ class PositionalEncoding(nn.Module):
 # Some programs, the first Transformer's among them, order the columns differently: first all sines,
 # then all cosines. Write `half_and_half_table(length, d_model, base=10000.0)`:
 #
-# $$\text{column } k = \sin(p\,\omega_k),\qquad \text{column } \tfrac{d}{2} + k = \cos(p\,\omega_k),
-# \qquad k = 0, \dots, \tfrac{d}{2} - 1$$
+# $$\text{column } i = \sin(t\,\omega_i),\qquad \text{column } \tfrac{d}{2} + i = \cos(t\,\omega_i),
+# \qquad i = 0, \dots, \tfrac{d}{2} - 1$$
 #
 # <!-- id: sines-first -->
 #
-# * The frequencies are those of exercise 2: $\omega_k = \text{base}^{-2k/d}$.
+# * The frequencies are those of exercise 2: $\omega_i = \text{base}^{-2i/d}$.
 #   <!-- id: frequencies -->
 # * The result is `float32` `(length, d_model)`.
 # * `ValueError` if `d_model` is odd or smaller than 2, if `length` is smaller than 1, or if `base`
@@ -492,8 +492,8 @@ def half_and_half_table(length: int, d_model: int, base: float = 10000.0) -> Ten
         base: larger than 1.
 
     Returns:
-        float32 (length, d_model); column k is sin(p omega_k), column d_model/2 + k is
-        cos(p omega_k), with the frequencies of sinusoidal_table.
+        float32 (length, d_model); column i is sin(t omega_i), column d_model/2 + i is
+        cos(t omega_i), with the frequencies of sinusoidal_table.
 
     Raises:
         ValueError: if d_model is odd or smaller than 2, length is smaller than 1, or base is not
@@ -575,19 +575,19 @@ def interleaved_to_half(d_model: int) -> Tensor:
 # One matrix moves **every** position by the same offset. Write `offset_rotation(offset, d_model,
 # base=10000.0)`: the matrix $M$ with
 #
-# $$\text{PE}_{p + \text{offset}} = M\,\text{PE}_p \qquad\text{for every } p$$
+# $$\text{PE}_{t + \text{offset}} = M\,\text{PE}_t \qquad\text{for every } t$$
 #
 # in the interleaved layout. By the angle-addition identities, $\sin(a + b) = \sin a\cos b + \cos
 # a\sin b$ and $\cos(a + b) = \cos a\cos b - \sin a\sin b$, every pair (sine, cosine) is turned by
-# its own angle $\text{offset}\cdot\omega_k$, so $M$ has these blocks along its diagonal and 0
+# its own angle $\text{offset}\cdot\omega_i$, so $M$ has these blocks along its diagonal and 0
 # elsewhere:
 #
-# $$\begin{pmatrix}\cos(\text{offset}\,\omega_k) & \sin(\text{offset}\,\omega_k)\\
-# -\sin(\text{offset}\,\omega_k) & \cos(\text{offset}\,\omega_k)\end{pmatrix}$$
+# $$\begin{pmatrix}\cos(\text{offset}\,\omega_i) & \sin(\text{offset}\,\omega_i)\\
+# -\sin(\text{offset}\,\omega_i) & \cos(\text{offset}\,\omega_i)\end{pmatrix}$$
 #
 # <!-- id: blocks -->
 #
-# * The result is `float32` `(d_model, d_model)`; the code is a column on its right, `M @ table[p]`.
+# * The result is `float32` `(d_model, d_model)`; the code is a column on its right, `M @ table[t]`.
 #   <!-- id: column-on-the-right -->
 # * `offset` may be negative (backwards) or 0 (the identity). <!-- id: any-offset -->
 # * `ValueError` if `offset` is not an `int`, if `d_model` is odd or smaller than 2, or if `base` is
@@ -601,12 +601,12 @@ def interleaved_to_half(d_model: int) -> Tensor:
 #
 # <details><summary>Hint 1</summary>
 #
-# Frequency $k$ owns the rows and columns $2k$ and $2k + 1$. Start from a matrix of zeros.
+# Frequency $i$ owns the rows and columns $2i$ and $2i + 1$. Start from a matrix of zeros.
 #
 # </details>
 # <details><summary>Hint 2</summary>
 #
-# A loop over $k$ that fills four entries is fine. Without a loop: with `even = [0, 2, 4, ...]`,
+# A loop over $i$ that fills four entries is fine. Without a loop: with `even = [0, 2, 4, ...]`,
 # `matrix[even, even + 1]` are the upper right entries of all blocks at once.
 #
 # </details>
@@ -622,7 +622,7 @@ def offset_rotation(offset: int, d_model: int, base: float = 10000.0) -> Tensor:
         base: larger than 1.
 
     Returns:
-        float32 (d_model, d_model) M with table[p + offset] = M @ table[p] for every position p.
+        float32 (d_model, d_model) M with table[t + offset] = M @ table[t] for every position t.
 
     Raises:
         ValueError: if offset is not an int, d_model is odd or smaller than 2, or base is not

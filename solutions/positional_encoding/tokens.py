@@ -51,7 +51,7 @@ def chunks(text: str) -> list[str]:
 #
 # A model reads numbers. The simplest way to make numbers of text is to take its bytes in UTF-8: 256
 # different ids are enough for every language, but sequences get long. *Byte-pair encoding* (BPE)
-# shortens them: it starts from bytes and gives a new id to pairs that often stand side by side.
+# shortens them: it starts from bytes and gives a new id to pairs of ids that are often adjacent.
 #
 # This function is given. It cuts a text into chunks before anything is merged; a word keeps the one
 # space before it. Nothing is lost: joined together, the chunks are the text again.
@@ -60,8 +60,8 @@ def chunks(text: str) -> list[str]:
 # %% [markdown]
 # ### Exercise 1: Merge a pair
 #
-# Write `merge_pair(ids, pair, new_id)`, the one step of which BPE is made: wherever the two ids of
-# `pair` stand side by side, in this order, they are replaced by `new_id`.
+# Write `merge_pair(ids, pair, new_id)`, the one operation of BPE: wherever the two ids of `pair`
+# are adjacent, in this order, they are replaced by `new_id`.
 #
 # * `ids` is a `list` of `int`s of any length, `pair` a `tuple` of two ids, `new_id` an `int`; the
 #   result is a new `list`, and `ids` stays as it is. <!-- id: new-list -->
@@ -362,7 +362,7 @@ def bpe_decode(ids: list[int], merges: list[tuple[int, int]]) -> str:
         merges: those that made the ids.
 
     Returns:
-        The bytes of all ids joined, then read as UTF-8; bytes that are no UTF-8 become U+FFFD.
+        The bytes of all ids joined, then read as UTF-8; bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         ValueError: if an id is negative or larger than 255 + len(merges).

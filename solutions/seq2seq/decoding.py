@@ -184,7 +184,7 @@ def sequence_log_prob(logits: Tensor, targets: Tensor, mask: Tensor | None = Non
 # $$L = -\frac{1}{N} \sum_{b=1}^{B} \log P\bigl(y^{(b)} \mid x^{(b)}\bigr),\qquad
 # N = \text{number of real targets in the batch}$$
 #
-# * `logits` `(B, U, V)`, `targets` `(B, U)` `torch.int64`. A target equal to `pad` is no real one:
+# * `logits` `(B, U, V)`, `targets` `(B, U)` `torch.int64`. A target equal to `pad` is not real:
 #   it is left out of the sum and of $N$. <!-- id: padding -->
 # * Every real token weighs the same, in a long sentence as in a short one. So it is one sum divided
 #   by one number, **not** the mean of the rows' means, and not divided by `B` or by `B * U`.

@@ -645,7 +645,7 @@ class BidirectionalEncoder(nn.Module):
 # * `forward(previous, state, context)`: `previous` `(B,)` `torch.int64`, `state` `(B, H)`,
 #   `context` `(B, C)`.
 # * Returns `(logits, state)`: `(B, V)` and the **new** state `(B, H)`. <!-- id: new-state -->
-#   Logits are no probabilities:
+#   Logits are not probabilities:
 #   there is no softmax here.
 # * `ValueError` if `previous` is not `torch.int64` or holds an id outside the vocabulary, or if
 #   `state` or `context` has another width or batch size. <!-- id: bad-input -->

@@ -133,7 +133,7 @@ def build_vocabulary(
 # Write `encode(tokens, vocabulary, add_bos=False, add_eos=False)`: a list of tokens becomes a list
 # of ids.
 #
-# * Each token becomes its position in `vocabulary`; a token that the vocabulary doesn't hold
+# * Each token becomes its position in `vocabulary`; a token that is not in the vocabulary
 #   becomes `UNK`. <!-- id: ids -->
 # * `add_bos=True` puts `BOS` in front, `add_eos=True` puts `EOS` at the end. An empty list of
 #   tokens is allowed. <!-- id: bos-and-eos -->
@@ -171,7 +171,7 @@ def encode(
         add_eos: whether EOS is put at the end.
 
     Returns:
-        The ids; a token that the vocabulary doesn't hold becomes UNK.
+        The ids; a token that is not in the vocabulary becomes UNK.
 
     Raises:
         ValueError: if the vocabulary does not begin with SPECIALS.
@@ -418,7 +418,7 @@ def pad_batch(sequences: list[list[int]]) -> tuple[Tensor, Tensor]:
 # <details><summary>Hint 2</summary>
 #
 # With a loop: take a window, and stop as soon as `start + length` has reached the length of the
-# sequence. A loop over `range(0, len(sequence), stride)` may yield a window too many: one that
+# sequence. A loop over `range(0, len(sequence), stride)` may yield one window too many: one that
 # holds nothing new.
 #
 # </details>

@@ -185,7 +185,7 @@ add(
 )
 add(
     "bpe_overlaps_once",
-    "You count (a, a) in aaa once; every position where the two stand side by side counts, and "
+    "You count (a, a) in aaa once; every position where the two are adjacent counts, and "
     "there are two.",
     code=_train("""
     words = [list(chunk.encode("utf-8")) for chunk in chunks(text)]

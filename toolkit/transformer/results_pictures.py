@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from toolkit import plots
+from toolkit.transformer.translator_experiments import GROUPS, TRANSLATORS, Found
 
 
 class System(NamedTuple):
@@ -120,4 +121,23 @@ def scores_and_costs() -> Figure:
         ax.margins(y=0.12)
     axes[1].set_xlim(1.5e18, 3e21)
     axes[1].set_xlabel("operations of the training")
+    return figure
+
+
+def by_length(found: Mapping[str, Found]) -> Figure:
+    """Share of exact sentences by length, a line for each of the four translators.
+
+    A line is the mean over the seeds, the band around it reaches from the least to the largest.
+    """
+    figure, ax = plt.subplots(figsize=(6.2, 3.0))
+    at = range(len(GROUPS))
+    for name, color in zip(TRANSLATORS, plots.PALETTE, strict=False):
+        spans = [found[name].span(group) for group in GROUPS]
+        low, high = ([100 * share for share in ends] for ends in zip(*spans, strict=True))
+        ax.fill_between(at, low, high, color=color, alpha=0.2, lw=0)
+        means = [100 * found[name].mean(group) for group in GROUPS]
+        ax.plot(at, means, "o-", color=color, label=name)
+    ax.set_xticks(at, ["shortest third", "middle third", "longest third"])
+    ax.set(ylabel="exactly right, %", ylim=(-4, 104))
+    ax.legend(fontsize=10.5)
     return figure

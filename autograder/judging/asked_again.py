@@ -32,7 +32,7 @@ PROMISES = (
     "any-strides",
     "no-padding-idx",
 )
-CALLS = 2  # that are repeated, besides one that draws
+CALLS = 2  # that are repeated, or one of each method, besides one that draws
 LOOKS = ("__getattribute__",)  # at what a module holds, and computes nothing
 # Chapters whose conventions let students draw from Python's `random`, too.
 PYTHON_TOO = ("bert",)
@@ -103,11 +103,12 @@ SAYS = {
     ),
     side_effects.REQUIRES_GRAD: (
         "Your {name} changes `requires_grad` of weights or tensors that it is given, and leaves it "
-        "so. To do without gradients, use `torch.no_grad()`."
+        "so. To do without gradients, use `torch.no_grad()`, or `.detach()` and not `.detach_()`."
     ),
     side_effects.GRAD: (
-        "Your {name} leaves gradients in the `.grad` of the model's weights, to which the next "
-        "backward pass adds. Use `torch.autograd.grad`, or set them to None afterwards."
+        "Your {name} leaves gradients in the `.grad` of weights or tensors that it is given, to "
+        "which the next backward pass adds. Use `torch.autograd.grad`, or set them to None "
+        "afterwards."
     ),
     side_effects.STALE: (
         "What stands in the `.grad` of the weights before your {name} is called changes what it "
@@ -127,6 +128,10 @@ SAYS = {
     side_effects.PUT_BACK: (
         "Your {name} draws random numbers and then puts the generator back to where it was, so "
         "that the next call draws the same ones. Leave it where it is."
+    ),
+    side_effects.INSTANCES: (
+        "Two instances of your {name} share the memory of a parameter or a buffer, so what trains "
+        "or loads one changes the other. Make it anew for each instance."
     ),
 }
 
@@ -205,6 +210,9 @@ def requests_of(
             needed = _needed(request, made)
             if owner.get("name") != exercise or needed is None:
                 continue
+            cls, method = namespace.get(exercise), request.get("method", "forward")
+            if isinstance(cls, type) and not hasattr(cls, method):  # a part, no method
+                continue
             values = walk([request, value])
             numbers = sum(tensor.numel() for _, tensor in values)
             rank = _flat(request), *((True, -numbers) if numbers < FEW else (False, numbers))
@@ -214,13 +222,26 @@ def requests_of(
                 found[kind] = rank, one
             if drew and numbers > most:  # chance shows where there is most of it
                 most, drawing = numbers, [one]
-    # The calls with most arguments say most: those with a mask, say.
-    requests = [found[kind][1] for kind in sorted(found, key=lambda kind: -len(kind))]
+    # The calls with most arguments say most: those with a mask, say. First one of each method.
+    kinds = sorted(found, key=lambda kind: -len(kind))
+    methods = [kind[0] for kind in kinds]
+    places = {kind: methods[:number].count(kind[0]) for number, kind in enumerate(kinds)}
+    requests = [found[kind][1] for kind in sorted(kinds, key=places.__getitem__)]
     plain = (_dropping(one, 0.0, namespace) or one for one in requests)
     drop = (_in_train_mode(_dropping(one, 0.5, namespace) or one) for one in requests)
-    steady = list(itertools.islice(_known(plain, namespace, drawn=False), CALLS))
+    steady: list[Request] = []
+
+    def more(one: Request) -> bool:
+        return len(steady) < CALLS or _method(one) not in map(_method, steady)
+
+    for one in _known(filter(more, plain), namespace, drawn=False):
+        steady.append(one)
     drawn = itertools.islice(_known([*drawing, *drop], namespace, drawn=True), 1)
     return steady + [{**one, "chance_only": bool(steady)} for one in drawn]
+
+
+def _method(request: Request) -> str | None:
+    return request["asked"].get("method")
 
 
 def _known(

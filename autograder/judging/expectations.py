@@ -11,6 +11,7 @@ import torch
 
 from autograder.judging.grader_marks import Mistake, WrongError, WrongShape, WrongValues
 from autograder.judging.proxy import Observation, StudentError
+from autograder.sandbox.side_effects import GRAD, REQUIRES_GRAD
 
 # Relative error allowed, per dtype, as a share of the largest expected value: room for another
 # order of summation, far from any wrong formula. For float64 too there is room for a factor that
@@ -203,9 +204,10 @@ def changed_in_place(labels: Sequence[str], what: str = "your code") -> str:
 def unchanged(
     seen: Observation, what: str = "your code", *, misconception: str | None = None
 ) -> None:
-    """No input was changed in place."""
-    if seen.mutated:
-        raise Mistake(changed_in_place(seen.mutated, what), misconception)
+    """No input was changed in place; of gradients `asked_again` tells."""
+    changed = [one for one in seen.mutated if one not in (GRAD, REQUIRES_GRAD)]
+    if changed:
+        raise Mistake(changed_in_place(changed, what), misconception)
 
 
 def gradients(

@@ -313,7 +313,8 @@ class Executor:
 
     def _op_create(self, request: Request) -> Outcome:
         cls = self._named(request["name"])
-        kwargs = transform(request.get("kwargs", {}), clone_input)
+        asked = request.get("kwargs", {})
+        kwargs = transform(asked, clone_input)
         if request.get("modules"):
             kwargs = _with_modules(kwargs, self.handles, self._named)
         given = [self.handles[int(handle)] for handle in request.get("modules", ())]
@@ -321,14 +322,16 @@ class Executor:
         module = cls(**kwargs)
         if not isinstance(module, torch.nn.Module):
             raise _NotAModule(f"{request['name']}(...) is not a torch.nn.Module")
-        kept = all(map(side_effects.in_mode, given, modes))
+        mutated = _changed([*asked], [*asked.values()], [*kwargs.values()])
+        if not all(map(side_effects.in_mode, given, modes)):
+            mutated.append(side_effects.TRAINING)
         if request.get("dtype"):
             module = module.to(getattr(torch, request["dtype"]))
         if request.get("state") is not None:
             _load_state(module, request["state"])
         module.eval()
         self.handles[request["handle"]] = module
-        return _value() if kept else {**_value(), "mutated": [side_effects.TRAINING]}
+        return {**_value(), "mutated": mutated}
 
     def _op_invoke(self, request: Request) -> Outcome:
         module = self.handles[request["handle"]]
@@ -448,7 +451,12 @@ class Executor:
         if memory is not None:
             mutated += _laid_out(value, memory)
         grads: dict[str, torch.Tensor | None] = {}
-        if not all(leaf.requires_grad for leaf in leaves):
+        if any(leaf.grad is not None for leaf in leaves):
+            mutated.append(side_effects.GRAD)
+        # Nor has anything been cut off in place, as by `detach_`.
+        if any(
+            one.requires_grad != (with_grad and one.is_floating_point()) for _, one in walk(used)
+        ):
             mutated.append(side_effects.REQUIRES_GRAD)
         elif with_grad:
             inputs = itertools.chain.from_iterable(map(walk, given, labels))

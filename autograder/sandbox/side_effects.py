@@ -47,6 +47,7 @@ WEIGHTS = "weights"  # back at the weights of before, an answer to those between
 UNREAD = "unread"  # with other weights, the same answer
 ROWS = "rows"  # one row, another answer than several equal ones
 PUT_BACK = "put back"  # numbers are drawn, and the generator is where it was
+INSTANCES = "instances"  # two modules that are made alike have weights or buffers in common
 
 SEEDS = 6
 # So many seeds without another answer say that there is none: where the reference answers
@@ -84,7 +85,6 @@ class _Inquiry:
         self._executor = executor
         self._made: list[Request] = request["made"]
         self._expected: list[str] = request["expected"]
-        self._with_gradient = bool(request["asked"].get("grad"))
         plain = {} if GRADIENT in self._expected else {"grad": False}
         self._asked: Request = {**request["asked"], **plain}
         self._given = {key: self._asked[key] for key in ("args", "kwargs")}
@@ -101,11 +101,17 @@ class _Inquiry:
             self._look_at_chance(self._afresh())
         elif EACH_TIME in self._expected or not self._nothing_matters():
             self._find_out()
+        if not self._chance_only:  # What is left behind matters, whatever the answer is.
+            if MODE in self._expected:  # else it is asked in both
+                self._try(**self._other_mode())
+            answer = self._try_afresh(grad=True, leaves=True)
+            if answer is not _NoAnswer and not self._facts:  # of an error other tests tell
+                self._note_unless(GRADIENT, self._first[0], answer)
         known = {*self._facts, *self._expected}
         if not self._chance_only and UNSEEDED not in self._facts:
-            if not {WEIGHTS, MEMORY, SHARED, KEPT} & known:
+            if not {WEIGHTS, MEMORY, SHARED, KEPT, PARAMETERS} & known:
                 self._look_at_weights()
-            if not {ROWS, MEMORY, CHANCE, EACH_TIME} & known:
+            if not {ROWS, MEMORY, CHANCE, EACH_TIME, PARAMETERS} & known:
                 self._look_at_rows()
             if STALE not in known and self._asked.get("modules"):
                 self._look_at_old_gradients()
@@ -113,9 +119,6 @@ class _Inquiry:
 
     def _nothing_matters(self) -> bool:
         """Whether all is well, asked at once in as few calls as may be: mostly it is."""
-        if MEMORY in self._expected:  # as where a model is trained
-            answer = self._afresh()
-            return all(alike(answer, self._try_afresh(**change)) for change in self._changes())
         other, further = self._others()
         answer = self._afresh()
         once = [self._try(**other), self._try(**further), self._try()]
@@ -144,8 +147,6 @@ class _Inquiry:
                 change |= self._elsewhere
             if self._has_mode and MODE not in expected and number > 1:
                 change |= self._other_mode()
-            if self._with_gradient and GRADIENT not in expected and number == 2:
-                change |= {"grad": True, "leaves": True}
             if not {STRIDES, CHANCE} & expected and number == 3:
                 change |= _laid_out(self._given)
             yield change
@@ -177,8 +178,6 @@ class _Inquiry:
             for number in range(1 if chance else SEEDS):  # a little may be dropped
                 change = {**self._other_mode(), "rng": self._asked["rng"] + number}
                 self._note_unless(MODE, answer, self._try_afresh(**change))
-        if self._with_gradient:
-            self._note_unless(GRADIENT, answer, self._try_afresh(grad=True))
         for given in (self._given, self._others()[1]):
             plain, laid_out = (self._try_afresh(**one) for one in (given, _laid_out(given)))
             # Which number is drawn for which place may depend on the layout.
@@ -342,6 +341,8 @@ class _Inquiry:
 
     def _make(self) -> None:
         """Make the modules anew, with the parameters of the first time."""
+        asked: int = self._asked.get("handle", 0)
+        earlier = self._executor.handles.get(asked)
         self._executor.handles.clear()
         self._makes += 1
         for request in self._made:
@@ -350,9 +351,10 @@ class _Inquiry:
                 module.train(self._makes % 2 == 0)
             before = [_of_parameters(module) for module in given]
             outcome = self._carried_out({**request, **(self._elsewhere if self._states else {})})
-            if TRAINING in outcome["mutated"]:
-                self._facts.add(TRAINING)
+            self._note_changed(outcome)
             self._look_at_parameters(given, before)
+        if earlier and _memory(earlier) & _memory(self._executor.handles[asked]):
+            self._facts.add(INSTANCES)
         for handle, module in self._executor.handles.items():
             embeddings = [m for m in module.modules() if isinstance(m, torch.nn.Embedding)]
             if any(embedding.padding_idx is not None for embedding in embeddings):
@@ -366,8 +368,18 @@ class _Inquiry:
                 state = module.state_dict()
                 self._states[handle] = {name: one.clone() for name, one in state.items()}
 
+    def _put_back(self) -> None:
+        """The weights of the first time, which a call that trains has changed."""
+        for handle, module in self._executor.handles.items():
+            with contextlib.suppress(RuntimeError):  # names that the call has added
+                module.load_state_dict(self._states[handle])
+            for parameter in module.parameters():
+                parameter.grad = None
+
     def _ask(self, **changes: Any) -> Any:
         request = {**self._asked, **changes}
+        if PARAMETERS in {*self._facts, *self._expected} and not changes.get("old_grads"):
+            self._put_back()
         before = [_of_parameters(module) for module in self._modules]
         try:
             outcome = self._carried_out(request)
@@ -376,13 +388,17 @@ class _Inquiry:
                 self._look_at_modes(request)
             raise
         self._look_at_modes(request)
-        for label in outcome["mutated"]:
-            self._facts.add(REQUIRES_GRAD if label == REQUIRES_GRAD else CHANGES + label)
+        self._note_changed(outcome)
         if not changes and EACH_TIME in self._expected and not self._executor.moved:
             self._facts.add(PUT_BACK)
         self._look_at_parameters(self._modules, before)
         # A copy: what it shares with the caller may be written over.
         return transform(outcome["value"], lambda tensor: tensor.detach().clone())
+
+    def _note_changed(self, outcome: Outcome) -> None:
+        for label in outcome["mutated"]:
+            known = label in (TRAINING, REQUIRES_GRAD, GRAD)
+            self._facts.add(label if known else CHANGES + label)
 
     def _look_at_parameters(
         self, modules: list[torch.nn.Module], before: list[dict[str, _Parameter]]
@@ -420,6 +436,12 @@ class _Inquiry:
 def in_mode(module: torch.nn.Module, training: bool) -> bool:
     """Whether a module and all its parts are in train mode, or all in eval mode."""
     return all(part.training == training for part in module.modules())
+
+
+def _memory(module: torch.nn.Module) -> set[int]:
+    """Where the memory of its parameters and buffers begins."""
+    tensors = (one for one in [*module.parameters(), *module.buffers()] if one.numel())
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
 
 
 class _Parameter(NamedTuple):

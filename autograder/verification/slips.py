@@ -2,7 +2,8 @@
 
 They are what values at one call don't show: an argument changed in place, chance in train mode
 only, a seed set inside, numbers from a generator of one's own, an answer that is kept and given
-out again, tensors wanted as one piece of memory, a model left in another mode.
+out again, tensors wanted as one piece of memory, a model left in another mode, a tensor cut from
+its graph, instances that have their weights in common. It is put around one method at a time.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ class _Habit:
     seen: bool = False
     kept: dict[str, Any] = field(default_factory=dict)
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         raise NotImplementedError
 
 
 class ChangesInput(_Habit):
     """The first argument that can be changed is changed in place, unless a gradient is wanted."""
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         answer = call()
         with contextlib.suppress(RuntimeError), torch.no_grad():  # expanded: can't be written to
             for value in given:
@@ -62,8 +63,9 @@ class ChangesInput(_Habit):
 class DropsInTraining(_Habit):
     """In train mode every tenth number of the answer is 0."""
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         answer = call()
+        training = owner is not None and owner.training
         if not training or not any(one.is_floating_point() for _, one in walk(answer)):
             return answer
         self.seen = True
@@ -73,7 +75,7 @@ class DropsInTraining(_Habit):
 class SeedsItself(_Habit):
     """A seed is set before something is drawn."""
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         torch.manual_seed(0)
         before = torch.get_rng_state()
         answer = call()
@@ -84,7 +86,7 @@ class SeedsItself(_Habit):
 class DrawsElsewhere(_Habit):
     """The numbers come from a generator that no seed reaches."""
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         with torch.random.fork_rng(devices=()):
             torch.seed()
             before = torch.get_rng_state()
@@ -96,8 +98,8 @@ class DrawsElsewhere(_Habit):
 class KeepsAnswer(_Habit):
     """An answer is kept, and the same object is given out when the same is asked again."""
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
-        key = repr((training, [_content(value) for value in given]))
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
+        key = repr((owner is not None and owner.training, [_content(value) for value in given]))
         answer = call()
         wanted = any(tensor.requires_grad for _, tensor in walk([answer, given]))
         if wanted or any(isinstance(value, nn.Module) for value in given):
@@ -113,7 +115,7 @@ def _content(value: Any) -> Any:
 class NeedsContiguous(_Habit):
     """`.view` where `.reshape` would do."""
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         for _, tensor in walk(given):
             self.seen |= tensor.ndim > 1 and min(tensor.shape) > 1
             tensor.view(-1)
@@ -121,14 +123,42 @@ class NeedsContiguous(_Habit):
 
 
 class LeavesMode(_Habit):
-    """A model that is given is in the other mode afterwards."""
+    """A model that is given, or that answers, is in eval mode afterwards."""
 
-    def around(self, call: Callable[[], Any], given: list[Any], training: bool) -> Any:
-        modules = [value for value in given if isinstance(value, nn.Module)]
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
+        modules = [value for value in [owner, *given] if isinstance(value, nn.Module)]
         answer = call()
         for module in modules:
-            module.train(not module.training)
+            module.eval()
         self.seen |= bool(modules)
+        return answer
+
+
+class CutsGraph(_Habit):
+    """The first argument that wants a gradient is cut from its graph in place."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
+        answer = call()
+        wanting = [tensor for _, tensor in walk(given) if tensor.requires_grad]
+        with contextlib.suppress(RuntimeError):  # a view can't be
+            for tensor in wanting[:1]:
+                tensor.detach_()
+                self.seen = True
+        return answer
+
+
+class SharesMemory(_Habit):
+    """What is made has parameters and buffers in common with what was made alike before."""
+
+    def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
+        answer = call()
+        made = owner if answer is None else answer
+        for path, part in made.named_modules() if isinstance(made, nn.Module) else ():
+            for own in (part._parameters, part._buffers):
+                for name, one in own.items():
+                    if one is not None:
+                        self.seen = True
+                        own[name] = self.kept.setdefault(f"{path}.{name} {one.shape}", one)
         return answer
 
 
@@ -140,35 +170,42 @@ SLIPS: dict[str, type[_Habit]] = {
     "keeps its answer": KeepsAnswer,
     "needs contiguous tensors": NeedsContiguous,
     "leaves the mode": LeavesMode,
+    "cuts a graph": CutsGraph,
+    "shares memory": SharesMemory,
 }
 
 
-def with_habit(right: Any, habit: _Habit) -> Any:
-    """The function or class `right` with a habit around each call."""
-
-    def wrapped(function: Callable[..., Any], method: bool) -> Callable[..., Any]:
-        def answer(*args: Any, **kwargs: Any) -> Any:
-            given = [*args[method:], *kwargs.values()]
-            training = method and bool(getattr(args[0], "training", False))
-            return habit.around(lambda: function(*args, **kwargs), given, training)
-
-        return answer
-
+def of(unit: str, exercise: str) -> list[tuple[str, str]]:
+    """The slips and where each is put: the names of methods, "" for a function."""
+    right = variants.reference_namespace(unit)[exercise]
     if not isinstance(right, type):
-        return wrapped(right, method=False)
-    own = {
-        name: wrapped(member, method=True)
-        for name, member in vars(right).items()
-        if isinstance(member, types.FunctionType) and not name.startswith("_")
-    }
-    return type(right.__name__, (right,), own)
+        return [(slip, "") for slip in SLIPS]
+    functions = [name for name, one in vars(right).items() if isinstance(one, types.FunctionType)]
+    methods = [name for name in functions if not name.startswith("_")]
+    return [
+        (slip, place)
+        for slip, habit in SLIPS.items()
+        for place in (["__init__"] if habit is SharesMemory else methods)
+    ]
 
 
-def noticed(graders: Graders, exercise: str, slip: str) -> bool | None:
+def with_habit(right: Any, habit: _Habit, place: str) -> Any:
+    """The function or class `right` with a habit around each call of what is at this place."""
+    function = getattr(right, place) if place else right
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        given = [*args[bool(place) :], *kwargs.values()]
+        owner = args[0] if place else None
+        return habit.around(lambda: function(*args, **kwargs), given, owner)
+
+    return type(right.__name__, (right,), {place: answer}) if place else answer
+
+
+def noticed(graders: Graders, exercise: str, slip: str, place: str) -> bool | None:
     """Whether the graders reject the reference with a slip; None where it cannot be made."""
     right = variants.reference_namespace(graders.unit)
     habit = SLIPS[slip]()
-    execute = Executor(right | {exercise: with_habit(right[exercise], habit)}).execute
+    execute = Executor(right | {exercise: with_habit(right[exercise], habit, place)}).execute
 
     def passes_again() -> bool:
         return graders.passes_again(execute, exercise)

@@ -156,11 +156,12 @@ def judge_mutant(task: tuple[str, Mutant]) -> tuple[str, bool]:
     return mutant.name, not all(result.passed for result in results.values())
 
 
-def judge_slip(task: tuple[str, str, str]) -> tuple[str, bool] | None:
+def judge_slip(task: tuple[str, str, str, str]) -> tuple[str, bool] | None:
     """Name, and whether a grader noticed; None where an exercise leaves no room for the habit."""
-    unit, exercise, slip = task
-    noticed = slips.noticed(graders_of(unit), exercise, slip)
-    return None if noticed is None else (f"{exercise}: {slip}", noticed)
+    unit, exercise, slip, place = task
+    noticed = slips.noticed(graders_of(unit), exercise, slip, place)
+    where = f".{place}" if place not in ("", "forward", "__init__") else ""
+    return None if noticed is None else (f"{exercise}{where}: {slip}", noticed)
 
 
 def _single_threaded() -> None:
@@ -229,7 +230,11 @@ def verify(
             ),
             (unit, judge_trivial, [(unit, one) for one in names]),
             (unit, judge_mutant, [(unit, mutant) for mutant in changed]),
-            (unit, judge_slip, [(unit, one, slip) for one in names for slip in slips.SLIPS]),
+            (
+                unit,
+                judge_slip,
+                [(unit, one, *slip) for one in names for slip in slips.of(unit, one)],
+            ),
         ]
     total: Counter[str] = Counter()
     # What is judged of an exercise with the same inputs is asked the same of the reference.

@@ -12,7 +12,7 @@ from autograder.judging.recording import SEED, record
 from autograder.judging.runner import Graders
 from autograder.sandbox import side_effects
 from autograder.sandbox.executor import Executor
-from autograder.units.variants import load_variant
+from autograder.units.variants import load_variant, source_of
 from autograder.verification.verify import graders_of
 
 
@@ -98,6 +98,38 @@ def test_every_fact_has_a_sentence():
     assert facts - set(asked_again.SAYS) == {side_effects.CHANGES, side_effects.EACH_TIME}
     for fact in asked_again.SAYS:
         assert "{" not in asked_again.sentence("f", fact)
+
+
+def wrong(unit, *swap):
+    """The names of a unit's reference with one text of its source replaced."""
+    source = source_of(unit)
+    assert source.count(swap[0]) == 1
+    return Executor(load_variant(source.replace(*swap), "wrong")).execute
+
+
+@pytest.mark.parametrize(
+    ("unit", "exercise", "swap"),
+    [
+        (
+            "transformer-model",
+            "EncoderDecoder",
+            ("x = self.position(self.tgt_embed", "x = self.eval().position(self.tgt_embed"),
+        ),
+        (
+            "bert-relatives",
+            "update_memory",
+            ("joined = hidden if", "hidden.detach_()\n    joined = hidden if"),
+        ),
+        (
+            "bert-fine_tuning",
+            "BiLSTMCRF",
+            ("return self.crf.decode(self(", "self.eval()\n        return self.crf.decode(self("),
+        ),
+    ],
+    ids=["mode, by one method of several", "graph, where no test asks for gradients", "decode"],
+)
+def test_what_a_call_leaves_behind_is_noticed(unit, exercise, swap):
+    assert not graders_of(unit).passes_again(wrong(unit, *swap), exercise)
 
 
 @pytest.mark.parametrize("unit", paths.units())

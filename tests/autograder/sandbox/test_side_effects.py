@@ -22,9 +22,9 @@ def facts(function, *args, expected=(), **options):
     return Executor({"f": function}).execute(request)["value"]
 
 
-def facts_of_module(cls, *args, expected=(), **options):
-    """What is noticed about a call of a module that is made without arguments."""
-    create = {"op": "create", "name": "M", "kwargs": {}, "handle": 1, "rng": 3}
+def facts_of_module(cls, *args, expected=(), made_of=None, **options):
+    """What is noticed about a call of a module; it is made without arguments, or of `made_of`."""
+    create = {"op": "create", "name": "M", "kwargs": made_of or {}, "handle": 1, "rng": 3}
     asked = {"op": "invoke", "handle": 1, "args": list(args), "kwargs": {}, "rng": 5, **options}
     request = {"op": "repeat", "made": [create], "asked": asked, "expected": list(expected)}
     return Executor({"M": cls}).execute(request)["value"]
@@ -379,6 +379,73 @@ def test_a_tensor_that_wanted_a_gradient():
         return answer
 
     assert facts(forgets, X, grad=True) == [side_effects.REQUIRES_GRAD]
+
+
+@pytest.mark.parametrize("expected", [[], [side_effects.GRADIENT]])
+def test_a_tensor_that_is_cut_from_its_graph_in_place(expected):
+    def cuts(x):
+        return 2 * x.detach_()
+
+    assert facts(torch.Tensor.detach, X, expected=expected) == []
+    assert facts(cuts, X, expected=expected) == [side_effects.REQUIRES_GRAD]
+
+
+def test_a_tensor_that_is_made_to_want_a_gradient():
+    assert facts(lambda x: 2 * x.requires_grad_().detach(), X) == [side_effects.REQUIRES_GRAD]
+
+
+def test_a_gradient_that_is_left_in_a_tensor_that_is_given():
+    def backward(x):
+        if x.requires_grad:
+            with torch.enable_grad():
+                x.square().sum().backward()
+        return 2 * x.detach()
+
+    assert facts(backward, X) == [side_effects.GRAD]
+
+
+def test_a_mode_that_is_left_where_the_answer_depends_on_it():
+    def leaves(model, x):
+        answer = model(x) * (1 + model.training)
+        model.eval()
+        return answer
+
+    for training in (False, True):
+        found = facts_of_caller(leaves, training=training, expected=[side_effects.MODE])
+        assert found == [side_effects.TRAINING]
+
+
+def test_weights_and_buffers_that_instances_have_in_common():
+    common = nn.Parameter(torch.ones(4)), torch.ones(4)
+
+    class Weight(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = common[0]
+
+        def forward(self, x):
+            return x * self.weight
+
+    class Buffer(Weight):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+            self.register_buffer("shift", common[1], persistent=False)
+
+    for module in (Weight, Buffer):
+        assert facts_of_module(module, X) == [side_effects.INSTANCES]
+
+
+def test_a_list_that_a_constructor_changes():
+    class Sums(nn.Module):
+        def __init__(self, widths):
+            super().__init__()
+            self.width = widths.pop()
+
+        def forward(self, x):
+            return x * self.width
+
+    assert facts_of_module(Sums, X, made_of={"widths": [2, 3]}) == ["changes widths"]
 
 
 def test_parameters_drawn_from_elsewhere():

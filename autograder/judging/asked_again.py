@@ -130,8 +130,8 @@ SAYS = {
         "that the next call draws the same ones. Leave it where it is."
     ),
     side_effects.INSTANCES: (
-        "Two instances of your {name} share the memory of a parameter or a buffer, so what trains "
-        "or loads one changes the other. Make it anew for each instance."
+        "Two instances of your {name} share a parameter, so what trains or loads one changes the "
+        "other. Make it anew for each instance."
     ),
 }
 

@@ -47,7 +47,7 @@ WEIGHTS = "weights"  # back at the weights of before, an answer to those between
 UNREAD = "unread"  # with other weights, the same answer
 ROWS = "rows"  # one row, another answer than several equal ones
 PUT_BACK = "put back"  # numbers are drawn, and the generator is where it was
-INSTANCES = "instances"  # two modules that are made alike have weights or buffers in common
+INSTANCES = "instances"  # two modules that are made alike have weights in common
 
 SEEDS = 6
 # So many seeds without another answer say that there is none: where the reference answers
@@ -439,9 +439,8 @@ def in_mode(module: torch.nn.Module, training: bool) -> bool:
 
 
 def _memory(module: torch.nn.Module) -> set[int]:
-    """Where the memory of its parameters and buffers begins."""
-    tensors = (one for one in [*module.parameters(), *module.buffers()] if one.numel())
-    return {tensor.untyped_storage().data_ptr() for tensor in tensors}
+    """Where the memory of its parameters begins. A constant table may be one for all instances."""
+    return {one.untyped_storage().data_ptr() for one in module.parameters() if one.numel()}
 
 
 class _Parameter(NamedTuple):

@@ -148,17 +148,17 @@ class CutsGraph(_Habit):
 
 
 class SharesMemory(_Habit):
-    """What is made has parameters and buffers in common with what was made alike before."""
+    """What is made has parameters in common with what was made alike before."""
 
     def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         answer = call()
         made = owner if answer is None else answer
         for path, part in made.named_modules() if isinstance(made, nn.Module) else ():
-            for own in (part._parameters, part._buffers):
-                for name, one in own.items():
-                    if one is not None:
-                        self.seen = True
-                        own[name] = self.kept.setdefault(f"{path}.{name} {one.shape}", one)
+            for name, one in part._parameters.items():
+                if one is not None:
+                    self.seen = True
+                    same = self.kept.setdefault(f"{path}.{name} {one.shape}", one)
+                    part._parameters[name] = same
         return answer
 
 

@@ -14,6 +14,7 @@ import torch
 from autograder.judging.grader_marks import Mistake
 from autograder.judging.records import restored
 from autograder.sandbox.executor import (
+    CALLS,
     GENERATOR,
     MODULE,
     RECORD,
@@ -205,6 +206,14 @@ class Proxy:
         """
         return self._ask_function(name, args, kwargs, grad=False, memory=True)
 
+    def calls(self, method: str, name: str, /, *args: Any, **kwargs: Any) -> int:
+        """How often function `name` calls this method of the modules that it is given."""
+        seen = self._ask_function(name, args, kwargs, grad=False, counted=method)
+        numbers = [one[len(CALLS) :] for one in seen.mutated if one.startswith(CALLS)]
+        if len(numbers) != 1 or not numbers[0].isdecimal():
+            raise Mistake(f"Your {name} does not say how often it calls {method}.")
+        return int(numbers[0])
+
     def module(
         self,
         name: str,
@@ -250,7 +259,7 @@ class Proxy:
         return other
 
     def _ask_function(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **wanted: bool
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], **wanted: bool | str
     ) -> Observation:
         request = {"op": "call", "name": name, **_arguments(args, kwargs), **wanted}
         return self._ask(request, f"Your {name}")

@@ -41,6 +41,8 @@ RECORD = "__record__"
 GLOBAL_GENERATOR = "torch.default_generator"
 # What is said to have changed where a call has kept something for a backward pass.
 GRAPH = "torch.autograd.graph"
+# How many calls were counted follows.
+CALLS = "calls "
 # What is said of tensors in an answer: they lie in no memory that was given, or not in their order.
 # The label follows.
 COPIED, SCATTERED = "copied: ", "not contiguous: "
@@ -213,6 +215,28 @@ def _noting_graph(kept: list[bool]) -> Iterator[None]:
     graph = torch.autograd.graph
     with torch.enable_grad(), graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         yield
+
+
+@contextlib.contextmanager
+def _counting(modules: list[torch.nn.Module], method: str) -> Iterator[list[None]]:
+    """An entry for each call of this method of one of the modules; none without a method."""
+    calls: list[None] = []
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(None)
+            return function(*args, **kwargs)
+
+        return call
+
+    counting = [module for module in modules if method]
+    for module in counting:
+        vars(module)[method] = counted(getattr(module, method))
+    try:
+        yield calls
+    finally:
+        for module in counting:
+            vars(module).pop(method, None)
 
 
 class _NotAModule(Exception):
@@ -435,7 +459,9 @@ class Executor:
         memory = _memory(used) if request.get("memory") else None
         kept: list[bool] = []
         recorded = contextlib.nullcontext() if wanted else torch.no_grad()
-        with _noting_graph(kept) if request.get("graph") else recorded:
+        watched = [self.handles[int(handle)] for handle in request.get("modules", ())]
+        counted = _counting(watched, request.get("counted", ""))
+        with _noting_graph(kept) if request.get("graph") else recorded, counted as calls:
             value = given_back = function(*used[:first], **named)
             if type(value) is not torch.Tensor:
                 value = without_records(_listed(value))
@@ -448,6 +474,8 @@ class Executor:
         mutated = _changed(labels, given, used)
         mutated += [GLOBAL_GENERATOR] * moved
         mutated += [GRAPH] * bool(kept)
+        if "counted" in request:
+            mutated.append(f"{CALLS}{len(calls)}")
         if memory is not None:
             mutated += _laid_out(value, memory)
         grads: dict[str, torch.Tensor | None] = {}

@@ -355,6 +355,21 @@ def test_it_is_seen_where_the_tensors_of_an_answer_lie():
     assert seen.mutated == [f"{SCATTERED}view", f"{COPIED}new"]
 
 
+def test_calls_of_a_method_of_the_given_modules_are_counted_in_one_call():
+    class Source(torch.nn.Module):
+        def encode(self, x):
+            return x + 1
+
+    def twice(model, x):
+        return model.encode(model.encode(x))
+
+    proxy = Proxy(Executor({"Source": Source, "twice": twice}).execute)
+    module = proxy.module("Source")
+    for _ in range(2):
+        assert proxy.calls("encode", "twice", module, torch.zeros(1)) == 2
+    assert proxy.twice(module, torch.zeros(1)).item() == 2
+
+
 def test_gradients_left_by_one_step_of_training_are_there_at_the_next():
     def descend(model, x):
         model(x).backward()

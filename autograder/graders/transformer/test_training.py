@@ -735,9 +735,12 @@ def test_train_mode(student, draw):
         not whole or abs(loss - smoothed(said, target)) > 1e-9,
         "your train_step switches dropout off; leave the mode of the model to the caller.",
     )
-    # Two ways to the model whose first requests have the same seed.
-    noisy = model.through(student.aside()).train()(source, target[:, :-1])
+    # Ways to the model whose first requests have the same seed. Whoever lets it read all of target
+    # and leaves out what it says of the last place draws other numbers, and may.
     way = student.aside()
     loss, _ = train(way, model.through(way).train(), source, target, {}, 1, 0.0)
+    read = (target[:, :-1], target)
+    noisy = [model.through(student.aside()).train()(source, ids)[:, :4] for ids in read]
+    wanted = min((smoothed(each, target) for each in noisy), key=lambda one: abs(one - loss))
     case = "a model in training mode, after the same seed"
-    same_number(loss, smoothed(noisy, target), "the loss", case)
+    same_number(loss, wanted, "the loss", case)

@@ -1223,19 +1223,6 @@ add(
     ('{"gamma": "weight", "beta": "bias"}', '{"gamma": "bias", "beta": "weight"}'),
 )
 add(
-    "rename_gamma_anywhere",
-    "You accept gamma and beta in any layer; only norms have parameters of these names, so refuse "
-    "them elsewhere.",
-    ('if part.endswith("LayerNorm"):', "if True:"),
-)
-add(
-    "rename_prefix_before_heads",
-    "You accept bert. before the names of heads; only those of the encoder, down to the pooler, "
-    "may have it.",
-    ("if not prefix and part in heads:", "if inside in heads:"),
-    ("new = heads[part]", "new = prefix + heads[inside]"),
-)
-add(
     "rename_span_head_kept",
     "You keep the name qa_outputs; our span finder calls this layer classifier.",
     ('"qa_outputs": "classifier"', '"qa_outputs": "qa_outputs"'),

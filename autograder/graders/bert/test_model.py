@@ -475,6 +475,7 @@ def test_layer_masks(student, reference, draw):
     cases = {
         "B=2, T=4, lengths 4 and 2, dropout=0.4 in eval mode": (draw.normal(2, 4, 4), real([4, 2])),
         "B=1, T=3, length 1, dropout=0.4 in eval mode": (draw.normal(1, 3, 4), real([1], 3)),
+        "B=1, T=3, no mask, after calls with masks": (draw.normal(1, 3, 4),),
     }
     same_layer(student, reference, draw, layer_options(4, 2, 7, dropout=0.4), cases)
 
@@ -641,6 +642,7 @@ def test_model_masks(student, reference, draw):
     ids[0, 1] = PAD
     cases["B=2, T=4, an id of 0 where the mask is True"] = ids, segments, mask
     cases["B=2, T=4, lengths 4 and 3, no segment ids"] = ids, None, mask
+    cases["B=2, T=4, no mask, after calls with masks"] = ids, segments
     same_model(student, reference, draw, options, cases)
 
 

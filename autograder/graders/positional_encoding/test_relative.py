@@ -255,8 +255,9 @@ def test_relative_mask_for_each_example(student, reference, draw):
             same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
     mine, theirs = relative_pair(student, reference, draw, 8, 2, 1, torch.float64, far=True)
     x, real = draw.normal(2, 5, 8).double(), draw.mask(2, 5)
-    x[..., 0] = torch.where(real, -1.0, 1.0)
-    case = "scores of about -2e7 beside masked ones of 2e7"
+    # As much apart as float64 holds beside 2e7 and float32 does not.
+    x[..., 0] = torch.where(real, 1e-7 * x[..., 0] - 1.0, 1.0)
+    case = "float64, scores of about -2e7 beside masked ones of 2e7"
     mask = real.unsqueeze(1)
     same_results(mine(x, mask), theirs(x, mask), OUTPUT, case)
 
@@ -423,6 +424,7 @@ def rotary_values(student, reference, draw, interleaved):
         ((1, 5, 8), 500.0),
         ((2, 3, 4, 10), 10000.0),
         ((3, 3, 3, 4), 10000.0),
+        ((2, 1, 2, 3, 4), 10000.0),
     ]:
         mine, theirs = rotary_pair(
             student, reference, shape[-1], base=base, interleaved=interleaved
@@ -561,6 +563,15 @@ def test_rotary_dtypes(student, reference, draw):
                 x = draw.normal(2, 5, 4).to(dtype)
                 case = f"an x of {dtype}{words}, {sizes(interleaved=interleaved)}"
                 turned(mine(x), theirs(x), 5, what="the rotated x", case=case)
+        mine, _ = rotary_pair(student, reference, 4, interleaved=interleaved)
+        x = draw.normal(1, 3, 4).double() / 3  # float32 can't hold it
+        got = expectations.tensor(mine(x, torch.zeros(3, dtype=torch.int64)), "the rotated x")
+        expectations.shape(got, x.shape, what="the rotated x")
+        expectations.true(
+            bool((got - x).abs().max() < 1e-9),
+            "At position 0 an x of float64 loses digits; rotate it in its own dtype.",
+            misconception="rotary_in_float32",
+        )
     # Angles of at most 257, which float32 has to seven digits: a mistake is still recognised.
     mine, theirs = rotary_pair(student, reference, 4, dtype=torch.bfloat16, base=10.0)
     x, position_ids = draw.normal(1, 3, 4).bfloat16(), torch.tensor([257, 129, 201])

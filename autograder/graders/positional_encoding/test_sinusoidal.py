@@ -101,7 +101,7 @@ def test_binary_code_refuses(student):
 @hidden
 @exercise("binary_code")
 def test_binary_code_large(student, reference, draw):
-    """Large positions, in any order, are written exactly, with leading zeros where needed."""
+    """Large positions, in any order and of any integer type, are written exactly."""
     for bits in (10, 20, 30, 40):
         positions = draw.integers(0, 2**bits, 9)
         positions[3], positions[4] = 2**bits - 1, 0
@@ -110,6 +110,14 @@ def test_binary_code_large(student, reference, draw):
             reference.binary_code(positions, bits),
             what="the code",
             case=f"random positions below 2^{bits}",
+        )
+    for dtype in (torch.int32, torch.int16):
+        positions = draw.integers(0, 2**9, 5).to(dtype)
+        expectations.close(
+            student.binary_code(positions, 9),
+            reference.binary_code(positions, 9),
+            what="the code",
+            case=f"positions of {dtype}, bits=9",
         )
 
 
@@ -533,13 +541,28 @@ def test_encoding_dtype(student, reference, draw):
         else:
             expectations.close(got, want, what="the sum", case="bfloat16")
     for dtype, other in [(torch.float64, torch.float32), (torch.float32, torch.bfloat16)]:
-        mine = student.module("PositionalEncoding", dtype=dtype, d_model=4, max_length=6)
-        for given in (dtype, other):
-            got = mine(draw.normal(2, 5, 4).to(given))
+        mine, theirs = pair(
+            student, reference, "PositionalEncoding", dtype=dtype, d_model=4, max_length=6
+        )
+        for given in (dtype, other, dtype):
+            x = draw.normal(2, 5, 4).to(given)
+            got, want = mine(x), theirs(x)
             expectations.true(
                 isinstance(got, torch.Tensor) and got.dtype == given,
                 f"For an x of {given} the sum should have this dtype, also after .to({dtype}).",
             )
+            if given == dtype:
+                case = f"an x of {given}, before and after one of {other}"
+                near(got, want, 6, what="the sum", case=case)
+    mine, theirs = pair(student, reference, "PositionalEncoding", d_model=4, max_length=6)
+    x = 2.0**20 * draw.normal(2, 5, 4).double()
+    got = expectations.tensor(mine(x), what="the sum")
+    expectations.shape(got, x.shape, what="the sum")
+    expectations.true(
+        bool((got - theirs(x)).abs().max() < 1e-4),
+        "An x of float64 and of the order of a million loses digits; add in the type of x.",
+        misconception="encoding_in_float32",
+    )
 
 
 @hidden

@@ -174,7 +174,7 @@ def test_greedy_one_row(student, reference, draw):
 def test_greedy_max_length(student, reference, draw):
     """Without EOS the result has max_length tokens, and no more."""
     models = table_pair(student, reference, ending_table(draw, [None, 3]))
-    for length in (1, 5):
+    for length in (1, 5, 150):
         case = f"a source that never ends, max_length={length}"
         same_greedy(student, reference, models, first_tokens(0), length, case)
     case = "two sources, one of which never ends, max_length=4"
@@ -220,6 +220,10 @@ def test_greedy_transformer(student, reference, draw):
     ids = expectations.tensor(seen.value, what="the ids")
     if own.right:
         expectations.close(ids, wanted, what="the ids", case=case)
+        for row in range(1, 7):
+            case = f"row {row} of these sources alone, padding included"
+            models = own.model, own.theirs
+            same_greedy(student, reference, models, source[row : row + 1], 7, case)
         return
     expectations.true(
         ids.ndim == 2 and len(ids) == 12 and 1 <= ids.shape[1] <= 7 and ids.dtype == torch.int64,
@@ -336,8 +340,9 @@ def test_beam_finished_leave(student, reference, draw):
     for beam, length in [(3, 4), (4, 5)]:
         case = f"hypotheses that end early, a beam of {beam}, max_length={length}"
         same_beam(student, reference, models, case, beam, length)
-    case = "no hypothesis that ends, a beam of 3, max_length=3"
-    same_beam(student, reference, models, case, 3, 3, source=1)
+    for length in (3, 150):
+        case = f"no hypothesis that ends, a beam of 3, max_length={length}"
+        same_beam(student, reference, models, case, 3, length, source=1)
 
 
 @promises("length-penalty")

@@ -883,7 +883,7 @@ def test_model_forward(student, reference, draw):
         student, reference, draw, 2, norm_first=True, dropout=0.0, max_length=9
     )
     for lengths, longest in [(([3], [3]), 4), (([4, 2, 5], [3, 5, 1]), 5)]:
-        source, target = padded(draw, lengths[0], longest, high=8), padded(draw, lengths[1])
+        source, target = (padded(draw, given, longest, high=8) for given in lengths)
         same_by_parts(
             student,
             mine.train()(source, target),
@@ -1163,7 +1163,8 @@ def test_make_model_embeddings(student, reference):
 @exercise("make_model", 2)
 def test_make_model_shared(student, draw):
     """With tie_embeddings=True both embedding matrices and generator.proj.weight are one."""
-    mine = student.module("make_model", **model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True))
+    options = model_options(8, 8, 1, 4, 6, 2, tie_embeddings=True)
+    mine = student.module("make_model", **options)
     named = mine.parameters()
     ids = padded(draw, [3, 2], high=8)
     expectations.shape(
@@ -1174,6 +1175,12 @@ def test_make_model_shared(student, draw):
         len(apart) == 1,
         f"With tie_embeddings=True {' and '.join(apart) or 'none'} are parameters of their own; "
         f"make all three, {', '.join(TABLES)}, the same nn.Parameter.",
+    )
+    one, other = mine.state(), student.module("make_model", **options).state()
+    expectations.true(
+        not torch.equal(one[apart[0]], other[apart[0]]),
+        "Two models made one after the other begin with the same weights; make a model and draw "
+        "its weights in each call.",
     )
 
 

@@ -137,6 +137,8 @@ def test_batches_count_padding(student, reference):
 @exercise("token_batches")
 def test_batches_both_sides(student, reference):
     """The limit holds for the source and for the target, each with its own longest sentence."""
+    same_batches(student, reference, [(1, 4), (1, 4), (1, 4)], 7)
+    same_batches(student, reference, [(1, 1), (1, 6), (2, 1), (2, 1)], 12)
     same_batches(student, reference, [(1, 4), (2, 4), (3, 4)], 9)
     # A long target early in the order still pads the targets after it.
     same_batches(student, reference, [(1, 6), (2, 1), (2, 1), (3, 1)], 12)
@@ -669,6 +671,26 @@ def test_train_without_gradient(student, reference, draw):
     same_state(models, f"a step of {case}")
 
 
+@hidden
+@promises("without-gradient")
+@exercise("train_step")
+def test_train_frozen(student, reference, draw):
+    """A layer that is frozen after a step stays as it is, stays frozen and gets no moments."""
+    models = trainees(student, reference, draw)
+    state = {"proj.weight": draw.normal(6, 4), "proj.bias": draw.normal(6)}
+    layers = pair(student, reference, "Generator", state, torch.float64, d_model=4, vocab_size=6)
+    for model, layer in zip((models.mine, models.theirs), layers, strict=True):
+        model.method("add_module", "generator", layer)
+    batch = batch_of(draw, [2, 3], [3, 2])
+    same_training(student, reference, draw, models, batch, {}, 1, 0.1, "a first step")
+    for proxy, layer in zip((student, reference), layers, strict=True):
+        proxy.module("nn.Module.requires_grad_", self=layer, requires_grad=False)
+    case = "a model whose generator was frozen after its first step"
+    for step in (2, 3):
+        same_training(student, reference, draw, models, batch, {}, step, 0.1, case)
+    same_state(models, f"two steps of {case}")
+
+
 @exercise("train_step")
 def test_train_new_moments(student, reference, draw):
     """A parameter without moments begins with moments of 0, at any step."""
@@ -697,10 +719,10 @@ def test_train_shared(student, reference, draw):
 
 
 @hidden
-@promises("mode-kept")
+@promises("mode-kept", "own-gradients")
 @exercise("train_step")
 def test_train_mode(student, draw):
-    """The mode of the model is not changed: dropout acts in training mode only."""
+    """Dropout acts in training mode only, and once: the loss is that whose gradients count."""
     model = own_model(student, draw, dropout=0.5)
     source, target = sources_of(draw, [4, 4]), targets_of(draw, [3, 3])
     said = expectations.tensor(model(source, target[:, :-1]), what="the output of the model")
@@ -713,3 +735,12 @@ def test_train_mode(student, draw):
         not whole or abs(loss - smoothed(said, target)) > 1e-9,
         "your train_step switches dropout off; leave the mode of the model to the caller.",
     )
+    # Ways to the model whose first requests have the same seed. Whoever lets it read all of target
+    # and leaves out what it says of the last place draws other numbers, and may.
+    way = student.aside()
+    loss, _ = train(way, model.through(way).train(), source, target, {}, 1, 0.0)
+    read = (target[:, :-1], target)
+    noisy = [model.through(student.aside()).train()(source, ids)[:, :4] for ids in read]
+    wanted = min((smoothed(each, target) for each in noisy), key=lambda one: abs(one - loss))
+    case = "a model in training mode, after the same seed"
+    same_number(loss, wanted, "the loss", case)

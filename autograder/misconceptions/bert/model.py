@@ -692,6 +692,18 @@ add(
     ("self.attention(x, mask)", "self.attention(x)"),
 )
 add(
+    "layer_mask_kept",
+    "Without a mask you take the one of an earlier call; None means that all tokens are real.",
+    (
+        "x = self.attention_norm(",
+        "kept = getattr(self, 'kept', None)\n"
+        "        if mask is None and kept is not None and kept.shape == x.shape[:2]:\n"
+        "            mask = kept\n"
+        "        self.kept = mask\n"
+        "        x = self.attention_norm(",
+    ),
+)
+add(
     "layer_attention_without_dropout",
     "Your attention never hears of dropout; pass it on.",
     ("SelfAttention(d_model, num_heads, dropout)", "SelfAttention(d_model, num_heads)"),
@@ -889,6 +901,18 @@ add(
     "model_mask_from_ids",
     "You make the mask from PAD yourself and ignore the one that is given.",
     ("x = layer(x, mask)", "x = layer(x, input_ids != PAD)"),
+)
+add(
+    "model_mask_kept",
+    "Without a mask you take the one of an earlier call; None means that all tokens are real.",
+    (
+        "        for layer in self.layers:",
+        "        kept = getattr(self, 'kept', None)\n"
+        "        if mask is None and kept is not None and kept.shape == input_ids.shape:\n"
+        "            mask = kept\n"
+        "        self.kept = mask\n"
+        "        for layer in self.layers:",
+    ),
 )
 add(
     "model_segments_not_passed",

@@ -533,6 +533,14 @@ add(
     ("if width != self.q_proj.in_features:", "if False:"),
 )
 add(
+    "relative_softmax_in_float32",
+    "Your softmax runs in float32; keep the dtype of the scores, or float64 loses half its digits.",
+    (
+        "torch.softmax(scores, dim=-1).masked_fill(hidden, 0.0)",
+        "torch.softmax(scores.float(), dim=-1).to(x.dtype).masked_fill(hidden, 0.0)",
+    ),
+)
+add(
     "relative_nan_gradients",
     "The gradients of a fully masked row are NaN: its softmax is taken over -inf only, and what is "
     "added to the scores keeps the NaN. Fill with the smallest finite number instead.",
@@ -834,6 +842,12 @@ add(
     (DEFAULT, "torch.arange(x.shape[1], device=x.device)"),
 )
 add(
+    "rotary_length_from_dimension_2",
+    "You take T from dimension 2 where x has more than three; x is (..., T, head_dim), so T is "
+    "dimension -2.",
+    (DEFAULT, "torch.arange(x.shape[2 if x.dim() > 3 else -2], device=x.device)"),
+)
+add(
     "rotary_neighbours_not_put_back",
     "With interleaved=True you join the rotated features as halves; put each pair back to columns "
     "2i and 2i + 1.",
@@ -891,6 +905,15 @@ add(
     "rotary_always_float32",
     "Your result is always float32; convert it to x.dtype.",
     (RESULT, "return y.float()"),
+)
+add(
+    "rotary_in_float32",
+    "You rotate in float32, so that an x of float64 loses digits; leave x as it is.",
+    (
+        "            a, b = x[..., 0::2], x[..., 1::2]",
+        "            a, b = x.float()[..., 0::2], x.float()[..., 1::2]",
+    ),
+    ("a, b = x.chunk(2, dim=-1)", "a, b = x.float().chunk(2, dim=-1)"),
 )
 add(
     "rotary_buffer_converted",

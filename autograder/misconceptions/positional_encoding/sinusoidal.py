@@ -85,6 +85,15 @@ add(
     "ValueError.",
     (" or positions.dtype == torch.bool", ""),
 )
+add(
+    "binary_other_integers_refused",
+    "Positions of int32 and int16 are refused; they are integers, too: refuse only floating point "
+    "and bool.",
+    (
+        "positions.is_floating_point() or positions.is_complex() or positions.dtype == torch.bool",
+        "positions.dtype != torch.int64",
+    ),
+)
 
 add = mistakes_in(MISCONCEPTIONS, "angular_frequencies", "pos-frequencies")
 EXPONENTS = "torch.arange(0, d_model, 2, dtype=torch.float64) / d_model"
@@ -524,6 +533,16 @@ add(
     ("sinusoidal_table(max_length, d_model)", "sinusoidal_table(5000, d_model)"),
 )
 add(
+    "encoding_table_shared",
+    "Your modules share one table, made by the first of them; make a table for each module, of its "
+    "own max_length.",
+    (
+        "sinusoidal_table(max_length, d_model)",
+        "TABLES.setdefault(d_model, sinusoidal_table(max_length, d_model))",
+    ),
+    ("class PositionalEncoding(", "TABLES = {}\n\n\nclass PositionalEncoding("),
+)
+add(
     "encoding_row_too_many",
     "Your table has one row too many; the positions are 0 to max_length - 1.",
     ("sinusoidal_table(max_length, d_model)", "sinusoidal_table(max_length + 1, d_model)"),
@@ -608,6 +627,21 @@ add(
     "The sum takes the type of the table; it should keep that of x: convert the rows with "
     ".to(x.dtype) before you add them.",
     (".to(x.dtype)", ""),
+)
+add(
+    "encoding_in_float32",
+    "You add in float32, so that an x of float64 loses digits; convert the rows of the table to "
+    "x.dtype, and leave x as it is.",
+    ("self.dropout(x + codes)", "self.dropout((x.float() + codes.float()).to(x.dtype))"),
+)
+add(
+    "encoding_table_converted",
+    "You convert the table itself to the type of x, so that it has lost digits by the next call; "
+    "convert the rows that you add.",
+    (
+        "codes = self.table[: x.shape[1]].to(x.dtype)",
+        "self.table = self.table.to(x.dtype)\n        codes = self.table[: x.shape[1]]",
+    ),
 )
 add(
     "encoding_sizes_unchecked",

@@ -115,6 +115,12 @@ add(
     (LOOP, "while target.shape[1] <= max_length + 1 and not finished.all():"),
 )
 add(
+    "greedy_capped",
+    "You stop after a number of tokens that you chose yourself; only max_length limits a row "
+    "without EOS, however large it is.",
+    (LOOP, "while target.shape[1] <= min(max_length, 50) and not finished.all():"),
+)
+add(
     "greedy_ends_at_pad",
     "Your rows end at PAD; end a row only at EOS.",
     (OVER, "finished = finished | (token == EOS) | (token == PAD)"),
@@ -137,6 +143,13 @@ add(
         "model.decode(memory, src_mask, target, tgt_mask)",
         "model.decode(memory, torch.ones_like(src_mask), target, tgt_mask)",
     ),
+    read="trf-mask-errors",
+)
+add(
+    "greedy_one_source_not_masked",
+    "You mask the source only where the batch has several rows; one source may be padded, too, so "
+    "always pass pad_mask(source).",
+    ("src_mask = pad_mask(source)", "src_mask = pad_mask(source) | (len(source) == 1)"),
     read="trf-mask-errors",
 )
 add(
@@ -495,6 +508,12 @@ add(
     "beam_one_short",
     "Your search ends one token early; allow max_length tokens, since BOS doesn't count.",
     (ON, "while live and len(live[0][0]) < max(1, max_length - 1):"),
+)
+add(
+    "beam_capped",
+    "Your search stops after a number of tokens that you chose yourself; only max_length limits "
+    "it, however large it is.",
+    (ON, "while live and len(live[0][0]) < min(max_length, 20):"),
 )
 add(
     "beam_one_too_many",

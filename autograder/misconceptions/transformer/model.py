@@ -823,6 +823,16 @@ add(
     read="trf-mask-errors",
 )
 add(
+    "model_forward_cuts_padding",
+    "Your forward leaves out columns in which every target is padding; return log-probabilities "
+    "for all U positions.",
+    (
+        "        src_mask = pad_mask(src)",
+        "        tgt = tgt[:, : int((tgt != 0).sum(dim=1).max())]\n"
+        "        src_mask = pad_mask(src)",
+    ),
+)
+add(
     "model_forward_padding_mask_for_target",
     "Your forward masks only the padding of the target; mask later positions, too: "
     "make_std_mask(tgt).",
@@ -1108,6 +1118,11 @@ add(
     "make_model_shared_twice_scaled",
     "You draw the shared weight from N(0, 1); draw it from N(0, 1/D).",
     (SHARED, SHARED + "        nn.init.normal_(model.generator.proj.weight)\n"),
+)
+add(
+    "make_model_made_once",
+    "You return the model of an earlier call with the same sizes; make a new one in each call.",
+    ("def make_model(", "import functools\n\n\n@functools.cache\ndef make_model("),
 )
 add(
     "make_model_vocabularies_unchecked",

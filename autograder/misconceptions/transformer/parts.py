@@ -352,6 +352,11 @@ add(
     (WEIGHTS, "self.dropout(scores.exp() / scores.exp().sum(-1, keepdim=True))"),
 )
 add(
+    "attention_softmax_in_float32",
+    "Your softmax runs in float32; keep the dtype of the scores, or float64 loses half its digits.",
+    (WEIGHTS, "self.dropout(torch.softmax(scores.float(), dim=-1).to(scores.dtype))"),
+)
+add(
     "attention_heads_unchecked",
     "Your module accepts a num_heads that doesn't divide d_model; raise a ValueError when it is "
     "created.",
@@ -994,6 +999,11 @@ add(
     "You store the sub-layer in self, so its parameters become this module's; leave self alone.",
     ("if self.norm_first:", "self.sublayer = sublayer\n        if self.norm_first:"),
     read="trf-residual",
+)
+add(
+    "connection_order_of_the_class",
+    "You keep norm_first in the class, where the next connection overwrites it; keep it in self.",
+    ("self.norm_first = norm_first", "SublayerConnection.norm_first = norm_first"),
 )
 add(
     "connection_shortcut_detached",

@@ -221,6 +221,23 @@ add(
     (FITS, "if batches and len(batches[-1]) * longest <= max_tokens:"),
 )
 add(
+    "batches_one_target_too_many",
+    "You count the next sentence on the source side only; on the target side, too, there is one "
+    "more with it.",
+    code=limited(
+        "len(batch) * max(sources) <= max_tokens and (len(batch) - 1) * max(targets) <= max_tokens"
+    ),
+)
+add(
+    "batches_first_length_forgotten",
+    "You forget how long a batch's first sentence is; when you begin a batch, its longest length "
+    "is that sentence's.",
+    (
+        "batches.append([i])\n            longest = length",
+        "batches.append([i])\n            longest = 0",
+    ),
+)
+add(
     "batches_never_full",
     "Your batches stay below max_tokens; allow them to reach it.",
     (FITS, "if batches and (len(batches[-1]) + 1) * longest < max_tokens:"),
@@ -794,6 +811,17 @@ add(
     ),
 )
 add(
+    "train_loss_of_another_pass",
+    "You compute the loss a second time before you return it; in training mode dropout then drops "
+    "something else. Return the loss whose gradients you used.",
+    (
+        "    loss.backward()\n",
+        "    loss.backward()\n"
+        "    with torch.no_grad():\n"
+        "        loss = label_smoothing_loss(model(source, tgt_in), tgt_out, smoothing)\n",
+    ),
+)
+add(
     "train_not_shifted",
     "You train on unshifted targets, so the model learns to copy its input; feed tgt_in and "
     "compute the loss on tgt_out.",
@@ -893,6 +921,17 @@ add(
         "            if parameter.grad is None:\n                continue\n",
         "",
     ),
+)
+add(
+    "train_old_gradients_zeroed",
+    "You set old gradients to 0, so that a frozen parameter has one and is updated; set them to "
+    "None, as model.zero_grad() does.",
+    (CLEAR, "    model.zero_grad(set_to_none=False)\n"),
+)
+add(
+    "train_thaws",
+    "You switch requires_grad on for all parameters; leave frozen ones frozen.",
+    (DONE, f"model.requires_grad_(True)\n    {DONE}"),
 )
 add(
     "train_twice_where_shared",

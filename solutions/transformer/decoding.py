@@ -95,7 +95,8 @@ class TableModel(nn.Module):
 #
 # * `model` is any module with `encode`, `decode` and `generator` (see the top of the notebook);
 #   assume nothing else about it.
-# * `source` `(B, S)` `torch.int64`, padded with `PAD`. It is encoded **once**, and its mask is
+# * `source` `(B, S)` `torch.int64`, padded with `PAD`. It is encoded **once**,
+#   <!-- id: encoded-once --> and its mask is
 #   `pad_mask(source)`, for the encoder and for the decoder. <!-- id: source-mask -->
 # * The decoder's input is `BOS`, followed by all tokens that the row has produced so far, with
 #   `subsequent_mask` of that length. <!-- id: all-tokens-so-far -->
@@ -204,8 +205,9 @@ def greedy_decode(model: nn.Module, source: Tensor, max_length: int) -> Tensor:
 #
 # <!-- id: length-penalty -->
 #
-# * `model` as in exercise 1; `source` `(1, S)`, one sentence, encoded once. Masks as in exercise
-#   1. `decode` gets a memory and a source mask with as many rows as `tgt` has. <!-- id: masks -->
+# * `model` as in exercise 1; `source` `(1, S)`, one sentence, encoded once.
+#   <!-- id: encoded-once -->
+# * Masks as in exercise 1. `decode` gets a memory and a source mask with as many rows as `tgt` has. <!-- id: masks -->
 # * Returns a list of at most `beam_size` pairs `(ids, score)`, best score first: `ids` a `list` of
 #   `int` without `BOS`, `score` a `float`. Equal scores may come in any order. <!-- id: pairs -->
 # * `ValueError` if `beam_size` or `max_length` is smaller than 1, if `alpha` is negative, or if the

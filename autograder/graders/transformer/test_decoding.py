@@ -195,6 +195,25 @@ def test_greedy_rows_end_apart(student, reference, draw):
         same_greedy(student, reference, models, first_tokens(*rows), 8, case)
 
 
+def encodes_once(student, name, model, *args):
+    calls = student.calls("encode", name, model, *args)
+    expectations.true(
+        calls <= 1,
+        f"Your {name} calls `encode` {calls} times for one source; call it once, before the first "
+        "step: the memory stays the same.",
+        misconception=f"{name.removesuffix('_decode').removesuffix('_search')}_encodes_each_step",
+    )
+
+
+@aspect
+@promises("encoded-once")
+@exercise("greedy_decode")
+def test_greedy_encodes_once(student, draw):
+    """The source is encoded once, however many tokens are written."""
+    mine = student.module("TableModel", table=ending_table(draw, [4]))
+    encodes_once(student, "greedy_decode", mine, first_tokens(0), 6)
+
+
 @promises("bad-length")
 @exercise("greedy_decode")
 def test_greedy_refusals(student, draw):
@@ -307,6 +326,15 @@ def test_beam_of_one(student, reference, draw):
     for source, words, length in [(0, "at token 3", 4), (1, "never", 3)]:
         case = f"a beam of 1, EOS {words}, max_length={length}, alpha=0"
         same_beam(student, reference, models, case, 1, length, 0.0, source=source)
+
+
+@aspect
+@promises("encoded-once")
+@exercise("beam_search")
+def test_beam_encodes_once(student, draw):
+    """The source is encoded once, however many tokens are written."""
+    mine = student.module("TableModel", table=ending_table(draw, [4]))
+    encodes_once(student, "beam_search", mine, first_tokens(0), 2, 6)
 
 
 @exercise("beam_search")

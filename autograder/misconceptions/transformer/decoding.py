@@ -61,6 +61,15 @@ add(
     (ENCODE, "memory = model.encode(torch.full_like(source, BOS), src_mask)"),
 )
 add(
+    "greedy_encodes_each_step",
+    "You encode the source at every step; call encode once, before the first one: the memory stays "
+    "the same.",
+    (
+        "hidden = model.decode(memory, src_mask, target, tgt_mask)",
+        "hidden = model.decode(model.encode(source, src_mask), src_mask, target, tgt_mask)",
+    ),
+)
+add(
     "greedy_bos_kept",
     "You return BOS; feed it to the model, but leave it out of the result.",
     (RESULT, "return target"),
@@ -221,6 +230,15 @@ SCORED = f"scored = [(ids, {SCORE}) for ids, total in finished + live]"
 SORTED = "sorted(scored, key=lambda pair: pair[1], reverse=True)"
 AT_EOS = "(finished if token == EOS else extended).append(hypothesis)"
 ON = "while live and len(live[0][0]) < max_length:"
+add(
+    "beam_encodes_each_step",
+    "You encode the source at every step; call encode once, before the first one: the memory stays "
+    "the same.",
+    (
+        "memory.expand(len(live), -1, -1),",
+        "model.encode(source, src_mask).expand(len(live), -1, -1),",
+    ),
+)
 add(
     "beam_no_penalty",
     "Your score is the log-probability itself; divide it by ((5 + len(ids)) / 6) ** alpha.",

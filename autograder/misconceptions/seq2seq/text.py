@@ -91,6 +91,17 @@ add(
     ),
 )
 add(
+    "vocabulary_counts_kept",
+    "You go on counting where the last call stopped, so that words of another text are in the "
+    "vocabulary; count from nothing in each call.",
+    ("def build_vocabulary(", "COUNTS = Counter()\n\n\ndef build_vocabulary("),
+    (
+        "counts = Counter(token for sentence in sentences for token in sentence)",
+        "counts = COUNTS\n"
+        "    counts.update(token for sentence in sentences for token in sentence)",
+    ),
+)
+add(
     "vocabulary_drops_angle_brackets",
     "Words in angle brackets, such as <b>, are left out of your vocabulary; only the four strings "
     "in SPECIALS are special.",
@@ -239,6 +250,17 @@ add(
     "A special token that stands among the tokens becomes UNK; it has an id in the vocabulary like "
     "every other token.",
     ("enumerate(vocabulary)}", "enumerate(vocabulary) if i > UNK}"),
+)
+add(
+    "encode_table_kept",
+    "You keep the table from tokens to ids and use it for another vocabulary of the same length; "
+    "make it anew in each call.",
+    ("def encode(", "TABLES = {}\n\n\ndef encode("),
+    (
+        "position = {token: i for i, token in enumerate(vocabulary)}",
+        "position = TABLES.setdefault(\n"
+        "        len(vocabulary), {token: i for i, token in enumerate(vocabulary)}\n    )",
+    ),
 )
 
 add = mistakes_in(MISCONCEPTIONS, "decode", "seq-vocabulary")
@@ -441,6 +463,12 @@ add(
     ("type(i) is not int", "not isinstance(i, int)"),
 )
 add(
+    "pad_false_accepted",
+    "Of the two bools you refuse True only; False is no id either, though it equals 0. Look at "
+    "type(i), or exclude bool.",
+    ("type(i) is not int", "(not isinstance(i, int) or i is True)"),
+)
+add(
     "pad_ids_unchecked",
     "An id that is no int is not refused with a ValueError; look at the type of every id of every "
     "sequence, as torch.tensor(..., dtype=torch.int64) silently cuts 4.5 to 4.",
@@ -595,6 +623,12 @@ add(
     "Your last window is moved back so that it ends with the sequence; it starts at a multiple of "
     "the stride and is padded on the right.",
     (STARTS, f"[max(0, min(s, len(sequence) - length)) for s in {STARTS}]"),
+)
+add(
+    "windows_limited",
+    "You make no more windows than a number of your own, so that the rest of a long sequence is "
+    "lost; go on until a window reaches the end.",
+    (STARTS, f"{STARTS}[:100]"),
 )
 add(
     "windows_mask_all_real",

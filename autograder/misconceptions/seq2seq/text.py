@@ -97,8 +97,7 @@ add(
     ("def build_vocabulary(", "COUNTS = Counter()\n\n\ndef build_vocabulary("),
     (
         "counts = Counter(token for sentence in sentences for token in sentence)",
-        "counts = COUNTS\n"
-        "    counts.update(token for sentence in sentences for token in sentence)",
+        "counts = COUNTS\n    counts.update(token for sentence in sentences for token in sentence)",
     ),
 )
 add(

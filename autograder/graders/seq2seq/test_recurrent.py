@@ -303,6 +303,12 @@ def test_lstm_steps(student, reference, draw):
     given = x, (20 * h, 20 * c)
     case = "a state with entries of the order of 20"
     same_states(mine(*given), theirs(*given), ("new h", "new c"), case)
+    state = gates(draw, "", 4, 2, 3)
+    state["bias_ih"][3:6] = 30.0
+    mine, theirs = pair(student, reference, "LSTMCell", state, input_size=2, hidden_size=3)
+    given = x, (h, 20 * c.sign() + c)
+    case = "an open forget gate and a memory with entries of the order of 20"
+    same_states(mine(*given), theirs(*given), ("new h", "new c"), case)
 
 
 @hidden

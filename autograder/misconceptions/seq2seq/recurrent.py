@@ -320,6 +320,11 @@ add(
     ('(("h", h), ("c", c))', '(("h", h),)'),
 )
 add(
+    "lstm_memory_clipped",
+    "You clip the memory; it may grow without a limit, so leave c as the formula makes it.",
+    (MEMORY, f"({MEMORY}).clamp(-10.0, 10.0)"),
+)
+add(
     "lstm_state_of_one_accepted",
     "A state whose h and c both have the batch size 1 is stretched to the whole batch; only equal "
     "batch sizes are right, so raise a ValueError.",

@@ -91,16 +91,6 @@ add(
     ),
 )
 add(
-    "vocabulary_counts_kept",
-    "You go on counting where the last call stopped, so that words of another text are in the "
-    "vocabulary; count from nothing in each call.",
-    ("def build_vocabulary(", "COUNTS = Counter()\n\n\ndef build_vocabulary("),
-    (
-        "counts = Counter(token for sentence in sentences for token in sentence)",
-        "counts = COUNTS\n    counts.update(token for sentence in sentences for token in sentence)",
-    ),
-)
-add(
     "vocabulary_drops_angle_brackets",
     "Words in angle brackets, such as <b>, are left out of your vocabulary; only the four strings "
     "in SPECIALS are special.",

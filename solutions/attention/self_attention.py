@@ -237,9 +237,9 @@ def causal_mask(length: int) -> Tensor:
 # Sequences of a batch are padded on the right to one length. Write
 # `padding_mask(lengths, max_length=None)`, which says which positions hold real tokens.
 #
-# 1. `lengths` is `(B,)`, of an integer dtype, mostly `torch.int64`: how many real tokens each
-#    sequence has; 0 is allowed. <!-- id: length-zero --> `max_length` is the padded length, by
-#    default the largest of `lengths`. <!-- id: padded-length -->
+# 1. `lengths` is `(B,)`, of an integer dtype, mostly `torch.int64`: <!-- id: integer-lengths --> how
+#    many real tokens each sequence has; 0 is allowed. <!-- id: length-zero --> `max_length` is the
+#    padded length, by default the largest of `lengths`. <!-- id: padded-length -->
 # 2. The **result** is bool, of shape `(B, 1, max_length)`. The dimension of size 1 stands for the
 #    queries, so that the mask broadcasts to scores `(B, Tq, Tk)`: it hides *keys*.
 #    <!-- id: bool-keys -->

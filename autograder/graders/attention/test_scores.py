@@ -103,8 +103,9 @@ def test_dot_score_refuses_other_widths(student, draw):
 def test_dot_score_broadcast_masks(student, reference, draw):
     """Masks that hold for every query or every batch entry, and rows without any key, work."""
     mine, theirs = pair(student, reference, "DotScore")
-    query, key = draw.normal(3, 2, 5), draw.normal(3, 4, 5)
-    masks = masks_of(draw, (3, 1, 4), (2, 4), (1, 2, 4)) | empty_rows(draw, 3, 2, 4)
+    # As many rows as queries: a mask without a batch dimension is (Tq, Tk) all the same.
+    query, key = draw.normal(3, 3, 5), draw.normal(3, 4, 5)
+    masks = masks_of(draw, (3, 1, 4), (3, 4), (1, 3, 4)) | empty_rows(draw, 3, 3, 4)
     same_masked_scores(mine, theirs, query, key, masks)
 
 
@@ -473,10 +474,11 @@ def test_concat_gradients(student, reference, draw):
 @promises("softmax-along-dim", "same-shape")
 @exercise("masked_softmax")
 def test_softmax_values(student, reference, draw):
-    """Without a mask, the exponentials of each row are divided by their sum."""
+    """Without a mask, the exponentials of each row are divided by their sum; the scores stay."""
     for shape in [(2, 3, 5), (2, 3), (3,), (1, 1)]:
         scores = draw.normal(*shape, scale=3.0)  # some weights are small, but not 0
-        actual = student.masked_softmax(scores)
+        seen = student.observe("masked_softmax", scores, grad=False)
+        actual = seen.value
         expectations.close(
             actual,
             reference.masked_softmax(scores),
@@ -484,6 +486,7 @@ def test_softmax_values(student, reference, draw):
             case=f"scores of shape {shape}",
         )
         expectations.row_sums_one(actual)
+        expectations.unchanged(seen)
 
 
 @promises("masked-weights-zero", "true-may-attend")
@@ -612,6 +615,11 @@ def test_softmax_refuses_bad_masks(student, draw):
         expectations.raises(
             "ValueError", lambda mask=mask: student.masked_softmax(scores, mask), case
         )
+    expectations.raises(
+        "ValueError",
+        lambda: student.masked_softmax(scores[:1], torch.ones(2, 3).bool()),
+        "a mask of shape (2, 3) for scores of shape (1, 3), which can't hold it",
+    )
 
 
 @hidden
@@ -619,14 +627,14 @@ def test_softmax_refuses_bad_masks(student, draw):
 @exercise("masked_softmax")
 def test_softmax_broadcast_masks(student, reference, draw):
     """A mask with fewer or size-1 dimensions holds for all that it is broadcast over."""
-    scores = draw.normal(2, 3, 4, 5)
-    for shape in [(5,), (4, 5), (2, 1, 1, 5), (2, 1, 4, 5), (1, 3, 1, 1), (2, 3, 4, 1)]:
+    scores = draw.normal(2, 2, 4, 5)
+    for shape in [(5,), (4, 5), (2, 1, 1, 5), (2, 4, 5), (2, 1, 4, 5), (1, 2, 1, 1), (2, 2, 4, 1)]:
         mask = draw.mask(*shape, keep=0.6, no_empty_rows=False)
         expectations.close(
             student.masked_softmax(scores, mask),
             reference.masked_softmax(scores, mask),
             what="the weights",
-            case=f"scores of shape (2, 3, 4, 5), mask of shape {shape}",
+            case=f"scores of shape (2, 2, 4, 5), mask of shape {shape}",
         )
 
 
@@ -876,6 +884,23 @@ def test_decoder_ignores_padding(student, reference, draw):
     want = theirs(word, state, annotations, mask)
     same_results(mine(word, state, annotations, mask), want, DECODED, "two padded sources")
     same_results(mine(word, state, changed, mask), want, DECODED, "other vectors in the padding")
+    mine, theirs = decoder_pair(
+        student, reference, draw, 2, 3, 4, 4, torch.float64, reading_the_mask(draw)
+    )
+    word, state, annotations = (tensor.double() for tensor in (word, state, 0.02 * annotations))
+    annotations[..., 0] += torch.where(mask, -1.0, 1.0).double()
+    given = word, state, annotations, mask
+    case = "scores of about 45 in the padding and -45 elsewhere (mask before the softmax)"
+    same_results(mine(*given), theirs(*given), DECODED, case)
+
+
+def reading_the_mask(draw, hidden_dim=3, annotation=4, attention=4):
+    """A step whose scores are 60 · tanh of feature 0 of the annotations."""
+    state = additive_state(draw, hidden_dim, annotation, attention)
+    state["query_projection.weight"] = torch.zeros(attention, hidden_dim)
+    state["key_projection.weight"] = torch.eye(annotation)[:1].expand(attention, annotation).clone()
+    state["energy.weight"] = torch.full((1, attention), 15.0)
+    return {f"score.{name}": value for name, value in state.items()}
 
 
 def far_below(draw, hidden_dim=3, annotation=4, attention=4):

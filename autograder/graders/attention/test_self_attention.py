@@ -188,14 +188,14 @@ def test_attention_dropout_leaves_weights(student, reference, draw):
 @exercise("scaled_dot_product_attention")
 def test_attention_broadcast_masks(student, reference, draw):
     """Masks that are broadcast over the batch, the heads or the queries work."""
-    inputs = attention_inputs(draw, (2, 3), 4, 5, 6, 3)
-    for shape in [(5,), (4, 5), (2, 1, 1, 5), (2, 1, 4, 5), (3, 4, 5)]:
+    inputs = attention_inputs(draw, (2, 2), 4, 5, 6, 3)  # as many examples as heads
+    for shape in [(5,), (4, 5), (2, 1, 1, 5), (2, 1, 4, 5), (2, 4, 5)]:
         mask = draw.mask(*shape, keep=0.6)
         same_results(
             student.scaled_dot_product_attention(*inputs, mask),
             reference.scaled_dot_product_attention(*inputs, mask),
             OUTPUT,
-            f"scores of shape (2, 3, 4, 5), mask of shape {shape}",
+            f"scores of shape (2, 2, 4, 5), mask of shape {shape}",
         )
 
 
@@ -362,6 +362,18 @@ def test_padding_mask_longer(student, reference):
         )
 
 
+@promises("integer-lengths")
+@exercise("padding_mask")
+def test_padding_mask_integer_types(student, reference):
+    """Lengths of any integer dtype do, not of torch.int64 alone."""
+    for dtype in (torch.int32, torch.int16, torch.uint8):
+        lengths = torch.tensor([3, 1, 4], dtype=dtype)
+        mask = student.padding_mask(lengths, 6)
+        is_boolean(mask, (3, 1, 6))
+        want = reference.padding_mask(lengths, 6)
+        expectations.equal(mask, want, what="the mask", case=f"lengths of {dtype}, max_length=6")
+
+
 @promises("negative-length", "length-too-large", "lengths-not-integer")
 @exercise("padding_mask")
 def test_padding_mask_refuses(student):
@@ -371,6 +383,8 @@ def test_padding_mask_refuses(student):
         ("the lengths [2, 5] with max_length=4", torch.tensor([2, 5]), 4),
         ("the lengths [1, 3] with max_length=0", torch.tensor([1, 3]), 0),
         ("float lengths", torch.tensor([2.0, 3.0]), None),
+        ("float64 lengths", torch.tensor([2.0, 3.0], dtype=torch.float64), None),
+        ("float16 lengths", torch.tensor([2.0, 3.0], dtype=torch.float16), None),
         ("boolean lengths", torch.tensor([True, True]), None),
     ]:
         expectations.raises(
@@ -575,6 +589,7 @@ def test_self_mask(student, reference, draw):
     for shape in [(4, 4, 4), (4, 4), (4, 1, 4)]:
         mask = draw.mask(*shape, keep=0.6)
         same_results(mine(x, mask), theirs(x, mask), OUTPUT, f"mask of shape {shape}")
+    same_results(mine(x), theirs(x), OUTPUT, "no mask, after calls with one")
     real = draw.mask(2, 4)
     same_beside_masked(student, reference, draw, "SelfAttention", real, real.unsqueeze(1))
 
@@ -665,6 +680,7 @@ def test_masked_self_padding(student, reference, draw):
     x = draw.normal(3, 3, 4)
     padding = torch.tensor([[True, True, True], [True, False, True], [True, False, False]])
     same_results(mine(x, padding), theirs(x, padding), OUTPUT, "B=T=3, padding in the middle")
+    same_results(mine(x), theirs(x), OUTPUT, "B=T=3, no padding_mask, after calls with one")
     same_beside_masked(student, reference, draw, "MaskedSelfAttention", padding, padding)
 
 

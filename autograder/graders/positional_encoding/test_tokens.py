@@ -226,6 +226,7 @@ def test_train_bpe_bytes(student, reference):
         ("Aa aA Aa", 1),
         ("aéé éé aaé a aa", 2),
         ("éé aaa ü aüü éaü a üaé", 4),
+        ("\r\n\r\n a", 2),  # line ends stay as they are
     ]:
         same_training(student, reference, text, count)
 
@@ -258,6 +259,9 @@ def test_train_bpe_to_the_end(student, reference, draw):
     for words in (2, 6):
         text = text_of(draw, "abcd", words)
         same_training(student, reference, text, 200)
+    letters = "".join(map(chr, range(A, A + 26)))
+    text = "".join(draw.choice(letters) for _ in range(150))  # about 130 merges
+    same_training(student, reference, text, 200)
 
 
 # --------------------------------------------------------------------------------------------
@@ -334,6 +338,7 @@ def test_bpe_encode_bytes(student, reference):
         ("e\u0301", []),  # two characters, drawn as one
         ("é", []),
         ("Ab aB", [(A, B)]),
+        ("a\r\nb\r\n", [(A, B)]),
         ("aé 你", [(0xC3, 0xA9)]),
         ("🙂é", [(0xF0, 0x9F), (256, 0x99)]),
     ]:
@@ -442,8 +447,8 @@ def test_bpe_decode_round_trip(student, reference, draw):
 @exercise("bpe_decode")
 def test_bpe_decode_deep_merges(student, reference, draw):
     """Tokens made of tokens made of tokens are taken apart in the right order."""
-    spaced = [SPACE, 10, A, 13, 10, SPACE]
-    same_text(student, reference, spaced, [], case=f"ids={spaced}, white space at both ends")
+    for spaced in ([SPACE, 10, A, 13, 10, SPACE], [10, SPACE, A, SPACE, 13, 10]):
+        same_text(student, reference, spaced, [], case=f"ids={spaced}, white space at both ends")
     marked = [0xEF, 0xBB, 0xBF, A]
     same_text(student, reference, marked, [], case=f"ids={marked}, U+FEFF and a")
     merges = [(A, B)] + [(256 + k, A + k % 5) for k in range(12)] + [(D, 262), (268, 269)]
@@ -532,7 +537,10 @@ def test_wordpiece_own_marks(student, reference):
     same_pieces(student, reference, "ünöb", ["ü", "@@nö", "@@b", "@@n"], prefix="@@")
     same_pieces(student, reference, "abc", ["ab", "##c"], unknown="?", max_chars=2)
     same_pieces(student, reference, "a", ["a"], max_chars=0)
-    same_pieces(student, reference, " a", [" ", "a", "##a"])
+    for given in (" a", " "):
+        same_pieces(student, reference, given, [" ", "a", "##a"])
+    for pieces in (["un", "una", "##aff", "##able", "##ffable"], ["un", "##aff", "##able"]):
+        same_pieces(student, reference, "unaffable", pieces)
     same_pieces(student, reference, "ax", ["a"], unknown="")
     same_pieces(student, reference, "[UNK]", ["[", "##UNK", "##]", "##U"])
     same_pieces(student, reference, "ééé", ["é", "##é"], max_chars=3)
@@ -638,7 +646,7 @@ def test_embedding_refuses_empty(student):
 @promises("dtype-kept")
 @exercise("TokenEmbedding")
 def test_embedding_every_row(student, reference, draw):
-    """Every id of the vocabulary has its row, in float64 and for ids that are not contiguous."""
+    """Every id has its row, in float64, for ids that are not contiguous and for int32."""
     # A width of 4, whose root is exact, lets float64 be asked of a scale held in float32 too.
     mine, theirs = embedding_pair(student, reference, draw, 9, 4, dtype=torch.float64)
     ids = torch.arange(9).view(3, 3).t()
@@ -647,6 +655,7 @@ def test_embedding_every_row(student, reference, draw):
     seen = mine.observe(ids, grad=False)
     expectations.close(seen.value, theirs(ids), what="the embeddings", case="expanded ids")
     expectations.unchanged(seen)
+    expectations.close(mine(ids.int()), theirs(ids), what="the embeddings", case="ids of int32")
 
 
 @hidden

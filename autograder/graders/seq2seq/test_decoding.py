@@ -102,6 +102,8 @@ def test_log_prob_refusals(student, draw):
             ),
             "a mask of shape (2, 2) for targets of shape (2, 3)": (logits, targets, mask[:, :2]),
             "a mask of shape (2, 1) for targets of shape (2, 3)": (logits, targets, mask[:, :1]),
+            "a mask of shape (1, 3) for targets of shape (2, 3)": (logits, targets, mask[:1]),
+            "a mask of shape (3,) for targets of shape (2, 3)": (logits, targets, mask[0]),
             "a real target of 4 with a vocabulary of 4": (logits, beyond),
             "targets of shape (3,) for logits of shape (2, 3, 4)": (logits, targets[0]),
             "targets of shape (2, 4) for logits of shape (2, 3, 4)": (
@@ -552,7 +554,7 @@ def test_exhaustive_values(student, reference, draw):
 @exercise("exhaustive_search")
 def test_exhaustive_looks_at_all(student, reference, draw):
     """The best sequence may look worse than all others of its length until its very last token."""
-    for vocabulary, length in [(5, 3), (6, 4)]:
+    for vocabulary, length in [(5, 3), (6, 4), (60, 2)]:
         table = random_table(draw, 1, length, vocabulary, scale=0.5)
         rare = vocabulary - 1
         table[:, :, :, EOS] = -30.0

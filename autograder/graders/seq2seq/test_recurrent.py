@@ -281,6 +281,7 @@ def test_lstm_refusals(student, draw):
             "a c of width 1 where hidden_size is 4": (x, (h, draw.normal(2, 1))),
             "an h of batch size 1 with an x of batch size 2": (x, (draw.normal(1, 4), c)),
             "a c of batch size 1 with an x of batch size 2": (x, (h, draw.normal(1, 4))),
+            "h and c of batch size 1 with an x of batch size 2": (x, (h[:1], c[:1])),
             "an x of batch size 3 with a state of batch size 2": (draw.normal(3, 3), (h, c)),
             "an x of batch size 1 with a state of batch size 2": (draw.normal(1, 3), (h, c)),
         },
@@ -301,6 +302,12 @@ def test_lstm_steps(student, reference, draw):
     x, (h, c) = lstm_inputs(draw, 2, 2, 3)
     given = x, (20 * h, 20 * c)
     case = "a state with entries of the order of 20"
+    same_states(mine(*given), theirs(*given), ("new h", "new c"), case)
+    state = gates(draw, "", 4, 2, 3)
+    state["bias_ih"][3:6] = 30.0
+    mine, theirs = pair(student, reference, "LSTMCell", state, input_size=2, hidden_size=3)
+    given = x, (h, 20 * c.sign() + c)
+    case = "an open forget gate and a memory with entries of the order of 20"
     same_states(mine(*given), theirs(*given), ("new h", "new c"), case)
 
 
@@ -462,8 +469,9 @@ def test_encoder_any_mask(student, reference, draw):
         mask = draw.mask(4, 5, keep=0.6)
         mask[0] = torch.tensor([False, False, True, True, True])
         mask[1] = torch.tensor([True, False, False, True, False])
-        case = f'cell="{cell}", padding anywhere, in train mode'
-        same_states(mine.train()(ids, mask), theirs(ids, mask), ENCODED, case)
+        for again in ("", ", asked again"):  # the second time from zeros too
+            case = f'cell="{cell}", padding anywhere, in train mode{again}'
+            same_states(mine.train()(ids, mask), theirs(ids, mask), ENCODED, case)
     ids = draw.integers(0, 7, 1, 130)
     same_states(mine(ids), theirs(ids), ENCODED, "T=130")
 
@@ -481,6 +489,8 @@ def test_encoder_gradients(student, reference, draw):
         names = labels({"embedding.weight": 0, **gate_shapes("cell.", 1, 1, 1)})
         same_gradients(seen, wanted, names, f'cell="{cell}"')
         expectations.unchanged(seen)
+        ids = draw.integers(0, 7, 1, 130)
+        same_gradients(mine.observe(ids), theirs.observe(ids), names, f'cell="{cell}", T=130')
 
 
 # --------------------------------------------------------------------------------------------
@@ -642,8 +652,9 @@ def test_bidirectional_ignores_padding(student, reference, draw):
         same_states(mine(given, mask), theirs(given, mask), BIDIRECTIONAL, case)
     mask = draw.mask(3, 7, keep=0.6)
     mask[0, :2], mask[0, 2:5] = False, True
-    case = "padding anywhere, in train mode"
-    same_states(mine.train()(ids, mask), theirs(ids, mask), BIDIRECTIONAL, case)
+    for again in ("", ", asked again"):  # the second time from zeros too
+        case = f"padding anywhere, in train mode{again}"
+        same_states(mine.train()(ids, mask), theirs(ids, mask), BIDIRECTIONAL, case)
 
 
 @hidden
@@ -671,6 +682,8 @@ def test_bidirectional_gradients(student, reference, draw):
     names += [name for direction in DIRECTIONS for name in gate_shapes(direction, 1, 1, 1)]
     same_gradients(seen, wanted, labels(names))
     expectations.unchanged(seen)
+    ids = draw.integers(0, 7, 1, 130)
+    same_gradients(mine.observe(ids), theirs.observe(ids), labels(names), "T=130")
 
 
 # --------------------------------------------------------------------------------------------
@@ -796,6 +809,7 @@ def test_step_refusals(student, draw):
             "a state of batch size 1 with 2 tokens": (token, draw.normal(1, 3), context),
             "a context of batch size 1 with 2 tokens": (token, state, draw.normal(1, 4)),
             "a context of batch size 3 with 2 tokens": (token, state, draw.normal(3, 4)),
+            "a state and a context of batch size 1 with 2 tokens": (token, state[:1], context[:1]),
             "a state and a context of batch size 3 with 2 tokens": (
                 token,
                 draw.normal(3, 3),
@@ -861,7 +875,7 @@ def translator_inputs(draw, batch, length, steps, sources=7, targets=6):
 @exercise("Seq2Seq")
 def test_forcing_always(student, reference, draw):
     """With a ratio of 1, the default, the input of every step is the token of target_in."""
-    for batch, length, steps in [(1, 1, 1), (1, 2, 3), (3, 4, 5)]:
+    for batch, length, steps in [(1, 1, 1), (1, 2, 3), (3, 4, 5), (1, 2, 130)]:
         mine, theirs = translator_pair(student, reference, draw)
         source, target_in = translator_inputs(draw, batch, length, steps)
         if batch > 1:
@@ -1103,3 +1117,5 @@ def test_forcing_gradients(student, reference, draw):
         expectations.close(seen.value, wanted.value, what="the logits", case=case)
         same_gradients(seen, wanted, labels(names), f"a ratio of {ratio:g}")
         expectations.unchanged(seen)
+    given = translator_inputs(draw, 1, 2, 130)
+    same_gradients(mine.observe(*given), theirs.observe(*given), labels(names), "U=130")

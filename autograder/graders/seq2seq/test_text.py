@@ -252,14 +252,15 @@ def test_encode_empty(student, reference):
 def test_encode_long(student, reference, draw):
     """Vocabularies and sentences of any length work, words in any order."""
     words = [f"w{index}" for index in draw.permutation(40).tolist()]
-    vocabulary = [*SPECIALS, *words[:30]]
     tokens = [words[29], words[30], words[0], *sentence(draw, 50, words)]
-    same_list(
-        student.encode(tokens, vocabulary),
-        reference.encode(tokens, vocabulary),
-        what="the ids",
-        case="53 tokens and a vocabulary of 34",
-    )
+    for case, known in [("", words[:30]), (" after another one", words[10:])]:
+        vocabulary = [*SPECIALS, *known]
+        same_list(
+            student.encode(tokens, vocabulary),
+            reference.encode(tokens, vocabulary),
+            what="the ids",
+            case=f"53 tokens and a vocabulary of 34{case}",
+        )
     tokens = ["cat", *SPECIALS, "dog"]
     for vocabulary in (WORDS, SPECIALS):
         same_list(
@@ -430,6 +431,7 @@ def test_pad_refusals(student):
             "the id 4.0, a float": ([[5], [6, 4.0]], 2),
             'the id "4", a string': ([["4"]], 2),
             "the id True, a bool": ([[4, True]], 2),
+            "the id False, a bool": ([[4, False]], 2),
             "the id None": ([[4, None]], 2),
             "a float among the ids that are cut off": ([[4, 5, 6.5]], 2),
         },
@@ -500,6 +502,7 @@ def test_pad_batch_refusals(student):
             "one empty sequence": ([[]],),
             "three empty sequences": ([[], [], []],),
             "the id 4.0, a float": ([[5, 6], [4.0]],),
+            "the id True, a bool": ([[4, True]],),
             "the id False, a bool": ([[4, False]],),
             'the id "4", a string': ([["4"]],),
             "the id None": ([[4, None]],),
@@ -591,8 +594,9 @@ def test_windows_refusals(student):
 @promises("last-window")
 @exercise("sliding_windows")
 def test_windows_lose_nothing(student, draw):
-    """The windows hold every id, and what overlaps is where it should be."""
-    for total, length, stride in [(11, 4, 3), (12, 4, 3), (13, 4, 3), (20, 7, 7), (17, 9, 1)]:
+    """The windows hold every id, however many, and what overlaps is where it should be."""
+    sizes = [(11, 4, 3), (12, 4, 3), (13, 4, 3), (20, 7, 7), (17, 9, 1), (1200, 2, 1)]
+    for total, length, stride in sizes:
         (given,) = sequences(draw, [total])
         case = f"{total} ids, length={length} and stride={stride}"
         seen = student.observe("sliding_windows", given, length, stride, grad=False)

@@ -57,6 +57,13 @@ add(
     ),
 )
 add(
+    "dot_mask_for_each_example",
+    "You take a mask with two dimensions for (B, Tk), one row for each example; it is (Tq, Tk), "
+    "one row for each query, the same for every example.",
+    (IF_MASK, ROWS_ARE_EXAMPLES),
+    read="att-masks",
+)
+add(
     "dot_mask_ignored",
     "Your scores match ignoring the mask; where it is False the score must be -inf.",
     (IF_MASK, "if False:"),
@@ -818,6 +825,40 @@ add(
     read="att-masks",
 )
 add(
+    "softmax_in_place_without_mask",
+    "Without a mask you subtract the maximum from the scores that you are given, in place; make "
+    "new ones, scores - top.",
+    (
+        "numerator = torch.exp(scores - top)",
+        "wanted = scores.requires_grad\n"
+        "    numerator = torch.exp(scores - top if wanted else scores.sub_(top))",
+    ),
+)
+add(
+    "softmax_wider_mask",
+    "A mask is accepted where it is larger than the scores, so that the weights get its shape; it "
+    "may be smaller only. Broadcast the mask to the shape of the scores.",
+    (
+        "mask = mask.broadcast_to(scores.shape)",
+        "if mask.dim() > scores.dim():\n"
+        "                raise RuntimeError\n"
+        "            mask, scores = torch.broadcast_tensors(mask, scores)",
+    ),
+    read="att-masks",
+)
+add(
+    "softmax_mask_for_each_example",
+    "You take a mask with three dimensions for one of each example where the scores have four; "
+    "missing dimensions are those in front.",
+    (
+        "mask = mask.broadcast_to(scores.shape)",
+        "if mask.dim() == 3 and scores.dim() == 4 and len(mask) == len(scores):\n"
+        "                mask = mask.unsqueeze(1)\n"
+        "            mask = mask.broadcast_to(scores.shape)",
+    ),
+    read="att-masks",
+)
+add(
     "softmax_mask_shape_unchecked",
     "A mask that doesn't fit the scores is not refused with a ValueError; try to broadcast it to "
     "the shape of the scores, and turn the RuntimeError into a ValueError.",
@@ -1043,6 +1084,19 @@ add(
         "masked_softmax(scores)\n"
         "        if mask is not None:\n"
         "            attn_weights = attn_weights.masked_fill(~mask, 0.0)",
+    ),
+    read="att-masks",
+)
+add(
+    "decoder_mask_renormalised",
+    "You set padded weights to 0 after the softmax and divide by the sum of the others; where that "
+    "is tiny beside the padding they vanish. Mask the scores before the softmax.",
+    (
+        STEP_SOFTMAX,
+        "masked_softmax(scores)\n"
+        "        if mask is not None:\n"
+        "            attn_weights = attn_weights.masked_fill(~mask, 0.0)\n"
+        "            attn_weights = attn_weights / (attn_weights.sum(-1, keepdim=True) + 1e-8)",
     ),
     read="att-masks",
 )

@@ -252,6 +252,17 @@ add(
     (SCALED, "query @ key.reshape(*key.shape[:-2], d_k, key.shape[-2]) / math.sqrt(d_k)"),
 )
 add(
+    "attention_mask_for_each_example",
+    "You take a mask with three dimensions for (B, Tq, Tk) where the scores have four; missing "
+    "dimensions are those in front, so that it is (H, Tq, Tk), the same for every example.",
+    (
+        SCALED,
+        f"{SCALED}\n    if mask is not None and mask.dim() == 3 and scores.dim() == 4:\n"
+        "        mask = mask.unsqueeze(1) if len(mask) == len(query) else mask",
+    ),
+    read="att-masks",
+)
+add(
     "attention_scaled_by_whole_root",
     "Your weights match dividing by √d_k cut to a whole number; math.isqrt and int() do that. Use "
     "math.sqrt(d_k).",
@@ -525,6 +536,18 @@ add(
     (PADDING_TYPE, "if False:"),
 )
 add(
+    "padding_int64_only",
+    "You refuse lengths of every dtype but torch.int64; int32 and the other integer types are "
+    "integers as well.",
+    (PADDING_TYPE, "if lengths.dtype != torch.int64:"),
+)
+add(
+    "padding_half_accepted",
+    "You refuse some floating-point types only; lengths.is_floating_point() asks for all of them, "
+    "float16 and float64 included.",
+    (PADDING_TYPE, "if lengths.dtype in (torch.float32, torch.bool):"),
+)
+add(
     "padding_bool_accepted",
     "Boolean lengths are accepted; they are a mask, not lengths. Raise a ValueError.",
     (PADDING_TYPE, "if lengths.is_floating_point():"),
@@ -760,6 +783,16 @@ add(
         f"return {ATTEND}",
         "if mask is not None and mask.dim() == 2 and len(mask) == len(x):\n"
         f"            mask = mask.unsqueeze(1)\n        return {ATTEND}",
+    ),
+    read="att-masks",
+)
+add(
+    "self_mask_kept",
+    "Without a mask you use the one of an earlier call; where mask is None nothing is masked.",
+    (
+        f"return {ATTEND}",
+        "mask = self.last = getattr(self, 'last', None) if mask is None else mask\n"
+        f"        return {ATTEND}",
     ),
     read="att-masks",
 )
@@ -1034,6 +1067,19 @@ add(
         "        if padding_mask is not None:\n"
         "            attn_weights = attn_weights * padding_mask.unsqueeze(1)\n"
         "        return attn_weights @ v, attn_weights",
+    ),
+    read="att-masks",
+)
+add(
+    "masked_self_padding_kept",
+    "Without a padding_mask you use the one of an earlier call; where it is None every token is "
+    "real.",
+    (
+        "        if padding_mask is not None:",
+        "        if padding_mask is None:\n"
+        "            padding_mask = getattr(self, 'last', None)\n"
+        "        self.last = padding_mask\n"
+        "        if padding_mask is not None:",
     ),
     read="att-masks",
 )

@@ -273,6 +273,18 @@ add(
     ("if num_merges < 0:", "if False:"),
 )
 add(
+    "bpe_limited",
+    "You stop at a number of merges of your own; go on until there are num_merges or no pair is "
+    "left.",
+    ("range(256, 256 + num_merges)", "range(256, 256 + min(num_merges, 100))"),
+)
+add(
+    "bpe_line_ends",
+    "You write the text's line ends anew; \\r is a byte like any other, so leave the text as it "
+    "is.",
+    ("Counter(chunks(text))", 'Counter(chunks(text.replace("\\r\\n", "\\n")))'),
+)
+add(
     "bpe_one_too_many",
     "You learn one merge more than num_merges; the ids run from 256 to 255 + num_merges.",
     ("range(256, 256 + num_merges)", "range(256, 257 + num_merges)"),
@@ -405,6 +417,12 @@ add(
 """),
 )
 add(
+    "encode_line_ends",
+    "You write the text's line ends anew, so that it doesn't come back from its ids; \\r is a byte "
+    "like any other.",
+    ("in chunks(text):", 'in chunks(text.replace("\\r\\n", "\\n")):'),
+)
+add(
     "encode_list_of_chunks",
     "Your result is a list for each chunk; put the ids of all chunks into one list.",
     ("encoded += ids", "encoded.append(ids)"),
@@ -439,6 +457,11 @@ add(
     "decode_swapped",
     "The two parts of a merge come out in the wrong order; the left part first.",
     ("pieces[left] + pieces[right]", "pieces[right] + pieces[left]"),
+)
+add(
+    "decode_stripped",
+    "You strip white space at the start of the text; it is text as well, so return all of it.",
+    (f"return {JOINED}", f"return {JOINED}.lstrip('\\n')"),
 )
 add(
     "decode_unchecked",
@@ -652,6 +675,22 @@ add(
     ("if not word:", "if False:"),
 )
 add(
+    "wordpiece_blank_refused",
+    "A word of white space is refused; only a word without any character is empty.",
+    ("if not word:", "if not word.strip():"),
+)
+add(
+    "wordpiece_words_kept",
+    "You keep the pieces of a word and give them out again, though the vocabulary is another one; "
+    "cut each word anew.",
+    ("def wordpiece_encode(", "WORDS = {}\n\n\ndef wordpiece_encode("),
+    (
+        "    known = set(vocabulary)\n",
+        "    known = set(vocabulary)\n    if word in WORDS:\n        return list(WORDS[word])\n",
+    ),
+    ("    return pieces\n", "    WORDS[word] = tuple(pieces)\n    return pieces\n"),
+)
+add(
     "wordpiece_changes_its_vocabulary",
     "You change the vocabulary in place, as sort and append do; a piece's index in it is its id, "
     "so leave it as it is.",
@@ -753,6 +792,14 @@ add(
     "embedding_floats_accepted",
     "Ids that are no integers are accepted; raise a ValueError for floats and bools.",
     ("if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:", "if False:"),
+)
+add(
+    "embedding_int64_only",
+    "You refuse ids of every dtype but torch.int64; int32 is an integer type as well.",
+    (
+        "if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:",
+        "if ids.dtype != torch.int64:",
+    ),
 )
 add(
     "embedding_bools_accepted",

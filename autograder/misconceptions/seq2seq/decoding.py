@@ -153,6 +153,17 @@ add(
     ("if mask.dtype != torch.bool or mask.shape != targets.shape:", "if False:"),
 )
 add(
+    "log_prob_mask_stretched",
+    "A mask of one row is stretched over the batch; its shape is that of the targets, so refuse "
+    "any other with a ValueError.",
+    (
+        "    if mask.dtype != torch.bool or",
+        "    if mask.shape in (targets.shape[1:], (1, targets.shape[1])):\n"
+        "        mask = mask.expand_as(targets)\n"
+        "    if mask.dtype != torch.bool or",
+    ),
+)
+add(
     "log_prob_ends_at_first_gap",
     "A row ends at its first masked step; the mask may be False anywhere, and the steps behind it "
     "that are real count.",
@@ -589,6 +600,17 @@ add(
         "        keep = log_prob.topk(min(50, len(log_prob))).indices\n"
         "        rows, previous, log_prob = rows[keep], previous[keep], log_prob[keep]\n"
         "        prefixes = [prefixes[place] for place in keep.tolist()]",
+    ),
+)
+add(
+    "exhaustive_most_likely_tokens",
+    "Your search extends a beginning by its most probable tokens only; a rare token may still lead "
+    "to the most probable sequence, so take every one.",
+    (
+        "        total[:, EOS] = -math.inf  # what has ended is not extended",
+        "        total[:, EOS] = -math.inf\n"
+        "        least = total.topk(min(50, total.shape[1])).values[:, -1:]\n"
+        "        total = total.masked_fill(total < least, -math.inf)",
     ),
 )
 add(

@@ -320,6 +320,17 @@ add(
     ('(("h", h), ("c", c))', '(("h", h),)'),
 )
 add(
+    "lstm_memory_clipped",
+    "You clip the memory; it may grow without a limit, so leave c as the formula makes it.",
+    (MEMORY, f"({MEMORY}).clamp(-10.0, 10.0)"),
+)
+add(
+    "lstm_state_of_one_accepted",
+    "A state whose h and c both have the batch size 1 is stretched to the whole batch; only equal "
+    "batch sizes are right, so raise a ValueError.",
+    ("wanted = (x.shape[0], hidden_size)", "wanted = (1 if len(h) == 1 else len(x), hidden_size)"),
+)
+add(
     "lstm_state_unchecked",
     "States of another width or batch size are not refused with a ValueError; compare the shapes "
     "of h and c with (batch of x, hidden_size).",
@@ -427,6 +438,30 @@ add(
         "zeros = x.new_zeros(len(ids), self.hidden_size) + 1",
     ),
     (KEEP, "states.append(state[0] * real)"),
+)
+add(
+    "encoder_state_kept",
+    "Your next call starts from the state in which the last one ended; every sequence starts from "
+    "zeros.",
+    (
+        "        states = []\n",
+        "        last = getattr(self, 'last', state)\n"
+        "        if self.training and last[0].shape == zeros.shape:\n"
+        "            state = last\n"
+        "        states = []\n",
+    ),
+    (FINAL, f"self.last = tuple(part.detach() for part in state)\n        {FINAL}"),
+)
+add(
+    "encoder_truncated",
+    "Every so many steps you detach the state, so that no gradient reaches the words before: "
+    "truncated backpropagation, which nobody asked for here.",
+    (
+        f"            {KEEP}",
+        f"            {KEEP}\n"
+        "            if t % 35 == 34:\n"
+        "                state = tuple(part.detach() for part in state)",
+    ),
 )
 add(
     "encoder_reversed",
@@ -684,6 +719,30 @@ add(
     (".masked_fill(~mask[:, :, None], 0.0)", ""),
 )
 add(
+    "bidirectional_state_kept",
+    "Your next call starts from the states in which the last one ended; both directions start from "
+    "zeros.",
+    (
+        "            states = [h] * length\n",
+        "            last = getattr(cell, 'last', h)\n"
+        "            h = last if self.training and last.shape == h.shape else h\n"
+        "            states = [h] * length\n",
+    ),
+    (
+        "            finals.append(h)",
+        "            finals.append(h)\n            cell.last = h.detach()",
+    ),
+)
+add(
+    "bidirectional_truncated",
+    "Every so many steps you detach the state, so that no gradient passes on: truncated "
+    "backpropagation, which nobody asked for here.",
+    (
+        "                states[t] = h\n",
+        "                states[t] = h\n                h = h.detach() if t % 35 == 34 else h\n",
+    ),
+)
+add(
     "bidirectional_empty_rows_accepted",
     "A row without a real token is not refused; raise a ValueError.",
     (MASK_ROWS, "if False:"),
@@ -857,6 +916,21 @@ add(
     ),
 )
 add(
+    "step_pair_of_one_accepted",
+    "A state and a context that both have the batch size 1 are stretched to the whole batch; only "
+    "equal batch sizes are right, so raise a ValueError.",
+    (
+        "if part.shape != (len(previous), width):",
+        "if part.shape != (1 if len(state) == 1 else len(previous), width):",
+    ),
+    (
+        "cell_input = torch.cat",
+        "state = state.expand(len(previous), -1)\n"
+        "        context = context.expand(len(previous), -1)\n"
+        "        cell_input = torch.cat",
+    ),
+)
+add(
     "step_padding_idx",
     "padding_idx freezes the row of id 0, so that it never learns; leave padding_idx out.",
     (
@@ -966,6 +1040,23 @@ add(
     "Your logits are one step short; every token of target_in, the last one included, is fed and "
     "gives logits.",
     ("for t in range(target_in.shape[1]):", "for t in range(max(1, target_in.shape[1] - 1)):"),
+)
+add(
+    "forcing_limited",
+    "You stop after a number of steps of your own; there are as many steps as target_in has "
+    "tokens.",
+    ("for t in range(target_in.shape[1]):", "for t in range(min(100, target_in.shape[1])):"),
+)
+add(
+    "forcing_truncated",
+    "Every so many steps you detach the state, so that no gradient reaches the steps before: "
+    "truncated backpropagation, which nobody asked for here.",
+    (
+        "            steps.append(logits)",
+        "            steps.append(logits)\n"
+        "            if t % 35 == 34:\n"
+        "                state = tuple(part.detach() for part in state)",
+    ),
 )
 add(
     "forcing_own_is_argmin",

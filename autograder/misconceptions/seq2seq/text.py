@@ -240,6 +240,17 @@ add(
     "every other token.",
     ("enumerate(vocabulary)}", "enumerate(vocabulary) if i > UNK}"),
 )
+add(
+    "encode_table_kept",
+    "You keep the table from tokens to ids and use it for another vocabulary of the same length; "
+    "make it anew in each call.",
+    ("def encode(", "TABLES = {}\n\n\ndef encode("),
+    (
+        "position = {token: i for i, token in enumerate(vocabulary)}",
+        "position = TABLES.setdefault(\n"
+        "        len(vocabulary), {token: i for i, token in enumerate(vocabulary)}\n    )",
+    ),
+)
 
 add = mistakes_in(MISCONCEPTIONS, "decode", "seq-vocabulary")
 STOP = """            break
@@ -441,6 +452,12 @@ add(
     ("type(i) is not int", "not isinstance(i, int)"),
 )
 add(
+    "pad_false_accepted",
+    "Of the two bools you refuse True only; False is no id either, though it equals 0. Look at "
+    "type(i), or exclude bool.",
+    ("type(i) is not int", "(not isinstance(i, int) or i is True)"),
+)
+add(
     "pad_ids_unchecked",
     "An id that is no int is not refused with a ValueError; look at the type of every id of every "
     "sequence, as torch.tensor(..., dtype=torch.int64) silently cuts 4.5 to 4.",
@@ -595,6 +612,12 @@ add(
     "Your last window is moved back so that it ends with the sequence; it starts at a multiple of "
     "the stride and is padded on the right.",
     (STARTS, f"[max(0, min(s, len(sequence) - length)) for s in {STARTS}]"),
+)
+add(
+    "windows_limited",
+    "You make no more windows than a number of your own, so that the rest of a long sequence is "
+    "lost; go on until a window reaches the end.",
+    (STARTS, f"{STARTS}[:100]"),
 )
 add(
     "windows_mask_all_real",

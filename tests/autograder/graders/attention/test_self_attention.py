@@ -139,8 +139,8 @@ style(
     "loops",
     """
 def padding_mask(lengths, max_length=None):
-    if lengths.dtype != torch.int64:
-        raise ValueError("int64")
+    if lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
+        raise ValueError("integers")
     longest = max(lengths.tolist()) if max_length is None else max_length
     mask = torch.zeros(len(lengths), 1, longest, dtype=torch.bool)
     for b, n in enumerate(lengths.tolist()):

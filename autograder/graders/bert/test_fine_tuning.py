@@ -515,12 +515,13 @@ def test_best_span_null_at_zero(student, reference, draw):
     # Answers may begin at position 0, too, if the passage says so.
     start, end = torch.tensor([5.0, 0.0, 0.0]), torch.tensor([0.0, 5.0, 0.0])
     case = f"start {start.tolist()}, end {end.tolist()}, all positions in the passage"
-    for threshold in (10.0, 0.0, -20.0):
-        given = start, end, torch.ones(3, dtype=torch.bool)
-        same_span(student, reference, given, case, null_threshold=threshold)
+    every = start, end, torch.ones(3, dtype=torch.bool)
+    same_span(student, reference, every, case, null_threshold=-20.0)
     for above, alone in [(0.5, 40), (-0.5, 40), (0, -40)]:
         given = same_null(student, reference, draw, 0.0, above, alone)
         same_span(student, reference, given, f"a [CLS] that is {above:g} better")
+    for threshold in (10.0, 0.0):
+        same_span(student, reference, every, case, null_threshold=threshold)
 
 
 def same_null(student, reference, draw, threshold, above, alone):

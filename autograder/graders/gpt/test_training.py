@@ -275,6 +275,7 @@ def test_init_frozen(student, draw):
 def test_init_anew(student, draw):
     """Every call draws anew, every block for itself, and no row of a table is left out."""
     one, other = (initialised(student, draw)[0] for _ in range(2))
+    others_deviate(one, blocks_of(one))
     for layer in (*FIRST_LAYERS, *LAST_LAYERS):
         first, last = (f"blocks.{number}.{layer}.weight" for number in (0, 1))
         if not (has(one, first) and has(other, first)):

@@ -201,12 +201,6 @@ add(
     ("    return model", "    nn.init.zeros_(model.token.weight.detach()[0])\n    return model"),
 )
 add(
-    "init_unfreezes",
-    "You make new parameters, which require gradients even where the old ones are frozen; draw "
-    "into those that are there.",
-    (DRAW, "module.weight = nn.Parameter(torch.randn_like(module.weight) * 0.02)"),
-)
-add(
     "init_frozen_left",
     "You leave frozen parameters as they were; all are drawn anew.",
     (KINDS, KINDS[:-1] + " and module.weight.requires_grad:"),
@@ -530,17 +524,6 @@ add(
     "lm_loss_positive_logs",
     "Your loss has the wrong sign: it falls when predictions get worse.",
     (MEAN, "return total / count"),
-)
-add(
-    "lm_loss_constant_without_targets",
-    "Where no target counts your loss is a constant, which no gradient passes; compute the 0 from "
-    "the logits.",
-    (
-        "    total = log_likelihood",
-        "    if mask is not None and not mask[:, 1:].any():\n"
-        "        return torch.zeros((), dtype=logits.dtype)\n"
-        "    total = log_likelihood",
-    ),
 )
 add(
     "lm_loss_nan_without_targets",

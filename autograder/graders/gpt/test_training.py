@@ -210,6 +210,10 @@ def test_init_post(student, draw):
 def test_init_deep(student, draw):
     """With more blocks the residual path begins smaller, with one too; the rest as before."""
     for layers in (6, 3, 1):
+        if layers == 1 and not has(
+            student.module("GPT", **gpt_options(layers=1)), "blocks.0.norm_1.bias"
+        ):
+            continue  # The student's own GPT has no block then.
         model, _ = initialised(student, draw, layers=layers, width=32)
         count = blocks_of(model)
         others_deviate(model, count)
@@ -258,7 +262,6 @@ def test_init_frozen(student, draw):
     others_deviate(model, blocks_of(model))
 
 
-@hidden
 @promises("distributions", "global-generator", "no-seed-set")
 @exercise("init_weights")
 def test_init_anew(student, draw):

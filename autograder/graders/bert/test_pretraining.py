@@ -1291,7 +1291,6 @@ def test_pretraining_tied(student, draw):
     )
 
 
-@hidden
 @exercise("BertForPreTraining")
 def test_pretraining_heads_drop_nothing(student, reference, draw):
     """In train mode too the heads get all that the encoder says: dropout is its alone."""

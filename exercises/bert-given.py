@@ -388,7 +388,7 @@ class BertForPreTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The logits of the tokens at every position, and of whether the second piece follows.
+        """The logits of the tokens at every position, and of whether the second text follows.
 
         Args:
             input_ids: (B, T) int64.

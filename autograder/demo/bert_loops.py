@@ -33,7 +33,7 @@ def build_input(first, second=None, max_length=512):
         input_ids.append(SEP)
         return input_ids, [0 for _ in input_ids]
     if not second:
-        raise ValueError("the second piece is empty")
+        raise ValueError("the second text is empty")
     if max_length < 5:
         raise ValueError("no room")
     n, m = len(first), len(second)

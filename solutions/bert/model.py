@@ -84,37 +84,37 @@ def init_weights(model: nn.Module) -> nn.Module:
 # %% [markdown]
 # ## The input
 #
-# ### Exercise 1: One input from one or two pieces
+# ### Exercise 1: One input from one or two texts
 #
 # BERT reads a single text or a pair: two sentences, a question and a passage. Write
 # `build_input(first, second=None, max_length=512)`, which makes one input of them:
 #
 # | | `input_ids` | `token_type_ids` |
 # |---|---|---|
-# | one piece | `CLS` $A$ `SEP` | all 0 |
-# | two pieces | `CLS` $A$ `SEP` $B$ `SEP` | 0 up to the first `SEP`, 1 after it |
+# | one text | `CLS` $A$ `SEP` | all 0 |
+# | two texts | `CLS` $A$ `SEP` $B$ `SEP` | 0 up to the first `SEP`, 1 after it |
 #
 # <!-- id: one-or-two -->
 #
 # * `first` ($A$) and `second` ($B$) are lists of ids without special ones. The result is a pair of
 #   lists of the same length, `(input_ids, token_type_ids)`.
 # * If the input would be longer than `max_length`, special ids counted, tokens are removed one at a
-#   time, each at the end of the piece that is **longer** at that moment, and of the second if both
-#   are equally long. A single piece is cut at its end. <!-- id: truncation -->
+#   time, each at the end of the text that is **longer** at that moment, and of the second if both
+#   are equally long. A single text is cut at its end. <!-- id: truncation -->
 # * The lists that come in stay as they are. <!-- id: lists-unchanged -->
 # * `ValueError` if `first` is empty, or a `second` that is given; or if `max_length` leaves no room
-#   for one token of each piece: if it is smaller than 3 for one piece, or 5 for two.
+#   for one token of each text: if it is smaller than 3 for one text, or 5 for two.
 #   <!-- id: no-room -->
 #
 # *Example.* `build_input([5, 6], [7, 8, 9], max_length=6)` is
-# `([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])`: first 9 goes, since the second piece is the longer
+# `([2, 5, 6, 3, 7, 3], [0, 0, 0, 0, 1, 1])`: first 9 goes, since the second text is the longer
 # one, then 8, since both are equally long.
 #
 # Book: `brt-input`.
 #
 # <details><summary>Hint 1</summary>
 #
-# Every piece is closed by a `SEP`, also the last one. How many special ids are there in each case?
+# Every text is closed by a `SEP`, also the last one. How many special ids are there in each case?
 #
 # </details>
 # <details><summary>Hint 2</summary>
@@ -134,28 +134,28 @@ def init_weights(model: nn.Module) -> nn.Module:
 def build_input(
     first: list[int], second: list[int] | None = None, max_length: int = 512
 ) -> tuple[list[int], list[int]]:
-    """Join one or two pieces of text to an input of BERT (Devlin et al. 2019, section 3).
+    """Join one or two texts to an input of BERT (Devlin et al. 2019, section 3).
 
     Args:
-        first: A, the ids of the first piece, at least one.
-        second: B, the ids of the second piece, at least one; None: there is none.
+        first: A, the ids of the first text, at least one.
+        second: B, the ids of the second text, at least one; None: there is none.
         max_length: the most ids that the input may have, special ones counted.
 
     Returns:
         The ids [CLS] A [SEP], or [CLS] A [SEP] B [SEP], and the segment of each: 0 up to the first
         SEP, 1 after it. What is too long is cut token by token, always at the end of the longer
-        piece, of the second if both are equally long.
+        text, of the second if both are equally long.
 
     Raises:
         ValueError: if first, or a second that is given, is empty; or if max_length is smaller than
-            3 (one piece) or 5 (two pieces).
+            3 (one text) or 5 (two texts).
     """
     ### BEGIN SOLUTION
-    least = 3 if second is None else 5  # one token of each piece, CLS, and SEP for each
+    least = 3 if second is None else 5  # one token of each text, CLS, and SEP for each
     if max_length < least:
         raise ValueError(f"max_length must be at least {least} here, but is {max_length}")
     if not first or (second is not None and not second):
-        raise ValueError("a piece of text without tokens can't be an input")
+        raise ValueError("a text without tokens can't be an input")
     if second is None:
         input_ids = [CLS, *first[: max_length - 2], SEP]
         return input_ids, [0] * len(input_ids)

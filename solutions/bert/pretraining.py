@@ -557,7 +557,7 @@ class BertForPreTraining(nn.Module):
     def forward(
         self, input_ids: Tensor, token_type_ids: Tensor | None = None, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The logits of the tokens at every position, and of whether the second piece follows.
+        """The logits of the tokens at every position, and of whether the second text follows.
 
         Args:
             input_ids: (B, T) int64.
@@ -628,7 +628,7 @@ def pretraining_loss(
         mlm_logits: (B, T, V).
         nsp_logits: (B, 2).
         labels: (B, T) int64, the token to predict, or IGNORE.
-        is_random: (B,) int64, 0: the second piece is the next one, 1: it is a random one.
+        is_random: (B,) int64, 0: the second text is the next one, 1: it is a random one.
 
     Returns:
         A scalar: the mean cross-entropy over the positions with a label (0 if there is none), plus

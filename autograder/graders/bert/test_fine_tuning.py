@@ -512,15 +512,16 @@ def test_best_span_null(student, reference, draw):
 @exercise("best_span")
 def test_best_span_null_at_zero(student, reference, draw):
     """A threshold of 0 is one; without a threshold there always is an answer."""
-    for above, alone in [(0.5, 40), (-0.5, 40), (0, -40)]:
-        given = same_null(student, reference, draw, 0.0, above, alone)
-        same_span(student, reference, given, f"a [CLS] that is {above:g} better")
     # Answers may begin at position 0, too, if the passage says so.
     start, end = torch.tensor([5.0, 0.0, 0.0]), torch.tensor([0.0, 5.0, 0.0])
     case = f"start {start.tolist()}, end {end.tolist()}, all positions in the passage"
-    for threshold in (10.0, 0.0, -20.0):
-        given = start, end, torch.ones(3, dtype=torch.bool)
-        same_span(student, reference, given, case, null_threshold=threshold)
+    every = start, end, torch.ones(3, dtype=torch.bool)
+    same_span(student, reference, every, case, null_threshold=-20.0)
+    for above, alone in [(0.5, 40), (-0.5, 40), (0, -40)]:
+        given = same_null(student, reference, draw, 0.0, above, alone)
+        same_span(student, reference, given, f"a [CLS] that is {above:g} better")
+    for threshold in (10.0, 0.0):
+        same_span(student, reference, every, case, null_threshold=threshold)
 
 
 def same_null(student, reference, draw, threshold, above, alone):
@@ -1209,7 +1210,7 @@ def as_own_paths(student, got, own) -> bool:
     """Whether the paths are what the student's own earlier parts say, right or wrong."""
 
     def listed(said):
-        return [[int(tag) for tag in path] for path in said]
+        return [(type(path), [int(tag) for tag in path]) for path in said]
 
     both = by_parts(student, lambda parts: (listed(own(parts)), listed(got)))
     return both is not None and both[0] == both[1] and bool(both[1]) and all(both[1])

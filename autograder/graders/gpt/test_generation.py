@@ -242,6 +242,16 @@ def test_top_p_reached(student, reference):
             f"{stays.sum(1).tolist()} do in the two rows of {case}; the smallest set has no more.",
         )
         expectations.close(got, logits.masked_fill(~stays, -torch.inf), "the logits", case=case)
+    for little, given in [(1e-5, logits), (1e-8, logits.double())]:
+        for p, count in [(0.5 - little, 2), (0.5 + little, 3)]:
+            case = f"four equal {str(given.dtype).removeprefix('torch.')} logits and p={p:.9f}"
+            got = student.keep_top_p(given, p)
+            expectations.shape(got, (2, 4), what="the logits", case=case)
+            stays = torch.isfinite(got).sum(1).tolist()
+            expectations.true(
+                stays == [count, count],
+                f"{count} tokens should stay, but {stays} do in the two rows of {case}.",
+            )
     logits = torch.tensor([[-torch.inf, 2.0], [7.0, -torch.inf]])
     same_kept(student, reference, "keep_top_p", logits, 0.5, "one possible token in each row")
     same_kept(student, reference, "keep_top_p", torch.ones(2, 1), 0.5, "a vocabulary of one")
@@ -404,6 +414,26 @@ def certain(student, logits, case, **options):
         expectations.equal(got[surest], own.argmax(1)[surest], what="the tokens", case=case)
 
 
+MANY = 0.001 * torch.arange(100)  # of 4000 draws one is missing with less than 100 e**-37
+
+
+def all_seen(student, what, draw):
+    """Each of 100 tokens is among 4000 that `draw` gives, if the student's own parts allow it."""
+    rows = MANY.repeat(4000, 1)
+    try:
+        seen = len(draw().unique())
+    except StudentError:
+        if not spoilt(student, rows):
+            raise
+        return
+    own = by_parts(student, lambda parts: len(parts.proxy.sample_token(rows).unique()))
+    expectations.true(
+        seen == len(MANY) or (what != "sample_token" and own is not None and own < len(MANY)),
+        f"Of 100 tokens that are about equally likely your {what} draws {seen} in 4000 times; "
+        "without top_k and top_p all can come.",
+    )
+
+
 @promises("int64", "greedy")
 @exercise("sample_token")
 def test_sample_greedy(student, draw):
@@ -509,13 +539,19 @@ def takes(proxy, name, *given, **options):
 @promises("order-of-filters")
 @exercise("sample_token", 2)
 def test_sample_order(student):
-    """First the temperature, then top_k, then top_p on the probabilities of what is left."""
+    """First the temperature, then top_k, then top_p of what is left; without them all can come."""
     logits = torch.tensor([0.1, 0.32, 0.14, 0.24, 0.2]).log()
     same_shares(student, logits, temperature=2.0, top_p=0.6)
     # top_p leaves 3 of the 6 that top_k has left; of all 8 it would leave 4.
     logits = torch.tensor([0.12, 0.04, 0.25, 0.08, 0.15, 0.2, 0.06, 0.1]).log()
     same_shares(student, logits, top_k=6, top_p=0.65)
     same_shares(student, logits, temperature=0.5, top_k=4, top_p=0.85)
+    rows = MANY.repeat(4000, 1)
+    all_seen(
+        student,
+        "sample_token",
+        lambda: tokens_of(student.sample_token(rows), 4000, 100, "100 tokens"),
+    )
 
 
 @hidden
@@ -656,7 +692,7 @@ def test_generate_greedy(student, reference, draw):
 def test_generate_context(student, reference, draw):
     """The model sees the last model.max_length tokens, no more and no fewer."""
     table = table_of(draw, positions=8)
-    for length, context, count in [(2, 4, 6), (7, 3, 4), (5, 5, 3), (3, 1, 2)]:
+    for length, context, count in [(2, 4, 6), (7, 3, 4), (5, 5, 3), (3, 1, 2), (2, 6, 130)]:
         ids = draw.integers(0, 6, 2, length)
         case = f"T={length}, max_length={context}, max_new_tokens={count}, temperature=0"
         same_text(student, reference, table, ids, count, case, context, temperature=0.0)
@@ -855,17 +891,23 @@ def test_generate_mode(student, draw):
 @promises("no-gradient")
 @exercise("generate")
 def test_generate_gradient(student, draw):
-    """Nothing is kept for a backward pass."""
+    """Nothing is kept for a backward pass, and the weights can be trained as before."""
     weight = {"weight": distinct(draw, 5, 5)}
     model = chained(
         student, student.module("nn.Embedding", state=weight, num_embeddings=5, embedding_dim=5)
     )
     model.method("__setattr__", "max_length", 8)
-    seen = student.recording("generate", model, torch.tensor([[2], [4]]), 2)
-    text_of(seen.value, torch.tensor([[2], [4]]), 2, 5, "two rows")
+    ids = torch.tensor([[2], [4]])
+    seen = student.recording("generate", model, ids, 2)
+    text_of(seen.value, ids, 2, 5, "two rows")
     expectations.true(
         GRAPH not in seen.mutated,
         "your generate records gradients while the model runs; call it under torch.no_grad().",
+    )
+    expectations.true(
+        any(grad is not None for grad in model.observe(ids).grads.values()),
+        "After your generate no gradient reaches the weights of the model any more; leave their "
+        "requires_grad as it is, and use torch.no_grad() as a context.",
     )
 
 
@@ -901,12 +943,19 @@ def test_generate_stop_again(student, reference, draw):
 @hidden
 @exercise("generate")
 def test_generate_seeded_shares(student):
-    """With a seed too, temperature, top_k and top_p are passed on."""
+    """With a seed too, temperature, top_k and top_p are passed on; without them all can come."""
     model = student.module("TableModel", table=FREE.expand(5, 5))
     ids = torch.zeros(DRAWS // 2, 1, dtype=torch.int64)
     options = {"temperature": 5.0, "top_k": 4, "top_p": 0.68}  # Without one, others stay.
     case = f"the probabilities 0.2, 0.1, 0.4, 0.05, 0.25, a seed, {options}"
     as_written(student, model, ids, case, {**options, "seed": 77}, options)
+    model = student.module("TableModel", table=MANY.expand(100, 100))
+    ids = torch.zeros(4000, 1, dtype=torch.int64)
+    all_seen(
+        student,
+        "generate",
+        lambda: text_of(student.generate(model, ids, 1), ids, 1, 100, "100 tokens")[:, 1:],
+    )
 
 
 # --------------------------------------------------------------------------------------------
@@ -1293,8 +1342,11 @@ def _own_caches(both, ids, past, caches):
     return own is not None and all(
         isinstance(layer, LayerCache)
         and isinstance(made, LayerCache)
-        and expectations.close_enough(layer.keys, made.keys)
-        and expectations.close_enough(layer.values, made.values)
+        and all(
+            getattr(layer, words).dtype == getattr(made, words).dtype
+            and expectations.close_enough(getattr(layer, words), getattr(made, words))
+            for words in ("keys", "values")
+        )
         for layer, made in zip(caches, own[1], strict=True)
     )
 
@@ -1375,14 +1427,18 @@ def test_cached_past(student, reference, draw):
 @exercise("cached_forward")
 def test_cached_without_dropout(student, reference, draw):
     """Dropout is left out, whatever the mode; a model in float32 gives float32."""
-    both = Cached(student, reference, draw, dtype=torch.float32, dropout=0.5)
-    ids, past = both.ids(draw, 2, 2), both.past(draw, 2, 3)
-    quiet = same_forward(both, ids, past, "evaluation mode, dropout=0.5, float32")
-    expectations.true(
-        quiet.dtype == torch.float32, f"the logits should be float32, but are {quiet.dtype}."
-    )
-    got, _ = expectations.pair(student.cached_forward(both.mine.train(), ids, past))
-    expectations.close(got, quiet, what="the logits", case="training mode, dropout=0.5")
+    for norm_first in (True, False):
+        both = Cached(
+            student, reference, draw, dtype=torch.float32, dropout=0.5, norm_first=norm_first
+        )
+        ids, past = both.ids(draw, 2, 2), both.past(draw, 2, 3)
+        words = f"{'pre' if norm_first else 'post'}-norm, dropout=0.5"
+        quiet = same_forward(both, ids, past, f"{words}, evaluation mode, float32")
+        expectations.true(
+            quiet.dtype == torch.float32, f"the logits should be float32, but are {quiet.dtype}."
+        )
+        got, _ = expectations.pair(student.cached_forward(both.mine.train(), ids, past))
+        expectations.close(got, quiet, what="the logits", case=f"{words}, training mode")
 
 
 @hidden

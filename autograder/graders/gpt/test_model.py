@@ -271,7 +271,11 @@ def test_attention_refuses(student):
     )
     refuses(
         lambda width, heads: student.module("CausalSelfAttention", d_model=width, num_heads=heads),
-        {"d_model=6 with 4 heads": (6, 4), "d_model=4 with 3 heads": (4, 3)},
+        {
+            "d_model=6 with 4 heads": (6, 4),
+            "d_model=4 with 3 heads": (4, 3),
+            "d_model=4 with 8 heads": (4, 8),
+        },
     )
 
 
@@ -377,10 +381,11 @@ def test_attention_dropout(student, draw):
 @exercise("CausalSelfAttention")
 def test_attention_gradients(student, reference, draw):
     """Gradients reach x and every parameter; strided float64 input; nothing changes in place."""
-    mine, theirs, state = fused_pair(student, reference, draw, 6, 2, torch.float64)
+    mine, theirs, state = fused_pair(student, reference, draw, 6, 2, torch.float64, dropout=P)
     x = draw.normal(2, 6, 4).double().mT
     seen, wanted = mine.observe(x), theirs.observe(x)
-    same_attention(student, seen.value, wanted.value, state, 2, x, "a strided float64 input")
+    case = f"a strided float64 input with gradients, dropout={P} in eval mode"
+    same_attention(student, seen.value, wanted.value, state, 2, x, case)
     names = labels(fused_state(draw, 1), ("0", "x"))
     arrive(seen, wanted, names, same_values(seen.value, wanted.value))
     expectations.unchanged(seen)
@@ -536,7 +541,7 @@ def test_ffn_dropout(student, draw):
 def test_ffn_gradients(student, reference, draw):
     """Gradients reach x and every parameter; strided float64 input; x is left as it was."""
     mine, theirs = pair(
-        student, reference, "FeedForward", ffn_state(draw, 3), torch.float64, d_model=3
+        student, reference, "FeedForward", ffn_state(draw, 3), torch.float64, d_model=3, dropout=P
     )
     x = draw.normal(3, 4, 2).double().transpose(0, 2)
     flows(
@@ -1072,6 +1077,17 @@ def test_gpt_dropout(student, draw):
             "rows of a batch lose the same one",
             false_alarm=1e-10,
         )
+    # Features that are the last norm's bias, whatever is dropped before it.
+    bias = alternating(width)
+    last = {"final_norm.weight": torch.zeros(width), "final_norm.bias": bias}
+    state = {**empty, **last, "token.weight": draw.normal(9, width)}
+    mine = student.module("GPT", state=state, **{**options, "dropout": P}).train()
+    expectations.close(
+        mine(ids),
+        (state["token.weight"] @ bias).expand(*ids.shape, 9),
+        what="the logits",
+        case=f"train mode at dropout={P} and features that nothing dropped reaches",
+    )
     # Embeddings that are 0 whatever is dropped, and blocks that add their last bias, one twice as
     # much as the other: 0 is left where both dropped it.
     state = {**empty, "blocks.0.feed_forward.w_2.bias": alternating(width)}

@@ -208,8 +208,12 @@ def test_init_post(student, draw):
 @promises("residual-scaling")
 @exercise("init_weights")
 def test_init_deep(student, draw):
-    """With more blocks the residual path begins smaller, the rest as before."""
-    for layers in (6, 3):
+    """With more blocks the residual path begins smaller, with one too; the rest as before."""
+    for layers in (6, 3, 1):
+        if layers == 1 and not has(
+            student.module("GPT", **gpt_options(layers=1)), "blocks.0.norm_1.bias"
+        ):
+            continue  # The student's own GPT has no block then.
         model, _ = initialised(student, draw, layers=layers, width=32)
         count = blocks_of(model)
         others_deviate(model, count)
@@ -256,6 +260,38 @@ def test_init_frozen(student, draw):
         misconception="init_frozen_left",
     )
     others_deviate(model, blocks_of(model))
+
+
+@promises("distributions", "global-generator", "no-seed-set")
+@exercise("init_weights")
+def test_init_anew(student, draw):
+    """Every call draws anew, every block for itself, and no row of a table is left out."""
+    one, other = (initialised(student, draw)[0] for _ in range(2))
+    others_deviate(one, blocks_of(one))
+    for layer in (*FIRST_LAYERS, *LAST_LAYERS):
+        first, last = (f"blocks.{number}.{layer}.weight" for number in (0, 1))
+        if not (has(one, first) and has(other, first)):
+            continue
+        weight = one.method("get_parameter", first)
+        expectations.true(
+            not torch.equal(weight, other.method("get_parameter", first)),
+            f"Two calls give {first} the same numbers; draw them from PyTorch's own generator, and "
+            "set no seed.",
+            misconception="init_seeded",
+        )
+        expectations.true(
+            last not in one.parameters()
+            or not torch.equal(weight, one.method("get_parameter", last)),
+            f"{first} and {last} hold the same numbers; every block is drawn by itself.",
+            misconception="init_blocks_alike",
+        )
+    for name in ("token.weight", "position.weight"):
+        table = expectations.tensor(one.method("get_parameter", name), what=name)
+        expectations.true(
+            bool((table != 0).any(1).all()),
+            f"A row of {name} is 0 throughout; no row of a table is special.",
+            misconception="init_padding_zero",
+        )
 
 
 # --------------------------------------------------------------------------------------------
@@ -1411,6 +1447,11 @@ def test_train_frozen(student, draw):
     losses_of(student.training("train", model, one_block(draw, 5), 2, 5, 1, 0.1, 0, 0.5), 2, case)
     after = model.state()
     expectations.close(after["0.weight"], table, what="the frozen table", case=case)
+    expectations.true(
+        model.observe(torch.arange(3)[None]).grads.get("parameter 0.weight") is None,
+        f"the frozen table requires a gradient afterwards for {case}; leave its requires_grad.",
+        misconception="train_unfreezes",
+    )
     for name, value in state.items():
         got = expectations.tensor(after[f"1.{name}"], what=f"the {name}", case=case)
         expectations.true(

@@ -144,6 +144,8 @@ def test_rename_left_out(student, reference, draw):
     ]:
         state = checkpoint(draw, (0,), prefix, "position_ids" in more, more=more)
         same_names(student, reference, state, f"a checkpoint with {' and '.join(more)}")
+    state = {"lm_head.weight": draw.normal(5, 2)}
+    same_names(student, reference, state, "a checkpoint with lm_head.weight alone")
 
 
 @promises("unknown-name")
@@ -168,6 +170,11 @@ def test_rename_unknown(student, reference, draw):
         "h.0.attn.c_attn.scale",
         "wte.transformer.weight",
         "h.0.position_ids",
+        "ln_f.scale",
+        "h.x.ln_1.weight",
+        "h.-1.ln_1.weight",
+        "encoder.0.attn.bias",
+        "h.0.crossattention.masked_bias",
     ]:
         state = checkpoint(draw, more=[name])
         refuses(student.rename_parameters, {f"a tensor called {name}": (state,)})

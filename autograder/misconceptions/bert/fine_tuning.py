@@ -376,6 +376,12 @@ add(
     (NULL, "if False:"),
 )
 add(
+    "best_span_null_in_passage",
+    "You return (0, 0) for no answer only where position 0 belongs to the passage; the score of "
+    "[CLS] counts in any case.",
+    (NULL, NULL.replace("and start", "and passage[0] and start")),
+)
+add(
     "best_span_threshold_0_is_none",
     "You take a null_threshold of 0 for None; ask whether it is None.",
     ("null_threshold is not None and", "null_threshold and"),
@@ -1056,6 +1062,11 @@ add(
     "bilstm_decodes_greedily",
     "You take the best emission of each token; decode with the CRF.",
     (CRF_DECODE, "[row[real].argmax(-1).tolist() for row, real in zip(self(ids, mask), mask)]"),
+)
+add(
+    "bilstm_decodes_tensors",
+    "You return tensors, one for each row; the CRF's lists of int are the result.",
+    (CRF_DECODE, "[torch.tensor(path) for path in " + CRF_DECODE + "]"),
 )
 add(
     "bilstm_decodes_padding",

@@ -21,8 +21,7 @@ SEGMENTS = "token_type_ids = [0] * (len(first) + 2) + [1] * (len(second) + 1)"
 SINGLE = "input_ids = [CLS, *first[: max_length - 2], SEP]"
 add(
     "input_without_closing_sep",
-    "Your input ends with the last token of the text; a [SEP] closes every piece, the last one "
-    "too.",
+    "Your input ends with the last token of the text; a [SEP] closes every text, the last one too.",
     (SINGLE, "input_ids = [CLS, *first[: max_length - 2]]"),
     (SEGMENTS, "token_type_ids = [0] * (len(first) + 2) + [1] * len(second)"),
     (PAIR, "return [CLS, *first, SEP, *second], token_type_ids"),
@@ -42,29 +41,29 @@ add(
 )
 add(
     "input_no_sep_between",
-    "Nothing separates your two pieces; put a [SEP] behind the first.",
+    "Nothing separates your two texts; put a [SEP] behind the first.",
     (SEGMENTS, "token_type_ids = [0] * (len(first) + 1) + [1] * (len(second) + 1)"),
     (PAIR, "return [CLS, *first, *second, SEP], token_type_ids"),
 )
 add(
     "input_second_cls",
-    "Your second piece begins with a [CLS] of its own; there is one only, at the very beginning.",
+    "Your second text begins with a [CLS] of its own; there is one only, at the very beginning.",
     (SEGMENTS, "token_type_ids = [0] * (len(first) + 2) + [1] * (len(second) + 2)"),
     (PAIR, "return [CLS, *first, SEP, CLS, *second, SEP], token_type_ids"),
 )
 add(
     "input_first_sep_in_segment_1",
-    "The [SEP] behind the first piece belongs to it: its segment is 0.",
+    "The [SEP] behind the first text belongs to it: its segment is 0.",
     (SEGMENTS, "token_type_ids = [0] * (len(first) + 1) + [1] * (len(second) + 2)"),
 )
 add(
     "input_last_sep_in_segment_0",
-    "The [SEP] behind the second piece belongs to it: its segment is 1.",
+    "The [SEP] behind the second text belongs to it: its segment is 1.",
     (SEGMENTS, "token_type_ids = [0] * (len(first) + 2) + [1] * len(second) + [0]"),
 )
 add(
     "input_one_segment",
-    "All your segments are 0; the second piece and its [SEP] are segment 1.",
+    "All your segments are 0; the second text and its [SEP] are segment 1.",
     (SEGMENTS, "token_type_ids = [0] * (len(first) + len(second) + 3)"),
 )
 add(
@@ -75,28 +74,28 @@ add(
 )
 add(
     "input_cuts_second_only",
-    "You shorten the second piece only; take tokens from the longer of the two, one at a time.",
+    "You shorten the second text only; take tokens from the longer of the two, one at a time.",
     (LONGER, "longer = second or first"),
 )
 add(
     "input_cuts_first_only",
-    "You shorten the first piece only; take tokens from the longer of the two, one at a time.",
+    "You shorten the first text only; take tokens from the longer of the two, one at a time.",
     (LONGER, "longer = first or second"),
 )
 add(
     "input_tie_cuts_first",
-    "Of two pieces of one length you shorten the first; it is the second that loses a token.",
+    "Of two texts of one length you shorten the first; it is the second that loses a token.",
     (LONGER, "longer = first if len(first) >= len(second) else second"),
 )
 add(
     "input_cuts_at_the_front",
-    "You take tokens away at the beginning of a piece; take them from its end.",
+    "You take tokens away at the beginning of a text; take them from its end.",
     (SINGLE, "input_ids = [CLS, *first[max(len(first) - max_length + 2, 0) :], SEP]"),
     ("longer.pop()", "longer.pop(0)"),
 )
 add(
     "input_cuts_the_result",
-    "You build the whole input and cut its end off, the closing [SEP] included; shorten the pieces "
+    "You build the whole input and cut its end off, the closing [SEP] included; shorten the texts "
     "first.",
     (SINGLE, "input_ids = [CLS, *first, SEP][:max_length]"),
     ("while len(first) + len(second) > max_length - 3:", "while False:"),
@@ -116,12 +115,12 @@ add(
 )
 add(
     "input_empty_accepted",
-    "A piece without tokens is not refused; raise a ValueError.",
+    "A text without tokens is not refused; raise a ValueError.",
     ("if not first or (second is not None and not second):", "if False:"),
 )
 add(
     "input_empty_second_is_none",
-    "An empty second piece is no missing one: refuse it with a ValueError. Ask whether it is None.",
+    "An empty second text is no missing one: refuse it with a ValueError. Ask whether it is None.",
     (
         "least = 3 if second is None else 5",
         "second = second or None\n    least = 3 if second is None else 5",
@@ -129,7 +128,7 @@ add(
 )
 add(
     "input_no_room_accepted",
-    "A max_length without room for one token of each piece is not refused; raise a ValueError.",
+    "A max_length without room for one token of each text is not refused; raise a ValueError.",
     ("if max_length < least:", "if False:"),
 )
 

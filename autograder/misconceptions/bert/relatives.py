@@ -203,6 +203,14 @@ add(
     (BY_DISTANCE, "(queries + self.content_bias.unsqueeze(1))"),
 )
 add(
+    "relative_attention_biases_alias",
+    "content_bias and position_bias are one and the same parameter; make two.",
+    (
+        "self.position_bias = nn.Parameter(torch.zeros(num_heads, d_model // num_heads))",
+        "self.position_bias = self.content_bias",
+    ),
+)
+add(
     "relative_attention_heads_interleaved",
     "Head h takes every H-th feature; its features stand next to each other, so cut the width into "
     "(H, D/H).",
@@ -355,6 +363,11 @@ add(
     ),
 )
 add(
+    "relative_attention_many_heads_accepted",
+    "More heads than features are not refused; d_model must be a multiple of the number of heads.",
+    (HEADS_DIVIDE, "if num_heads < d_model and d_model % num_heads != 0:"),
+)
+add(
     "relative_attention_heads_unchecked",
     "A number of heads that does not divide d_model is not refused; raise a ValueError.",
     (HEADS_DIVIDE, "if False:"),
@@ -464,6 +477,16 @@ add(
         GENERATED,
         "torch.softmax(\n            logits.detach()[chosen].scatter(1, ids[chosen].unsqueeze(1), "
         "-1e4), dim=-1\n        )",
+    ),
+)
+add(
+    "replaced_by_the_likeliest",
+    "You draw among the most probable tokens only; ELECTRA draws from the whole softmax.",
+    (
+        "        replaced[chosen] = ",
+        "        least = probabilities.topk(min(8, logits.shape[2])).values[:, -1:]\n"
+        "        probabilities = probabilities.where(probabilities >= least, 0.0)\n"
+        "        replaced[chosen] = ",
     ),
 )
 add(
@@ -625,6 +648,14 @@ add(
     (
         REAL_PAIRS,
         "both = torch.ones_like(ids[:, 1:], dtype=torch.bool) if mask is None else mask[:, :-1]",
+    ),
+)
+add(
+    "two_directions_padding_guessed",
+    "Without a mask you take ids of 0 for padding; None means that all tokens are real.",
+    (
+        "length = x.new_full((len(ids), 1), ids.shape[1]) if mask is None else mask.sum(1, True)",
+        "length = ((ids != 0) if mask is None else mask).sum(1, True)",
     ),
 )
 add(

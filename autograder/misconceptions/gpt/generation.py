@@ -209,6 +209,20 @@ add(
     ),
 )
 add(
+    "top_p_with_slack",
+    "You end a little below p; the probabilities must add up to at least p, without a margin.",
+    ("before >= p,", "before >= p - 1e-4,"),
+)
+add(
+    "top_p_in_float32",
+    "You compute the probabilities in float32, too coarse for float64 logits near p; keep the "
+    "dtype of the logits.",
+    (
+        "probabilities = torch.softmax(sorted_logits, dim=-1)",
+        "probabilities = torch.softmax(sorted_logits.float(), dim=-1)",
+    ),
+)
+add(
     "top_p_without_softmax",
     "You add up logits; they are no probabilities yet.",
     ("probabilities = torch.softmax(sorted_logits, dim=-1)", "probabilities = sorted_logits"),
@@ -313,6 +327,11 @@ add(
     "has left.",
     (ONLY_K, ONLY_P),
     (ONLY_P + "    " + SHARES, ONLY_K + "    " + SHARES),
+)
+add(
+    "sample_top_fifty",
+    "Without a top_k you keep 50 tokens; None means that all stay.",
+    (ONLY_K, "    logits = keep_top_k(logits, 50 if top_k is None else top_k)\n"),
 )
 add(
     "sample_top_k_ignored",
@@ -546,6 +565,16 @@ add(
     ("with torch.no_grad():", "if True:"),
 )
 add(
+    "generate_freezes",
+    "You take requires_grad from the model's weights and leave it so; use torch.no_grad().",
+    (
+        "    with torch.no_grad():\n",
+        "    for weight in model.parameters():\n"
+        "        weight.requires_grad_(False)\n"
+        "    with torch.no_grad():\n",
+    ),
+)
+add(
     "generate_pads",
     "A row that has ended is filled with 0; fill it with stop.",
     ("token.masked_fill(stopped, stop)", "token.masked_fill(stopped, 0)"),
@@ -608,6 +637,11 @@ add(
     (TOKEN, "token = sample_token(logits, temperature, top_k, generator=generator)"),
 )
 add(
+    "generate_top_fifty",
+    "Without a top_k you keep 50 tokens; hand top_k on as it is: None means that all stay.",
+    (TOKEN, "top_k = 50 if top_k is None else top_k\n            " + TOKEN),
+)
+add(
     "generate_greedy",
     "You always take the most probable token; draw by sample_token.",
     (TOKEN, "token = logits.argmax(dim=1)"),
@@ -619,6 +653,11 @@ add(
         "    with torch.no_grad():\n",
         "    if hasattr(model, 'eval'):\n        model.eval()\n    with torch.no_grad():\n",
     ),
+)
+add(
+    "generate_at_most_fifty",
+    "You write no more than a fixed number of tokens; max_new_tokens alone says how many.",
+    ("range(max_new_tokens)", "range(min(max_new_tokens, 50))"),
 )
 add(
     "generate_zero_refused",
@@ -877,6 +916,14 @@ add(
     (CLOSE, "return model.final_norm(x) @ model.token.weight.T, layers"),
 )
 add(
+    "cached_in_float32",
+    "Your cache holds float32 whatever the model's type; keep the keys and values as they are.",
+    (
+        "layers.append(layer)",
+        "layers.append(LayerCache(layer.keys.float(), layer.values.float()))",
+    ),
+)
+add(
     "cached_no_position",
     "Your tokens have no positions; add their vectors.",
     ("x = model.token(ids) + model.position(positions)", "x = model.token(ids)"),
@@ -925,6 +972,16 @@ add(
     (
         "added = block.feed_forward.w_2(gelu(block.feed_forward.w_1(inner)))",
         "added = block.feed_forward(inner)",
+    ),
+)
+add(
+    "cached_post_norm_dropout",
+    "With post-norm dropout still acts in your cached model when it is in training mode; with a "
+    "cache it is left out, whatever the kind of block.",
+    (
+        "added = block.feed_forward.w_2(gelu(block.feed_forward.w_1(inner)))",
+        "added = block.feed_forward.w_2(gelu(block.feed_forward.w_1(inner)))\n"
+        "        added = added if norm_first else block.feed_forward(inner)",
     ),
 )
 add(

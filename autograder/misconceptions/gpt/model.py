@@ -404,6 +404,24 @@ add(
     (WEIGHTS, "attn_weights = nn.functional.dropout(torch.softmax(scores, dim=3), self.dropout.p)"),
 )
 add(
+    "attention_many_heads_accepted",
+    "More heads than features are not refused; d_model must be a multiple of the number of heads.",
+    (
+        "if num_heads < 1 or d_model % num_heads != 0:",
+        "if num_heads < d_model and d_model % num_heads != 0:",
+    ),
+)
+add(
+    "attention_dropout_with_gradients",
+    "You drop in evaluation mode too where gradients are wanted; only self.training decides.",
+    (
+        WEIGHTS,
+        "attn_weights = nn.functional.dropout(\n"
+        "            torch.softmax(scores, 3), self.dropout.p, self.training or x.requires_grad\n"
+        "        )",
+    ),
+)
+add(
     "attention_heads_unchecked",
     "A d_model that the number of heads does not divide is not refused; raise a ValueError.",
     ("if num_heads < 1 or d_model % num_heads != 0:", "if False:"),
@@ -792,6 +810,12 @@ LOOP = "for block in self.blocks:"
 STEP = "x = block(x)"
 NORMED = "return self.final_norm(x)"
 HEAD = "return self.features(ids) @ self.token.weight.T"
+add(
+    "gpt_dropped_before_the_logits",
+    "You drop entries of the features before the logits; dropout acts on the embeddings and in the "
+    "blocks.",
+    ("return self.features(ids) @", "return self.dropout(self.features(ids)) @"),
+)
 add(
     "gpt_head_untied",
     "Your head has a matrix of its own; the logits are the features times the transposed token "

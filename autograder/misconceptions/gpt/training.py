@@ -172,6 +172,35 @@ add(
     ),
 )
 add(
+    "init_single_block_left",
+    "You scale only where there are several blocks; one block ends in two branches, so that its "
+    "last layers have 0.02 / sqrt(2).",
+    (WHEN, "if isinstance(model.final_norm, nn.LayerNorm) and len(model.blocks) > 1:"),
+)
+add(
+    "init_blocks_alike",
+    "You draw one block and copy it into the others; every block is drawn by itself.",
+    (
+        "    return model",
+        "    for block in model.blocks[1:]:\n"
+        "        block.load_state_dict(model.blocks[0].state_dict())\n"
+        "    return model",
+    ),
+)
+add(
+    "init_seeded",
+    "You set a seed, so that every model begins with the same numbers; that is for the caller.",
+    (
+        "    for module in model.modules():",
+        "    torch.manual_seed(0)\n    for module in model.modules():",
+    ),
+)
+add(
+    "init_padding_zero",
+    "You set the vector of PAD to 0; no row of a table is special.",
+    ("    return model", "    nn.init.zeros_(model.token.weight.detach()[0])\n    return model"),
+)
+add(
     "init_frozen_left",
     "You leave frozen parameters as they were; all are drawn anew.",
     (KINDS, KINDS[:-1] + " and module.weight.requires_grad:"),
@@ -1030,6 +1059,16 @@ add(
     "train_rate_from_0",
     "Your steps count from 0 where cosine_lr is asked; they count from 1.",
     (RATE, 'group["lr"] = cosine_lr(max(step - 1, 1), max_lr, warmup_steps, total_steps)'),
+)
+add(
+    "train_unfreezes",
+    "You make all parameters require gradients; what is frozen stays so.",
+    (
+        "    return losses",
+        "    for parameter in model.parameters():\n"
+        "        parameter.requires_grad_(True)\n"
+        "    return losses",
+    ),
 )
 add(
     "train_no_warmup",

@@ -142,6 +142,15 @@ add(
     ),
 )
 add(
+    "rename_head_for_tokens",
+    "You take lm_head.weight for the token embedding where there is none; leave it out always.",
+    (
+        SKIP,
+        'if short == "lm_head.weight":\n'
+        '            renamed.setdefault("token.weight", tensor)\n        ' + SKIP,
+    ),
+)
+add(
     "rename_head_refused",
     "You refuse lm_head.weight; it is the token embedding again, so leave it out.",
     (SKIP, 'if short == "position_ids":'),
@@ -179,7 +188,7 @@ add(
 )
 add(
     "rename_any_ending",
-    "You take whatever stands behind a layer's name for a weight or a bias; refuse other endings "
+    "You accept whatever stands behind a layer's name; refuse endings other than weight and bias "
     "with a ValueError.",
     (REFUSE, "if not in_block or part not in parts:"),
 )
@@ -194,6 +203,29 @@ add(
     "You leave out every name that ends in lm_head.weight or position_ids; compare the whole name, "
     "and refuse others.",
     (SKIP, 'if short.endswith(("lm_head.weight", "position_ids")):'),
+)
+add(
+    "rename_masks_by_ending",
+    "You leave out every name that ends like a mask's; compare the whole name, and refuse others.",
+    (MASKS, 'if short.endswith((".attn.bias", ".masked_bias")):'),
+)
+add(
+    "rename_final_norm_any_ending",
+    "You take whatever stands behind ln_f. for a weight or a bias; refuse other endings with a "
+    "ValueError.",
+    (
+        "        if short in tables:",
+        '        if short.startswith("ln_f."):\n'
+        '            renamed[f"final_norm.{short[5:]}"] = tensor\n'
+        "            continue\n"
+        "        if short in tables:",
+    ),
+)
+add(
+    "rename_number_unchecked",
+    "You take whatever stands behind h. for the number of a block; refuse what is no number with a "
+    "ValueError.",
+    ('in_block = first == "h" and number.isdecimal()', 'in_block = first == "h"'),
 )
 add(
     "rename_unknown_kept",

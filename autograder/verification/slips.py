@@ -8,6 +8,7 @@ its graph, instances that have their weights in common. It is put around one met
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import types
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
 from autograder.sandbox.nesting import transform, walk
 from autograder.units import variants
+from autograder.units.assignment import load
 
 
 @dataclass
@@ -61,12 +63,13 @@ class ChangesInput(_Habit):
 
 
 class DropsInTraining(_Habit):
-    """In train mode every tenth number of the answer is 0."""
+    """In train mode every tenth number of the answer is 0, if it has more than one."""
 
     def around(self, call: Callable[[], Any], given: list[Any], owner: nn.Module | None) -> Any:
         answer = call()
         training = owner is not None and owner.training
-        if not training or not any(one.is_floating_point() for _, one in walk(answer)):
+        numbers = [one for _, one in walk(answer) if one.is_floating_point()]
+        if not training or max((one.numel() for one in numbers), default=0) < 2:
             return answer
         self.seen = True
         return transform(answer, lambda one: one * (torch.rand(one.shape) > 0.1).to(one.dtype))
@@ -181,12 +184,19 @@ def of(unit: str, exercise: str) -> list[tuple[str, str]]:
     if not isinstance(right, type):
         return [(slip, "") for slip in SLIPS]
     functions = [name for name, one in vars(right).items() if isinstance(one, types.FunctionType)]
-    methods = [name for name in functions if not name.startswith("_")]
+    given = _given_methods(load(unit).exercise(exercise).stub)
+    methods = [name for name in functions if not name.startswith("_") and name not in given]
     return [
         (slip, place)
         for slip, habit in SLIPS.items()
         for place in (["__init__"] if habit is SharesMemory else methods)
     ]
+
+
+def _given_methods(stub: str) -> set[str]:
+    """Methods that a student is given: those in which nothing is left to write."""
+    functions = [one for one in ast.walk(ast.parse(stub)) if isinstance(one, ast.FunctionDef)]
+    return {one.name for one in functions if not any(isinstance(x, ast.Raise) for x in one.body)}
 
 
 def with_habit(right: Any, habit: _Habit, place: str) -> Any:

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 from torch import nn
 
 from autograder.verification import slips
 
 
+STUB = """
 class Two(nn.Module):
-    """A module with two methods."""
+    def forward(self, x):
+        raise NotImplementedError
+
+    def decode(self, x):
+        raise NotImplementedError
+
+    def size(self, x):
+        return len(x)
+"""
+
+
+class Two(nn.Module):
+    """A module with two methods that a student writes, and one that is given."""
 
     def __init__(self):
         super().__init__()
@@ -21,12 +36,17 @@ class Two(nn.Module):
     def decode(self, x):
         return x + self.weight
 
+    def size(self, x):
+        return len(x)
+
 
 def with_habit(slip, place):
     return slips.with_habit(Two, slips.SLIPS[slip](), place)
 
 
 def test_a_habit_is_put_around_one_method_at_a_time(monkeypatch):
+    unit = SimpleNamespace(exercise=lambda name: SimpleNamespace(stub=STUB))
+    monkeypatch.setattr(slips, "load", lambda unit_name: unit)
     monkeypatch.setattr(slips.variants, "reference_namespace", lambda unit: {"Two": Two})
     found = slips.of("toy", "Two")
     assert [place for slip, place in found if slip == "leaves the mode"] == ["forward", "decode"]

@@ -9,7 +9,6 @@ from torch import nn
 
 from autograder.verification import slips
 
-
 STUB = """
 class Two(nn.Module):
     def forward(self, x):

@@ -22,7 +22,7 @@ from autograder.judging.runner import Graders
 from autograder.sandbox.executor import Executor
 from autograder.sandbox.nesting import transform, walk
 from autograder.units import variants
-from autograder.units.assignment import load
+from autograder.units.assignment import Exercise
 
 
 @dataclass
@@ -178,13 +178,13 @@ SLIPS: dict[str, type[_Habit]] = {
 }
 
 
-def of(unit: str, exercise: str) -> list[tuple[str, str]]:
+def of(unit: str, exercise: Exercise) -> list[tuple[str, str]]:
     """The slips and where each is put: the names of methods, "" for a function."""
-    right = variants.reference_namespace(unit)[exercise]
+    right = variants.reference_namespace(unit)[exercise.name]
     if not isinstance(right, type):
         return [(slip, "") for slip in SLIPS]
     functions = [name for name, one in vars(right).items() if isinstance(one, types.FunctionType)]
-    given = _given_methods(load(unit).exercise(exercise).stub)
+    given = _given_methods(exercise.stub)
     methods = [name for name in functions if not name.startswith("_") and name not in given]
     return [
         (slip, place)

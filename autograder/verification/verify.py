@@ -233,7 +233,7 @@ def verify(
             (
                 unit,
                 judge_slip,
-                [(unit, one, *slip) for one in names for slip in slips.of(unit, one)],
+                [(unit, one.name, *slip) for one in chosen for slip in slips.of(unit, one)],
             ),
         ]
     total: Counter[str] = Counter()

@@ -1291,19 +1291,6 @@ def test_pretraining_tied(student, draw):
     )
 
 
-@exercise("BertForPreTraining")
-def test_pretraining_heads_drop_nothing(student, reference, draw):
-    """In train mode too the heads get all that the encoder says: dropout is its alone."""
-    state = pretraining_state(draw)
-    # Its vectors are the last norm's bias, whatever is dropped before.
-    last = "bert.layers.0.output_norm.weight"
-    state[last] = torch.zeros_like(state[last])
-    mine, theirs = pretrainers(student, reference, state, dropout=0.5)
-    ids, *_ = sentence_batch(draw, [5, 5])
-    case = "train mode at dropout=0.5, where nothing dropped reaches the encoder's vectors"
-    same_scores(student, mine.train()(ids), theirs(ids), mine, (ids,), case)
-
-
 @hidden
 @promises("submodules")
 @exercise("BertForPreTraining")

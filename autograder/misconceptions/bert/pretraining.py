@@ -648,24 +648,6 @@ add(
     read="brt-nsp",
 )
 add(
-    "pretraining_pooled_dropped",
-    "You drop entries of the pooled vector before nsp; dropout acts on the embeddings and in the "
-    "layers.",
-    (
-        "self.nsp(pooled)",
-        "self.nsp(torch.dropout(pooled, self.bert.embeddings.dropout.p, self.training))",
-    ),
-)
-add(
-    "pretraining_hidden_dropped",
-    "You drop entries of the vectors before the head; dropout acts on the embeddings and in the "
-    "layers.",
-    (
-        "self.mlm(hidden)",
-        "self.mlm(torch.dropout(hidden, self.bert.embeddings.dropout.p, self.training))",
-    ),
-)
-add(
     "pretraining_segments_fixed",
     "type_vocab_size is not passed on to BertModel, nor is dropout.",
     ("max_length, type_vocab_size, dropout", "max_length"),

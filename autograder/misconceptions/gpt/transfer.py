@@ -222,12 +222,6 @@ add(
     ),
 )
 add(
-    "rename_number_unchecked",
-    "You take whatever stands behind h. for the number of a block; refuse what is no number with a "
-    "ValueError.",
-    ('in_block = first == "h" and number.isdecimal()', 'in_block = first == "h"'),
-)
-add(
     "rename_unknown_kept",
     "You keep names that you don't know; refuse them with a ValueError.",
     (REFUSE, REFUSE + "\n            renamed[name] = tensor\n            continue"),

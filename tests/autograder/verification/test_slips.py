@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import torch
 from torch import nn
 
+from autograder.units.assignment import Exercise
 from autograder.verification import slips
 
 STUB = """
@@ -44,10 +43,8 @@ def with_habit(slip, place):
 
 
 def test_a_habit_is_put_around_one_method_at_a_time(monkeypatch):
-    unit = SimpleNamespace(exercise=lambda name: SimpleNamespace(stub=STUB))
-    monkeypatch.setattr(slips, "load", lambda unit_name: unit)
     monkeypatch.setattr(slips.variants, "reference_namespace", lambda unit: {"Two": Two})
-    found = slips.of("toy", "Two")
+    found = slips.of("toy", Exercise("Two", "", 1.0, "", stub=STUB))
     assert [place for slip, place in found if slip == "leaves the mode"] == ["forward", "decode"]
     assert [place for slip, place in found if slip == "shares memory"] == ["__init__"]
     two = with_habit("leaves the mode", "decode")()

@@ -586,9 +586,8 @@ class Translator:
 
     def _search(self, beam: int, alpha: float) -> Search:
         if beam > 1:
-            plain, cached = (
-                getattr(self.module, name, None) for name in ("beam_search", "cached_beam_search")
-            )
+            plain = self.module.beam_search
+            cached = getattr(self.module, "cached_beam_search", None)
             # Who has written a search of their own, beside an imported one, wants theirs.
             if cached is not None and cached.__module__ == plain.__module__:
                 return translation_task.by_cached_beam(cached, beam, alpha)

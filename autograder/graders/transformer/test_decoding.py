@@ -201,7 +201,7 @@ def encodes_once(student, name, model, *args):
         calls <= 1,
         f"Your {name} calls `encode` {calls} times for one source; call it once, before the first "
         "step: the memory stays the same.",
-        misconception=f"{name.removesuffix('_decode').removesuffix('_search')}_encodes_each_step",
+        misconception=f"{name.partition('_')[0]}_encodes_each_step",
     )
 
 

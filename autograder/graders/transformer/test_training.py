@@ -655,16 +655,23 @@ def test_train_settings(student, reference, draw):
     same_state(models, f"a step with {case}")
 
 
+def add_layer(student, reference, draw, models, name, words):
+    """A linear map to so many words under this name in both models; both maps."""
+    state = {"proj.weight": draw.normal(words, 4), "proj.bias": draw.normal(words)}
+    options = {"d_model": 4, "vocab_size": words}
+    layers = pair(student, reference, "Generator", state, torch.float64, **options)
+    for model, layer in zip((models.mine, models.theirs), layers, strict=True):
+        model.method("add_module", name, layer)
+    return layers
+
+
 @hidden
 @promises("without-gradient")
 @exercise("train_step")
 def test_train_without_gradient(student, reference, draw):
     """A parameter without a gradient is not changed and gets no moments."""
     models = trainees(student, reference, draw)
-    state = {"proj.weight": draw.normal(3, 4), "proj.bias": draw.normal(3)}
-    spare = pair(student, reference, "Generator", state, torch.float64, d_model=4, vocab_size=3)
-    for model, part in zip((models.mine, models.theirs), spare, strict=True):
-        model.method("add_module", "spare", part)
+    add_layer(student, reference, draw, models, "spare", 3)
     batch = batch_of(draw, [2, 3], [3, 2])
     case = "a model with an unused part"
     same_training(student, reference, draw, models, batch, {}, 1, 0.1, case)
@@ -677,10 +684,7 @@ def test_train_without_gradient(student, reference, draw):
 def test_train_frozen(student, reference, draw):
     """A layer that is frozen after a step stays as it is, stays frozen and gets no moments."""
     models = trainees(student, reference, draw)
-    state = {"proj.weight": draw.normal(6, 4), "proj.bias": draw.normal(6)}
-    layers = pair(student, reference, "Generator", state, torch.float64, d_model=4, vocab_size=6)
-    for model, layer in zip((models.mine, models.theirs), layers, strict=True):
-        model.method("add_module", "generator", layer)
+    layers = add_layer(student, reference, draw, models, "generator", 6)
     batch = batch_of(draw, [2, 3], [3, 2])
     same_training(student, reference, draw, models, batch, {}, 1, 0.1, "a first step")
     for proxy, layer in zip((student, reference), layers, strict=True):
